@@ -1,0 +1,73 @@
+"""Errors at the door of the layers: which argument, what came, what was wanted."""
+
+import operator
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from scanrnn.cells import Cell
+
+
+def check_constructor(cell, in_features, hidden_features, num_layers, rngs):
+    """Raise unless these can make a layer; the cell checks its own sizes."""
+    if not isinstance(cell, Cell):
+        raise TypeError(
+            "RNN: cell must be a scanrnn.cells.Cell such as scanrnn.cells.lstm(), or a "
+            f"flax.nnx.RNNCellBase, got {cell!r}"
+        )
+    for name, value in (
+        ("in_features", in_features),
+        ("hidden_features", hidden_features),
+        ("num_layers", num_layers),
+    ):
+        try:
+            size = operator.index(value)
+        except TypeError:
+            size = None
+        if size is None or isinstance(value, bool):
+            raise TypeError(f"RNN: {name} must be an int, got {value!r}")
+        if size < 1:
+            raise ValueError(f"RNN: {name} must be at least 1, got {value!r}")
+    if not isinstance(rngs, nnx.Rngs):
+        raise TypeError(f"RNN: rngs must be an nnx.Rngs, got {rngs!r}; try nnx.Rngs(0)")
+
+
+def check_inputs(inputs, in_features, feature_axes):
+    """Raise unless `inputs` has a time axis and the right features."""
+    want = "[T, D]" if feature_axes == 1 else f"time and {feature_axes} feature axes"
+    if jnp.ndim(inputs) < feature_axes + 1:
+        raise ValueError(
+            f"RNN: inputs has shape {jnp.shape(inputs)}, want at least {want}; "
+            "batch axes are optional, time is not"
+        )
+    if in_features is not None and inputs.shape[-1] != in_features:
+        raise ValueError(
+            f"RNN: inputs has {inputs.shape[-1]} features (shape {inputs.shape}), want "
+            f"in_features={in_features} on its last axis"
+        )
+
+
+def check_initial_carry(given, wanted):
+    """Raise unless the carry `given` is like `wanted`; return it as arrays."""
+    structure = jax.tree.structure(wanted)
+    if jax.tree.structure(given) != structure:
+        raise TypeError(
+            f"RNN: initial_carry has the structure {jax.tree.structure(given)}, want "
+            f"{structure}, as return_carry=True gives it"
+        )
+    given = jax.tree.map(jnp.asarray, given)
+    paths = jax.tree_util.tree_leaves_with_path(wanted)
+    for (path, want), leaf in zip(paths, jax.tree.leaves(given), strict=True):
+        name = f"initial_carry{jax.tree_util.keystr(path)}"
+        if leaf.shape != want.shape:
+            raise ValueError(
+                f"RNN: {name} has shape {leaf.shape}, want {want.shape}: the batch "
+                "axes of inputs, then hidden_features"
+            )
+        if leaf.dtype != want.dtype:
+            raise TypeError(
+                f"RNN: {name} has dtype {leaf.dtype}, want {want.dtype}; cast it, or "
+                f"make the layer with carry_dtype={leaf.dtype}"
+            )
+    return given

@@ -1,0 +1,46 @@
+"""Flax's own cells inside our layer."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+def check(cell, in_features, hidden_features, num_layers, residual):
+    """Raise unless the layer is made from a stateless Flax `cell` and nothing else."""
+    if (in_features, hidden_features, num_layers, residual) != (None, None, 1, False):
+        raise ValueError(
+            "RNN: in_features, hidden_features, num_layers and residual go with a "
+            f"scanrnn.cells.Cell; a {type(cell).__name__} has its weights and sizes"
+        )
+    kept = nnx.to_flat_state(nnx.state(cell, nnx.Not(nnx.Param)))
+    if len(kept):
+        raise ValueError(
+            f"RNN: the {type(cell).__name__} keeps {[path for path, _ in kept]}, want "
+            "a cell with nothing but nnx.Param; run this one in flax.nnx.RNN"
+        )
+
+
+def num_feature_axes(cell):
+    """How many trailing axes of its input are one step's features."""
+    return cell.num_feature_axes if isinstance(cell, nnx.RNNCellBase) else 1
+
+
+def initial_carry(cell, x):
+    """The cell's own initial carry, sharded as `x` is.
+
+    Args:
+        cell: a Flax cell.
+        x: one time step of the input, batch axes first.
+    """
+    # The stream is made here, so that the layer keeps none.
+    carry = cell.initialize_carry(x.shape, nnx.Rngs(0))
+    features = tuple(range(x.ndim - num_feature_axes(cell), x.ndim))
+    zeros = jnp.zeros_like(jnp.sum(x, axis=features))
+
+    def shard(leaf):
+        if leaf.shape[: zeros.ndim] != zeros.shape:
+            return leaf
+        trailing = tuple(range(zeros.ndim, leaf.ndim))
+        return leaf + jnp.expand_dims(zeros, trailing).astype(leaf.dtype)
+
+    return jax.tree.map(shard, carry)

@@ -1,0 +1,225 @@
+"""The recurrent layer: cells, one above the other, scanned over time."""
+
+import functools
+from typing import Any, TypedDict
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from scanrnn._scan import scan
+from scanrnn.cells import Cell
+from scanrnn.cells import residual as residual_cell
+from scanrnn.nnx import _checks, _foreign
+
+_default_kernel_init = nnx.initializers.lecun_normal()
+_default_recurrent_kernel_init = nnx.initializers.orthogonal()
+_default_bias_init = nnx.initializers.zeros_init()
+
+
+class LayerOptions(TypedDict, total=False):
+    """The keyword arguments of `RNN` that its subclasses pass on."""
+
+    num_layers: int
+    residual: bool
+    param_dtype: Any
+    carry_dtype: Any
+    time_major: bool
+    return_carry: bool
+    reverse: bool
+    keep_order: bool
+    kernel_init: nnx.Initializer
+    recurrent_kernel_init: nnx.Initializer
+    bias_init: nnx.Initializer
+    rngs: nnx.Rngs
+
+
+class RNN(nnx.Module):
+    r"""Recurrent layers over a sequence, made of any cell.
+
+    .. math::
+        (s_t^l, x_t^{l+1}) = \mathrm{cell}_l(s_{t-1}^l, x_t^l), \quad l = 1..L
+
+    It takes the call arguments of `flax.nnx.RNN` with their meaning. It holds nothing
+    but its `nnx.Param`s, so it is a plain pytree to `jax.jit`, `jax.grad`, `jax.vmap`
+    and `jax.export`, as well as to the transforms of NNX.
+
+    The weights are `layers[l]`, by the names that the cell gives them.
+
+    Args:
+        cell: a `scanrnn.cells.Cell`, or one of Flax's own (a `flax.nnx.RNNCellBase`
+            that keeps no PRNG stream), which comes with its weights and takes none of
+            the arguments from `in_features` to `num_layers`, and no initialisers.
+        in_features: D, the size of the last axis of the inputs.
+        hidden_features: H, the size of the last axis of the outputs.
+        num_layers: L, how many layers lie above each other.
+        residual: add its input to the output of every layer whose input has H
+            features: of all layers where D = H, else of all but the first.
+        param_dtype: of the weights.
+        carry_dtype: of the carry; None for float32, or wider if `param_dtype` is.
+        time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
+        return_carry: return the last carry too.
+        reverse: go through time backwards.
+        keep_order: where `reverse`, give the outputs in the order of the inputs and
+            not in the order in which they were computed.
+        kernel_init: draws the input weights `[D, G*H]` of a layer.
+        recurrent_kernel_init: draws the recurrent weights `[H, H]` of a gate.
+        bias_init: draws the biases `[G*H]` of a layer.
+        rngs: its `params` stream draws the weights. It is not kept.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a size is less than one.
+
+    Example:
+        >>> import jax.numpy as jnp, scanrnn
+        >>> from flax import nnx
+        >>> cell = scanrnn.cells.gru(norm="ba2016")
+        >>> rnn = scanrnn.nnx.RNN(cell, 3, 5, num_layers=2, rngs=nnx.Rngs(0))
+        >>> rnn(jnp.ones([2, 7, 3])).shape
+        (2, 7, 5)
+        >>> rnn.layers[0]["recurrent_kernel"].shape
+        (5, 15)
+    """
+
+    def __init__(
+        self,
+        cell: Cell | nnx.RNNCellBase,
+        in_features: int | None = None,
+        hidden_features: int | None = None,
+        *,
+        num_layers: int = 1,
+        residual: bool = False,
+        param_dtype: Any = jnp.float32,
+        carry_dtype: Any = None,
+        time_major: bool = False,
+        return_carry: bool = False,
+        reverse: bool = False,
+        keep_order: bool = False,
+        kernel_init: nnx.Initializer = _default_kernel_init,
+        recurrent_kernel_init: nnx.Initializer = _default_recurrent_kernel_init,
+        bias_init: nnx.Initializer = _default_bias_init,
+        rngs: nnx.Rngs | None = None,
+    ):
+        """Draw the weights; see the class."""
+        self.cell = cell
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.num_layers = num_layers
+        self.residual = residual
+        self.param_dtype = param_dtype
+        self.carry_dtype = carry_dtype
+        self.time_major = time_major
+        self.return_carry = return_carry
+        self.reverse = reverse
+        self.keep_order = keep_order
+        if isinstance(cell, nnx.RNNCellBase):
+            _foreign.check(cell, in_features, hidden_features, num_layers, residual)
+            self.layers = nnx.List([])
+            return
+        _checks.check_constructor(cell, in_features, hidden_features, num_layers, rngs)
+        if carry_dtype is None:
+            self.carry_dtype = jnp.promote_types(jnp.float32, param_dtype)
+        layers = []
+        for index in range(num_layers):
+            params = self._cell(index).init(
+                rngs.params(),
+                hidden_features if index else in_features,
+                hidden_features,
+                param_dtype,
+                kernel_init=kernel_init,
+                recurrent_kernel_init=recurrent_kernel_init,
+                bias_init=bias_init,
+            )
+            layers.append(nnx.Dict({k: nnx.Param(v) for k, v in params.items()}))
+        self.layers = nnx.List(layers)
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        initial_carry: Any = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+    ) -> Any:
+        """Run the layers over a sequence.
+
+        Args:
+            inputs: `[..., T, D]`, or `[T, ..., D]` if time-major, with any number of
+                batch axes, none included.
+            initial_carry: the carry before the first step, as `return_carry` gives it
+                (a tuple of one per layer where there are several); None for zeros.
+            return_carry: overrides the constructor's argument; likewise the others.
+            time_major: see the class.
+            reverse: see the class.
+            keep_order: see the class.
+
+        Returns:
+            The outputs `[..., T, H]`, or `[T, ..., H]` if time-major, in the cell's
+            `dtype` if it has one and in the carry's if not. With `return_carry`, a
+            pair: the last carry (a tuple of one per layer where there are several),
+            and the outputs.
+
+        Raises:
+            TypeError: if `initial_carry` has the wrong structure or dtype.
+            ValueError: if `inputs` or `initial_carry` has the wrong shape.
+        """
+        return_carry = self.return_carry if return_carry is None else return_carry
+        time_major = self.time_major if time_major is None else time_major
+        reverse = self.reverse if reverse is None else reverse
+        keep_order = self.keep_order if keep_order is None else keep_order
+
+        feature_axes = _foreign.num_feature_axes(self.cell)
+        _checks.check_inputs(inputs, self.in_features, feature_axes)
+        time_axis = 0 if time_major else inputs.ndim - feature_axes - 1
+        ys = jnp.moveaxis(inputs, time_axis, 0)
+        # One step of the inputs, for its type. Not ys[0]: there may be no steps.
+        carries = self._initial_carries(jnp.sum(ys, axis=0), initial_carry)
+        last = []
+        for step, carry in zip(self._steps(), carries, strict=True):
+            carry, ys = scan(step, carry, ys, reverse=reverse)
+            last.append(carry)
+        if reverse and not keep_order:
+            ys = jnp.flip(ys, axis=0)
+        ys = jnp.moveaxis(ys, 0, time_axis)
+        dtype = self.cell.dtype if isinstance(self.cell, Cell) else None
+        if dtype is not None:
+            ys = ys.astype(dtype)
+        if not return_carry:
+            return ys
+        return (last[0] if self.num_layers == 1 else tuple(last)), ys
+
+    def _cell(self, index):
+        """The cell of a layer, inside its residual connection if it has one."""
+        same = index > 0 or self.in_features == self.hidden_features
+        return residual_cell(self.cell) if self.residual and same else self.cell
+
+    def _steps(self):
+        """The step function of every layer, with its weights in it."""
+        if isinstance(self.cell, nnx.RNNCellBase):
+            return [self.cell]
+        return [
+            functools.partial(self._cell(index).step, self._params(index))
+            for index in range(self.num_layers)
+        ]
+
+    def _params(self, index):
+        return {name: param[...] for name, param in self.layers[index].items()}
+
+    def _initial_carries(self, x, given):
+        """The carry of every layer: the ones given, checked, or zeros."""
+        if isinstance(self.cell, nnx.RNNCellBase):
+            return [_foreign.initial_carry(self.cell, x) if given is None else given]
+        zeros = []
+        for index in range(self.num_layers):
+            zeros.append(
+                self.cell.initial_carry(self._params(index), x, self.carry_dtype)
+            )
+            x = jax.tree.leaves(zeros[0])[0]  # like the input of the next layer
+        if given is None:
+            return zeros
+        wanted = zeros[0] if self.num_layers == 1 else tuple(zeros)
+        given = _checks.check_initial_carry(given, wanted)
+        return [given] if self.num_layers == 1 else list(given)
