@@ -1,0 +1,93 @@
+"""One case on the command line: interleaved medians and ratios, gated.
+
+    python -m benchmarks.compare --cell lstm --T 30 --B 32 --H 512 \
+        --contenders scanrnn,lax_scan,torch
+
+Contenders are those of `benchmarks.contenders`, `scanrnn:split+hoist+recompute`
+(these passes and this residual policy, no other), and `accelerate:flax_linen`.
+"""
+
+import argparse
+import os
+import statistics
+
+from benchmarks import machine, steps
+from benchmarks.cases import MODES, Case
+from benchmarks.contenders import find
+from benchmarks.race import Entry, Race
+
+YARDSTICKS = ("torch", "torch_lstm", "lax_scan")
+STATISTICS = {"median": statistics.median, "min": min}
+
+
+def main(argv=None) -> Race:
+    """Parses, races, prints."""
+    args = _parser().parse_args(argv)
+    machine.prepare()
+    case = Case(args.cell, args.T, args.B, args.D or args.H, args.H, args.dtype)
+    contenders = [find(name) for name in args.contenders.split(",")]
+    race = Race(case, contenders, args.mode.split(","))
+    rounds = args.rounds or race.rounds(args.budget)
+    for _ in range(rounds):
+        race.round()
+    peak = machine.gemm_peak(case.dtype)
+    load = os.getloadavg()[0]
+    print(f"{case.name}: {rounds} rounds, GEMM peak {peak:.0f} GFLOP/s")
+    if load > machine.cores():
+        print(f"load {load:.1f} on {machine.cores()} cores: trust --statistic min")
+    for mode in race.modes:
+        print(table(race, mode, peak, args.statistic))
+    return race
+
+
+def table(race: Race, mode: str, peak: float, statistic: str = "median") -> str:
+    """The times of one mode, with ratios to the yardsticks that ran."""
+    marks = [e for e in race.running if e.contender.name in YARDSTICKS]
+    heads = [f"/{entry.contender.name}" for entry in marks]
+    columns = ["median ms", "min ms", *heads, "% peak", "compile s", "temp MB"]
+    lines = ["", f"{mode:<34}" + "".join(f"{c:>11}" for c in columns) + "  gate"]
+    for entry in race.entries:
+        lines.append(_row(entry, race, mode, marks, peak, statistic))
+    return "\n".join(lines)
+
+
+def _row(entry: Entry, race, mode, marks, peak, statistic):
+    name = f"{entry.contender.name:<34}"
+    if not entry.runs:
+        return name + (entry.absent or f"not timed: gate {entry.verdict}")
+    seconds = STATISTICS[statistic](entry.seconds[mode])
+    ratios = [seconds / STATISTICS[statistic](m.seconds[mode]) for m in marks]
+    share = race.case.flops(mode) / seconds / 1e9 / peak
+    cells = [f"{1e3 * f(entry.seconds[mode]):.3f}" for f in STATISTICS.values()]
+    cells += [f"{ratio:.2f}" for ratio in ratios] + [f"{100 * share:.0f}"]
+    compiled = getattr(entry.runner, "compiled", {}).get(mode)
+    cells += (
+        [f"{compiled.compile_seconds:.2f}", f"{compiled.temp_bytes / 1e6:.2f}"]
+        if compiled
+        else ["-", "-"]
+    )
+    return name + "".join(f"{cell:>11}" for cell in cells) + f"  {entry.verdict}"
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.compare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--cell", default="lstm", choices=list(steps.CELLS))
+    parser.add_argument("--T", type=int, default=30, help="steps")
+    parser.add_argument("--B", type=int, default=32, help="batch")
+    parser.add_argument("--D", type=int, default=0, help="inputs (default: H)")
+    parser.add_argument("--H", type=int, default=512, help="hidden features")
+    parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    parser.add_argument("--mode", default=",".join(MODES), help="train,forward")
+    parser.add_argument("--contenders", default="scanrnn,lax_scan,torch")
+    parser.add_argument("--statistic", default="median", choices=list(STATISTICS))
+    parser.add_argument("--rounds", type=int, default=0, help="default: by --budget")
+    parser.add_argument("--budget", type=float, default=5.0, help="seconds of timing")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""The correctness gate: no time is reported for a contender that is wrong."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import cases, steps
+
+
+class Answer(NamedTuple):
+    """What one forward pass and one training step must give."""
+
+    ys: np.ndarray
+    loss: float
+    gradients: dict[str, np.ndarray]
+
+
+class Verdict(NamedTuple):
+    """Whether a contender passed, its largest relative error and where it was."""
+
+    passed: bool
+    error: float
+    where: str
+
+    def __str__(self):
+        word = "ok" if self.passed else "FAILED"
+        return f"{word}, {self.error:.1e} in {self.where}"
+
+
+def mean_squared(ys, target):
+    """Half the squared error, summed over features, averaged over time and batch."""
+    return 0.5 * jnp.mean(jnp.sum((ys - target) ** 2, axis=-1))
+
+
+@functools.lru_cache(maxsize=2)
+def reference(case: cases.Case) -> Answer:
+    """The naive step under `lax.scan` and JAX's own derivative, in float64.
+
+    The compute dtype is not part of it: half precision is held against the same.
+    """
+    problem = cases.problem(case)
+    apply = steps.unrolled(case.cell, jax.lax.scan)
+
+    def loss_fn(weights, xs, target):
+        ys = apply(weights, xs)
+        return mean_squared(ys, target), ys
+
+    with jax.enable_x64(True):
+        weights, xs, target = jax.tree.map(
+            lambda a: jnp.asarray(a, jnp.float64),
+            (problem.weights, problem.xs, problem.target),
+        )
+        (loss, ys), grads = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(
+            weights, xs, target
+        )
+        return Answer(np.asarray(ys), float(loss), jax.tree.map(np.asarray, grads))
+
+
+def check(runner, case: cases.Case) -> Verdict:
+    """Runs one forward pass and one training step and compares both.
+
+    The gradients are read from the *updated* weights, so that what is checked is
+    what the timed step really does.
+    """
+    problem, want = cases.problem(case), reference(case)
+    errors = {"ys": _distance(runner.ys(), want.ys)}
+    loss = float(runner.train())
+    errors["loss"] = abs(loss - want.loss) / abs(want.loss)
+    updated = runner.weights()
+    overall = np.sqrt(sum(np.sum(g**2) for g in want.gradients.values()))
+    for name, gradient in want.gradients.items():
+        before = problem.weights[name].astype(np.float64)
+        got = (before - updated[name]) / problem.lr
+        errors[f"d {name}"] = _distance(got, gradient, floor=1e-2 * overall)
+    where = max(errors, key=lambda key: np.nan_to_num(errors[key], nan=np.inf))
+    # `not <=` instead of `>`, so that NaN fails.
+    passed = bool(errors[where] <= cases.TOLERANCES[case.dtype])
+    return Verdict(passed, float(errors[where]), where)
+
+
+def _distance(got, want, floor=0.0):
+    if np.shape(got) != np.shape(want):
+        return np.inf
+    difference = np.linalg.norm(np.asarray(got, np.float64) - want)
+    return difference / max(np.linalg.norm(want), floor)

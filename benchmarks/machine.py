@@ -1,0 +1,136 @@
+"""What the numbers were measured on, and how fast that machine can be."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import time
+
+import jax
+import jax.numpy as jnp
+
+PACKAGES = (
+    "jax", "jaxlib", "flax", "torch", "dm-haiku", "equinox", "keras", "numpy"
+)  # fmt: skip
+
+
+def prepare():
+    """The same threads and allocator setting for every contender."""
+    import scanrnn
+
+    if hasattr(scanrnn, "tune_allocator"):
+        scanrnn.tune_allocator()
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return
+    torch.set_num_threads(cores())
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe() -> dict:
+    """The machine and the versions; names no host and no path."""
+    import scanrnn
+
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "absent"
+    return {
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "matrix_units": sorted(_flags() & {"avx512f", "avx512_bf16", "amx_bf16"}),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "commit": _commit(),
+        "allocator_tuned": hasattr(scanrnn, "tune_allocator"),
+    }
+
+
+def kind() -> str:
+    """A file name for this kind of machine, such as `amd-epyc-2-cores`."""
+    name = re.sub(r"\(r\)|\(tm\)|cpu|processor", "", cpu_name().lower())
+    slug = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
+    units = [unit.replace("_", "-") for unit in ("amx_bf16",) if unit in _flags()]
+    return "-".join([slug, *units, f"{cores()}-cores"])
+
+
+def cpu_name() -> str:
+    """The processor as the system calls it."""
+    match = re.search(r"model name\s*:\s*(.+)", _cpuinfo())
+    return match.group(1).strip() if match else platform.processor() or "unknown"
+
+
+def limits() -> dict[str, float]:
+    """Measured peaks: GEMM in GFLOP/s for each dtype, memory in GB/s."""
+    return {
+        "gemm_float32": gemm_peak("float32"),
+        "gemm_bfloat16": gemm_peak("bfloat16"),
+        "memory": bandwidth(),
+    }
+
+
+def gemm_peak(dtype: str, n: int = 2048) -> float:
+    """GFLOP/s of the best of a few large products, by XLA or by torch."""
+    a = jnp.ones((n, n), dtype)
+    product = jax.jit(lambda a: jnp.dot(a, a, preferred_element_type=jnp.float32))
+    times = [_fastest(lambda: product(a).block_until_ready())]
+    try:
+        import torch
+    except ModuleNotFoundError:
+        pass
+    else:
+        b = torch.ones((n, n), dtype=getattr(torch, dtype))
+        times.append(_fastest(lambda: torch.mm(b, b)))
+    return 2 * n**3 / min(times) / 1e9
+
+
+def bandwidth(mebibytes: int = 256) -> float:
+    """GB/s of a triad `a = b + s * c` over arrays much larger than any cache."""
+    n = mebibytes * 2**20 // 4
+    b, c = jnp.ones(n, jnp.float32), jnp.ones(n, jnp.float32)
+    triad = jax.jit(lambda a, b, c: b + 0.5 * c + 0 * a[0], donate_argnums=0)
+    state = [jnp.zeros(n, jnp.float32)]
+
+    def run():
+        state[0] = triad(state[0], b, c).block_until_ready()
+
+    return 3 * 4 * n / _fastest(run) / 1e9
+
+
+def _fastest(run, rounds=5):
+    run()
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _cpuinfo():
+    try:
+        with open("/proc/cpuinfo") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _flags():
+    match = re.search(r"flags\s*:\s*(.+)", _cpuinfo())
+    return set(match.group(1).split()) if match else set()
+
+
+def _commit():
+    answer = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    )
+    return answer.stdout.strip() or "unknown"

@@ -1,0 +1,101 @@
+"""Measuring: every contender of a case, in turns, in one process.
+
+A round runs each contender once (short calls many times), so that whatever the
+machine does to one it does to all; medians over rounds are compared.
+"""
+
+import dataclasses
+import math
+import random
+import statistics
+import time
+
+from benchmarks import gate
+from benchmarks.cases import MODES, Case, problem
+from benchmarks.contenders._base import Contender, Runner
+
+SLOT = 0.02  # seconds of repeated calls in one contender's turn
+REST = 0.005  # pause in which the thread pool of the one before stops spinning
+MIN_ROUNDS, MAX_ROUNDS = 3, 40
+
+
+@dataclasses.dataclass
+class Entry:
+    """One contender in a race: its runner, its verdict and its times."""
+
+    contender: Contender
+    runner: Runner | None = None
+    verdict: gate.Verdict | None = None
+    absent: str | None = None
+    calls: dict[str, int] = dataclasses.field(default_factory=dict)
+    seconds: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it may be timed: only what has passed the gate."""
+        return self.verdict is not None and self.verdict.passed
+
+    def median(self, mode: str) -> float:
+        return statistics.median(self.seconds[mode])
+
+
+class Race:
+    """Sets up and checks the contenders of a case; `round()` times each once."""
+
+    def __init__(self, case: Case, contenders: list[Contender], modes=MODES):
+        self.case, self.modes = case, tuple(modes)
+        self.entries = [self._enter(contender) for contender in contenders]
+        self.running = [entry for entry in self.entries if entry.runs]
+        self._order = random.Random(0)
+
+    def _enter(self, contender):
+        if reason := contender.supports(self.case):
+            return Entry(contender, absent=reason)
+        runner = contender.setup(problem(self.case))
+        computed = dataclasses.replace(self.case, cell=contender.computes(self.case))
+        verdict = gate.check(runner, computed)
+        entry = Entry(contender, runner, verdict)
+        if not verdict.passed:
+            entry.runner = None  # frees its memory; it will not be timed
+            return entry
+        for mode in self.modes:
+            once = min(_timed(runner, mode, 1) for _ in range(2))
+            entry.calls[mode] = max(1, math.ceil(SLOT / once))
+            entry.seconds[mode] = []
+        return entry
+
+    def round_seconds(self) -> float:
+        """About how long one round takes."""
+        total = 0.0
+        for entry in self.running:
+            for mode in self.modes:
+                once = _timed(entry.runner, mode, 1)
+                total += once * (entry.calls[mode] + 1) + REST
+        return total
+
+    def rounds(self, budget: float) -> int:
+        """How many rounds fit into so many seconds."""
+        fit = int(budget / max(self.round_seconds(), 1e-9))
+        return max(MIN_ROUNDS, min(MAX_ROUNDS, fit))
+
+    def round(self):
+        """One turn for each contender and mode, in a new order every time."""
+        turns = [(entry, mode) for entry in self.running for mode in self.modes]
+        self._order.shuffle(turns)
+        for entry, mode in turns:
+            entry.seconds[mode].append(_slot(entry, mode))
+
+
+def _slot(entry, mode):
+    time.sleep(REST)
+    if entry.calls[mode] > 1:
+        _timed(entry.runner, mode, 1)  # brings its data back into the cache
+    return _timed(entry.runner, mode, entry.calls[mode])
+
+
+def _timed(runner, mode, calls):
+    call = getattr(runner, mode)
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - begin) / calls

@@ -1,0 +1,190 @@
+"""The cells of the benchmark, written the way a user would write them.
+
+Nothing here is arranged for speed: some steps concatenate `[x, h]`, gates are
+split from one array, layer norm spells out its mean and variance. These same
+functions run under `lax.scan` and under `scanrnn.scan`.
+
+Letters: T steps, B batch, D input features, H hidden features, O output features.
+Params are plain dicts. Kernels may come in half precision: `dot` then multiplies
+in half precision and accumulates in float32, and all the rest stays in float32.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Params = Mapping[str, jax.Array]
+
+
+def dot(a, kernel):
+    """Multiplies in the kernel's dtype and accumulates in float32 or better."""
+    accumulate = jnp.promote_types(kernel.dtype, jnp.float32)
+    return jnp.dot(a.astype(kernel.dtype), kernel, preferred_element_type=accumulate)
+
+
+def layer_norm(u, eps=1e-5):
+    mean = jnp.mean(u, axis=-1, keepdims=True)
+    var = jnp.mean((u - mean) ** 2, axis=-1, keepdims=True)
+    return (u - mean) / jnp.sqrt(var + eps)
+
+
+def lstm_pointwise(z, c):
+    i, f, g, o = jnp.split(z, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o), c
+
+
+def elman(params, h, x):
+    h = jnp.tanh(dot(x, params["wx"]) + dot(h, params["wh"]) + params["b"])
+    return h, h
+
+
+def lstm(params, carry, x):
+    h, c = carry
+    z = dot(jnp.concatenate([x, h], axis=-1), params["w"]) + params["b"]
+    o, c = lstm_pointwise(z, c)
+    h = o * jnp.tanh(c)
+    return (h, c), h
+
+
+def gru(params, h, x):
+    """The reset-after GRU of cuDNN and torch."""
+    xr, xz, xn = jnp.split(dot(x, params["wx"]) + params["b"], 3, axis=-1)
+    hr, hz, hn = jnp.split(dot(h, params["wh"]), 3, axis=-1)
+    r, z = jax.nn.sigmoid(xr + hr), jax.nn.sigmoid(xz + hz)
+    n = jnp.tanh(xn + r * (hn + params["bn"]))
+    h = (1 - z) * n + z * h
+    return h, h
+
+
+def seed_rnn(params, h, x):
+    """A hand-made RNN: the output head reads the input and the *old* h."""
+    z = jnp.concatenate([x, h], axis=-1)
+    h = jnp.tanh(dot(z, params["w"]) + params["b"])
+    y = dot(z, params["wo"]) + params["bo"]
+    return h, y
+
+
+def ln_lstm(params, carry, x):
+    """Layer-norm LSTM of Ba, Kiros and Hinton (2016)."""
+    h, c = carry
+    zx = layer_norm(dot(x, params["wx"])) * params["gx"]
+    zh = layer_norm(dot(h, params["wh"])) * params["gh"]
+    o, c = lstm_pointwise(zx + zh + params["b"], c)
+    h = o * jnp.tanh(layer_norm(c) * params["gc"] + params["bc"])
+    return (h, c), h
+
+
+def mi_lstm(params, carry, x):
+    """Multiplicative-integration LSTM of Wu et al. (2016)."""
+    h, c = carry
+    zx, zh = dot(x, params["wx"]), dot(h, params["wh"])
+    z = params["alpha"] * zx * zh + params["beta1"] * zh + params["beta2"] * zx
+    o, c = lstm_pointwise(z + params["b"], c)
+    h = o * jnp.tanh(c)
+    return (h, c), h
+
+
+def res_lstm(params, carry, x):
+    """LSTM with a residual connection around it (D = H)."""
+    carry, h = lstm(params, carry, x)
+    return carry, x + h
+
+
+def ln_mi_res_lstm(params, carry, x):
+    """Layer norm, multiplicative integration and a residual connection at once."""
+    h, c = carry
+    zx = layer_norm(dot(x, params["wx"])) * params["gx"]
+    zh = layer_norm(dot(h, params["wh"])) * params["gh"]
+    z = params["alpha"] * zx * zh + params["beta1"] * zh + params["beta2"] * zx
+    o, c = lstm_pointwise(z + params["b"], c)
+    h = o * jnp.tanh(layer_norm(c) * params["gc"] + params["bc"])
+    return (h, c), x + h
+
+
+class Cell(NamedTuple):
+    """One row of the table below.
+
+    Attributes:
+      step: `step(params, carry, x) -> (carry, y)`.
+      carries: how many `[B, H]` arrays the carry holds.
+      shapes: `(D, H) -> {name: shape}` of the params.
+      columns: `H -> ` output columns of the GEMMs that read x, and that read h.
+    """
+
+    step: Callable
+    carries: int
+    shapes: Callable[[int, int], dict[str, tuple[int, ...]]]
+    columns: Callable[[int], tuple[int, int]]
+
+
+def _separate(gates, **vectors):
+    """Shapes of `wx`, `wh` and of vectors with so many multiples of H each."""
+    return lambda D, H: {
+        "wx": (D, gates * H),
+        "wh": (H, gates * H),
+        **{name: (multiple * H,) for name, multiple in vectors.items()},
+    }
+
+
+def _joint(**columns):
+    """Shapes of kernels over `[x; h]` (and their biases) with so many H columns."""
+    return lambda D, H: {
+        name: (D + H, multiple * H) if name.startswith("w") else (multiple * H,)
+        for name, multiple in columns.items()
+    }
+
+
+_LN = {"gx": 4, "gh": 4, "b": 4, "gc": 1, "bc": 1}
+_MI = {"alpha": 4, "beta1": 4, "beta2": 4, "b": 4}
+
+CELLS = {
+    "elman": Cell(elman, 1, _separate(1, b=1), lambda H: (H, H)),
+    "lstm": Cell(lstm, 2, _joint(w=4, b=4), lambda H: (4 * H, 4 * H)),
+    "gru": Cell(gru, 1, _separate(3, b=3, bn=1), lambda H: (3 * H, 3 * H)),
+    "seed_rnn": Cell(
+        seed_rnn, 1, _joint(w=1, b=1, wo=1, bo=1), lambda H: (2 * H, 2 * H)
+    ),
+    "ln_lstm": Cell(ln_lstm, 2, _separate(4, **_LN), lambda H: (4 * H, 4 * H)),
+    "mi_lstm": Cell(mi_lstm, 2, _separate(4, **_MI), lambda H: (4 * H, 4 * H)),
+    "res_lstm": Cell(res_lstm, 2, _joint(w=4, b=4), lambda H: (4 * H, 4 * H)),
+    "ln_mi_res_lstm": Cell(
+        ln_mi_res_lstm, 2, _separate(4, **(_LN | _MI)), lambda H: (4 * H, 4 * H)
+    ),
+}
+
+CUSTOM = ("ln_lstm", "mi_lstm", "res_lstm", "ln_mi_res_lstm")
+
+
+def init(cell: str, D: int, H: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Float32 params: kernels and biases U(+-1/sqrt(H)), gains around one."""
+    rng = np.random.default_rng(seed)
+    params = {}
+    for name, shape in CELLS[cell].shapes(D, H).items():
+        gain = name.startswith(("g", "alpha", "beta"))
+        noise = rng.uniform(-1, 1, shape) / np.sqrt(H)
+        params[name] = (noise + gain).astype(np.float32)
+    return params
+
+
+def unrolled(cell: str, scan: Callable) -> Callable:
+    """`apply(params, xs) -> ys` of a cell, from zero carries, by the given `scan`."""
+    row = CELLS[cell]
+
+    def apply(params, xs):
+        hidden = _hidden(params, xs.shape[-1])
+        dtype = jnp.promote_types(xs.dtype, jnp.float32)
+        zeros = jnp.zeros((xs.shape[1], hidden), dtype)
+        init = zeros if row.carries == 1 else (zeros,) * row.carries
+        return scan(lambda carry, x: row.step(params, carry, x), init, xs)[1]
+
+    return apply
+
+
+def _hidden(params, in_features):
+    if "wh" in params:
+        return params["wh"].shape[0]
+    return params["w"].shape[0] - in_features
