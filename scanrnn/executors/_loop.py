@@ -1,0 +1,240 @@
+"""The loop of a plan, with its own derivative rule.
+
+It is a `custom_jvp` around `lax.scan`. The tangent is a second scan in which
+only carry tangents flow; what weights contribute enters it as stacked inputs
+computed outside for all steps at once. Reverse mode is JAX's transpose of that
+program: a reverse loop of state cotangents, then one contraction per weight.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Literal, Var
+
+from scanrnn.planner.gradient import Derivative, derive
+from scanrnn.planner.graph import Env, Graph
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop graph with its run-time choices; the graph's `ys` are stacked."""
+
+    graph: Graph
+    length: Any
+    reverse: bool
+    unroll: int | bool
+    residuals: str
+    defer: bool
+
+    @functools.cached_property
+    def derivative(self) -> Derivative:
+        """The derivative rules of this loop."""
+        return derive(self.graph, self.residuals)
+
+    def scan(self, body, init, xs):
+        """`lax.scan` with this loop's length, direction and unrolling."""
+        return lax.scan(
+            body, init, xs, self.length, reverse=self.reverse, unroll=self.unroll
+        )
+
+    def rematerialised(self, f):
+        """Keep only the inputs of `f` for its transpose, unless all is saved."""
+        if self.residuals == "everything":
+            return f
+        keep = jax.checkpoint_policies.nothing_saveable
+        return jax.checkpoint(f, prevent_cse=False, policy=keep)
+
+
+def run_loop(loop: Loop, weights: list, carry: list, xs: list):
+    """Run the loop. Returns the final carry and the stacked ys."""
+    if not loop.defer:
+        return _forward(loop, weights, carry, xs)
+    run = jax.custom_jvp(functools.partial(_forward, loop))
+    run.defjvp(functools.partial(_rule, loop), symbolic_zeros=True)
+    return run(weights, carry, xs)
+
+
+def _forward(loop, weights, carry, xs):
+    graph = loop.graph
+    constants = _named(graph.weights, weights)
+
+    def body(carry, x):
+        known = constants | _named(graph.carry, carry) | _named(graph.xs, x)
+        outs = Env(graph.eqns, known).read_all(graph.outs)
+        n = len(graph.carry_out)
+        return outs[:n], outs[n:]
+
+    return loop.scan(body, list(carry), list(xs))
+
+
+def _rule(loop, primals, tangents):
+    """Primal loop with residuals, contributions from outside, tangent loop."""
+    graph = loop.graph
+    weights, carry, xs = primals
+    d_weights, d_carry, d_xs = (
+        _moving(names, ts)
+        for names, ts in zip(
+            (graph.weights, graph.carry, graph.xs), tangents, strict=True
+        )
+    )
+    residuals = Residuals(loop)
+    final, stacked = run_loop(residuals.loop, weights, carry, xs)
+    constants = _named(graph.weights, weights)
+    streams = residuals.streams(carry, stacked) | _named(graph.xs, xs)
+    entering = _contributions(loop, constants, streams, d_weights, d_xs)
+    d_final, d_ys = _tangent_loop(
+        loop, carry, constants, streams, entering, d_weights, d_carry, d_xs
+    )
+    out = final, stacked[: len(graph.ys)]
+    return out, tuple(
+        [_symbolic(t, y) for t, y in zip(ts, ys, strict=True)]
+        for ts, ys in zip((d_final, d_ys), out, strict=True)
+    )
+
+
+class Residuals:
+    """What the forward loop stacks for its tangent, each value once.
+
+    The carry before a step is the carry after the previous one: when the latter
+    is stacked anyway, the former is that array shifted by one step.
+    """
+
+    def __init__(self, loop: Loop):
+        """Choose what to stack beyond the ys of `loop`."""
+        self._outer = loop
+        graph, rules = loop.graph, loop.derivative
+        stacked = {*graph.ys, *rules.saved}
+        before = {
+            graph.carry[i]: i for i in rules.carry_saved if graph.carry[i] not in stacked
+        }
+        self._shifted = {
+            v: i for v, i in before.items() if graph.carry_out[i] in stacked
+        }
+        self.saved = list(rules.saved) + [
+            graph.carry[i] for i in rules.carry_saved if graph.carry[i] not in self._shifted
+        ]
+        more = [v for v in dict.fromkeys(self.saved) if v not in graph.ys]
+        ys = (*graph.ys, *more)
+        self._at = {v: i for i, v in reversed([*enumerate(ys)])}
+        self.loop = dataclasses.replace(loop, graph=dataclasses.replace(graph, ys=ys))
+
+    def streams(self, carry, stacked) -> dict[Var, Any]:
+        """Stacked values by variable; carries are those before each step."""
+        found = {v: stacked[self._at[v]] for v in self.saved}
+        for v, i in self._shifted.items():
+            after = stacked[self._at[self._outer.graph.carry_out[i]]]
+            found[v] = _shift(carry[i], after, self._outer.reverse)
+        return found
+
+
+def _shift(first, after, reverse):
+    first = lax.expand_dims(first, (0,))
+    parts = [after[1:], first] if reverse else [first, after[:-1]]
+    return lax.concatenate(parts, 0)
+
+
+def _contributions(loop, constants, streams, d_weights, d_xs) -> dict[Var, Any]:
+    """`E` for all steps at once, by the cut at which it enters."""
+    rules, at = loop.derivative, []
+    if not rules.cuts or not (d_weights or d_xs):
+        return {}
+
+    def step(streams_t, d_xs_t, constants_, d_weights_):
+        primals = _named(constants, constants_) | _named(streams, streams_t)
+        tangents = _named(d_weights, d_weights_) | _named(d_xs, d_xs_t)
+        found = rules.outside(primals, tangents)
+        at[:] = found
+        return list(found.values())
+
+    batched = jax.vmap(
+        loop.rematerialised(step), (0, 0, None, None), axis_size=loop.length
+    )
+    found = batched(*map(_values, (streams, d_xs, constants, d_weights)))
+    return _named(at, found)
+
+
+def _tangent_loop(
+    loop, carry, constants, streams, entering, d_weights, d_carry, d_xs
+):
+    """Tangents of the final carry and the ys; None where structurally zero."""
+    graph, rules = loop.graph, loop.derivative
+    d_weights = {v: t for v, t in d_weights.items() if v in rules.inner_weights}
+    d_xs = {v: t for v, t in d_xs.items() if v in rules.inner_xs}
+    nonzero = _reach(loop, {*d_carry}, {*d_weights, *d_xs}, {*entering})
+    after = dict(zip(graph.carry, graph.carry_out, strict=True))
+    moving = [v for v in graph.carry if v in nonzero]
+    ys_moving = [v for v in graph.ys if v in nonzero]
+    if not moving and not ys_moving:
+        return [None] * len(graph.carry), [None] * len(graph.ys)
+    groups = (constants, d_weights, streams, entering, d_xs)
+
+    def step(d_carry_t, *values):
+        named = [_named(g, v) for g, v in zip(groups, values, strict=True)]
+        constants_, d_weights_, streams_t, entering_t, d_xs_t = named
+        tangents = _named(moving, d_carry_t) | d_weights_ | d_xs_t
+        found = rules.inside(constants_ | streams_t, tangents, entering_t)
+        d_next = [
+            _or_zeros(found, after[v], t) for v, t in zip(moving, d_carry_t, strict=True)
+        ]
+        return d_next, [found[v] for v in ys_moving]
+
+    step = loop.rematerialised(step)
+    fixed = [_values(g) for g in groups[:2]]
+    primal = _named(graph.carry, carry)
+    init = [d_carry[v] if v in d_carry else jnp.zeros_like(primal[v]) for v in moving]
+    d_final, d_ys = loop.scan(
+        lambda c, x: step(c, *fixed, *x), init, [_values(g) for g in groups[2:]]
+    )
+    d_final, d_ys = _named(moving, d_final), _named(ys_moving, d_ys)
+    return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in graph.ys]
+
+
+def _reach(loop, moving, inner, entering) -> set[Var]:
+    """Variables with a tangent in the loop: a fixpoint over the carry."""
+    graph = loop.graph
+    moving = set(moving)
+    while True:
+        nonzero = loop.derivative.nonzero(moving | inner, entering)
+        more = {
+            v
+            for v, out in zip(graph.carry, graph.carry_out, strict=True)
+            if not isinstance(out, Literal) and out in nonzero
+        }
+        if more <= moving:
+            return nonzero
+        moving |= more
+
+
+def _or_zeros(found, atom, like):
+    t = None if isinstance(atom, Literal) else found.get(atom)
+    return jnp.zeros_like(like) if t is None else t
+
+
+def _named(names, values) -> dict[Var, Any]:
+    return dict(zip(names, values, strict=True))
+
+
+def _values(named) -> list:
+    return list(named.values())
+
+
+def _moving(names, tangents) -> dict[Var, Any]:
+    """The tangents that are not structurally zero."""
+    return {
+        v: t
+        for v, t in zip(names, tangents, strict=True)
+        if not isinstance(t, SymbolicZero)
+    }
+
+
+def _symbolic(tangent, primal):
+    if tangent is not None:
+        return tangent
+    return SymbolicZero(jax.typeof(primal).to_tangent_aval())

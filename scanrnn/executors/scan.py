@@ -1,0 +1,30 @@
+"""The plain executor: `lax.scan` over the step as it was traced. The oracle."""
+
+from __future__ import annotations
+
+from jax import lax
+
+from scanrnn.planner.graph import Env
+from scanrnn.planner.plan import Plan
+
+NAME = "scan"
+
+
+def supports(plan: Plan) -> str | None:
+    """Why this plan cannot run here, or None: `lax.scan` runs everything."""
+    del plan
+    return None
+
+
+def run(plan: Plan, weights: list, init: list, xs: list):
+    """Run the step unchanged. Returns the final carry and the ys, flat."""
+    graph = plan.source
+    constants = dict(zip(graph.weights, weights, strict=True))
+
+    def body(carry, x):
+        known = dict(zip((*graph.carry, *graph.xs), (*carry, *x), strict=True))
+        outs = Env(graph.eqns, constants | known).read_all(graph.outs)
+        n = len(graph.carry_out)
+        return outs[:n], outs[n:]
+
+    return lax.scan(body, init, xs, plan.length, plan.reverse, plan.unroll)

@@ -1,0 +1,296 @@
+"""Derivative rules of the loop: what to save, and where each tangent enters.
+
+The tangent of the loop is split in two. *Inside*, only carry tangents (and those
+of time inputs that enter pointwise) flow. *Outside*, for all steps at once, the
+contribution `E_t` of every weight and of every hoisted input is computed where
+it enters. JAX transposes both: the loop yields stacked cotangents of `E_t`, and
+the transpose of the outside half is one contraction per weight.
+
+A *region* is where contributions enter together: a contraction (or any
+weight-bearing equation) with the sums, casts and splits that follow it. Its ends
+are the *cuts*; `dcut = region(dcarry) + E`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+from jax.extend.core import DropVar, JaxprEqn, Var
+
+from scanrnn.planner import ops, tangent
+from scanrnn.planner.graph import CARRY, Env, Graph, needed, struct, variables
+
+POLICIES = ("minimal", "recompute", "chunked", "everything")
+
+# Single-operand steps a contribution may be carried through without a primal.
+_PASSES_ON = ops.ADDITIVE | {"convert_element_type", "neg"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Derivative:
+    """How the loop is differentiated.
+
+    Attributes:
+      loop: the loop's graph.
+      region: equations whose outside operands contribute through `E`.
+      cuts: variables at which `E` is added.
+      saved: variables the forward loop stacks for the reverse one.
+      carry_saved: indices of carries whose value before each step is needed.
+      inner_weights: weights whose tangents must flow inside (control flow).
+      inner_xs: time inputs whose tangents flow inside.
+    """
+
+    loop: Graph
+    region: frozenset[JaxprEqn]
+    cuts: tuple[Var, ...]
+    saved: tuple[Var, ...]
+    carry_saved: tuple[int, ...]
+    inner_weights: frozenset[Var]
+    inner_xs: frozenset[Var]
+
+    @functools.cached_property
+    def bits(self) -> dict[Var, int]:
+        """What each variable of the loop depends on."""
+        return self.loop.depends()
+
+    @functools.cached_property
+    def internal(self) -> frozenset[Var]:
+        """Variables inside regions: their primal values are never needed."""
+        made = {v for e in self.region for v in e.outvars}
+        return frozenset(made - set(self.cuts))
+
+    def inside(self, primals: dict, tangents: dict, entering: dict) -> dict:
+        """Tangents of one step's variables, given those of carry and `E`."""
+        return self._propagate(primals, tangents, entering, outside=False)
+
+    def outside(self, primals: dict, tangents: dict) -> dict:
+        """The contributions `E` of one step, given tangents of weights and xs."""
+        found = self._propagate(primals, tangents, {}, outside=True)
+        return {v: found[v] for v in self.cuts if found.get(v) is not None}
+
+    def _propagate(self, primals, tangents, entering, *, outside) -> dict:
+        env = Env(self.loop.eqns, primals)
+        found = dict(tangents)
+
+        def output(v):
+            return primals.get(v)
+
+        for eqn in self.loop.eqns:
+            recurrent = any(self.bits[v] & CARRY for v in variables(eqn.invars))
+            if outside and recurrent and eqn not in self.region:
+                continue
+            ins = [self._operand(a, eqn, recurrent, found, outside) for a in eqn.invars]
+            outs = tangent.push(eqn, ins, env.read, output)
+            for v, t in zip(eqn.outvars, outs, strict=True):
+                found[v] = tangent.total(t, entering.get(v))
+        return found
+
+    def _operand(self, atom, eqn, recurrent, found, outside):
+        if ops.is_literal(atom):
+            return None
+        t = found.get(atom)
+        if not recurrent or eqn not in self.region:
+            return t
+        carried = bool(self.bits[atom] & CARRY)
+        if outside:
+            return t if not carried or atom in self.internal else None
+        return t if carried else None
+
+    def nonzero(self, moving: set[Var], entering: set[Var]) -> set[Var]:
+        """Variables with a tangent inside the loop, given the inputs that have."""
+        found = set(moving)
+        for eqn in self.loop.eqns:
+            recurrent = any(self.bits[v] & CARRY for v in variables(eqn.invars))
+            masked = recurrent and eqn in self.region
+            ins = [
+                not ops.is_literal(a)
+                and a in found
+                and (not masked or bool(self.bits[a] & CARRY))
+                for a in eqn.invars
+            ]
+            if tangent.moves(eqn, ins):
+                found |= {v for v in eqn.outvars if ops.is_inexact(v)}
+            found |= entering & set(eqn.outvars)
+        return found
+
+
+def derive(loop: Graph, policy: str = "minimal", defer: bool = True) -> Derivative:
+    """Decide regions, cuts and what is saved.
+
+    Args:
+      loop: the part of the step that stays in the loop.
+      policy: "minimal" saves what contractions produced, "recompute" only
+        carries, "everything" all a tangent reads ("chunked" is "minimal" here:
+        the executor cuts the sequence).
+      defer: whether weight contributions are computed outside the loop.
+    """
+    bits = loop.depends()
+    regions = _regions(loop, bits) if defer else _Regions(set(), {}, {})
+    inner = _inner(loop, bits, regions.eqns)
+    draft = Derivative(
+        loop=loop,
+        region=frozenset(regions.eqns),
+        cuts=tuple(regions.cuts),
+        saved=(),
+        carry_saved=(),
+        inner_weights=frozenset(inner & set(loop.weights)),
+        inner_xs=frozenset(inner & set(loop.xs)),
+    )
+    candidates = _candidates(draft, regions, policy)
+    used = _read_primals(draft, candidates)
+    return dataclasses.replace(
+        draft,
+        saved=tuple(v for v in candidates if v in used),
+        carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
+    )
+
+
+class _Regions(NamedTuple):
+    eqns: set[JaxprEqn]
+    cuts: dict[Var, None]  # an ordered set
+    heavy_cuts: dict[Var, None]  # the cuts that end a contraction
+
+
+def _regions(loop, bits) -> _Regions:
+    """Equations where outside contributions enter, and where they end up."""
+    consumers = loop.consumers()
+    weight_borne = _weight_borne(loop, bits)
+    regions = _Regions(set(), {}, {})
+    for eqn in loop.eqns:
+        ins = variables(eqn.invars)
+        heavy = ops.is_heavy(eqn)
+        if not any(bits[v] & CARRY for v in ins) or not ops.is_deferrable(eqn):
+            continue
+        if not (heavy or any(v in weight_borne for v in ins)):
+            continue
+        regions.eqns.add(eqn)
+        for v in eqn.outvars:
+            if isinstance(v, DropVar) or not ops.is_inexact(v):
+                continue
+            ends, path = _follow(v, consumers)
+            regions.eqns.update(path)
+            regions.cuts.update(dict.fromkeys(ends))
+            if heavy:
+                regions.heavy_cuts.update(dict.fromkeys(ends))
+    return regions
+
+
+def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
+    """Where a contribution that starts at `v` can be added last.
+
+    It is carried through sums, casts and splits as long as nothing else reads
+    the value on the way, and stops after the last sum: what is added there
+    enters together with it, so one array does for all.
+    """
+    ends, committed, path = [v], [], []
+    while True:
+        users = consumers.get(v, [None])
+        if len(users) != 1 or users[0] is None:
+            return ends, committed
+        (eqn,) = users
+        if eqn.primitive.name == "split":
+            parts = [o for o in eqn.outvars if not isinstance(o, DropVar)]
+            follows = [_follow(o, consumers) for o in parts]
+            if any(p for _, p in follows):
+                ends = [end for e, _ in follows for end in e]
+                committed = [*path, eqn, *(k for _, p in follows for k in p)]
+            return ends, committed
+        if eqn.primitive.name not in _PASSES_ON:
+            return ends, committed
+        if not ops.is_inexact(eqn.outvars[0]):
+            return ends, committed
+        path.append(eqn)
+        (v,) = eqn.outvars
+        if eqn.primitive.name in ops.ADDITIVE:
+            ends, committed = [v], list(path)
+
+
+def _weight_borne(loop, bits) -> set[Var]:
+    """Values outside the recurrence that a weight's tangent reaches."""
+    borne = {w for w in loop.weights if ops.is_inexact(w)}
+    for eqn in loop.eqns:
+        if any(bits[v] & CARRY for v in variables(eqn.invars)):
+            continue
+        if tangent.moves(eqn, [_var_in(a, borne) for a in eqn.invars]):
+            borne |= {v for v in eqn.outvars if ops.is_inexact(v)}
+    return borne
+
+
+def _var_in(atom, found) -> bool:
+    return not ops.is_literal(atom) and atom in found
+
+
+def _inner(loop, bits, region) -> set[Var]:
+    """Variables off the recurrence whose tangents must flow inside the loop."""
+
+    def off(v) -> bool:
+        return not bits[v] & CARRY
+
+    wanted = {v for v in variables(loop.outs) if off(v)}
+    for eqn in loop.eqns:
+        if eqn not in region and any(not off(v) for v in variables(eqn.invars)):
+            wanted |= {v for v in variables(eqn.invars) if off(v)}
+    for eqn in needed(loop.eqns, wanted):
+        wanted |= set(variables(eqn.invars))
+    return wanted
+
+
+def _candidates(draft, regions, policy) -> list[Var]:
+    """What the forward loop could stack for the reverse one."""
+    loop = draft.loop
+    if policy == "recompute":
+        return []
+    if policy == "everything":
+        made = [v for e in loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
+        drop = draft.internal
+        return [v for v in made if not isinstance(v, DropVar) and v not in drop]
+    consumers = loop.consumers()
+    found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
+    return list(dict.fromkeys(found))
+
+
+def _activated(v, consumers) -> list[Var]:
+    """Save `tanh(z)` instead of `z` where only the activation reads `z`.
+
+    Same bytes, and the reverse loop need not evaluate it again.
+    """
+    users = consumers.get(v, [])
+    if len(users) != 1 or users[0] is None:
+        return [v]
+    (eqn,) = users
+    if eqn.primitive.name in ops.FROM_OUTPUT:
+        return [eqn.outvars[0]]
+    if eqn.primitive.name == "split":
+        parts = [o for o in eqn.outvars if not isinstance(o, DropVar)]
+        after = [_activated(o, consumers) for o in parts]
+        if any(a != [o] for a, o in zip(after, parts, strict=True)):
+            return [o for a in after for o in a]
+    return [v]
+
+
+def _read_primals(draft, candidates) -> set[Var]:
+    """Which carries and candidates the tangent program reads."""
+    loop = draft.loop
+    known = [*loop.weights, *loop.carry, *loop.xs, *candidates]
+    moving = [v for v in (*loop.weights, *loop.carry, *loop.xs) if ops.is_inexact(v)]
+
+    def program(primals, tangents):
+        primals = dict(zip(known, primals, strict=True))
+        tangents = dict(zip(moving, tangents, strict=True))
+        carries = {v: t for v, t in tangents.items() if v in set(loop.carry)}
+        inner = draft.inner_weights | draft.inner_xs
+        inside = carries | {v: t for v, t in tangents.items() if v in inner}
+        flowing = draft.inside(primals, inside, {})
+        outs = [flowing.get(v) for v in variables(loop.outs)]
+        others = {v: t for v, t in tangents.items() if v not in carries}
+        entering = draft.outside(primals, others)
+        return [t for t in (*outs, *entering.values()) if t is not None]
+
+    args = [struct(v) for v in known], [struct(v) for v in moving]
+    jaxpr = jax.make_jaxpr(program)(*args).jaxpr
+    eqns = needed(jaxpr.eqns, jaxpr.outvars)
+    read = {*variables(jaxpr.outvars), *(v for e in eqns for v in variables(e.invars))}
+    return {v for v, i in zip(known, jaxpr.invars[: len(known)], strict=True) if i in read}

@@ -1,0 +1,193 @@
+"""A step function as data: inputs by role, equations in order, outputs by role."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+
+import jax
+from jax.extend.core import DropVar, JaxprEqn, Literal, Var
+
+from scanrnn.planner import ops
+
+type_Atom = Var | Literal
+
+# What a value depends on, as bits. 0 is weights-only.
+WEIGHTS, TIME, CARRY = 0, 1, 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+    """One time step: `(weights, carry, xs) -> (carry_out, ys)`.
+
+    The same record describes the user's whole step and the part of it that
+    stays in the loop; passes are functions from `Graph` to `Graph`.
+    """
+
+    weights: tuple[Var, ...]
+    carry: tuple[Var, ...]
+    xs: tuple[Var, ...]
+    eqns: tuple[JaxprEqn, ...]
+    carry_out: tuple[type_Atom, ...]
+    ys: tuple[type_Atom, ...]
+
+    @property
+    def outs(self) -> tuple[type_Atom, ...]:
+        """Every output: the next carry, then what is stacked."""
+        return (*self.carry_out, *self.ys)
+
+    def depends(self) -> dict[Var, int]:
+        """For each variable, which of TIME and CARRY it depends on."""
+        bits = dict.fromkeys(self.weights, WEIGHTS)
+        bits |= dict.fromkeys(self.xs, TIME) | dict.fromkeys(self.carry, CARRY)
+        for eqn in self.eqns:
+            kind = 0
+            for v in variables(eqn.invars):
+                kind |= bits[v]
+            bits |= dict.fromkeys(eqn.outvars, kind)
+        return bits
+
+    def producers(self) -> dict[Var, JaxprEqn]:
+        """The equation that defines each variable."""
+        return {v: eqn for eqn in self.eqns for v in eqn.outvars}
+
+    def consumers(self) -> dict[Var, list[JaxprEqn | None]]:
+        """The equations that read each variable; None stands for an output."""
+        table: dict[Var, list[JaxprEqn | None]] = {}
+        for eqn in self.eqns:
+            for v in variables(eqn.invars):
+                table.setdefault(v, []).append(eqn)
+        for v in variables(self.outs):
+            table.setdefault(v, []).append(None)
+        return table
+
+    def pruned(self) -> Graph:
+        """The same graph without equations no output needs."""
+        eqns = needed(self.eqns, self.outs)
+        return dataclasses.replace(self, eqns=tuple(eqns))
+
+
+def variables(atoms: Iterable[type_Atom]) -> list[Var]:
+    """The variables among atoms (constants left out)."""
+    return [a for a in atoms if not isinstance(a, Literal)]
+
+
+def needed(
+    eqns: Sequence[JaxprEqn], wanted: Iterable[type_Atom], known: Iterable[Var] = ()
+) -> list[JaxprEqn]:
+    """The equations, in order, that `wanted` needs when `known` is given."""
+    known = set(known)
+    want = {v for v in variables(wanted) if v not in known}
+    kept = []
+    for eqn in reversed(eqns):
+        if any(v in want for v in eqn.outvars) or eqn.effects:
+            kept.append(eqn)
+            want |= {v for v in variables(eqn.invars) if v not in known}
+    return kept[::-1]
+
+
+def eval_eqn(eqn: JaxprEqn, values: Sequence) -> list:
+    """Evaluate one equation, in the context (mesh, metadata) it was traced in."""
+    params = eqn.primitive.get_bind_params(eqn.params)
+    with eqn.ctx.manager:
+        out = eqn.primitive.bind(*values, **params)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+class Env(dict):
+    """Values by variable; what is missing is computed from its equation."""
+
+    def __init__(self, eqns: Sequence[JaxprEqn], values: Iterable = ()):
+        """Start from known values; `eqns` say how to get the others."""
+        super().__init__(values)
+        self._eqns = eqns
+
+    def read(self, atom: type_Atom):
+        """The value of an atom, computing what it needs and no more."""
+        if isinstance(atom, Literal):
+            return atom.val
+        if atom not in self:
+            self.run(needed(self._eqns, [atom], self))
+        return self[atom]
+
+    def read_all(self, atoms: Iterable[type_Atom]) -> list:
+        """The values of several atoms."""
+        atoms = list(atoms)
+        self.run(needed(self._eqns, atoms, self))
+        return [self.read(a) for a in atoms]
+
+    def run(self, eqns: Iterable[JaxprEqn]) -> None:
+        """Evaluate equations in the given order."""
+        for eqn in eqns:
+            values = [a.val if isinstance(a, Literal) else self[a] for a in eqn.invars]
+            for v, value in zip(eqn.outvars, eval_eqn(eqn, values), strict=True):
+                if not isinstance(v, DropVar):
+                    self[v] = value
+
+
+def struct(atom) -> jax.ShapeDtypeStruct:
+    """The abstract value of a variable, in the form `jax.make_jaxpr` takes."""
+    return struct_of(atom.aval)
+
+
+def struct_of(aval) -> jax.ShapeDtypeStruct:
+    """An abstract value in public form, sharding and weak type kept."""
+    extra = {}
+    sharding = getattr(aval, "sharding", None)
+    if sharding is not None and not sharding.mesh.empty:
+        extra["sharding"] = sharding
+    if getattr(aval, "vma", None):
+        extra["vma"] = aval.vma
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **extra
+    )
+
+
+def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
+    """Trace the graph again, letting `rule(eqn, env)` rewrite equations.
+
+    `rule` returns the new output values, or None to keep the equation. Returns
+    the new graph and the values of constants that the rewriting exposed, which
+    become the last weights.
+    """
+    n_w, n_c, n_out = len(graph.weights), len(graph.carry), len(graph.carry_out)
+    invars = (*graph.weights, *graph.carry, *graph.xs)
+
+    def run(*args):
+        env = Env(graph.eqns, zip(invars, args, strict=True))
+        for eqn in graph.eqns:
+            outs = rule(eqn, env)
+            if outs is None:
+                env.run([eqn])
+            else:
+                env.update(zip(eqn.outvars, outs, strict=True))
+        return [env.read(a) for a in graph.outs]
+
+    closed = jax.make_jaxpr(run)(*map(struct, invars))
+    jaxpr = closed.jaxpr
+    ins = jaxpr.invars
+    new = Graph(
+        weights=(*ins[:n_w], *jaxpr.constvars),
+        carry=tuple(ins[n_w : n_w + n_c]),
+        xs=tuple(ins[n_w + n_c :]),
+        eqns=tuple(jaxpr.eqns),
+        carry_out=tuple(jaxpr.outvars[:n_out]),
+        ys=tuple(jaxpr.outvars[n_out:]),
+    )
+    return new.pruned(), list(closed.consts)
+
+
+__all__ = [
+    "CARRY",
+    "TIME",
+    "WEIGHTS",
+    "Env",
+    "Graph",
+    "eval_eqn",
+    "needed",
+    "ops",
+    "retrace",
+    "struct",
+    "struct_of",
+    "variables",
+]

@@ -1,0 +1,108 @@
+"""What the planner knows about single primitives, in one place.
+
+Everything not named here is treated as a black box: it is evaluated with
+`bind`, differentiated with `jax.jvp`, and never moved out of the loop.
+"""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
+
+# Contractions: the work that is worth moving, saving and counting.
+HEAVY = frozenset({"dot_general", "conv_general_dilated"})
+
+# Linear in all operands together: the tangent is the operation itself, and no
+# primal value is needed. The first operand may be the only differentiable one.
+ADDITIVE = frozenset({"add", "sub", "add_any"})
+LINEAR = ADDITIVE | {
+    "broadcast_in_dim",
+    "concatenate",
+    "convert_element_type",
+    "copy",
+    "copy_p",
+    "cumsum",
+    "expand_dims",
+    "neg",
+    "reduce_sum",
+    "reshape",
+    "rev",
+    "slice",
+    "split",
+    "squeeze",
+    "transpose",
+}
+
+# Linear in each operand alone.
+BILINEAR = HEAVY | {"mul"}
+
+# Unary functions whose derivative is a polynomial of their *output*: saving the
+# output means the reverse loop never evaluates the transcendental again.
+FROM_OUTPUT = {
+    "tanh": lambda y: 1 - y * y,
+    "logistic": lambda y: y * (1 - y),
+    "exp": lambda y: y,
+}
+
+# Drawing random numbers commutes with vmap only for counter-based keys.
+_RANDOM = ("random_", "threefry", "rng_")
+
+
+def is_heavy(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a contraction (GEMM or convolution)."""
+    return eqn.primitive.name in HEAVY
+
+
+def has_subjaxpr(eqn: JaxprEqn) -> bool:
+    """Whether an equation carries a program of its own (loops, cond, ...)."""
+    return any(True for _ in jaxprs_in_params(eqn.params))
+
+
+def is_movable(eqn: JaxprEqn) -> bool:
+    """Whether an equation may run outside the loop, batched over time.
+
+    Control flow is not: under `vmap` a `cond` runs both branches and a `while`
+    runs to the slowest step. `custom_jvp_call` (`relu`, ...) is pointwise.
+    """
+    name = eqn.primitive.name
+    if eqn.effects:
+        return False
+    if name == "custom_jvp_call":
+        return True
+    if name.startswith(_RANDOM):
+        avals = [v.aval for v in (*eqn.invars, *eqn.outvars)]
+        return all(
+            str(a.dtype) == "key<fry>"
+            for a in avals
+            if jnp.issubdtype(a.dtype, jnp.integer) is False
+            and str(a.dtype).startswith("key<")
+        ) and any(str(a.dtype) == "key<fry>" for a in avals)
+    return not has_subjaxpr(eqn)
+
+
+def is_deferrable(eqn: JaxprEqn) -> bool:
+    """Whether the weight tangent of an equation may be taken outside the loop."""
+    return is_movable(eqn) and eqn.primitive.name != "custom_vjp_call"
+
+
+def is_inexact(atom) -> bool:
+    """Whether a variable is differentiable (floating or complex)."""
+    return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
+
+
+def size_of(aval, symbolic: int = 64) -> int:
+    """Number of elements; a symbolic dimension counts as `symbolic`."""
+    return math.prod(d if isinstance(d, int) else symbolic for d in aval.shape)
+
+
+def bytes_of(atom) -> int:
+    """Bytes of one step's value of a variable."""
+    dtype = atom.aval.dtype
+    return size_of(atom.aval) * getattr(dtype, "itemsize", 8)
+
+
+def is_literal(atom) -> bool:
+    """Whether an atom is a constant written into the program."""
+    return isinstance(atom, Literal)

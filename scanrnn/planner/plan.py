@@ -1,0 +1,182 @@
+"""The plan: what will run, as a value that can be inspected and passed back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from jax.extend.core import Var
+
+from scanrnn.planner import report, rewrite
+from scanrnn.planner.classify import Stages, classify
+from scanrnn.planner.gradient import POLICIES, Derivative, derive
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.trace import Traced, inline
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Which passes run. Equal options on the same step give the same plan.
+
+    Attributes:
+      split: take `concatenate` apart before contractions.
+      hoist: run time-parallel contractions before the loop.
+      merge: join contractions that share their recurrent operand.
+      sink: run readout contractions after the loop.
+      defer: compute weight gradients after the reverse loop.
+      residuals: what the forward loop keeps for the reverse one. "minimal"
+        (what contractions produced, and carries), "recompute" (carries),
+        "chunked" (carries every sqrt(T) steps), "everything".
+
+    Raises:
+      ValueError: for an unknown residual policy.
+      TypeError: for a switch that is not a bool.
+
+    Example:
+      >>> Options(residuals="recompute").residuals
+      'recompute'
+    """
+
+    split: bool = True
+    hoist: bool = True
+    merge: bool = True
+    sink: bool = True
+    defer: bool = True
+    residuals: str = "minimal"
+
+    def __post_init__(self):
+        """Check the values at the door."""
+        if self.residuals not in POLICIES:
+            raise ValueError(
+                f"Options: residuals must be one of {', '.join(POLICIES)}; "
+                f"got {self.residuals!r}"
+            )
+        for field in dataclasses.fields(self)[:-1]:
+            value = getattr(self, field.name)
+            if not isinstance(value, bool):
+                raise TypeError(f"Options: {field.name} must be a bool, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """How one step function on given shapes will run.
+
+    `print(plan)` shows every contraction with its path, phase, sizes and count,
+    what moved before and after the loop, what stayed and why, and the bytes
+    kept for the reverse loop.
+
+    Attributes:
+      options: the passes that were asked for.
+      source: the step as traced; what `implementation="scan"` runs.
+      stages: where each equation runs.
+      consts: arrays the passes found inside the step's nested calls.
+      invariant: indices of carries the step returns unchanged (they are weights).
+      length: number of steps.
+      reverse: whether the loop runs from the last step to the first.
+      unroll: steps per trip of the loop.
+      plain: why the plan is `lax.scan` itself, or None.
+    """
+
+    options: Options
+    source: Graph
+    stages: Stages | None
+    consts: tuple[Any, ...]
+    invariant: tuple[int, ...]
+    length: Any
+    reverse: bool
+    unroll: int | bool
+    plain: str | None
+
+    @functools.cached_property
+    def derivative(self) -> Derivative:
+        """The derivative rules of the loop."""
+        assert self.stages is not None
+        return derive(self.stages.loop, self.options.residuals)
+
+    @functools.cached_property
+    def gemms(self) -> tuple[report.Gemm, ...]:
+        """Every contraction, forward and backward, with its sizes and count."""
+        return report.gemms(self)
+
+    def signature(self) -> tuple:
+        """What must agree for this plan to fit a step: sizes and dtypes."""
+        avals = [
+            [(v.aval.shape, str(v.aval.dtype)) for v in group]
+            for group in (self.source.weights, self.source.carry, self.source.xs)
+        ]
+        return (avals, self.length, self.reverse, self.unroll)
+
+    def __str__(self) -> str:
+        """The report, as a table of contractions and a list of decisions."""
+        return report.render(self)
+
+
+def make_plan(
+    traced: Traced, options: Options, reverse: bool = False, unroll: int | bool = 1
+) -> Plan:
+    """Plan a traced step."""
+    graph = traced.graph
+    base = functools.partial(
+        Plan,
+        options=options,
+        source=graph,
+        length=traced.length,
+        reverse=reverse,
+        unroll=unroll,
+    )
+    plain = _left_alone(graph, traced.length)
+    if plain is not None:
+        return base(stages=None, consts=(), invariant=(), plain=plain)
+    graph, invariant = _without_invariant(graph)
+    graph, consts = inline(graph)
+    graph, more = _rewrite(graph, options)
+    stages = classify(graph, options.hoist, options.sink)
+    plan = base(
+        stages=stages, consts=(*consts, *more), invariant=invariant, plain=None
+    )
+    moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
+    if not moved and not (options.defer and plan.derivative.cuts):
+        plain = "nothing in the step can be moved, merged or deferred"
+        return base(stages=None, consts=(), invariant=(), plain=plain)
+    return plan
+
+
+def _left_alone(graph, length) -> str | None:
+    """Why a step is not planned at all, or None."""
+    if isinstance(length, int) and length == 0:
+        return "there are no steps (length is 0)"
+    effects = {str(e) for eqn in graph.eqns for e in eqn.effects}
+    if effects:
+        return f"the step has side effects, whose order is kept ({', '.join(effects)})"
+    if not graph.carry:
+        return None
+    return None
+
+
+def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
+    """Carries that are returned unchanged are weights in disguise."""
+    pairs = list(zip(graph.carry, graph.carry_out, strict=True))
+    fixed = tuple(i for i, (v, out) in enumerate(pairs) if v is out)
+
+    def rest(group) -> tuple:
+        return tuple(v for i, v in enumerate(group) if i not in fixed)
+
+    invariant: tuple[Var, ...] = tuple(graph.carry[i] for i in fixed)
+    graph = dataclasses.replace(
+        graph,
+        weights=(*graph.weights, *invariant),
+        carry=rest(graph.carry),
+        carry_out=rest(graph.carry_out),
+    )
+    return graph, fixed
+
+
+def _rewrite(graph, options) -> tuple[Graph, list]:
+    enabled = dict(split=options.split, merge=options.merge)
+    consts: list = []
+    for name, rule in rewrite.PASSES.items():
+        if enabled.get(name, True):
+            graph, new = rule(graph)
+            consts += new
+    return graph, consts

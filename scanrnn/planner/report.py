@@ -1,0 +1,3 @@
+def gemms(plan): return ()
+def render(plan): return ""
+class Gemm: pass

@@ -1,0 +1,135 @@
+"""Forward-mode rules for single equations, written so that little is recomputed.
+
+`jax.jvp` evaluates an equation again to differentiate it. Inside a reverse loop
+that costs a GEMM or a transcendental per step, so the rules here use what the
+forward loop saved instead. A tangent that is structurally zero is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn, Literal
+
+from scanrnn.planner import ops
+from scanrnn.planner.graph import eval_eqn
+
+
+def push(
+    eqn: JaxprEqn,
+    tangents: Sequence,
+    primal: Callable,
+    output: Callable,
+) -> list:
+    """Tangents of an equation's outputs.
+
+    Args:
+      eqn: the equation.
+      tangents: one per operand, None for zero.
+      primal: gives the value of an operand when a rule needs it.
+      output: gives the saved value of the (only) output, or None if not saved.
+
+    Returns:
+      One tangent per output, None for zero.
+    """
+    name = eqn.primitive.name
+    tangents = [
+        t if t is None or ops.is_inexact(a) else None
+        for a, t in zip(eqn.invars, tangents, strict=True)
+    ]
+    if not moves(eqn, [t is not None for t in tangents]):
+        return [None] * len(eqn.outvars)
+    if name in ops.ADDITIVE:
+        return [_push_sum(eqn, tangents)]
+    if name in ops.LINEAR:
+        return _masked(eqn, _push_linear(eqn, tangents))
+    if name == "select_n" and tangents[0] is None:
+        zeros = _instantiated(eqn, [None, *tangents[1:]])[1:]
+        return eval_eqn(eqn, [primal(eqn.invars[0]), *zeros])
+    if name in ops.BILINEAR:
+        return [_push_bilinear(eqn, tangents, primal)]
+    if name in ops.FROM_OUTPUT and output(eqn.outvars[0]) is not None:
+        return [tangents[0] * ops.FROM_OUTPUT[name](output(eqn.outvars[0]))]
+    return _push_general(eqn, tangents, primal)
+
+
+def moves(eqn: JaxprEqn, nonzero: Sequence[bool]) -> bool:
+    """Whether any output can have a tangent, given which operands do."""
+    if eqn.primitive.name == "stop_gradient":
+        return False
+    differentiable = any(ops.is_inexact(v) for v in eqn.outvars)
+    return differentiable and any(
+        n and ops.is_inexact(a) for a, n in zip(eqn.invars, nonzero, strict=True)
+    )
+
+
+def total(a, b):
+    """The sum of two tangents, either of which may be None."""
+    if a is None or b is None:
+        return b if a is None else a
+    return lax.add(a, b)
+
+
+def _push_sum(eqn, tangents):
+    a, b = tangents
+    shape = eqn.outvars[0].aval.shape
+    if b is not None and eqn.primitive.name == "sub":
+        b = lax.neg(b)
+    t = total(a, b) if None in tangents or a.shape == b.shape else a + b
+    return t if t.shape == shape else jnp.broadcast_to(t, shape)
+
+
+def _push_linear(eqn, tangents):
+    return eval_eqn(eqn, _instantiated(eqn, tangents))
+
+
+def _instantiated(eqn, tangents):
+    """Zeros where a tangent is missing; operands that carry none are dropped in."""
+    return [
+        t if t is not None else a.val if isinstance(a, Literal) else _zeros(a)
+        for a, t in zip(eqn.invars, tangents, strict=True)
+    ]
+
+
+def _zeros(atom):
+    sharding = getattr(atom.aval, "sharding", None)
+    if sharding is not None and not sharding.mesh.empty:
+        return jnp.zeros(atom.aval.shape, atom.aval.dtype, out_sharding=sharding)
+    return jnp.zeros(atom.aval.shape, atom.aval.dtype)
+
+
+def _push_bilinear(eqn, tangents, primal):
+    out = None
+    for i, t in enumerate(tangents):
+        if t is not None:
+            j = 1 - i
+            operands = [None, None]
+            operands[i], operands[j] = t, primal(eqn.invars[j])
+            out = total(out, eval_eqn(eqn, operands)[0])
+    return out
+
+
+def _push_general(eqn, tangents, primal):
+    values = [primal(a) for a in eqn.invars]
+    moving = [i for i, t in enumerate(tangents) if t is not None]
+
+    def f(*args):
+        full = list(values)
+        for i, a in zip(moving, args, strict=True):
+            full[i] = a
+        return eval_eqn(eqn, full)
+
+    primals = [values[i] for i in moving]
+    _, outs = jax.jvp(f, primals, [tangents[i] for i in moving])
+    return _masked(eqn, outs)
+
+
+def _masked(eqn, outs):
+    """None in place of the tangents of integer outputs."""
+    return [
+        t if ops.is_inexact(v) else None
+        for v, t in zip(eqn.outvars, outs, strict=True)
+    ]

@@ -1,0 +1,209 @@
+"""From a Python step function to a `Graph` and the arrays it closes over."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import mapped_aval
+
+from scanrnn.planner.graph import Graph, eval_eqn, retrace, struct_of
+
+# Calls that only group equations; the planner reads what is inside.
+_INLINE = frozenset({"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traced:
+    """A traced step: the graph, its weights' values, and how to rebuild trees."""
+
+    graph: Graph
+    weights: list[Any]
+    init: list[Any]
+    xs: list[Any]
+    carry_tree: Any
+    ys_tree: Any
+    length: Any
+    source: Any  # the traced jaxpr: same step and shapes, same object
+
+
+def trace(f: Callable, init: Any, xs: Any, length: int | None) -> Traced:
+    """Trace `f` on one step's abstract values.
+
+    Raises:
+      TypeError: if `f` is not callable, does not return a pair, or changes the
+        structure, shape or dtype of its carry.
+      ValueError: if leading sizes of `xs` disagree with each other or `length`.
+    """
+    if not callable(f):
+        raise TypeError(f"scan: f must be callable, got {type(f).__name__}")
+    xs_flat, xs_tree = jax.tree.flatten(xs)
+    xs_flat = [_as_array(x) for x in xs_flat]
+    length = _length(xs_flat, xs_tree, length)
+    init_flat, carry_tree = jax.tree.flatten(init)
+    init_flat = [_as_array(c) for c in init_flat]
+    x_structs = [struct_of(mapped_aval(length, 0, jax.typeof(x))) for x in xs_flat]
+
+    def attempt(init_flat):
+        carry = [struct_of(jax.typeof(c)) for c in init_flat]
+        closed, shapes = jax.make_jaxpr(f, return_shape=True)(
+            jax.tree.unflatten(carry_tree, carry),
+            jax.tree.unflatten(xs_tree, x_structs),
+        )
+        return closed, shapes
+
+    closed, shapes = attempt(init_flat)
+    n = len(init_flat)
+    _check_pair(shapes, carry_tree)
+    promoted = _promote_weak(init_flat, closed.out_avals[:n])
+    if promoted is not None:
+        init_flat = promoted
+        closed, shapes = attempt(init_flat)
+    _check_carry(init, init_flat, closed.out_avals[:n])
+    ins, outs = closed.jaxpr.invars, closed.jaxpr.outvars
+    graph = Graph(
+        weights=tuple(closed.jaxpr.constvars),
+        carry=tuple(ins[:n]),
+        xs=tuple(ins[n:]),
+        eqns=tuple(closed.jaxpr.eqns),
+        carry_out=tuple(outs[:n]),
+        ys=tuple(outs[n:]),
+    )
+    return Traced(
+        graph=graph,
+        weights=list(closed.consts),
+        init=init_flat,
+        xs=xs_flat,
+        carry_tree=carry_tree,
+        ys_tree=jax.tree.structure(shapes[1]),
+        length=length,
+        source=closed.jaxpr,
+    )
+
+
+def inline(graph: Graph) -> tuple[Graph, list]:
+    """Replace nested calls by their equations. Returns new constants too."""
+    consts: list = []
+    while any(_inlinable(e) for e in graph.eqns):
+        graph, new = retrace(graph, _inline_rule)
+        consts += new
+    return graph.pruned(), consts
+
+
+def _inline_rule(eqn, env):
+    if not _inlinable(eqn):
+        return None
+    values = [env.read(a) for a in eqn.invars]
+    return _eval_inlined(eqn, values)
+
+
+def _eval_inlined(eqn, values):
+    inner = eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
+    jaxpr, consts = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *values), strict=True))
+
+    def read(atom):
+        return atom.val if hasattr(atom, "val") else env[atom]
+
+    for e in jaxpr.eqns:
+        args = [read(a) for a in e.invars]
+        outs = _eval_inlined(e, args) if _inlinable(e) else eval_eqn(e, args)
+        env.update(zip(e.outvars, outs, strict=True))
+    return [read(a) for a in jaxpr.outvars]
+
+
+def _inlinable(eqn) -> bool:
+    if eqn.primitive.name not in _INLINE:
+        return False
+    shardings = [
+        *eqn.params.get("in_shardings", ()),
+        *eqn.params.get("out_shardings", ()),
+    ]
+    # A jit that pins shardings is a promise to the partitioner: keep it whole.
+    return all("Unspecified" in type(s).__name__ for s in shardings)
+
+
+def _as_array(leaf):
+    """Arrays and tracers unchanged; Python and NumPy scalars as JAX arrays."""
+    if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
+        return jnp.asarray(leaf)
+    if isinstance(leaf, jax.Array):
+        return leaf
+    if hasattr(leaf, "__jax_array__"):
+        return leaf.__jax_array__()
+    if not hasattr(leaf, "shape"):
+        raise TypeError(
+            "scan: every leaf of init and xs must be an array or a number, got "
+            f"{type(leaf).__name__}"
+        )
+    return leaf
+
+
+def _length(xs_flat, xs_tree, length):
+    names = [jax.tree_util.keystr(p) for p, _ in _paths(xs_tree, xs_flat)]
+    for name, x in zip(names, xs_flat, strict=True):
+        if jnp.ndim(x) == 0:
+            raise ValueError(
+                f"scan: xs{name} is a scalar; every leaf of xs needs a leading time "
+                "axis (a value that is the same at each step comes by closure)"
+            )
+    if length is None and not xs_flat:
+        raise ValueError("scan: with xs=None, length must be given")
+    if isinstance(length, np.ndarray | np.generic | jax.Array | float):
+        length = operator.index(np.asarray(length).item())
+    sizes = [x.shape[0] for x in xs_flat]
+    wanted = sizes[0] if length is None else length
+    if any(s != wanted for s in sizes):
+        got = ", ".join(f"xs{n} has {s}" for n, s in zip(names, sizes, strict=True))
+        raise ValueError(
+            f"scan: leading sizes must all be the number of steps; {got}"
+            + (f", length is {length}" if length is not None else "")
+        )
+    return wanted
+
+
+def _paths(tree, leaves):
+    return jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, leaves))
+
+
+def _check_pair(shapes, carry_tree):
+    if not isinstance(shapes, tuple | list) or len(shapes) != 2:
+        got = jax.tree.structure(shapes)
+        raise TypeError(f"scan: f must return a pair (carry, y), got {got}")
+    out_tree = jax.tree.structure(shapes[0])
+    if out_tree != carry_tree:
+        raise TypeError(
+            "scan: f must return a carry of the structure of init; init is "
+            f"{carry_tree}, f returned {out_tree}"
+        )
+
+
+def _promote_weak(init_flat, out_avals):
+    """A weakly typed init takes the dtype the step gives it, as in lax.scan."""
+    changed, new = False, []
+    for c, out in zip(init_flat, out_avals, strict=True):
+        aval = jax.typeof(c)
+        weak = getattr(aval, "weak_type", False)
+        if weak and not (out.weak_type and out.dtype == aval.dtype):
+            if jnp.promote_types(aval.dtype, out.dtype) == out.dtype or weak:
+                c, changed = jax.lax.convert_element_type(c, out.dtype), True
+        new.append(c)
+    return new if changed else None
+
+
+def _check_carry(init, init_flat, out_avals):
+    names = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(init)]
+    for name, c, out in zip(names, init_flat, out_avals, strict=True):
+        aval = jax.typeof(c)
+        if aval.shape != out.shape or aval.dtype != out.dtype:
+            raise TypeError(
+                "scan: f must return a carry of the shape and dtype it was given; "
+                f"init{name} is {aval.str_short()}, f returned {out.str_short()} "
+                "(cast or reshape the carry inside f, or start from an init of "
+                "the type f returns)"
+            )
