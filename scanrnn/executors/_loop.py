@@ -86,16 +86,21 @@ def _rule(loop, primals, tangents):
     )
     residuals = Residuals(loop)
     final, stacked = run_loop(residuals.loop, weights, carry, xs)
-    constants = _named(graph.weights, weights)
-    streams = residuals.streams(carry, stacked) | _named(graph.xs, xs)
-    entering = _contributions(loop, constants, streams, d_weights, d_xs)
-    d_final, d_ys = _tangent_loop(
-        loop, carry, constants, streams, entering, d_weights, d_carry, d_xs
-    )
+
+    def program(weights, carry, xs, stacked, *moving):
+        constants = _named(graph.weights, weights)
+        streams = residuals.streams(carry, stacked) | _named(graph.xs, xs)
+        names = (d_weights, d_carry, d_xs)
+        moving = [_named(n, ts) for n, ts in zip(names, moving, strict=True)]
+        return _tangent_loop(loop, carry, constants, streams, *moving)
+
+    # Rematerialised as a whole, so that what is kept is exactly its inputs.
+    moving = map(_values, (d_weights, d_carry, d_xs))
+    d_out = loop.rematerialised(program)(weights, carry, xs, stacked, *moving)
     out = final, stacked[: len(graph.ys)]
     return out, tuple(
         [_symbolic(t, y) for t, y in zip(ts, ys, strict=True)]
-        for ts, ys in zip((d_final, d_ys), out, strict=True)
+        for ts, ys in zip(d_out, out, strict=True)
     )
 
 
@@ -160,11 +165,10 @@ def _contributions(loop, constants, streams, d_weights, d_xs) -> dict[Var, Any]:
     return _named(at, found)
 
 
-def _tangent_loop(
-    loop, carry, constants, streams, entering, d_weights, d_carry, d_xs
-):
+def _tangent_loop(loop, carry, constants, streams, d_weights, d_carry, d_xs):
     """Tangents of the final carry and the ys; None where structurally zero."""
     graph, rules = loop.graph, loop.derivative
+    entering = _contributions(loop, constants, streams, d_weights, d_xs)
     d_weights = {v: t for v, t in d_weights.items() if v in rules.inner_weights}
     d_xs = {v: t for v, t in d_xs.items() if v in rules.inner_xs}
     nonzero = _reach(loop, {*d_carry}, {*d_weights, *d_xs}, {*entering})

@@ -33,7 +33,7 @@ def _run(plan, weights, init, xs, length):
     consts = dict(zip(graph.weights, weights, strict=True))
     constants = Env(graph.eqns, consts).read_all(stages.constants)
     streams = dict(zip(graph.xs, xs, strict=True))
-    hoisted = _batched(graph, consts, streams, stages.hoisted, length)
+    hoisted = _batched(plan, consts, streams, stages.hoisted, length)
     streams |= dict(zip(stages.hoisted, hoisted, strict=True))
     loop = Loop(
         graph=stages.loop,
@@ -46,11 +46,12 @@ def _run(plan, weights, init, xs, length):
     inputs = [streams[v] for v in loop.graph.xs]
     final, stacked = run_loop(loop, constants, init, inputs)
     streams |= dict(zip(loop.graph.ys, stacked, strict=True))
-    return final, _batched(graph, consts, streams, graph.ys, length)
+    return final, _batched(plan, consts, streams, graph.ys, length)
 
 
-def _batched(graph, consts, streams, wanted, length) -> list:
+def _batched(plan, consts, streams, wanted, length) -> list:
     """Values of `wanted` for all steps at once, from what is known per step."""
+    graph = plan.stages.graph
     missing = [a for a in wanted if isinstance(a, Literal) or a not in streams]
     reads = {v: streams[v] for v in _reads(graph, missing, streams)}
 
@@ -62,6 +63,9 @@ def _batched(graph, consts, streams, wanted, length) -> list:
     made = iter(())
     if missing:
         batched = jax.vmap(step, (0, None), axis_size=length)
+        if plan.options.residuals != "everything":
+            keep = jax.checkpoint_policies.dots_saveable
+            batched = jax.checkpoint(batched, prevent_cse=False, policy=keep)
         made = iter(batched(list(reads.values()), list(consts.values())))
     return [
         next(made) if isinstance(a, Literal) or a not in streams else streams[a]

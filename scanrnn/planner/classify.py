@@ -13,6 +13,7 @@ import dataclasses
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.crossing import cheapest_crossing
 from scanrnn.planner.graph import CARRY, TIME, Graph, needed, variables
 
 
@@ -30,17 +31,12 @@ class Stages:
     hoisted: tuple[Var, ...]
     loop: Graph
 
-    def after_inputs(self) -> tuple[Var, ...]:
-        """Every variable the after-loop stage may read, in a fixed order."""
-        return (*self.graph.xs, *self.hoisted, *self.loop.ys)
-
 
 def classify(graph: Graph, hoist: bool = True, sink: bool = True) -> Stages:
     """Cut a step into stages."""
     bits = graph.depends()
     hoisted = _hoisted(graph, bits) if hoist else set()
     sunk = _sunk(graph, bits) if sink else set()
-    hoisted = _pull_back(graph, bits, hoisted, sunk)
     return _cut(graph, bits, hoisted, sunk)
 
 
@@ -50,11 +46,11 @@ def _hoisted(graph, bits) -> set[JaxprEqn]:
     made_by_moved: set[Var] = set()
     for eqn in graph.eqns:
         ins = variables(eqn.invars)
-        if _kind(eqn, bits) == 0:
+        if bits_of(eqn, bits) == 0:
             movable.update(eqn.outvars)
             continue
         fits = all(v in movable or bits[v] == 0 for v in ins)
-        if _kind(eqn, bits) != TIME or not fits or not ops.is_movable(eqn):
+        if bits_of(eqn, bits) != TIME or not fits or not ops.is_movable(eqn):
             continue
         movable.update(eqn.outvars)
         if ops.is_heavy(eqn) or any(v in made_by_moved for v in ins):
@@ -87,74 +83,48 @@ def _sunk(graph, bits) -> set[JaxprEqn]:
     return sunk
 
 
-def _pull_back(graph, bits, hoisted, sunk) -> set[JaxprEqn]:
-    """Return to the loop what would make more bytes cross than it saves."""
-    hoisted = set(hoisted)
-    producers = graph.producers()
-    consumers = graph.consumers()
-
-    def crosses(v) -> bool:
-        users = consumers.get(v, ())
-        return any(u is None or u not in hoisted for u in users)
-
-    for eqn in reversed(graph.eqns):
-        if eqn not in hoisted or ops.is_heavy(eqn):
-            continue
-        users = [u for v in eqn.outvars for u in consumers.get(v, ())]
-        if any(u is None or u in hoisted or u in sunk for u in users):
-            continue
-        saved = sum(ops.bytes_of(v) for v in eqn.outvars)
-        ins = {v for v in variables(eqn.invars) if bits[v] == TIME}
-        from_hoisted = [v for v in ins if producers.get(v) in hoisted]
-        added = sum(ops.bytes_of(v) for v in from_hoisted if not crosses(v))
-        added += sum(ops.bytes_of(v) for v in ins if v in graph.xs)
-        if added < saved:
-            hoisted.discard(eqn)
-    return hoisted
-
-
 def _cut(graph, bits, hoisted, sunk) -> Stages:
     """Turn sets of moved equations into the variables that cross each edge."""
     made_before = {v for e in hoisted for v in e.outvars}
     made_after = {v for e in sunk for v in e.outvars}
     readout = [a for e in sunk for a in variables(e.invars)] + variables(graph.ys)
-    stacked = _unique(
-        v for v in readout if bits[v] & CARRY and v not in made_after
+    stacked = _unique(v for v in readout if bits[v] & CARRY and v not in made_after)
+    outs = (*graph.carry_out, *stacked)
+    stay = needed(graph.eqns, outs, {*made_before, *graph.carry, *graph.xs})
+    crossing = cheapest_crossing(
+        [e for e in graph.eqns if e in hoisted],
+        {*graph.xs},
+        [v for v in _reads(stay, outs) if bits[v] == TIME],
     )
-    known = {*made_before, *graph.carry, *graph.xs}
-    in_loop = needed(graph.eqns, (*graph.carry_out, *stacked), known)
-    in_loop = [e for e in in_loop if bits_of(e, bits) or _stays(e)]
-    made_in_loop = {v for e in in_loop for v in e.outvars}
-    reads = _unique(
-        v
-        for a in (*in_loop, None)
-        for v in variables(a.invars if a else (*graph.carry_out, *stacked))
-        if v not in made_in_loop and v not in graph.carry
-    )
-    constants = tuple(v for v in reads if bits[v] == 0)
+    eqns = needed(graph.eqns, outs, {*crossing, *graph.carry, *graph.xs})
+    eqns = [e for e in eqns if bits_of(e, bits) or _grows(e)]
+    reads = _reads(eqns, outs)
     loop = Graph(
-        weights=constants,
+        weights=tuple(v for v in reads if bits[v] == 0),
         carry=graph.carry,
         xs=tuple(v for v in reads if bits[v] == TIME),
-        eqns=tuple(in_loop),
+        eqns=tuple(eqns),
         carry_out=graph.carry_out,
         ys=stacked,
     )
-    read_after = _read_after(graph, {*made_before, *stacked, *graph.xs})
-    crossing = tuple(
-        v for v in made_before if v in set(loop.xs) or v in read_after
+    after = needed(graph.eqns, graph.ys, {*made_before, *stacked, *graph.xs})
+    used = {*loop.xs, *_reads(after, graph.ys)}
+    return Stages(
+        graph=graph,
+        constants=loop.weights,
+        hoisted=tuple(v for e in graph.eqns for v in e.outvars if v in made_before & used),
+        loop=loop,
     )
-    order = {v: i for i, e in enumerate(graph.eqns) for v in e.outvars}
-    hoisted_vars = tuple(sorted(crossing, key=lambda v: order[v]))
-    return Stages(graph, constants, hoisted_vars, loop)
 
 
-def _read_after(graph, known) -> set[Var]:
-    eqns = needed(graph.eqns, graph.ys, known)
-    return {*variables(graph.ys), *(v for e in eqns for v in variables(e.invars))}
+def _reads(eqns, outs) -> tuple[Var, ...]:
+    """What equations and outputs read that the equations do not make."""
+    made = {v for e in eqns for v in e.outvars}
+    read = [v for e in eqns for v in variables(e.invars)] + variables(outs)
+    return _unique(v for v in read if v not in made)
 
 
-def _stays(eqn) -> bool:
+def _grows(eqn) -> bool:
     """Weights-only equations whose result is larger than what they read.
 
     A bias broadcast over the batch is free inside a fusion; carried into the
@@ -171,9 +141,6 @@ def bits_of(eqn, bits) -> int:
     for v in variables(eqn.invars):
         kind |= bits[v]
     return kind
-
-
-_kind = bits_of
 
 
 def _unique(items) -> tuple:
