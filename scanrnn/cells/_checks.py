@@ -1,5 +1,6 @@
 """Errors at the door of the cells: which argument, what came, what was wanted."""
 
+import collections.abc
 import operator
 
 import jax.numpy as jnp
@@ -24,6 +25,14 @@ def check_size(where, name, value):
         raise ValueError(f"{where}: {name} must be at least 1, got {value!r}")
 
 
+def check_floating(where, name, dtype):
+    """Raise TypeError unless `dtype` is a floating-point dtype."""
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(
+            f"{where}: {name} has dtype {dtype}, want a floating-point dtype"
+        )
+
+
 def check_params(where, params, x, shapes):
     """Raise unless `params` are those of a cell with these `shapes`, and fit `x`.
 
@@ -33,29 +42,35 @@ def check_params(where, params, x, shapes):
         x: the input that came, `[..., D]`.
         shapes: function of (in_features, hidden_features) to the wanted shapes.
     """
-    if not isinstance(params, dict) or "recurrent_kernel" not in params:
+    if not isinstance(params, collections.abc.Mapping):
         raise TypeError(
-            f"{where}: params must be the dict that {where}(...).init returns, got "
-            f"{sorted(params) if isinstance(params, dict) else type(params).__name__}"
+            f"{where}: params must be the dict that init returns, got "
+            f"{type(params).__name__}"
         )
-    in_features = jnp.shape(params.get("kernel"))[0] if "kernel" in params else 0
-    wanted = shapes(in_features, jnp.shape(params["recurrent_kernel"])[0])
-    if set(params) != set(wanted):
+    names = shapes(1, 1)
+    if set(params) != set(names):
         raise ValueError(
-            f"{where}: params has the entries {sorted(params)}, want {sorted(wanted)}; "
+            f"{where}: params has the entries {sorted(params)}, want {sorted(names)}; "
             "they must come from init of a cell with the same options"
         )
-    for name, shape in wanted.items():
-        if jnp.shape(params[name]) != shape:
+    in_features, hidden_features = (
+        params[name].shape[0] if params[name].ndim else 0
+        for name in ("kernel", "recurrent_kernel")
+    )
+    for name, shape in shapes(in_features, hidden_features).items():
+        if params[name].shape != shape:
             raise ValueError(
-                f"{where}: params[{name!r}] has shape {jnp.shape(params[name])}, "
-                f"want {shape}"
+                f"{where}: params[{name!r}] has shape {params[name].shape}, want "
+                f"{shape}; they must come from init"
             )
-    if jnp.ndim(x) < 1 or x.shape[-1] != in_features:
+        check_floating(where, f"params[{name!r}]", params[name].dtype)
+    if x.shape[-1:] != (in_features,):
         raise ValueError(
-            f"{where}: x has shape {jnp.shape(x)}, want (..., {in_features}): "
+            f"{where}: x has shape {x.shape}, want (..., {in_features}): "
             f"params were initialised with in_features={in_features}"
         )
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"{where}: x has dtype {x.dtype}, want a real one")
 
 
 def check_carry(where, carry, kind, shape):
@@ -67,8 +82,9 @@ def check_carry(where, carry, kind, shape):
             f"{type(carry).__name__}; initial_carry makes one"
         )
     for name, value in zip(kind._fields, carry, strict=True):
-        if jnp.shape(value) != shape:
+        if value.shape != shape:
             raise ValueError(
-                f"{where}: carry.{name} has shape {jnp.shape(value)}, want {shape}: "
+                f"{where}: carry.{name} has shape {value.shape}, want {shape}: "
                 "the batch axes of x, then hidden_features"
             )
+        check_floating(where, f"carry.{name}", value.dtype)

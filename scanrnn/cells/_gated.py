@@ -100,6 +100,7 @@ class GatedCell(Cell):
         """
         _checks.check_size(self.name, "in_features", in_features)
         _checks.check_size(self.name, "hidden_features", hidden_features)
+        _checks.check_floating(self.name, "dtype", dtype)
         shapes = self.shapes(in_features, hidden_features)
         wide = _precision.widest(dtype)
         key, recurrent_key, bias_key = jax.random.split(key, 3)
@@ -122,9 +123,11 @@ class GatedCell(Cell):
 
     def initial_carry(self, params, x, dtype=None):
         """Zeros that are sharded as `x` is; see `Cell.initial_carry`."""
+        x = jnp.asarray(x)
         _checks.check_params(self.name, params, x, self.shapes)
         if dtype is None:
             dtype = _precision.pointwise_dtype(params, x)
+        _checks.check_floating(self.name, "dtype", dtype)
         # Zeros *like* a reduction of x have its sharding and its varying mesh axes;
         # its value is not used, so the compiler drops the reduction.
         zeros = jnp.zeros_like(jnp.sum(x, axis=-1, keepdims=True), dtype=dtype)
@@ -139,6 +142,7 @@ class GatedCell(Cell):
             Wx `[..., G*H]`, Uh `[..., G*H]`, the parameter vectors by name, and the
             carry, all in the dtype of pointwise arithmetic.
         """
+        x = jnp.asarray(x)
         _checks.check_params(self.name, params, x, self.shapes)
         shape = (*x.shape[:-1], params["recurrent_kernel"].shape[0])
         _checks.check_carry(self.name, carry, self.carry_type, shape)

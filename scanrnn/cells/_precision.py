@@ -19,10 +19,11 @@ def compute_dtype(dtype):
     """
     if dtype is None:
         return None
-    if not jnp.issubdtype(dtype, jnp.floating):
+    # An 8-bit float promotes to nothing; it would need scales, which a cell has not.
+    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 16:
         raise TypeError(
-            f"dtype: got {dtype!r}, want a floating-point dtype such as jnp.bfloat16, "
-            "or None to compute in the dtype of the operands"
+            f"dtype: got {dtype!r}, want a floating-point dtype of 16 bits or more "
+            "such as jnp.bfloat16, or None to compute in the dtype of the operands"
         )
     return jnp.dtype(dtype)
 

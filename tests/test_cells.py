@@ -1,0 +1,137 @@
+"""The cells against NumPy: values and gradients, in float64."""
+
+import functools
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from scanrnn import cells
+from tests import oracles
+from tests.cell_table import CELLS, INTEGRATIONS, NORMS, B, H, draw
+from tests.jaxprs import gemms
+
+every_cell = pytest.mark.parametrize("row", CELLS.values(), ids=CELLS.keys())
+
+
+def close(got, want, rtol=1e-11):
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
+
+
+def run(cell, params, xs, carry, implementation="scan"):
+    """Our side of `oracles.run`, under lax.scan unless told otherwise."""
+    step = functools.partial(cell.step, params)
+    return scanrnn.scan(step, carry, xs, implementation=implementation)
+
+
+def test_every_public_cell_has_a_row():
+    factories = {
+        name
+        for name, value in vars(cells).items()
+        if callable(value) and not name.startswith("_") and not isinstance(value, type)
+    }
+    assert {row.factory for row in CELLS.values()} == factories
+
+
+def test_every_option_has_a_row():
+    options = {
+        (cell.name, cell.norm, cell.integration)
+        for cell in (row.cell for row in CELLS.values() if row.factory != "residual")
+    }
+    names = {name for name, _, _ in options}
+    assert options == {
+        (name, norm, integration)
+        for name in names
+        for norm in NORMS
+        for integration in INTEGRATIONS
+    }
+
+
+@every_cell
+def test_values_equal_the_oracle(row):
+    params, xs, carry = draw(row)
+    last, ys = jax.jit(functools.partial(run, row.cell))(params, xs, carry)
+    wanted_last, wanted_ys = oracles.run(row.oracle, params, xs, carry)
+    close(ys, wanted_ys, 1e-12)
+    for got, want in zip(last, wanted_last, strict=True):
+        close(got, want, 1e-12)
+
+
+@pytest.mark.parametrize("implementation", ["scan", None], ids=["scan", "planned"])
+@every_cell
+def test_every_gradient_equals_the_oracle(row, implementation):
+    params, xs, carry = draw(row)
+    last, ys = oracles.run(row.oracle, params, xs, carry)
+    generator = np.random.default_rng(1)
+    weights = [generator.normal(size=a.shape) for a in (ys, *last)]
+
+    def score(run_it, tree):
+        params = {k: v for k, v in tree.items() if k not in ("xs", *carry._fields)}
+        first = type(carry)(*(tree[name] for name in carry._fields))
+        last, ys = run_it(params, tree["xs"], first)
+        return sum((w * a).sum() for w, a in zip(weights, (ys, *last), strict=True))
+
+    tree = {**params, "xs": xs, **carry._asdict()}
+    ours = functools.partial(run, row.cell, implementation=implementation)
+    ours = functools.partial(score, ours)
+    theirs = functools.partial(score, functools.partial(oracles.run, row.oracle))
+    got, want = jax.jit(jax.grad(ours))(tree), oracles.gradient(theirs, tree)
+    assert got.keys() == want.keys()
+    for name in want:
+        close(got[name], want[name], 1e-10)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("name", ["elman", "lstm", "gru"])
+def test_multiplicative_integration_can_be_additive(name, norm):
+    make = getattr(cells, name)
+    plain, joined = make(norm=norm), make(norm=norm, integration="multiplicative")
+    params, xs, carry = draw(CELLS[name if norm is None else f"{name}-norm"])
+    ones = jnp.ones_like(params["bias"])
+    neutral = {**params, "alpha": 0 * ones, "beta1": ones, "beta2": ones}
+    got, want = joined.step(neutral, carry, xs[0]), plain.step(params, carry, xs[0])
+    jax.tree.map(functools.partial(close, rtol=1e-14), got, want)
+
+
+@every_cell
+def test_a_step_holds_two_gemms(row):
+    params, xs, carry = draw(row)
+    jaxpr = jax.make_jaxpr(row.cell.step)(params, carry, xs[0])
+    assert len(list(gemms(jaxpr.jaxpr))) == 2
+
+
+@every_cell
+def test_a_step_takes_any_batch_axes(row):
+    params, xs, carry = draw(row)
+    _, want = row.cell.step(params, carry, xs[0])
+    one = jax.tree.map(lambda a: a[1], carry)
+    close(row.cell.step(params, one, xs[0, 1])[1], want[1])
+    more = jax.tree.map(lambda a: a.reshape(1, B, 1, H), carry)
+    x = xs[0].reshape(1, B, 1, -1)
+    close(row.cell.step(params, more, x)[1], want.reshape(1, B, 1, H))
+
+
+@every_cell
+def test_a_cell_is_a_value(row):
+    same = {key: other for key, other in CELLS.items() if other.cell == row.cell}
+    assert list(same.values()) == [row]
+    rebuilt = pickle.loads(pickle.dumps(row.cell))
+    assert rebuilt == row.cell
+    assert hash(rebuilt) == hash(row.cell)
+
+
+def test_equal_cells_share_a_trace():
+    traces = []
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(cell, params, carry, x):
+        traces.append(cell)
+        return cell.step(params, carry, x)
+
+    params, xs, carry = draw(CELLS["lstm-norm"])
+    step(cells.lstm(norm="ba2016"), params, carry, xs[0])
+    step(cells.lstm(norm="ba2016"), params, carry, xs[1])
+    assert len(traces) == 1

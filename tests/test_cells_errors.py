@@ -1,0 +1,124 @@
+"""Bad input to the cells: the message names what came and what was wanted."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from scanrnn import cells
+from tests.cell_table import CELLS, H, draw
+
+every_family = pytest.mark.parametrize("name", ["elman", "lstm", "gru"])
+
+
+def raises(kind, *words):
+    return pytest.raises(kind, match="(?s)" + ".*".join(map(re.escape, words)))
+
+
+@every_family
+@pytest.mark.parametrize(
+    "option, value, kind, words",
+    [
+        ("norm", "layer", ValueError, ["norm='layer'", "None, 'ba2016'"]),
+        ("norm", True, ValueError, ["norm=True", "'ba2016'"]),
+        ("integration", None, ValueError, ["integration=None", "'multiplicative'"]),
+        ("dtype", jnp.int8, TypeError, ["dtype", "int8", "jnp.bfloat16"]),
+        ("dtype", jnp.float8_e4m3fn, TypeError, ["dtype", "float8", "jnp.bfloat16"]),
+    ],
+)
+def test_unknown_option_is_refused(name, option, value, kind, words):
+    with raises(kind, *words):
+        getattr(cells, name)(**{option: value})
+
+
+def test_unknown_activation_is_refused():
+    with raises(ValueError, "elman", "activation='gelu'", "'tanh', 'relu'"):
+        cells.elman("gelu")
+
+
+@every_family
+@pytest.mark.parametrize(
+    "sizes, kind, words",
+    [
+        ((0, H), ValueError, ["in_features", "at least 1", "0"]),
+        ((3, -1), ValueError, ["hidden_features", "at least 1", "-1"]),
+        ((3.0, H), TypeError, ["in_features", "int", "3.0"]),
+        ((3, True), TypeError, ["hidden_features", "int", "True"]),
+        ((3, None), TypeError, ["hidden_features", "int", "None"]),
+    ],
+)
+def test_init_refuses_bad_sizes(name, sizes, kind, words):
+    with raises(kind, name, *words):
+        getattr(cells, name)().init(jax.random.key(0), *sizes)
+
+
+@every_family
+def test_init_refuses_params_of_integers(name):
+    with raises(TypeError, name, "dtype", "int32", "floating"):
+        getattr(cells, name)().init(jax.random.key(0), 3, H, jnp.int32)
+
+
+@every_family
+@pytest.mark.parametrize("call", ["step", "initial_carry"])
+def test_wrong_in_features_is_refused(name, call):
+    params, xs, carry = draw(CELLS[name])
+    x = xs[0, :, :2]
+    arguments = (params, carry, x) if call == "step" else (params, x)
+    with raises(ValueError, name, "x has shape (2, 2)", "(..., 3)", "in_features=3"):
+        getattr(getattr(cells, name)(), call)(*arguments)
+
+
+@every_family
+def test_params_of_another_cell_are_refused(name):
+    params, xs, carry = draw(CELLS[f"{name}-norm"])
+    with raises(ValueError, name, "norm_x", "want", "bias", "same options"):
+        getattr(cells, name)().step(params, carry, xs[0])
+    with raises(TypeError, name, "dict", "list"):
+        getattr(cells, name)().step([], carry, xs[0])
+
+
+@every_family
+def test_params_of_the_wrong_shape_or_dtype_are_refused(name):
+    params, xs, carry = draw(CELLS[name])
+    step = getattr(cells, name)().step
+    with raises(ValueError, name, "params['bias'] has shape (1,)", "want"):
+        step({**params, "bias": params["bias"][:1]}, carry, xs[0])
+    with raises(TypeError, name, "params['bias'] has dtype int", "floating"):
+        step({**params, "bias": params["bias"].astype(int)}, carry, xs[0])
+
+
+@every_family
+def test_carry_of_another_type_is_refused(name):
+    params, xs, carry = draw(CELLS[name])
+    fields = ", ".join(carry._fields)
+    with raises(TypeError, name, f"{type(carry).__name__}({fields})", "got tuple"):
+        getattr(cells, name)().step(params, tuple(carry), xs[0])
+
+
+@every_family
+def test_carry_of_the_wrong_shape_or_dtype_is_refused(name):
+    params, xs, carry = draw(CELLS[name])
+    step = getattr(cells, name)().step
+    with raises(ValueError, name, "carry.h has shape (1, 4)", "want (2, 4)"):
+        step(params, carry._replace(h=carry.h[:1]), xs[0])
+    with raises(TypeError, name, "carry.h has dtype int", "floating"):
+        step(params, carry._replace(h=carry.h.astype(int)), xs[0])
+
+
+@every_family
+def test_complex_input_is_refused(name):
+    params, xs, carry = draw(CELLS[name])
+    with raises(TypeError, name, "x has dtype complex", "real"):
+        getattr(cells, name)().step(params, carry, xs[0] + 1j)
+
+
+def test_residual_refuses_what_cannot_be_added():
+    cell = cells.residual(cells.gru())
+    with raises(ValueError, "residual", "in_features=3", "hidden_features=4"):
+        cell.init(jax.random.key(0), 3, 4)
+    params, xs, carry = draw(CELLS["gru"])
+    with raises(ValueError, "residual", "(2, 3)", "(2, 4)"):
+        cell.step(params, carry, xs[0])
+    with raises(TypeError, "residual", "function"):
+        cells.residual(cells.gru)

@@ -1,0 +1,118 @@
+"""What the cells start from."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scanrnn import cells
+from tests.cell_table import CELLS, H, draw
+
+every_cell = pytest.mark.parametrize("row", CELLS.values(), ids=CELLS.keys())
+GATES = {"elman": 1, "lstm": 4, "gru": 3}
+every_gated = pytest.mark.parametrize("name", GATES)
+
+
+def init(cell, in_features, hidden_features, dtype=jnp.float32, **initializers):
+    key = jax.random.key(3)
+    return cell.init(key, in_features, hidden_features, dtype, **initializers)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@every_cell
+def test_init_gives_every_param_in_the_dtype_asked_for(row, dtype):
+    params = init(row.cell, row.in_features, H, dtype)
+    assert {leaf.dtype for leaf in params.values()} == {jnp.dtype(dtype)}
+
+
+@every_gated
+def test_half_params_are_float32_params_cast(name):
+    cell = getattr(cells, name)(norm="ba2016", integration="multiplicative")
+    half, wide = init(cell, 3, H, jnp.bfloat16), init(cell, 3, H)
+    assert half.keys() == wide.keys()
+    for key in wide:
+        np.testing.assert_array_equal(half[key], wide[key].astype(jnp.bfloat16))
+
+
+@every_gated
+def test_recurrent_kernel_is_orthogonal_gate_by_gate(name):
+    kernel = init(getattr(cells, name)(), 3, H, jnp.float64)["recurrent_kernel"]
+    blocks = np.split(kernel, GATES[name], axis=1)
+    for block in blocks:
+        np.testing.assert_allclose(block.T @ block, np.eye(H), atol=1e-12)
+    assert len({float(block[0, 0]) for block in blocks}) == GATES[name]
+
+
+@every_gated
+def test_kernel_has_the_spread_of_lecun(name):
+    kernel = init(getattr(cells, name)(), 400, 100)["kernel"]
+    assert abs(np.std(kernel) * np.sqrt(400) - 1) < 0.03
+
+
+def test_forget_bias_is_the_only_bias_that_starts_off_zero():
+    one = [0.0] * H + [1.0] * H + [0.0] * 2 * H
+    np.testing.assert_array_equal(init(cells.lstm(), 3, H)["bias"], one)
+    two = init(cells.lstm(forget_bias=2), 3, H)["bias"]
+    np.testing.assert_array_equal(two, 2 * np.array(one))
+    for name in ("elman", "gru"):
+        assert not init(getattr(cells, name)(), 3, H)["bias"].any()
+
+
+@every_gated
+def test_norm_and_integration_start_where_documented(name):
+    cell = getattr(cells, name)(norm="ba2016", integration="multiplicative")
+    starts = {
+        "norm_x": 1,
+        "norm_h": 1,
+        "norm_c": 1,
+        "norm_c_bias": 0,
+        "alpha": 1,
+        "beta1": 0.5,
+        "beta2": 0.5,
+        "recurrent_bias": 0,
+    }
+    params = init(cell, 3, H)
+    for key in params.keys() - {"kernel", "recurrent_kernel", "bias"}:
+        assert (params[key] == starts[key]).all()
+
+
+@every_gated
+def test_initializers_replace_the_default_ones(name):
+    constant = jax.nn.initializers.constant
+    params = init(
+        cells.residual(getattr(cells, name)()),
+        H,
+        H,
+        kernel_init=constant(2.0),
+        recurrent_kernel_init=constant(3.0),
+        bias_init=constant(4.0),
+    )
+    assert (params["kernel"] == 2).all()
+    assert (params["recurrent_kernel"] == 3).all()
+    assert set(np.unique(params["bias"])) == {4.0, 5.0} if name == "lstm" else {4.0}
+
+
+@every_cell
+def test_initial_carry_is_zeros_with_the_batch_axes_of_x(row):
+    params, xs, carry = draw(row)
+    for x in (xs[0], xs[0, 0], xs):
+        zeros = row.cell.initial_carry(params, x * np.nan, jnp.float32)
+        assert type(zeros) is type(carry)
+        for field in zeros:
+            assert field.shape == (*x.shape[:-1], H)
+            assert field.dtype == jnp.float32
+            assert not field.any()
+
+
+@every_cell
+def test_initial_carry_is_float32_or_wider(row):
+    params, xs, _ = draw(row)
+
+    def dtype(params_dtype, x_dtype):
+        cast = {k: jnp.asarray(v, params_dtype) for k, v in params.items()}
+        carry = row.cell.initial_carry(cast, jnp.asarray(xs[0], x_dtype))
+        return carry.h.dtype
+
+    assert dtype("bfloat16", "bfloat16") == jnp.float32
+    assert dtype("float32", "int32") == jnp.float32
+    assert dtype("float64", "float32") == jnp.float64

@@ -1,0 +1,31 @@
+"""What the planner makes of the cells: counted, not timed."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import scanrnn
+from tests.cell_table import CELLS, draw
+from tests.jaxprs import gemms_in_loops
+
+every_cell = pytest.mark.parametrize("row", CELLS.values(), ids=CELLS.keys())
+
+
+def score(row, params, xs, carry):
+    (last, ys) = scanrnn.scan(functools.partial(row.cell.step, params), carry, xs)
+    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves((last, ys)))
+
+
+@every_cell
+def test_a_forward_step_runs_one_gemm(row):
+    jaxpr = jax.make_jaxpr(functools.partial(score, row))(*draw(row))
+    assert gemms_in_loops(jaxpr.jaxpr) == [1]
+
+
+@every_cell
+def test_a_step_of_training_runs_one_gemm_forward_and_one_back(row):
+    every_gradient = jax.grad(functools.partial(score, row), argnums=(0, 1, 2))
+    jaxpr = jax.make_jaxpr(every_gradient)(*draw(row))
+    assert gemms_in_loops(jaxpr.jaxpr) == [1, 1]

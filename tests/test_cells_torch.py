@@ -1,0 +1,88 @@
+"""The plain cells against PyTorch on the CPU: values and gradients, in float64."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+import scanrnn
+from tests.cell_table import CELLS, H, draw
+
+torch = pytest.importorskip("torch")
+
+LAYERS = {  # our row: torch's layer
+    "elman": functools.partial(torch.nn.RNN, nonlinearity="tanh"),
+    "elman_relu": functools.partial(torch.nn.RNN, nonlinearity="relu"),
+    "lstm": torch.nn.LSTM,
+    "gru": torch.nn.GRU,
+}
+
+
+def torch_params(params):
+    """Our params as those of a torch layer; its second bias has only what ours has."""
+    second = np.zeros_like(params["bias"])
+    if "recurrent_bias" in params:
+        second[2 * H :] = params["recurrent_bias"]
+    return {
+        "weight_ih_l0": params["kernel"].T,
+        "weight_hh_l0": params["recurrent_kernel"].T,
+        "bias_ih_l0": params["bias"],
+        "bias_hh_l0": second,
+    }
+
+
+def our_gradients(layer):
+    """The gradients of a torch layer, by our names."""
+    gradients = {name: p.grad.numpy() for name, p in layer.named_parameters()}
+    ours = {
+        "kernel": gradients["weight_ih_l0"].T,
+        "recurrent_kernel": gradients["weight_hh_l0"].T,
+        "bias": gradients["bias_ih_l0"],
+    }
+    if isinstance(layer, torch.nn.GRU):
+        ours["recurrent_bias"] = gradients["bias_hh_l0"][2 * H :]
+    return ours
+
+
+def run_torch(make, params, xs, carry, weights):
+    """Outputs, last carry, and the gradients of their sum weighted by `weights`."""
+    layer = make(xs.shape[-1], H, dtype=torch.float64)
+    with torch.no_grad():
+        for name, value in torch_params(params).items():
+            getattr(layer, name).copy_(torch.tensor(value))
+    leaf = functools.partial(torch.tensor, requires_grad=True)
+    xs, first = leaf(xs), [leaf(field[None]) for field in carry]
+    ys, last = layer(xs, tuple(first) if len(first) > 1 else first[0])
+    last = last if len(first) > 1 else (last,)
+    results = [ys, *(field[0] for field in last)]
+    sum(
+        (torch.tensor(w) * a).sum() for w, a in zip(weights, results, strict=True)
+    ).backward()
+    gradients = (our_gradients(layer), xs.grad, [field.grad[0] for field in first])
+    return [a.detach().numpy() for a in results], gradients
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_cell_equals_torch_in_values_and_gradients(name):
+    row = CELLS[name]
+    params, xs, carry = draw(row)
+    generator = np.random.default_rng(1)
+    weights = [generator.normal(size=(len(xs), *carry.h.shape))]
+    weights += [generator.normal(size=field.shape) for field in carry]
+    wanted, wanted_gradients = run_torch(LAYERS[name], params, xs, carry, weights)
+
+    def score(params, xs, carry):
+        last, ys = scanrnn.scan(functools.partial(row.cell.step, params), carry, xs)
+        results = [ys, *last]
+        return sum(
+            (w * a).sum() for w, a in zip(weights, results, strict=True)
+        ), results
+
+    grad = jax.grad(score, argnums=(0, 1, 2), has_aux=True)
+    gradients, results = jax.jit(grad)(params, xs, carry)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-11)
+    jax.tree.map(close, results, wanted)
+    jax.tree.map(close, gradients[0], wanted_gradients[0])
+    close(gradients[1], wanted_gradients[1])
+    jax.tree.map(close, list(gradients[2]), wanted_gradients[2])
