@@ -9,18 +9,19 @@ from flax import nnx
 from scanrnn.cells import Cell
 
 
-def check_constructor(cell, in_features, hidden_features, num_layers, rngs):
-    """Raise unless these can make a layer; the cell checks its own sizes."""
-    if not isinstance(cell, Cell):
+def check_constructor(rnn, rngs):
+    """Raise unless the arguments that `rnn` was given can make a layer.
+
+    Returns:
+        The stream of `rngs` that draws the weights.
+    """
+    if not isinstance(rnn.cell, Cell):
         raise TypeError(
             "RNN: cell must be a scanrnn.cells.Cell such as scanrnn.cells.lstm(), or a "
-            f"flax.nnx.RNNCellBase, got {cell!r}"
+            f"flax.nnx.RNNCellBase, got {rnn.cell!r}"
         )
-    for name, value in (
-        ("in_features", in_features),
-        ("hidden_features", hidden_features),
-        ("num_layers", num_layers),
-    ):
+    for name in ("in_features", "hidden_features", "num_layers"):
+        value = getattr(rnn, name)
         try:
             size = operator.index(value)
         except TypeError:
@@ -29,8 +30,13 @@ def check_constructor(cell, in_features, hidden_features, num_layers, rngs):
             raise TypeError(f"RNN: {name} must be an int, got {value!r}")
         if size < 1:
             raise ValueError(f"RNN: {name} must be at least 1, got {value!r}")
+    for name in ("param_dtype", "carry_dtype"):
+        dtype = getattr(rnn, name)
+        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
+            raise TypeError(f"RNN: {name} must be a floating dtype, got {dtype!r}")
     if not isinstance(rngs, nnx.Rngs):
         raise TypeError(f"RNN: rngs must be an nnx.Rngs, got {rngs!r}; try nnx.Rngs(0)")
+    return rngs.params
 
 
 def check_inputs(inputs, in_features, feature_axes):

@@ -4,13 +4,25 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+_UNUSED = {  # what a layer of a Flax cell is given for the arguments that it refuses
+    "in_features": None,
+    "hidden_features": None,
+    "num_layers": 1,
+    "residual": False,
+    "param_dtype": jnp.float32,
+    "carry_dtype": None,
+}
 
-def check(cell, in_features, hidden_features, num_layers, residual):
-    """Raise unless the layer is made from a stateless Flax `cell` and nothing else."""
-    if (in_features, hidden_features, num_layers, residual) != (None, None, 1, False):
+
+def check(rnn, initializers):
+    """Raise unless `rnn` was given a stateless Flax cell, and nothing about weights."""
+    cell = rnn.cell
+    refused = [name for name, value in _UNUSED.items() if getattr(rnn, name) != value]
+    refused += list(initializers)
+    if refused:
         raise ValueError(
-            "RNN: in_features, hidden_features, num_layers and residual go with a "
-            f"scanrnn.cells.Cell; a {type(cell).__name__} has its weights and sizes"
+            f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which has "
+            "its sizes, dtypes and weights in it; they go with a scanrnn.cells.Cell"
         )
     kept = nnx.to_flat_state(nnx.state(cell, nnx.Not(nnx.Param)))
     if len(kept):

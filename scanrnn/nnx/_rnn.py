@@ -1,6 +1,7 @@
 """The recurrent layer: cells, one above the other, scanned over time."""
 
 import functools
+import operator
 from typing import Any, TypedDict
 
 import jax
@@ -11,10 +12,6 @@ from scanrnn._scan import scan
 from scanrnn.cells import Cell
 from scanrnn.cells import residual as residual_cell
 from scanrnn.nnx import _checks, _foreign
-
-_default_kernel_init = nnx.initializers.lecun_normal()
-_default_recurrent_kernel_init = nnx.initializers.orthogonal()
-_default_bias_init = nnx.initializers.zeros_init()
 
 
 class LayerOptions(TypedDict, total=False):
@@ -28,9 +25,11 @@ class LayerOptions(TypedDict, total=False):
     return_carry: bool
     reverse: bool
     keep_order: bool
-    kernel_init: nnx.Initializer
-    recurrent_kernel_init: nnx.Initializer
-    bias_init: nnx.Initializer
+    unroll: int | bool
+    implementation: str | None
+    kernel_init: nnx.Initializer | None
+    recurrent_kernel_init: nnx.Initializer | None
+    bias_init: nnx.Initializer | None
     rngs: nnx.Rngs
 
 
@@ -48,8 +47,8 @@ class RNN(nnx.Module):
 
     Args:
         cell: a `scanrnn.cells.Cell`, or one of Flax's own (a `flax.nnx.RNNCellBase`
-            that keeps no PRNG stream), which comes with its weights and takes none of
-            the arguments from `in_features` to `num_layers`, and no initialisers.
+            that keeps nothing but weights). That one has its sizes, dtypes and weights
+            in it already, so the arguments about them are refused.
         in_features: D, the size of the last axis of the inputs.
         hidden_features: H, the size of the last axis of the outputs.
         num_layers: L, how many layers lie above each other.
@@ -62,10 +61,15 @@ class RNN(nnx.Module):
         reverse: go through time backwards.
         keep_order: where `reverse`, give the outputs in the order of the inputs and
             not in the order in which they were computed.
-        kernel_init: draws the input weights `[D, G*H]` of a layer.
-        recurrent_kernel_init: draws the recurrent weights `[H, H]` of a gate.
-        bias_init: draws the biases `[G*H]` of a layer.
-        rngs: its `params` stream draws the weights. It is not kept.
+        unroll: see `scanrnn.scan`.
+        implementation: see `scanrnn.scan`.
+        kernel_init: draws the input weights `[D, G*H]` of a layer; None for the
+            cell's own choice, LeCun normal. Likewise the next two.
+        recurrent_kernel_init: draws the recurrent weights `[H, H]` of a gate;
+            orthogonal.
+        bias_init: draws the biases `[G*H]` of a layer; zeros.
+        rngs: its `params` stream draws the weights. It is not kept, so a random
+            `carry_init` of a Flax cell draws the same carry at every call.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -96,15 +100,17 @@ class RNN(nnx.Module):
         return_carry: bool = False,
         reverse: bool = False,
         keep_order: bool = False,
-        kernel_init: nnx.Initializer = _default_kernel_init,
-        recurrent_kernel_init: nnx.Initializer = _default_recurrent_kernel_init,
-        bias_init: nnx.Initializer = _default_bias_init,
+        unroll: int | bool = 1,
+        implementation: str | None = None,
+        kernel_init: nnx.Initializer | None = None,
+        recurrent_kernel_init: nnx.Initializer | None = None,
+        bias_init: nnx.Initializer | None = None,
         rngs: nnx.Rngs | None = None,
     ):
         """Draw the weights; see the class."""
-        self.cell = cell
-        self.in_features = in_features
-        self.hidden_features = hidden_features
+        self.cell: Any = cell
+        self.in_features: Any = in_features
+        self.hidden_features: Any = hidden_features
         self.num_layers = num_layers
         self.residual = residual
         self.param_dtype = param_dtype
@@ -113,26 +119,28 @@ class RNN(nnx.Module):
         self.return_carry = return_carry
         self.reverse = reverse
         self.keep_order = keep_order
+        self.unroll = unroll
+        self.implementation = implementation
+        given = {
+            "kernel_init": kernel_init,
+            "recurrent_kernel_init": recurrent_kernel_init,
+            "bias_init": bias_init,
+        }
+        initializers = {k: v for k, v in given.items() if v is not None}
         if isinstance(cell, nnx.RNNCellBase):
-            _foreign.check(cell, in_features, hidden_features, num_layers, residual)
+            _foreign.check(self, initializers)
             self.layers = nnx.List([])
             return
-        _checks.check_constructor(cell, in_features, hidden_features, num_layers, rngs)
+        stream = _checks.check_constructor(self, rngs)
+        # A NumPy integer would be a leaf of this module's pytree, an int is not.
+        for name in ("in_features", "hidden_features", "num_layers"):
+            setattr(self, name, operator.index(getattr(self, name)))
         if carry_dtype is None:
             self.carry_dtype = jnp.promote_types(jnp.float32, param_dtype)
-        layers = []
-        for index in range(num_layers):
-            params = self._cell(index).init(
-                rngs.params(),
-                hidden_features if index else in_features,
-                hidden_features,
-                param_dtype,
-                kernel_init=kernel_init,
-                recurrent_kernel_init=recurrent_kernel_init,
-                bias_init=bias_init,
-            )
-            layers.append(nnx.Dict({k: nnx.Param(v) for k, v in params.items()}))
-        self.layers = nnx.List(layers)
+        self.layers = nnx.List(
+            self._draw(index, stream(), initializers)
+            for index in range(self.num_layers)
+        )
 
     def __call__(
         self,
@@ -171,6 +179,7 @@ class RNN(nnx.Module):
         reverse = self.reverse if reverse is None else reverse
         keep_order = self.keep_order if keep_order is None else keep_order
 
+        inputs = jnp.asarray(inputs)
         feature_axes = _foreign.num_feature_axes(self.cell)
         _checks.check_inputs(inputs, self.in_features, feature_axes)
         time_axis = 0 if time_major else inputs.ndim - feature_axes - 1
@@ -179,7 +188,14 @@ class RNN(nnx.Module):
         carries = self._initial_carries(jnp.sum(ys, axis=0), initial_carry)
         last = []
         for step, carry in zip(self._steps(), carries, strict=True):
-            carry, ys = scan(step, carry, ys, reverse=reverse)
+            carry, ys = scan(
+                step,
+                carry,
+                ys,
+                reverse=reverse,
+                unroll=self.unroll,
+                implementation=self.implementation,
+            )
             last.append(carry)
         if reverse and not keep_order:
             ys = jnp.flip(ys, axis=0)
@@ -190,6 +206,17 @@ class RNN(nnx.Module):
         if not return_carry:
             return ys
         return (last[0] if self.num_layers == 1 else tuple(last)), ys
+
+    def _draw(self, index, key, initializers):
+        """The weights of a layer."""
+        params = self._cell(index).init(
+            key,
+            self.hidden_features if index else self.in_features,
+            self.hidden_features,
+            self.param_dtype,
+            **initializers,
+        )
+        return nnx.Dict({name: nnx.Param(value) for name, value in params.items()})
 
     def _cell(self, index):
         """The cell of a layer, inside its residual connection if it has one."""
