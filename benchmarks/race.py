@@ -51,9 +51,9 @@ class Race:
     def _enter(self, contender):
         if reason := contender.supports(self.case):
             return Entry(contender, absent=reason)
-        runner = contender.setup(problem(self.case))
-        computed = dataclasses.replace(self.case, cell=contender.computes(self.case))
-        verdict = gate.check(runner, computed)
+        case = contender.computes(self.case)
+        runner = contender.setup(problem(case))
+        verdict = gate.check(runner, case)
         entry = Entry(contender, runner, verdict)
         if not verdict.passed:
             entry.runner = None  # frees its memory; it will not be timed

@@ -1,5 +1,6 @@
 """The contenders, one file per peer; a peer that is not installed is absent."""
 
+import dataclasses
 import functools
 import importlib
 
@@ -15,6 +16,9 @@ FILES = (
     "equinox",
     "keras",
 )
+
+# Files that make contenders from what follows their name and a colon.
+FAMILIES = ("scanrnn", "accelerate")
 
 
 @functools.cache
@@ -33,22 +37,38 @@ def load() -> tuple[dict[str, Contender], dict[str, str]]:
 
 
 def find(name: str) -> Contender:
-    """A contender by name; `scanrnn:split+hoist` names the passes of the planner.
+    """A contender by name.
+
+    `scanrnn:split+hoist` names the passes of the planner, `accelerate:haiku` plans
+    the scans inside another's model, and `NAME@float32` computes in that dtype
+    whatever the dtype of the case.
 
     Raises:
       ValueError: if the name is unknown or its library is not installed.
     """
     found, absent = load()
-    if name.startswith("scanrnn:"):
-        from benchmarks.contenders import scanrnn
-
-        return scanrnn.parse(name.removeprefix("scanrnn:"))
-    if name.startswith("accelerate:"):
-        from benchmarks.contenders import accelerate
-
-        return accelerate.accelerated(name.removeprefix("accelerate:"))
-    if name in found:
-        return found[name]
-    if name in absent:
+    name, _, dtype = name.partition("@")
+    kind, _, spec = name.partition(":")
+    if spec:
+        if kind not in FAMILIES:
+            raise ValueError(f"contender {name!r}: expected one of {FAMILIES} before :")
+        module = importlib.import_module(f"benchmarks.contenders.{kind}")
+        contender = module.parse(spec)
+    elif name in found:
+        contender = found[name]
+    elif name in absent:
         raise ValueError(f"contender {name!r}: {absent[name]}")
-    raise ValueError(f"unknown contender {name!r}: expected one of {sorted(found)}")
+    else:
+        expected = [*found, "scanrnn:PASSES", "accelerate:NAME"]
+        raise ValueError(f"contender {name!r} is unknown: expected any of {expected}")
+    return in_dtype(contender, dtype) if dtype else contender
+
+
+def in_dtype(contender: Contender, dtype: str) -> Contender:
+    """The same contender, computing every case in `dtype`."""
+    return contender._replace(
+        name=f"{contender.name}@{dtype}",
+        computes=lambda case: dataclasses.replace(
+            contender.computes(case), dtype=dtype
+        ),
+    )

@@ -20,15 +20,17 @@ class Contender(NamedTuple):
     Attributes:
       name: as in the tables.
       supports: `supports(case)` is None, or the reason why this cannot run it.
-      setup: compiles the case and gives a `Runner`.
-      computes: the cell that is really run for a case (a yardstick such as the
-        stock LSTM stands in for cells that its library lacks).
+      setup: compiles the problem of that case and gives a `Runner`.
+      computes: the case that is really run, and checked, in place of a case (a
+        yardstick such as the stock LSTM for cells that its library lacks).
+      model: the model of a problem, for contenders written in JAX.
     """
 
     name: str
     supports: Callable[[Case], str | None]
     setup: Callable[[Problem], "Runner"]
-    computes: Callable[[Case], str] = lambda case: case.cell
+    computes: Callable[[Case], Case] = lambda case: case
+    model: "Callable[[Problem], Model] | None" = None
 
 
 class Runner(Protocol):

@@ -22,5 +22,6 @@ CONTENDERS = [
         name="lax_scan",
         supports=lambda case: None,
         setup=lambda problem: JaxRunner(problem, naive(problem, jax.lax.scan)),
+        model=lambda problem: naive(problem, jax.lax.scan),
     )
 ]

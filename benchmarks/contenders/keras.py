@@ -1,0 +1,75 @@
+"""Keras 3 on JAX: its layers through `stateless_call`, in their batch-major layout."""
+
+import os
+
+os.environ["KERAS_BACKEND"] = "jax"  # read once, when Keras is imported
+
+import keras  # noqa: E402
+import numpy as np  # noqa: E402
+
+from benchmarks.contenders._base import (  # noqa: E402
+    Contender,
+    JaxRunner,
+    Model,
+    split_joint,
+)
+
+LAYERS = {
+    "lstm": keras.layers.LSTM,
+    "gru": keras.layers.GRU,
+    "elman": keras.layers.SimpleRNN,
+}
+ZRN = (1, 0, 2)  # Keras keeps the GRU's gates as z, r, h; ours are r, z, n
+
+
+def supports(case):
+    if case.cell not in LAYERS:
+        return f"keras has no {case.cell}"
+    if case.cell == "gru" and case.dtype != "float32":
+        return "keras GRU(dtype=mixed_bfloat16) changes its carry's dtype and fails"
+    return None
+
+
+def model(problem):
+    case, w = problem.case, problem.weights
+    policy = "float32" if case.dtype == "float32" else f"mixed_{case.dtype}"
+    layer = LAYERS[case.cell](case.H, return_sequences=True, dtype=policy)
+    layer.build((case.B, case.T, case.D))
+    layer.set_weights(_to_keras(w, case))
+    state = [variable.value for variable in layer.non_trainable_variables]
+    return Model(
+        params=[variable.value for variable in layer.trainable_variables],
+        apply=lambda params, xs: layer.stateless_call(params, state, xs)[0],
+        export=lambda params: _export(case.cell, [np.asarray(p) for p in params]),
+        batch_major=True,
+    )
+
+
+def _to_keras(w, case):
+    if case.cell == "lstm":
+        return [*split_joint(w, case.D), w["b"]]
+    if case.cell == "elman":
+        return [w["wx"], w["wh"], w["b"]]
+    recurrent = np.concatenate([np.zeros(2 * case.H, np.float32), w["bn"]])
+    biases = np.stack([_reorder(w["b"]), _reorder(recurrent)])
+    return [_reorder(w["wx"]), _reorder(w["wh"]), biases]
+
+
+def _export(cell, params):
+    wx, wh, b = params
+    if cell == "lstm":
+        return {"w": np.concatenate([wx, wh]), "b": b}
+    if cell == "elman":
+        return {"wx": wx, "wh": wh, "b": b}
+    bn = b[1, -wh.shape[0] :]
+    return {"wx": _reorder(wx), "wh": _reorder(wh), "b": _reorder(b[0]), "bn": bn}
+
+
+def _reorder(a):
+    gates = np.split(a, 3, axis=-1)
+    return np.concatenate([gates[n] for n in ZRN], axis=-1)
+
+
+CONTENDERS = [
+    Contender("keras", supports, lambda p: JaxRunner(p, model(p)), model=model)
+]
