@@ -33,7 +33,7 @@ test-slow: $(VENV)/.test
 lint: $(VENV)/.test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(RUN)
 
 bench: $(VENV)/.bench
 	$(RUN) -m pytest benchmarks --benchmark-only $(ARGS)

@@ -10,11 +10,24 @@ import os
 # Before JAX is imported: tests are about answers, and a CPU gives the same ones
 # everywhere.  Set JAX_PLATFORMS to run them elsewhere.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Tests compile hundreds of small programs and run each once: LLVM's optimisations
+# cost more than half of the time and change no answer that a test looks at.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 
 import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture
+def in_32_bit():
+    """For tests of whole programs, such as training, as users run them."""
+    with jax.enable_x64(False):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,116 @@
+"""The command line: `python -m scanrnn train | sample | plan`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from flax import nnx
+from rich.console import Console
+
+import scanrnn
+from scanrnn import training
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: The command line without the program; None for that of the process.
+
+    Returns:
+        The exit status: 0, 1 after an error, 128 plus the signal that stopped it.
+
+    Example:
+        >>> main(["sample", "--out", "nowhere", "--length", "0"])
+        1
+    """
+    parser = _parser()
+    options = vars(parser.parse_args(arguments))
+    del options["command"]
+    run = options.pop("run")
+    console = Console(markup=False, highlight=False, soft_wrap=True)
+    try:
+        return run(options, console)
+    except (ValueError, FloatingPointError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped")
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m scanrnn", description=__doc__)
+    parser.add_argument("--version", action="version", version=scanrnn.__version__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    train = commands.add_parser(
+        "train", help="train a character language model, or go on with a stopped run"
+    )
+    training.Config.add_options(train)
+    train.add_argument(
+        "--restart", action="store_true", help="delete the checkpoints in --out first"
+    )
+    train.set_defaults(run=_train)
+
+    sample = commands.add_parser("sample", help="write text with a trained model")
+    sample.add_argument("--out", default="runs/demo", help="folder of the run")
+    sample.add_argument("--prompt", default="", help="text to go on from")
+    sample.add_argument("--length", type=int, default=800, help="characters to write")
+    sample.add_argument("--temperature", type=float, default=0.7)
+    sample.add_argument("--seed", type=int, default=0)
+    sample.set_defaults(run=_sample)
+
+    plan = commands.add_parser("plan", help="print how a model's time step will run")
+    training.Config.add_options(plan)
+    plan.set_defaults(run=_plan)
+    return parser
+
+
+def _train(options: dict[str, Any], console: Console) -> int:
+    restart = options.pop("restart")
+    config = training.Config.from_mapping(options)
+    scanrnn.tune_allocator()
+    outcome = training.train(config, restart=restart, console=console)
+    return 0 if outcome.signal is None else 128 + outcome.signal
+
+
+def _sample(options: dict[str, Any], console: Console) -> int:
+    folder = Path(options["out"]) / "checkpoint"
+    if not folder.is_dir():
+        raise ValueError(f"out: {options['out']!r} holds no run; train one first")
+    checkpoints = training.Checkpoints(folder)
+    notes = checkpoints.notes()
+    config = training.Config.from_mapping(notes["config"])
+    vocabulary = training.Vocabulary(notes["symbols"])
+    model = training.make_model(config, len(vocabulary))
+    state = checkpoints.state(like=training.init_state(config, model))
+    nnx.update(model, state.params)
+    console.out(options["prompt"], end="", highlight=False)
+    for piece in training.generate(
+        model,
+        vocabulary,
+        options["length"],
+        prompt=options["prompt"],
+        temperature=options["temperature"],
+        key=jax.random.key(options["seed"]),
+    ):
+        console.out(piece, end="", highlight=False)
+    console.print()
+    return 0
+
+
+def _plan(options: dict[str, Any], console: Console) -> int:
+    config = training.Config.from_mapping(options)
+    vocabulary = training.Vocabulary(training.load_text(config.text))
+    model = training.make_model(config, len(vocabulary))
+    plans = training.layer_plans(model, config.batch, config.window)
+    console.out(plans, highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

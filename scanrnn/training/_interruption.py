@@ -1,0 +1,43 @@
+"""Ctrl-C as a request to stop, not as an exception in the middle of a step."""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+
+class Interruption:
+    """Inside it, the first SIGINT or SIGTERM only sets `signal`; a second one is usual.
+
+    Only the main thread can do that; elsewhere it does nothing.
+
+    Example:
+        >>> import os, signal
+        >>> with Interruption() as interruption:
+        ...     os.kill(os.getpid(), signal.SIGINT)
+        ...     print(interruption.signal == signal.SIGINT)
+        True
+    """
+
+    def __init__(self) -> None:
+        """Starts with no signal."""
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interruption":
+        """Takes the two signals over."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Gives the two signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.signal = number
+        self.__exit__()

@@ -1,0 +1,48 @@
+"""`python -m scanrnn`."""
+
+import pytest
+
+from scanrnn import __version__
+from scanrnn.__main__ import main
+
+pytestmark = pytest.mark.usefixtures("in_32_bit")
+
+TINY = "--features 8 --layers 1 --batch 2 --window 6 --steps 2 --sample 5".split()
+
+
+def test_command_line_trains_then_samples(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be, " * 20)
+    out = ["--out", str(tmp_path / "run")]
+    assert main(["train", "--text", str(text), *out, *TINY]) == 0
+    capsys.readouterr()
+    assert main(["sample", *out, "--prompt", "to be", "--length", "10"]) == 0
+    assert len(capsys.readouterr().out.strip("\n")) == 15
+    assert main(["sample", *out, "--prompt", "2 B"]) == 1
+    assert "error: text: '2B' is not in the vocabulary" in capsys.readouterr().err
+
+
+def test_command_line_prints_a_plan(capsys):
+    assert main(["plan", "--features", "8", "--layers", "2"]) == 0
+    assert capsys.readouterr().out.startswith("layers 1, 2\n")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["train", "--dtype", "fp8"], "error: dtype: got 'fp8', want one of float32"),
+        (["train", "--text", "nowhere.txt"], "error: text: cannot read 'nowhere.txt'"),
+        (["sample", "--out", "nowhere"], "error: out: 'nowhere' holds no run"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_command_line_reports_an_error_without_a_traceback(words, message, capsys):
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(message) and error.count("\n") == 1
+
+
+def test_command_line_tells_its_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"{__version__}\n"

@@ -1,0 +1,43 @@
+"""Options of a training run."""
+
+import argparse
+import dataclasses
+
+import pytest
+
+from scanrnn.training import Config
+
+REFUSED = [
+    ("features", 0, ValueError, "features: got 0, want at least 1"),
+    ("batch", -1, ValueError, "batch: got -1, want at least 1"),
+    ("steps", 2.5, TypeError, "steps: got 2.5 of type float, want int"),
+    ("out", None, TypeError, "out: got None of type NoneType, want str"),
+    ("learning_rate", float("nan"), ValueError, "learning_rate: got nan, want at"),
+    ("temperature", 0.0, ValueError, "temperature: got 0.0, want at least 0.001"),
+    ("held_out", 1.0, ValueError, "held_out: got 1.0, want a share between 0 and 1"),
+    ("dtype", "float16", ValueError, "dtype: got 'float16', want one of float32, bf"),
+]
+
+
+@pytest.mark.parametrize("name, value, error, message", REFUSED, ids=lambda x: str(x))
+def test_config_refuses_a_value_that_cannot_work(name, value, error, message):
+    with pytest.raises(error) as caught:
+        Config(**{name: value})
+    assert str(caught.value).startswith(message.replace("bf", "bfloat16"))
+
+
+def test_config_names_an_unknown_option():
+    with pytest.raises(ValueError, match="unknown option 'step'; the options are out"):
+        Config.from_mapping({"step": 3})
+
+
+def test_config_goes_through_the_command_line_and_back():
+    parser = argparse.ArgumentParser()
+    Config.add_options(parser)
+    defaults = Config()
+    assert Config.from_mapping(vars(parser.parse_args([]))) == defaults
+    changed = Config(out="x", batch=3, learning_rate=0.5, evaluate_every=7)
+    words = []
+    for name, value in dataclasses.asdict(changed).items():
+        words += ["--" + name.replace("_", "-"), str(value)]
+    assert Config.from_mapping(vars(parser.parse_args(words))) == changed
