@@ -1,0 +1,155 @@
+"""The rules of the house that no linter knows."""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import scanrnn
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "scanrnn"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+# Room: the rooms it may import, and the libraries.  A room is a folder or a file of the
+# package; dependencies point down this list.
+ROOMS = {
+    "_allocator": (set(), set()),
+    "planner": (set(), {"jax", "numpy", "scipy"}),
+    "executors": ({"planner"}, {"jax", "numpy"}),
+    "_scan": ({"planner", "executors"}, {"jax", "numpy"}),
+    "cells": (set(), {"jax"}),
+    "nnx": ({"_scan", "cells"}, {"jax", "flax"}),
+    "training": (
+        {"_scan", "cells", "nnx"},
+        {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
+    ),
+    "__init__": ({"_allocator", "_scan", "cells", "nnx", "planner", "training"}, set()),
+    "__main__": ({"__init__", "training"}, {"jax", "flax", "rich"}),
+}
+# Import name: distribution, where the two differ.
+DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
+# Modules whose names are for users.
+PUBLIC_MODULES = ["scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.training"]
+
+
+def room_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_modules(path):
+    """All modules that a file imports, `from scanrnn import x` as `scanrnn.x`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "scanrnn":
+                yield from (f"scanrnn.{alias.name}" for alias in node.names)
+            else:
+                yield node.module
+
+
+def public_objects():
+    """Every public function and class of the package, by its dotted name."""
+    for module_name in PUBLIC_MODULES:
+        module = importlib.import_module(module_name)
+        for name, value in vars(module).items():
+            if not name.startswith("_") and callable(value):
+                yield pytest.param(value, id=f"{module_name}.{name}")
+
+
+def test_import_law_has_a_row_for_every_room():
+    assert {room_of(path) for path in SOURCES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_file_imports_only_what_its_room_may(path):
+    room = room_of(path)
+    rooms, libraries = ROOMS[room]
+    for module in imported_modules(path):
+        top, *rest = module.split(".")
+        if top == "scanrnn":
+            assert (rest[0] if rest else "__init__") in rooms | {room}, module
+        elif top not in sys.stdlib_module_names:
+            assert top in libraries, module
+
+
+def test_every_library_of_the_package_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = project["dependencies"] + project["optional-dependencies"]["demo"]
+    names = {re.split(r"[<>=\[ ]", line)[0] for line in declared}
+    libraries = set().union(*(libraries for _, libraries in ROOMS.values()))
+    assert {DISTRIBUTIONS.get(name, name) for name in libraries} <= names
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_file_is_short_and_so_are_its_functions(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            lines = node.end_lineno - node.body[0].lineno + 1
+            if ast.get_docstring(node):
+                lines = node.end_lineno - node.body[0].end_lineno
+            assert lines <= 50, f"{node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_file_neither_prints_nor_configures_jax(path):
+    if path.name == "__main__.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in {"print", "jax.config.update"}
+
+
+@pytest.mark.parametrize("value", list(public_objects()))
+def test_public_name_is_documented(value):
+    doc = inspect.getdoc(value) or ""
+    signature = inspect.signature(value)
+    # What a record is good for is shown where it is used: its fields are enough.
+    record = inspect.isclass(value) and "Attributes:" in doc
+    wanted = set() if record else {"Example:", ">>> "}
+    if signature.parameters and not record:
+        wanted.add("Args:")
+    if inspect.isfunction(value) and signature.return_annotation is not None:
+        wanted.add("Yields:" if inspect.isgeneratorfunction(value) else "Returns:")
+    assert {section for section in wanted if section not in doc} == set()
+
+
+def test_version_is_written_once():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "scanrnn/__init__.py"
+    holders = [path for path in SOURCES if scanrnn.__version__ in path.read_text()]
+    assert holders == [PACKAGE / "__init__.py"]
+
+
+def test_changelog_starts_with_what_is_unreleased():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    releases = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert releases[0] == "[Unreleased]"
+    sections = set(re.findall(r"^### (.*)$", text, re.MULTILINE))
+    assert sections <= {
+        "Added",
+        "Changed",
+        "Deprecated",
+        "Removed",
+        "Fixed",
+        "Security",
+    }
+
+
+def test_every_python_example_of_the_readme_is_a_doctest():
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
+    )
+    assert blocks
+    for block in blocks:
+        assert block.startswith(">>> "), block
