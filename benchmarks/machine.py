@@ -4,7 +4,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import subprocess
 import time
 
 import jax
@@ -16,16 +15,10 @@ PACKAGES = (
 
 
 def prepare():
-    """The same threads and allocator setting for every contender."""
+    """The allocator setting, the same for every contender."""
     import scanrnn
 
-    if hasattr(scanrnn, "tune_allocator"):
-        scanrnn.tune_allocator()
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return
-    torch.set_num_threads(cores())
+    scanrnn.tune_allocator()
 
 
 def cores() -> int:
@@ -35,8 +28,6 @@ def cores() -> int:
 
 def describe() -> dict:
     """The machine and the versions; names no host and no path."""
-    import scanrnn
-
     versions = {}
     for package in PACKAGES:
         try:
@@ -50,8 +41,6 @@ def describe() -> dict:
         "system": platform.system(),
         "python": platform.python_version(),
         "versions": versions,
-        "commit": _commit(),
-        "allocator_tuned": hasattr(scanrnn, "tune_allocator"),
     }
 
 
@@ -127,10 +116,3 @@ def _cpuinfo():
 def _flags():
     match = re.search(r"flags\s*:\s*(.+)", _cpuinfo())
     return set(match.group(1).split()) if match else set()
-
-
-def _commit():
-    answer = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    )
-    return answer.stdout.strip() or "unknown"

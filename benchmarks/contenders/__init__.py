@@ -1,39 +1,29 @@
 """The contenders, one file per peer; a peer that is not installed is absent."""
 
 import dataclasses
-import functools
 import importlib
 
 from benchmarks.contenders._base import Contender
 
-FILES = (
-    "scanrnn",
-    "lax_scan",
-    "torch",
-    "flax_linen",
-    "flax_nnx",
-    "haiku",
-    "equinox",
-    "keras",
-)
+# The file that holds each contender. Only the files that are asked for are imported.
+FILES = {
+    "scanrnn": "scanrnn",
+    "lax_scan": "lax_scan",
+    "torch": "torch",
+    "torch_lstm": "torch",
+    "flax_linen": "flax_linen",
+    "flax_nnx": "flax_nnx",
+    "haiku": "haiku",
+    "equinox": "equinox",
+    "keras": "keras",
+}
 
 # Files that make contenders from what follows their name and a colon.
 FAMILIES = ("scanrnn", "accelerate")
 
 
-@functools.cache
-def load() -> tuple[dict[str, Contender], dict[str, str]]:
-    """All contenders by name, and the absent files with the reason."""
-    found: dict[str, Contender] = {}
-    absent: dict[str, str] = {}
-    for name in FILES:
-        try:
-            module = importlib.import_module(f"benchmarks.contenders.{name}")
-        except ModuleNotFoundError as error:
-            absent[name] = f"{error.name} is not installed"
-        else:
-            found |= {row.name: row for row in module.CONTENDERS}
-    return found, absent
+class Absent(ValueError):
+    """The library of a contender is not installed."""
 
 
 def find(name: str) -> Contender:
@@ -44,22 +34,18 @@ def find(name: str) -> Contender:
     whatever the dtype of the case.
 
     Raises:
-      ValueError: if the name is unknown or its library is not installed.
+      ValueError: if the name is unknown.
+      Absent: if its library is not installed.
     """
-    found, absent = load()
     name, _, dtype = name.partition("@")
-    kind, _, spec = name.partition(":")
-    if spec:
-        if kind not in FAMILIES:
-            raise ValueError(f"contender {name!r}: expected one of {FAMILIES} before :")
-        module = importlib.import_module(f"benchmarks.contenders.{kind}")
-        contender = module.parse(spec)
-    elif name in found:
-        contender = found[name]
-    elif name in absent:
-        raise ValueError(f"contender {name!r}: {absent[name]}")
+    family, colon, spec = name.partition(":")
+    if colon and family in FAMILIES:
+        contender = _module(family).parse(spec)
+    elif name in FILES:
+        rows = {row.name: row for row in _module(FILES[name]).CONTENDERS}
+        contender = rows[name]
     else:
-        expected = [*found, "scanrnn:PASSES", "accelerate:NAME"]
+        expected = [*FILES, "scanrnn:PASSES", "accelerate:NAME"]
         raise ValueError(f"contender {name!r} is unknown: expected any of {expected}")
     return in_dtype(contender, dtype) if dtype else contender
 
@@ -72,3 +58,10 @@ def in_dtype(contender: Contender, dtype: str) -> Contender:
             contender.computes(case), dtype=dtype
         ),
     )
+
+
+def _module(file):
+    try:
+        return importlib.import_module(f"benchmarks.contenders.{file}")
+    except ModuleNotFoundError as error:
+        raise Absent(f"{error.name} is not installed") from error

@@ -12,6 +12,10 @@ import numpy as np
 import torch
 
 from benchmarks.contenders._base import Contender, split_joint
+from benchmarks.machine import cores
+
+# As many as XLA takes: the cores this process may use.
+torch.set_num_threads(cores())
 
 LAYERS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "elman": torch.nn.RNN}
 

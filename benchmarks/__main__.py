@@ -1,0 +1,41 @@
+"""`python -m benchmarks`: the suite, its results file and its report.
+
+Arguments go to pytest: `-m quick`, `-k "grid and lstm"`, `--budget 10`. A run of the
+whole suite writes `benchmarks/results/MACHINE.*`, which is committed; a selection
+writes `.benchmarks/partial.*`, which is not.
+"""
+
+import pathlib
+import sys
+
+import pytest
+
+from benchmarks import machine, report
+
+HERE = pathlib.Path(__file__).parent
+
+
+def main(arguments: list[str]) -> int:
+    """Runs pytest over the benchmarks, then reports; gives pytest's exit code."""
+    if any(argument.startswith(("-k", "-m")) for argument in arguments):
+        results = HERE.parent / ".benchmarks" / "partial.json"
+    else:
+        results = HERE / "results" / f"{machine.kind()}.json"
+    results.parent.mkdir(exist_ok=True)
+    code = pytest.main(
+        [
+            str(HERE),
+            "-q",
+            "--benchmark-only",
+            "--benchmark-columns=rounds",
+            f"--benchmark-json={results}",
+            *arguments,
+        ]
+    )
+    if results.exists() and results.stat().st_size:
+        print(report.write(results).read_text())
+    return int(code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

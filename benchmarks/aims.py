@@ -1,0 +1,169 @@
+"""The aims of the project's CPU work, each with the number that was measured.
+
+An aim is a statement about records (see `measure.record`), a bound, and how to find
+its number: the report prints them side by side, met or not.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from benchmarks.cases import MODES
+from benchmarks.measure import ratio
+from benchmarks.suite import PEERS
+
+Records = list[dict]
+
+
+class Aim(NamedTuple):
+    """One line of the report.
+
+    Attributes:
+      text: what should hold.
+      bound: the number in it.
+      at_most: whether the measured number should lie below or above the bound.
+      number: the measured number, or None where nothing was measured.
+    """
+
+    text: str
+    bound: float
+    at_most: bool
+    number: Callable[[Records], float | None]
+
+    def met(self, records: Records) -> bool | None:
+        number = self.number(records)
+        if number is None:
+            return None
+        return number <= self.bound if self.at_most else number >= self.bound
+
+
+def geometric_mean(numbers: Iterable[float]) -> float | None:
+    """The geometric mean; None of nothing."""
+    logs = [math.log(number) for number in numbers]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def worst(numbers: Iterable[float]) -> float | None:
+    """The largest; None of nothing."""
+    return max(numbers, default=None)
+
+
+def least(numbers: Iterable[float]) -> float | None:
+    """The smallest; None of nothing."""
+    return min(numbers, default=None)
+
+
+def ratios(records, section, mode, over, under, what="median", **sizes):
+    """All `over / under` of a section, or of all sections; `sizes` narrow the cases."""
+    found = []
+    for record in records:
+        if section not in (record["section"], None):
+            continue
+        if any(record["case"][key] != value for key, value in sizes.items()):
+            continue
+        found.append(ratio(record, mode, over, under, what))
+    return [number for number in found if number is not None]
+
+
+def _at_most(text, bound, summary, *select, **sizes):
+    return Aim(text, bound, True, lambda rs: summary(ratios(rs, *select, **sizes)))
+
+
+def _at_least(text, bound, summary, *select, **sizes):
+    return Aim(text, bound, False, lambda rs: summary(ratios(rs, *select, **sizes)))
+
+
+def _worst_against_scan(records):
+    both = [ratios(records, None, mode, "scanrnn", "lax_scan") for mode in MODES]
+    return worst(sum(both, []))
+
+
+def _grid():
+    for mode in MODES:
+        select = ("grid", mode, "scanrnn", "torch")
+        yield _at_most(
+            f"stock cells, {mode}: time / torch, mean", 1.0, geometric_mean, *select
+        )
+        yield _at_most(
+            f"stock cells, {mode}: time / torch, worst shape", 1.2, worst, *select
+        )
+
+
+def _custom():
+    yield _at_most(
+        "custom cells, train: time / torch's stock LSTM, mean",
+        1.25,
+        geometric_mean,
+        *("custom", "train", "scanrnn", "torch_lstm"),
+    )
+
+
+def _seed():
+    for cell, torch in (("seed_rnn", "torch_lstm"), ("lstm", "torch")):
+        where = f"T=4096, B=2, {cell}, train"
+        yield _at_least(
+            f"{where}: times faster than lax.scan",
+            6.0,
+            least,
+            *("seed", "train", "lax_scan", "scanrnn"),
+            cell=cell,
+        )
+        yield _at_least(
+            f"{where}: times faster than torch nn.LSTM",
+            1.5,
+            least,
+            *("seed", "train", torch, "scanrnn"),
+            cell=cell,
+        )
+
+
+def _never_slower():
+    text = "any row, train and forward: time / lax.scan, worst"
+    yield Aim(text, 1.05, True, _worst_against_scan)
+
+
+def _bf16():
+    yield _at_least(
+        "bf16, H >= 512, train: times faster than our float32, least",
+        2.0,
+        least,
+        *("bf16", "train", "scanrnn@float32", "scanrnn"),
+    )
+    yield _at_most(
+        "bf16, H >= 512, train: time / torch autocast, worst",
+        1.0,
+        worst,
+        *("bf16", "train", "scanrnn", "torch"),
+    )
+
+
+def _cost():
+    for what, text, bound in (
+        ("compile_seconds", "compile time, train / lax.scan, mean", 1.5),
+        ("temp_bytes", "peak temporary memory, train / lax.scan, mean", 0.5),
+    ):
+        select = (None, "train", "scanrnn", "lax_scan", what)
+        yield _at_most(text, bound, geometric_mean, *select)
+
+
+def _accelerate():
+    for peer in PEERS[:4]:
+        for B, H, bound in ((32, 512, 1.3), (2, 128, 3.0)):
+            yield _at_least(
+                f"accelerate({peer}), B={B}, H={H}, train: times faster",
+                bound,
+                least,
+                *("accelerate", "train", peer, f"accelerate:{peer}"),
+                B=B,
+            )
+
+
+AIMS: tuple[Aim, ...] = (
+    *_grid(),
+    *_custom(),
+    *_seed(),
+    *_never_slower(),
+    *_bf16(),
+    *_cost(),
+    *_accelerate(),
+)

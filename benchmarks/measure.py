@@ -1,0 +1,65 @@
+"""One row of the suite as a record of plain numbers: what the results file keeps."""
+
+import dataclasses
+
+from benchmarks.contenders import Absent, find
+from benchmarks.race import Entry, Race
+from benchmarks.suite import Row
+
+
+def enter(row: Row, modes) -> tuple[Race, dict[str, str]]:
+    """The race of a row, and those who cannot start because they are not installed."""
+    present, absent = [], {}
+    for name in row.contenders:
+        try:
+            present.append(find(name))
+        except Absent as reason:
+            absent[name] = str(reason)
+    return Race(row.case, present, modes), absent
+
+
+def record(row: Row, race: Race, absent: dict[str, str], limits: dict) -> dict:
+    """Everything that a report needs to know about a row."""
+    contenders = {name: {"absent": reason} for name, reason in absent.items()}
+    for entry in race.entries:
+        contenders[entry.contender.name] = _entry(entry, race, limits)
+    return {
+        "section": row.section,
+        "case": dataclasses.asdict(row.case),
+        "contenders": {name: contenders[name] for name in row.contenders},
+    }
+
+
+def _entry(entry: Entry, race: Race, limits):
+    if entry.verdict is None:
+        return {"absent": entry.absent}
+    case = entry.contender.computes(race.case)
+    about = {"computes": case.name, "gate": entry.verdict._asdict()}
+    if not entry.runs:
+        return about
+    return about | {mode: _times(entry, mode, case, limits) for mode in race.modes}
+
+
+def _times(entry, mode, case, limits):
+    median = entry.median(mode)
+    times = {
+        "median": median,
+        "min": min(entry.seconds[mode]),
+        "rounds": len(entry.seconds[mode]),
+        "calls": entry.calls[mode],
+        "gemm_share": case.flops(mode) / median / 1e9 / limits[f"gemm_{case.dtype}"],
+        "memory_share": case.traffic(mode) / median / 1e9 / limits["memory"],
+    }
+    compiled = getattr(entry.runner, "compiled", {}).get(mode)
+    if compiled:
+        times["compile_seconds"] = compiled.compile_seconds
+        times["temp_bytes"] = compiled.temp_bytes
+    return times
+
+
+def ratio(record: dict, mode: str, over: str, under: str, what: str = "median"):
+    """`over / under` of a record, or None where either was not measured."""
+    pair = [record["contenders"].get(name, {}).get(mode) for name in (over, under)]
+    if any(not times or what not in times for times in pair):
+        return None
+    return pair[0][what] / pair[1][what] if pair[1][what] else None

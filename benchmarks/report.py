@@ -1,0 +1,206 @@
+"""Results file (JSON) to report (Markdown and PNG); needs nothing else.
+
+python -m benchmarks.report benchmarks/results/amd-epyc-2-cores.json
+"""
+
+import argparse
+import json
+import pathlib
+
+from benchmarks import suite
+from benchmarks.aims import AIMS, Records, geometric_mean
+from benchmarks.cases import MODES
+from benchmarks.measure import ratio
+
+# What the times of a section are divided by: the first that took part in a row.
+AGAINST = {
+    "quick": ("lax_scan",),
+    "grid": ("torch",),
+    "custom": ("torch_lstm",),
+    "seed": ("torch_lstm", "torch"),
+    "small": ("lax_scan",),
+    "bf16": ("torch",),
+    "accelerate": ("scanrnn",),
+    "ladder": ("lax_scan",),
+}
+
+
+def load(path) -> tuple[dict, Records]:
+    """The results file, and the records of its rows."""
+    results = json.loads(pathlib.Path(path).read_text())
+    return results, [row["extra_info"] for row in results["benchmarks"]]
+
+
+def yardstick(record: dict) -> str:
+    """The contender that the times of this record are divided by."""
+    names = AGAINST[record["section"]]
+    return next((n for n in names if n in record["contenders"]), names[-1])
+
+
+def markdown(results: dict, records: Records, picture: str) -> str:
+    """The whole report."""
+    parts = [
+        "# Benchmarks",
+        _where(results, records),
+        "## Aims",
+        _aims(records),
+        f"![time relative to the yardstick of each section]({picture})",
+    ]
+    for section, rows in suite.SECTIONS.items():
+        chosen = [r for r in records if r["section"] == section]
+        if chosen:
+            parts += [f"## {section.capitalize()}", rows.__doc__]
+            parts += [_table(chosen, mode) for mode in MODES]
+            parts += [_notes(chosen)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _where(results, records):
+    machine, commit = results["machine_info"], results["commit_info"]
+    versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    units = ", ".join(machine["matrix_units"]) or "none"
+    peaks = machine["limits"]
+    dirty = " with local changes" if commit.get("dirty") else ""
+    return "\n".join(
+        [
+            f"- Machine: {machine['cpu']}, {machine['cores']} cores ({units}),"
+            f" {machine['system']}",
+            f"- Versions: Python {machine['python']}, {versions}",
+            f"- Commit: {commit['id'][:12]}{dirty}, {results['datetime'][:10]}",
+            f"- Measured peaks: {peaks['gemm_float32']:.0f} GFLOP/s float32,"
+            f" {peaks['gemm_bfloat16']:.0f} GFLOP/s bfloat16,"
+            f" {peaks['memory']:.0f} GB/s",
+            "- Same process, threads and allocator setting for all contenders.",
+            f"- {len(records)} rows. Medians of interleaved runs; every contender was"
+            " checked against a float64 reference first.",
+        ]
+    )
+
+
+def _aims(records):
+    lines = ["| aim | bound | measured | met |", "|---|---|---|---|"]
+    for aim in AIMS:
+        number, met = aim.number(records), aim.met(records)
+        sign = "at most" if aim.at_most else "at least"
+        shown = "not measured" if number is None else f"{number:.2f}"
+        word = {None: "-", True: "yes", False: "**no**"}[met]
+        lines.append(f"| {aim.text} | {sign} {aim.bound:g} | {shown} | {word} |")
+    return "\n".join(lines)
+
+
+def _table(records, mode):
+    """Rows are cases, columns contenders: ratio to the yardstick."""
+    names = list(dict.fromkeys(n for r in records for n in r["contenders"]))
+    label = {spec: rung for rung, spec in suite.LADDER.items()}
+    heads = [label.get(n, n) if _is_ladder(records) else n for n in names]
+    lines = [
+        f"**{mode}**: time divided by the yardstick's; in brackets milliseconds, and"
+        " for scanrnn its share of the GEMM and memory peaks",
+        "",
+        "| case | " + " | ".join(heads) + " |",
+        "|---|" + "---|" * len(names),
+    ]
+    for record in records:
+        cells = [_cell(record, name, mode) for name in names]
+        lines.append(f"| {_case(record)} | " + " | ".join(cells) + " |")
+    means = [_mean(records, name, mode) for name in names]
+    lines.append("| **geometric mean** | " + " | ".join(means) + " |")
+    return "\n".join(lines)
+
+
+def _is_ladder(records):
+    return records[0]["section"] == "ladder"
+
+
+def _case(record):
+    case = record["case"]
+    return f"{case['cell']} T={case['T']} B={case['B']} D={case['D']} H={case['H']}"
+
+
+def _cell(record, name, mode):
+    entry = record["contenders"].get(name)
+    if entry is None or "absent" in entry:
+        return "-"
+    if not entry["gate"]["passed"]:
+        return "wrong"
+    times = entry[mode]
+    inside = f"{1e3 * times['median']:.3g}"
+    if name == "scanrnn":
+        shares = (times["gemm_share"], times["memory_share"])
+        inside += "; " + ", ".join(f"{100 * share:.0f}%" for share in shares)
+    number = ratio(record, mode, name, yardstick(record))
+    return f"({inside})" if number is None else f"{number:.2f} ({inside})"
+
+
+def _mean(records, name, mode):
+    numbers = [ratio(r, mode, name, yardstick(r)) for r in records]
+    mean = geometric_mean(n for n in numbers if n is not None)
+    return "-" if mean is None else f"**{mean:.2f}**"
+
+
+def _notes(records):
+    """Why somebody is missing, once for each reason."""
+    reasons = {
+        f"- {name}: {entry['absent']}"
+        for record in records
+        for name, entry in record["contenders"].items()
+        if "absent" in entry
+    }
+    return "\n".join(sorted(reasons))
+
+
+def draw(records: Records, path) -> None:
+    """One panel for each section: ratio to the yardstick, one dot a case."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    sections = [s for s in suite.SECTIONS if any(r["section"] == s for r in records)]
+    figure, axes = plt.subplots(
+        len(sections), len(MODES), squeeze=False, figsize=(13, 3.2 * len(sections))
+    )
+    for line, section in zip(axes, sections, strict=True):
+        chosen = [r for r in records if r["section"] == section]
+        for axis, mode in zip(line, MODES, strict=True):
+            _panel(axis, chosen, mode)
+            axis.set_title(f"{section}, {mode}: time / {yardstick(chosen[0])}")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _panel(axis, records, mode):
+    names = list(dict.fromkeys(n for r in records for n in r["contenders"]))
+    for height, name in enumerate(names):
+        numbers = [ratio(r, mode, name, yardstick(r)) for r in records]
+        numbers = [n for n in numbers if n is not None]
+        axis.plot(numbers, [height] * len(numbers), "o", alpha=0.5)
+        if numbers:
+            axis.plot(geometric_mean(numbers), height, "k|", markersize=18)
+    axis.axvline(1, color="grey", linewidth=0.8)
+    axis.set_xscale("log")
+    axis.set_yticks(range(len(names)), names, fontsize=7)
+    axis.invert_yaxis()
+
+
+def write(source) -> pathlib.Path:
+    """Writes `NAME.md` and `NAME.png` beside `NAME.json`; gives the Markdown's path."""
+    source = pathlib.Path(source)
+    results, records = load(source)
+    picture, report = source.with_suffix(".png"), source.with_suffix(".md")
+    draw(records, picture)
+    report.write_text(markdown(results, records, picture.name))
+    return report
+
+
+def main(argv=None):
+    """Reports each results file named on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report")
+    parser.add_argument("results", nargs="+", help="results file (JSON)")
+    for source in parser.parse_args(argv).results:
+        print(write(source).read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""The benchmarks run, their gate bites, and their report comes from the file alone.
+
+No test here looks at a time. Shapes are tiny: what is tested is the code around it.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import (
+    aims,
+    cases,
+    compare,
+    contenders,
+    gate,
+    machine,
+    measure,
+    report,
+    steps,
+    suite,
+)
+from benchmarks.contenders import _base, lax_scan
+from benchmarks.race import Race
+
+FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
+TINY = cases.Case("lstm", T=3, B=2, D=4, H=4)
+
+
+@pytest.fixture(autouse=True)
+def _thirty_two_bits():
+    with jax.enable_x64(False):
+        yield
+
+
+# What every contender computes, by cell; the coverage test keeps this complete.
+STOCK = ("lstm", "gru", "elman")
+COMPUTES = {
+    "scanrnn": tuple(steps.CELLS),
+    "lax_scan": tuple(steps.CELLS),
+    "torch": (*STOCK, "seed_rnn"),
+    "torch_lstm": tuple(cell for cell in steps.CELLS if cell != "lstm"),
+    "flax_linen": STOCK,
+    "flax_nnx": ("lstm", "elman"),
+    "haiku": ("lstm",),
+    "equinox": ("lstm", "gru"),
+    "keras": STOCK,
+}
+# lax.scan is what the gate itself compares with, and torch_lstm is torch: one cell
+# of each will do. The planned scan has its own tests.
+GATED = COMPUTES | {
+    "scanrnn": ("seed_rnn", "ln_mi_res_lstm"),
+    "lax_scan": ("elman",),
+    "torch_lstm": ("mi_lstm",),
+}
+
+
+def _find(name):
+    try:
+        return contenders.find(name)
+    except contenders.Absent as reason:
+        pytest.skip(str(reason))
+
+
+def test_contenders_are_all_in_the_table():
+    assert set(COMPUTES) == set(GATED) == set(contenders.FILES)
+
+
+@pytest.mark.filterwarnings("default")  # peers may warn on import
+@pytest.mark.parametrize("name", COMPUTES)
+def test_contenders_support_the_cells_they_claim(name):
+    contender = _find(name)
+    claimed = {
+        cell
+        for cell in steps.CELLS
+        if contender.supports(dataclasses.replace(TINY, cell=cell)) is None
+    }
+    assert claimed == set(COMPUTES[name])
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("name", "cell"), [(name, cell) for name in GATED for cell in GATED[name]]
+)
+def test_contenders_pass_the_gate(name, cell):
+    contender = _find(name)
+    case = contender.computes(dataclasses.replace(TINY, cell=cell))
+    verdict = gate.check(contender.setup(cases.problem(case)), case)
+    assert verdict.passed, verdict
+
+
+def test_contenders_absent_or_unknown_say_so(monkeypatch):
+    monkeypatch.setitem(contenders.FILES, "missing", "missing")
+    with pytest.raises(contenders.Absent, match="missing is not installed"):
+        contenders.find("missing")
+    with pytest.raises(ValueError, match="'cudnn' is unknown: expected any of"):
+        contenders.find("cudnn")
+    with pytest.raises(ValueError, match="unknown .'lift'., expected any of"):
+        contenders.find("scanrnn:split+lift")
+    with pytest.raises(ValueError, match="accelerate:cudnn: expected one of"):
+        contenders.find("accelerate:cudnn")
+
+
+def test_case_refuses_what_it_cannot_be():
+    with pytest.raises(ValueError, match="cell='lstn': expected one of"):
+        cases.Case("lstn", 1, 1, 1, 1)
+    with pytest.raises(ValueError, match="dtype='int8': expected one of"):
+        cases.Case("lstm", 1, 1, 1, 1, "int8")
+    with pytest.raises(ValueError, match="expected D == H"):
+        cases.Case("res_lstm", 1, 1, 2, 3)
+
+
+class Answering:
+    """A contender whose answers are the reference's, spoilt in one place."""
+
+    def __init__(self, case, where, error):
+        self._want, self._problem = gate.reference(case), cases.problem(case)
+        self._where, self._error = where, error
+
+    def _spoil(self, where, value):
+        return value * (1 + self._error) if where == self._where else value
+
+    def ys(self):
+        return self._spoil("ys", self._want.ys)
+
+    def train(self):
+        return self._spoil("loss", self._want.loss)
+
+    def weights(self):
+        return {
+            name: self._problem.weights[name].astype(np.float64)
+            - self._problem.lr * self._spoil(f"d {name}", gradient)
+            for name, gradient in self._want.gradients.items()
+        }
+
+
+@pytest.mark.parametrize("dtype", cases.TOLERANCES)
+@pytest.mark.parametrize("where", ["ys", "loss", "d w", "d b"])
+def test_gate_finds_the_one_wrong_answer(where, dtype):
+    case = dataclasses.replace(TINY, dtype=dtype)
+    bound = cases.TOLERANCES[dtype]
+    verdict = gate.check(Answering(case, where, 1.5 * bound), case)
+    assert (verdict.passed, verdict.where) == (False, where)
+    assert gate.check(Answering(case, where, 0.5 * bound), case).passed
+    verdict = gate.check(Answering(case, where, np.nan), case)
+    assert (verdict.passed, verdict.where) == (False, where)
+
+
+def test_gate_refuses_another_shape():
+    runner = Answering(TINY, "ys", 0.0)
+    runner._want = runner._want._replace(ys=runner._want.ys[:, :, :1])
+    verdict = gate.check(runner, TINY)
+    assert (verdict.passed, verdict.where) == (False, "ys")
+
+
+def test_gate_leaves_a_wrong_contender_without_times():
+    def setup(problem):
+        model = lax_scan.naive(problem, jax.lax.scan)
+        return _base.JaxRunner(
+            problem, model._replace(apply=lambda p, xs: 1.01 * model.apply(p, xs))
+        )
+
+    wrong = _base.Contender("wrong", lambda case: None, setup)
+    race = Race(TINY, [wrong, contenders.find("lax_scan")])
+    race.round()
+    entry, right = race.entries
+    assert not entry.runs and right.runs
+    assert entry.runner is None and not entry.seconds
+    row = suite.Row("grid", TINY, ("wrong", "lax_scan"))
+    record = measure.record(row, race, {}, LIMITS)
+    assert set(record["contenders"]["wrong"]) == {"computes", "gate"}
+    assert measure.ratio(record, "train", "wrong", "lax_scan") is None
+    assert "not timed: gate FAILED" in compare.table(race, "train", 1.0)
+
+
+LIMITS = {"gemm_float32": 100.0, "gemm_bfloat16": 200.0, "memory": 10.0}
+
+
+def test_case_counts_the_flops_of_its_gemms():
+    case = cases.Case("lstm", T=5, B=3, D=7, H=2)
+    assert case.flops("forward") == 2 * 5 * 3 * (7 + 2) * 8
+    assert case.flops("train") == 2 * case.flops("forward") + 2 * 5 * 3 * 2 * 8
+
+
+@pytest.mark.parametrize("section", suite.SECTIONS)
+def test_suite_sections_name_known_contenders_and_have_a_yardstick(section):
+    rows = suite.rows(section)
+    assert len({row.name for row in rows}) == len(rows)
+    assert section in report.AGAINST
+    for row in rows:
+        names = {
+            name.split("@")[0].removeprefix("accelerate:") for name in row.contenders
+        }
+        assert {n for n in names if not n.startswith("scanrnn:")} <= set(COMPUTES)
+        assert any(name in row.contenders for name in report.AGAINST[section])
+
+
+def test_suite_covers_every_cell_and_contender():
+    rows = suite.rows(*suite.SECTIONS)
+    assert {row.case.cell for row in rows} == set(steps.CELLS)
+    assert set(COMPUTES) <= {name for row in rows for name in row.contenders}
+
+
+def test_suite_quick_is_four_shapes_against_lax_scan():
+    rows = suite.rows("quick")
+    assert len({row.case for row in rows}) == 4
+    assert {row.contenders for row in rows} == {("scanrnn", "lax_scan")}
+
+
+def test_ladder_rungs_pass_the_gate():
+    case = cases.Case("elman", T=4, B=2, D=3, H=2)
+    race = Race(case, [contenders.find(name) for name in suite.LADDER.values()])
+    verdicts = {entry.contender.name: entry.verdict for entry in race.entries}
+    assert all(verdict.passed for verdict in verdicts.values()), verdicts
+
+
+def test_compare_prints_a_gated_table(capsys, monkeypatch):
+    monkeypatch.setattr(machine, "gemm_peak", lambda dtype: 100.0)
+    monkeypatch.setattr(machine, "prepare", lambda: None)
+    compare.main("--T 3 --B 2 --H 4 --rounds 1 --contenders scanrnn,lax_scan".split())
+    printed = capsys.readouterr().out
+    assert "lstm-T3-B2-D4-H4-float32" in printed
+    for name in ("scanrnn", "lax_scan"):
+        lines = [line for line in printed.splitlines() if line.startswith(name)]
+        assert len(lines) == 2 and all("ok," in line for line in lines)
+
+
+def test_measure_records_what_the_report_reads():
+    row = suite.Row("quick", TINY, ("scanrnn", "lax_scan"))
+    race, absent = measure.enter(row, cases.MODES)
+    race.round()
+    record = measure.record(row, race, absent, LIMITS)
+    record = json.loads(json.dumps(record))
+    assert record["case"] == dataclasses.asdict(TINY)
+    for name in row.contenders:
+        times = record["contenders"][name]["train"]
+        assert times["median"] > 0 and times["temp_bytes"] >= 0
+        assert times["compile_seconds"] > 0
+    assert measure.ratio(record, "train", "lax_scan", "lax_scan") == 1.0
+
+
+def test_machine_names_neither_host_nor_path():
+    described = json.dumps(machine.describe())
+    assert "/" not in described.replace("N/A", "")
+    assert not set(machine.kind()) - set("abcdefghijklmnopqrstuvwxyz0123456789-")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_machine_limits_are_positive(dtype):
+    assert machine.gemm_peak(dtype, n=32) > 0
+    assert machine.bandwidth(mebibytes=1) > 0
+
+
+def test_report_regenerates_from_the_file_alone(tmp_path):
+    source = tmp_path / "some-machine.json"
+    source.write_bytes(FIXTURE.read_bytes())
+    written = report.write(source)
+    text = written.read_text()
+    assert written == tmp_path / "some-machine.md"
+    assert (tmp_path / "some-machine.png").stat().st_size > 1000
+    results, records = report.load(FIXTURE)
+    assert results["machine_info"]["cpu"] in text
+    assert results["commit_info"]["id"][:12] in text
+    for package, version in results["machine_info"]["versions"].items():
+        assert f"{package} {version}" in text
+    for aim in aims.AIMS:
+        assert aim.text in text
+    for record in records:
+        assert f"## {record['section'].capitalize()}" in text
+        for entry in record["contenders"].values():
+            assert entry.get("absent", "") in text
+
+
+def test_report_fixture_has_a_row_of_every_section():
+    _, records = report.load(FIXTURE)
+    assert {record["section"] for record in records} == set(suite.SECTIONS)
+
+
+def test_aims_are_measured_and_judged():
+    _, records = report.load(FIXTURE)
+    for aim in aims.AIMS:
+        number = aim.number(records)
+        assert number is not None, aim.text
+        beyond = aim.bound / number
+        assert aim.met(records) is bool(beyond >= 1 if aim.at_most else beyond <= 1)
+        assert aim.number([]) is None and aim.met([]) is None
+
+
+def test_aims_leave_out_whoever_failed_the_gate():
+    _, records = report.load(FIXTURE)
+    record = json.loads(json.dumps(next(r for r in records if r["section"] == "grid")))
+    before = aims.ratios([record], "grid", "train", "scanrnn", "torch")
+    ours = record["contenders"]["scanrnn"]
+    record["contenders"]["scanrnn"] = {key: ours[key] for key in ("computes", "gate")}
+    record["contenders"]["scanrnn"]["gate"]["passed"] = False
+    assert len(before) == 1
+    assert aims.ratios([record], "grid", "train", "scanrnn", "torch") == []
+    assert "| wrong |" in report._table([record], "train")
+
+
+def test_geometric_mean_of_known_numbers():
+    assert aims.geometric_mean([]) is None
+    np.testing.assert_allclose(aims.geometric_mean([0.5, 2.0, 8.0]), 2.0)
