@@ -1,0 +1,152 @@
+"""Cells and layers on a mesh of two devices; `test_nnx_mesh` runs this file."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from scanrnn.nnx import GRU, LSTM, RNN, Elman
+from tests.cell_table import CELLS, draw
+
+T, D, H = 3, 3, 4
+LAYERS = {
+    "elman": functools.partial(Elman, D, H, time_major=True, reverse=True),
+    "gru": functools.partial(GRU, D, H, integration="multiplicative", norm="ba2016"),
+    "lstm": functools.partial(LSTM, D, H, num_layers=2, residual=True),
+}
+every_layer = pytest.mark.parametrize("name", LAYERS)
+every_mesh = pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])
+close = functools.partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-11)
+
+
+@pytest.fixture
+def mesh(kind):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
+    with jax.set_mesh(mesh):
+        yield mesh
+
+
+def make(name):
+    return LAYERS[name](param_dtype=jnp.float64, return_carry=True, rngs=nnx.Rngs(0))
+
+
+def loss(rnn, xs):
+    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(rnn(xs)))
+
+
+def batch(time_major=False):
+    shape = (T, 4, D) if time_major else (4, T, D)
+    return jnp.asarray(np.random.default_rng(0).normal(size=shape))
+
+
+@functools.cache
+def on_one_device(name):
+    """The loss of a layer and its gradient, without a mesh."""
+    rnn = make(name)
+    return jax.jit(jax.value_and_grad(loss))(rnn, batch(rnn.time_major))
+
+
+def spec(time_major=False):
+    return P(None, "data") if time_major else P("data")
+
+
+def trimmed(spec):
+    """A spec without the Nones at its end."""
+    axes = list(spec)
+    while axes and axes[-1] is None:
+        axes.pop()
+    return P(*axes)
+
+
+def test_there_are_two_devices():
+    assert jax.device_count() == 2
+
+
+@every_mesh
+@pytest.mark.parametrize("name", ["elman", "lstm-norm-mi", "gru", "residual-gru"])
+def test_initial_carry_is_sharded_as_the_input(name, kind, mesh):
+    row = CELLS[name]
+    params, xs, _ = draw(row)
+    x = jax.device_put(jnp.asarray(xs[0]), P("data"))
+    carry = jax.jit(row.cell.initial_carry)(params, x)
+    if kind is AxisType.Explicit:
+        assert {trimmed(leaf.sharding.spec) for leaf in carry} == {P("data")}
+    assert {leaf.shape for leaf in carry} == {(2, 4)}
+
+
+@every_mesh
+@every_layer
+def test_sharded_batch_gives_the_same_loss_and_gradient(name, kind):
+    want = on_one_device(name)
+    with jax.set_mesh(jax.make_mesh((2,), ("data",), axis_types=(kind,))):
+        rnn = make(name)
+        xs = jax.device_put(batch(rnn.time_major), spec(rnn.time_major))
+        got = jax.jit(jax.value_and_grad(loss))(rnn, xs)
+    jax.tree.map(close, jax.tree.leaves(got), jax.tree.leaves(want))
+
+
+@every_mesh
+@every_layer
+def test_sharded_batch_gives_sharded_outputs_and_carry(name, kind, mesh):
+    rnn = make(name)
+    xs = jax.device_put(batch(rnn.time_major), spec(rnn.time_major))
+    carry, outputs = jax.jit(lambda rnn, xs: rnn(xs))(rnn, xs)
+    assert trimmed(outputs.sharding.spec) == spec(rnn.time_major)
+    for leaf in jax.tree.leaves(carry):
+        assert trimmed(leaf.sharding.spec) == P("data")
+    again, _ = jax.jit(lambda rnn, xs, c: rnn(xs, initial_carry=c))(rnn, xs, carry)
+    jax.tree.map(lambda a, b: close(a.shape, b.shape), again, carry)
+
+
+@every_mesh
+def test_layer_and_carry_can_be_donated(kind, mesh):
+    rnn = make("gru")
+    xs = jax.device_put(batch(), P("data"))
+    carry, want = rnn(xs)
+    run = jax.jit(
+        lambda rnn, xs, carry: (rnn, *rnn(xs, initial_carry=carry)),
+        donate_argnums=(0, 2),
+    )
+    zeros = jax.tree.map(jnp.zeros_like, carry)
+    kernel = rnn.layers[0]["kernel"][...]
+    rnn, again, outputs = run(rnn, xs, zeros)
+    assert kernel.is_deleted()
+    assert zeros.h.is_deleted()
+    close(outputs, want)
+    jax.tree.map(close, again, carry)
+
+
+@every_mesh
+def test_shard_map_splits_the_batch(kind):
+    want = on_one_device("gru")
+    with jax.set_mesh(jax.make_mesh((2,), ("data",), axis_types=(kind,))):
+
+        @functools.partial(jax.shard_map, in_specs=(P(), P("data")), out_specs=P())
+        def split_loss(rnn, xs):
+            return jax.lax.psum(loss(rnn, xs), "data")
+
+        xs = jax.device_put(batch(), P("data"))
+        got = jax.jit(jax.value_and_grad(split_loss))(make("gru"), xs)
+    jax.tree.map(close, jax.tree.leaves(got), jax.tree.leaves(want))
+
+
+@every_mesh
+def test_flax_cell_in_our_layer_takes_a_sharded_batch(kind, mesh):
+    cell = nnx.OptimizedLSTMCell(D, H, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    xs = batch()
+    want = RNN(cell)(xs)
+    got = jax.jit(lambda cell, xs: RNN(cell)(xs))(cell, jax.device_put(xs, P("data")))
+    close(got, want)
+
+
+@every_mesh
+def test_replicated_weights_may_live_on_the_mesh(kind, mesh):
+    rnn, xs = make("lstm"), batch()
+    want = jax.jit(loss)(rnn, xs)
+    rnn = jax.device_put(rnn, NamedSharding(mesh, P()))
+    close(jax.jit(loss)(rnn, jax.device_put(xs, P("data"))), want)

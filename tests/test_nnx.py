@@ -1,0 +1,220 @@
+"""The layers against Flax's own `nnx.RNN`, in float64, with the same weights."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import scanrnn
+from scanrnn import cells
+from scanrnn.nnx import GRU, LSTM, RNN, Elman
+from tests import oracles
+
+T, D, H = 5, 3, 4
+FLAX = {  # our layer: Flax's cell, the dense of it with the bias, its carry from ours
+    Elman: (nnx.SimpleCell, "dense_i", lambda carry: carry.h),
+    LSTM: (nnx.OptimizedLSTMCell, "dense_h", lambda carry: (carry.c, carry.h)),
+    GRU: (nnx.GRUCell, "dense_i", lambda carry: carry.h),
+}
+IN_FLOAT64 = {"dtype": jnp.float64, "param_dtype": jnp.float64}
+every_layer = pytest.mark.parametrize("layer", FLAX, ids=lambda layer: layer.__name__)
+float64 = functools.partial(jnp.asarray, dtype=jnp.float64)
+close = functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def make(layer, *sizes, **options):
+    """A layer in float64, with no bias or gain at its starting value."""
+    options = {"param_dtype": jnp.float64, "rngs": nnx.Rngs(0), **options}
+    rnn = layer(*(sizes or (D, H)), **options)
+    for index, params in enumerate(rnn.layers):
+        for offset, (name, param) in enumerate(params.items()):
+            if name == "recurrent_bias":
+                continue  # Flax's GRU has none
+            if param.ndim == 1:
+                value = normal(*param.shape, seed=10 * index + offset)
+                param[...] = value.astype(param.dtype)
+    return rnn
+
+
+def flax_twin(rnn, **options):
+    """Flax's RNN with the weights of the first layer of `rnn`."""
+    kind, bias_at, _ = FLAX[type(rnn)]
+    sizes = rnn.in_features, rnn.hidden_features
+    cell = kind(*sizes, **IN_FLOAT64, rngs=nnx.Rngs(0))
+    params = rnn.layers[0]
+    cell.dense_i.kernel[...] = params["kernel"][...]
+    cell.dense_h.kernel[...] = params["recurrent_kernel"][...]
+    getattr(cell, bias_at).bias[...] = params["bias"][...]
+    return nnx.RNN(cell, **options)
+
+
+def first_carry(rnn, batch, seed=1):
+    """A carry for one layer that is not zero."""
+    fields = rnn.cell.carry_type._fields
+    values = [normal(*batch, H, seed=seed + k) for k, _ in enumerate(fields)]
+    return rnn.cell.carry_type(*map(float64, values))
+
+
+def test_every_public_layer_has_a_row():
+    layers = {
+        value
+        for name, value in vars(scanrnn.nnx).items()
+        if isinstance(value, type) and not name.startswith("_")
+    }
+    assert layers == {*FLAX, RNN}
+
+
+CALLS = [
+    dict(zip(("time_major", "reverse", "keep_order"), flags, strict=True))
+    for flags in itertools.product([False, True], repeat=3)
+]
+named = functools.partial(
+    pytest.mark.parametrize,
+    ids=lambda call: "-".join(k for k, v in call.items() if v) or "plain",
+)
+
+
+def check_twins(rnn, call, batch):
+    """Same outputs and same carry, from zeros and from a given carry."""
+    twin, carry_of = flax_twin(rnn), FLAX[type(rnn)][2]
+    shape = (T, *batch, D) if call.get("time_major") else (*batch, T, D)
+    inputs, carry = float64(normal(*shape)), first_carry(rnn, batch)
+    close(rnn(inputs, **call), twin(inputs, **call))
+    got = rnn(inputs, initial_carry=carry, return_carry=True, **call)
+    want = twin(inputs, initial_carry=carry_of(carry), return_carry=True, **call)
+    jax.tree.map(close, (carry_of(got[0]), got[1]), want)
+
+
+@named("call", CALLS)
+def test_call_arguments_mean_what_flax_means(call):
+    check_twins(make(LSTM), call, (2,))
+
+
+@every_layer
+@named("call", [{}, {"reverse": True, "time_major": True}])
+def test_layer_equals_flax(layer, call):
+    check_twins(make(layer), call, (2,))
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)], ids=["none", "two"])
+@named("call", [{}, {"time_major": True, "reverse": True, "keep_order": True}])
+def test_any_number_of_batch_axes_equals_flax(call, batch):
+    check_twins(make(GRU), call, batch)
+
+
+@named("call", [{**call, "return_carry": True} for call in CALLS])
+def test_constructor_sets_what_a_call_leaves_out(call):
+    inputs = float64(normal(2, T, D) if not call["time_major"] else normal(T, 2, D))
+    asked = make(Elman)(inputs, **call)
+    jax.tree.map(close, make(Elman, **call)(inputs), asked)
+    opposite = make(Elman, **{name: not value for name, value in call.items()})
+    jax.tree.map(close, opposite(inputs, **call), asked)
+
+
+@pytest.mark.parametrize("kind", [nnx.LSTMCell, *(row[0] for row in FLAX.values())])
+@named("call", [{}, {"time_major": True, "reverse": True, "return_carry": True}])
+def test_flax_cell_in_our_layer_equals_flax(kind, call):
+    cell = kind(D, H, **IN_FLOAT64, rngs=nnx.Rngs(0))
+    inputs = float64(normal(T, 2, D) if call else normal(2, T, D))
+    jax.tree.map(close, RNN(cell)(inputs, **call), nnx.RNN(cell)(inputs, **call))
+
+
+@named("call", [{}, {"reverse": True}, {"reverse": True, "keep_order": True}])
+def test_layers_lie_above_each_other(call):
+    rnn = make(LSTM, num_layers=3, norm="ba2016", residual=True, return_carry=True)
+    inputs = float64(normal(2, T, D))
+    xs = np.swapaxes(inputs, 0, 1)
+    xs = xs[::-1] if call.get("reverse") else xs
+    carries = tuple(first_carry(rnn, (2,), seed=k) for k in range(3))
+    lasts = []
+    for index, carry in enumerate(carries):
+        params = {k: np.asarray(v[...]) for k, v in rnn.layers[index].items()}
+        step = oracles.residual(oracles.lstm) if index else oracles.lstm
+        last, xs = oracles.run(step, params, xs, tuple(map(np.asarray, carry)))
+        lasts.append(last)
+    xs = xs[::-1] if call.get("keep_order") else xs
+    got, outputs = rnn(inputs, initial_carry=carries, **call)
+    close(outputs, np.swapaxes(xs, 0, 1))
+    for ours, theirs in zip(got, lasts, strict=True):
+        jax.tree.map(close, tuple(ours), theirs)
+
+
+def test_first_layer_is_residual_where_the_sizes_allow_it():
+    inputs = float64(normal(2, T, H))
+    plain, added = (make(GRU, H, H, residual=residual) for residual in (False, True))
+    close(added(inputs), inputs + plain(inputs))
+
+
+def test_a_sequence_in_pieces_equals_the_whole():
+    rnn = make(LSTM, num_layers=2, integration="multiplicative", return_carry=True)
+    inputs = float64(normal(2, T, D))
+    carry, first = rnn(inputs[:, :2])
+    carry, second = rnn(inputs[:, 2:], initial_carry=carry)
+    whole_carry, whole = rnn(inputs)
+    close(jnp.concatenate([first, second], axis=1), whole)
+    jax.tree.map(close, carry, whole_carry)
+
+
+def test_no_steps_give_no_outputs_and_the_first_carry():
+    rnn = make(LSTM, num_layers=2, return_carry=True)
+    carry, outputs = rnn(jnp.zeros([2, 0, D]))
+    assert outputs.shape == (2, 0, H)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(carry))
+
+
+def test_outputs_are_in_the_compute_dtype_and_carry_in_its_own():
+    inputs = jnp.ones([2, T, D], jnp.float32)
+
+    def dtypes(**options):
+        options = {"param_dtype": jnp.float32, "return_carry": True, **options}
+        carry, outputs = make(LSTM, num_layers=2, **options)(inputs)
+        (carry_dtype,) = {leaf.dtype.name for leaf in jax.tree.leaves(carry)}
+        return outputs.dtype.name, carry_dtype
+
+    half = jnp.bfloat16
+    assert dtypes() == ("float32", "float32")
+    assert dtypes(dtype=half) == ("bfloat16", "float32")
+    assert dtypes(param_dtype=half) == ("float32", "float32")
+    assert dtypes(param_dtype=jnp.float64) == ("float64", "float64")
+    assert dtypes(carry_dtype=half) == ("bfloat16", "bfloat16")
+    assert dtypes(dtype=half, carry_dtype=jnp.float64) == ("bfloat16", "float64")
+
+
+def test_weights_are_named_as_the_cell_names_them():
+    rnn = LSTM(D, H, num_layers=2, norm="ba2016", rngs=nnx.Rngs(0))
+    paths = {path for path, _ in nnx.to_flat_state(nnx.state(rnn))}
+    names = cells.lstm(norm="ba2016").init(jax.random.key(0), D, H).keys()
+    assert paths == {("layers", index, name) for index in (0, 1) for name in names}
+    assert rnn.layers[0]["kernel"].shape == (D, 4 * H)
+    assert rnn.layers[1]["kernel"].shape == (H, 4 * H)
+
+
+def test_weights_follow_the_rngs():
+    first, same, other = (Elman(D, H, rngs=nnx.Rngs(seed)) for seed in (0, 0, 1))
+    kernels = [rnn.layers[0]["kernel"][...] for rnn in (first, same, other)]
+    assert (kernels[0] == kernels[1]).all()
+    assert not (kernels[0] == kernels[2]).any()
+    two = Elman(H, H, num_layers=2, rngs=nnx.Rngs(0)).layers
+    assert not (two[0]["kernel"][...] == two[1]["kernel"][...]).any()
+
+
+@pytest.mark.parametrize("implementation", [None, "scan"])
+def test_implementation_and_unroll_reach_the_scan(implementation, monkeypatch):
+    calls = []
+
+    def scan(f, init, xs, **options):
+        calls.append(options)
+        return jax.lax.scan(f, init, xs)
+
+    monkeypatch.setattr("scanrnn.nnx._rnn.scan", scan)
+    make(GRU, unroll=2, implementation=implementation)(jnp.ones([2, T, D]))
+    wanted = {"reverse": False, "unroll": 2, "implementation": implementation}
+    assert calls == [wanted]

@@ -1,0 +1,129 @@
+"""Bad input to the layers: the message names what came and what was wanted."""
+
+import re
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from scanrnn import cells
+from scanrnn.nnx import GRU, LSTM, RNN, Elman
+
+T, D, H = 4, 3, 5
+every_layer = pytest.mark.parametrize("layer", [Elman, LSTM, GRU])
+
+
+def raises(kind, *words):
+    return pytest.raises(kind, match="(?s)" + ".*".join(map(re.escape, words)))
+
+
+@every_layer
+@pytest.mark.parametrize(
+    "options, kind, words",
+    [
+        ({"num_layers": 0}, ValueError, ["num_layers", "at least 1", "0"]),
+        ({"num_layers": 1.5}, TypeError, ["num_layers", "int", "1.5"]),
+        ({"in_features": 0}, ValueError, ["in_features", "at least 1", "0"]),
+        ({"hidden_features": None}, TypeError, ["hidden_features", "int", "None"]),
+        ({"rngs": None}, TypeError, ["rngs", "None", "nnx.Rngs(0)"]),
+        ({"rngs": 0}, TypeError, ["rngs", "got 0", "nnx.Rngs(0)"]),
+        ({"norm": "batch"}, ValueError, ["norm='batch'", "None, 'ba2016'"]),
+        ({"integration": "mi"}, ValueError, ["integration='mi'", "'multiplicative'"]),
+        ({"dtype": int}, TypeError, ["dtype", "int", "floating"]),
+        ({"param_dtype": int}, TypeError, ["param_dtype", "floating", "int"]),
+        ({"carry_dtype": "int8"}, TypeError, ["carry_dtype", "floating", "int8"]),
+        ({"implementation": "fast"}, ValueError, ["implementation", "'fast'"]),
+        ({"hidden": 3}, TypeError, ["hidden"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_constructor_refuses(layer, options, kind, words):
+    sizes = {"in_features": D, "hidden_features": H, "rngs": nnx.Rngs(0)}
+    with raises(kind, *words):
+        layer(**{**sizes, **options})(jnp.ones([T, D]))
+
+
+@every_layer
+@pytest.mark.parametrize(
+    "shape, words",
+    [
+        ((D,), ["inputs", "(3,)", "[T, D]"]),
+        ((), ["inputs", "()", "[T, D]"]),
+        ((2, T, D + 1), ["inputs", "4 features", "(2, 4, 4)", "in_features=3"]),
+    ],
+)
+def test_call_refuses_inputs_of_the_wrong_shape(layer, shape, words):
+    with raises(ValueError, *words):
+        layer(D, H, rngs=nnx.Rngs(0))(jnp.ones(shape))
+
+
+def zeros(*shape):
+    return jnp.zeros(shape, jnp.float32)
+
+
+@pytest.mark.parametrize(
+    "carry, kind, words",
+    [
+        ((zeros(2, H), zeros(2, H)), TypeError, ["initial_carry", "LSTMCarry"]),
+        (zeros(2, H), TypeError, ["initial_carry", "LSTMCarry"]),
+        (cells.GRUCarry(zeros(2, H)), TypeError, ["GRUCarry", "want", "LSTMCarry"]),
+        (
+            cells.LSTMCarry(zeros(2, H), zeros(3, H)),
+            ValueError,
+            ["initial_carry", ".c", "(3, 5)", "want (2, 5)"],
+        ),
+        (
+            cells.LSTMCarry(zeros(2, H).astype(jnp.bfloat16), zeros(2, H)),
+            TypeError,
+            ["initial_carry", ".h", "bfloat16", "float32", "carry_dtype"],
+        ),
+    ],
+    ids=["tuple", "array", "type", "shape", "dtype"],
+)
+def test_call_refuses_an_initial_carry(carry, kind, words):
+    rnn = LSTM(D, H, param_dtype=jnp.float32, rngs=nnx.Rngs(0))
+    with raises(kind, *words):
+        rnn(jnp.ones([2, T, D]), initial_carry=carry)
+
+
+def test_call_refuses_the_carry_of_one_layer_for_two():
+    rnn = LSTM(D, H, num_layers=2, rngs=nnx.Rngs(0))
+    with raises(TypeError, "initial_carry", "LSTMCarry"):
+        rnn(jnp.ones([2, T, D]), initial_carry=cells.LSTMCarry(*[zeros(2, H)] * 2))
+
+
+def test_layer_refuses_what_is_no_cell():
+    with raises(TypeError, "cell", "scanrnn.cells.lstm()", "RNNCellBase", "'lstm'"):
+        RNN("lstm", D, H, rngs=nnx.Rngs(0))
+    with raises(TypeError, "in_features must be an int, got None"):
+        RNN(cells.lstm(), rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"in_features": D, "hidden_features": H},
+        {"num_layers": 2},
+        {"residual": True},
+        {"param_dtype": jnp.bfloat16},
+        {"carry_dtype": jnp.float32},
+        {"kernel_init": nnx.initializers.ones},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_layer_refuses_what_a_flax_cell_has_in_it(options):
+    cell = nnx.GRUCell(D, H, rngs=nnx.Rngs(0))
+    with raises(ValueError, *options, "GRUCell"):
+        RNN(cell, **options)
+
+
+class Noisy(nnx.RNNCellBase):
+    """A cell that keeps a PRNG stream."""
+
+    def __init__(self, rngs):
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+
+def test_layer_refuses_a_flax_cell_with_a_prng_stream():
+    with raises(ValueError, "Noisy", "rngs", "flax.nnx.RNN"):
+        RNN(Noisy(nnx.Rngs(0)))
