@@ -23,8 +23,9 @@ def test_command_line_trains_then_samples(tmp_path, capsys):
 
 
 def test_command_line_prints_a_plan(capsys):
-    assert main(["plan", "--features", "8", "--layers", "2"]) == 0
-    assert capsys.readouterr().out.startswith("layers 1, 2\n")
+    assert main(["plan", "--features", "8", "--dtype", "float32"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("layers 1, 2\n") and "GEMM" in output
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ class Config:
 
     Example:
         >>> from scanrnn.training import Config
-        >>> Config(batch=8).batch
-        8
+        >>> Config(batch=4).batch
+        4
         >>> Config(window=0)
         Traceback (most recent call last):
             ...
@@ -56,14 +56,14 @@ class Config:
     text: str = _option("", "text file to train on (default: Python's documentation)")
     features: int = _option(256, "width of the embedding and of every layer", least=1)
     layers: int = _option(2, "number of stacked layers", least=1)
-    batch: int = _option(32, "parallel streams of text", least=1)
+    batch: int = _option(8, "parallel streams of text", least=1)
     window: int = _option(64, "characters per step and stream", least=1)
-    steps: int = _option(800, "training steps", least=1)
-    learning_rate: float = _option(4e-3, "peak learning rate", least=0.0)
+    steps: int = _option(3000, "training steps", least=1)
+    learning_rate: float = _option(3e-3, "peak learning rate", least=0.0)
     clip: float = _option(1.0, "largest global norm of a gradient", least=0.0)
     held_out: float = _option(0.1, "share of the text, at its end, for evaluation")
     dtype: str = _option("bfloat16", f"type of matrix operands: {' or '.join(DTYPES)}")
-    evaluate_every: int = _option(80, "steps between evaluations", least=1)
+    evaluate_every: int = _option(300, "steps between evaluations", least=1)
     sample: int = _option(800, "characters to generate at the end", least=0)
     temperature: float = _option(0.7, "temperature of sampling", least=1e-3)
     seed: int = _option(0, "seed of parameters and sampling", least=0)

@@ -117,7 +117,8 @@ def layer_plans(model: CharLM, batch: int, window: int) -> str:
 
     Example:
         >>> from scanrnn.training import Config, layer_plans, make_model
-        >>> model = make_model(Config(features=8), symbols=30)
+        >>> config = Config(features=8, dtype="float32")
+        >>> model = make_model(config, symbols=30)
         >>> print(layer_plans(model, batch=2, window=5).splitlines()[0])
         layers 1, 2
     """
