@@ -3,6 +3,9 @@
 from scanrnn import cells as cells
 from scanrnn import nnx as nnx
 from scanrnn._allocator import tune_allocator as tune_allocator
+from scanrnn._scan import plan as plan
 from scanrnn._scan import scan as scan
+from scanrnn.planner import Options as Options
+from scanrnn.planner import Plan as Plan
 
 __version__ = "0.1.0.dev0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 import jax
 from jax import lax
 
-from scanrnn.executors import EXECUTORS
-from scanrnn.planner import Options, Plan, make_plan, trace
+from scanrnn.executors import EXECUTORS, PROGRAMS
+from scanrnn.planner import Options, Plan, Traced, make_plan, trace
 
-_plans: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+# One plan per traced step and options: JAX gives the same jaxpr object for the
+# same function and shapes, and it lives as long as the function does.
+_plans: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
 
 def scan(
-    f: Callable,
+    f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
     xs: Any = None,
     length: int | None = None,
@@ -26,63 +29,160 @@ def scan(
     *,
     plan: Plan | Options | None = None,
     implementation: str | None = None,
-):
-    r"""`jax.lax.scan`, planned: what can leave the loop leaves it."""
-    _check(plan, implementation)
+) -> tuple[Any, Any]:
+    r"""`jax.lax.scan`, planned: work that need not be in the loop leaves it.
+
+    .. math:: c_{t+1}, y_t = f(c_t, x_t), \qquad t = 0, \dots, T - 1
+
+    The signature and the meaning are those of `jax.lax.scan`, for every step
+    function and under every transformation. What differs is where the work is
+    done: contractions that need no carry run once before the loop, readouts once
+    after it, and all weight gradients once after the reverse loop.
+
+    Args:
+      f: one time step, `f(carry, x) -> (carry, y)`; it may close over arrays.
+      init: the initial carry, a pytree of arrays.
+      xs: inputs, a pytree of arrays `[T, ...]`, or None.
+      length: T; needed only if `xs` is None.
+      reverse: run from the last step to the first.
+      unroll: steps per trip of the loop, or True for no loop.
+      plan: `Options` for the planner, or a `Plan` of this step to use again.
+      implementation: None for the best, "planned" for that or an error that
+        says why not, "scan" for `jax.lax.scan` itself.
+
+    Returns:
+      `(carry, ys)`: the final carry, and the outputs stacked to `[T, ...]`.
+
+    Raises:
+      TypeError: if `f` changes its carry's structure, shape or dtype, or an
+        argument has the wrong type.
+      ValueError: if leading sizes disagree, an option is unknown, `plan` was made
+        for other shapes, or `implementation` cannot run this step.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, scanrnn
+      >>> W, U = jnp.ones((3, 4)), 0.1 * jnp.eye(4)
+      >>> def step(h, x):
+      ...     h = jnp.tanh(x @ W + h @ U)
+      ...     return h, h
+      >>> h, ys = scanrnn.scan(step, jnp.zeros((2, 4)), jnp.ones((5, 2, 3)))
+      >>> h.shape, ys.shape
+      ((2, 4), (5, 2, 4))
+
+    Reference:
+      Appleyard, Kocisky, Blunsom, "Optimizing Performance of Recurrent Neural
+      Networks on GPUs", https://arxiv.org/abs/1604.01946.
+    """
+    _check(plan, implementation, unroll)
     if implementation == "scan" or jax.config.jax_disable_jit:
-        return lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
+        return lax.scan(f, init, xs, length, reverse, unroll)
     traced = trace(f, init, xs, length)
-    options = plan.options if isinstance(plan, Plan) else plan or Options()
-    found = _planned(traced, options, reverse, unroll)
-    if isinstance(plan, Plan) and plan.signature() != found.signature():
-        raise ValueError("scan: plan does not fit")
+    found = _fitted(traced, plan, bool(reverse), unroll)
     if found.plain is not None:
         if implementation is not None:
-            reason = EXECUTORS[implementation].supports(found)
             raise ValueError(
-                f"scan: implementation={implementation!r} cannot run this step: {reason}"
+                f"scan: implementation={implementation!r} cannot run this step: "
+                f"{found.plain} (leave it None, or say 'scan')"
             )
-        return lax.scan(f, init, xs, length=length, reverse=reverse, unroll=unroll)
-    final, ys = _runner(found)(traced.weights, traced.init, traced.xs)
-    return (
-        jax.tree.unflatten(traced.carry_tree, final),
-        jax.tree.unflatten(traced.ys_tree, ys),
-    )
+        return lax.scan(f, init, xs, length, reverse, unroll)
+    carry, ys = _compiled(found)(traced.weights, traced.init, traced.xs)
+    return traced.carry_tree.unflatten(carry), traced.ys_tree.unflatten(ys)
 
 
-def plan(f, init, xs=None, length=None, reverse=False, unroll=1, *, residuals="minimal", **options) -> Plan:
-    """The plan."""
-    traced = trace(f, init, xs, length)
-    return _planned(traced, Options(residuals=residuals, **options), reverse, unroll)
+def plan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    **options: Any,
+) -> Plan:
+    """What `scan` will run for these arguments, and why. Nothing is run.
+
+    Args:
+      f: one time step, as for `scan`.
+      init: the initial carry; arrays or `jax.ShapeDtypeStruct`.
+      xs: inputs `[T, ...]`; arrays or `jax.ShapeDtypeStruct`.
+      length: T; needed only if `xs` is None.
+      reverse: as for `scan`.
+      unroll: as for `scan`.
+      **options: fields of `Options`, such as `residuals="recompute"`.
+
+    Returns:
+      A `Plan`: `print` it, look at `plan.gemms`, pass it to `scan`.
+
+    Raises:
+      TypeError: as `scan` does, or for an option that does not exist.
+      ValueError: as `scan` does.
+
+    Example:
+      >>> import jax.numpy as jnp, scanrnn
+      >>> W, U = jnp.ones((3, 4)), jnp.eye(4)
+      >>> def step(h, x):
+      ...     h = jnp.tanh(x @ W + h @ U)
+      ...     return h, h
+      >>> plan = scanrnn.plan(step, jnp.zeros((2, 4)), jnp.ones((5, 2, 3)))
+      >>> print(plan)  # doctest: +ELLIPSIS
+      Plan: 5 steps, 1 GEMM per step in the loop (of 2 in the step ...).
+      <BLANKLINE>
+      path            phase                M   N   K  count  where
+      --------------  -------------------  -  --  --  -----  ------
+      layer-to-layer  forward              4  10   3      1  before
+      recurrent       forward              4   2   4      5  loop
+      layer-to-layer  activation gradient  3  10   4      1  before
+      recurrent       activation gradient  4   2   4      5  loop
+      layer-to-layer  weight gradient      3   4  10      1  after
+      recurrent       weight gradient      4   4  10      1  after
+      ...
+
+    Reference:
+      NVIDIA, "Optimizing Recurrent Layers User's Guide", whose table this is.
+    """
+    try:
+        chosen = Options(**options)
+    except TypeError as error:
+        known = ", ".join(Options.__dataclass_fields__)
+        raise TypeError(f"plan: {error}; options are {known}") from None
+    return _fitted(trace(f, init, xs, length), chosen, bool(reverse), unroll)
 
 
-def _check(plan, implementation):
+def _check(plan, implementation, unroll) -> None:
     if implementation is not None and implementation not in EXECUTORS:
         raise ValueError(
             f"scan: implementation must be None or one of {', '.join(EXECUTORS)}; "
             f"got {implementation!r}"
         )
+    if plan is not None and not isinstance(plan, Plan | Options):
+        raise TypeError(
+            "scan: plan must be None, scanrnn.Options(...) or what scanrnn.plan "
+            f"returned; got {type(plan).__name__}"
+        )
+    if not isinstance(unroll, bool) and operator.index(unroll) < 0:
+        raise ValueError(f"scan: unroll must be a bool or at least 0; got {unroll}")
 
 
-def _planned(traced, options, reverse, unroll) -> Plan:
-    """The plan of a traced step, made once per step, shapes and options."""
+def _fitted(traced: Traced, plan, reverse, unroll) -> Plan:
+    """The plan of a traced step, made once; an old plan must fit it."""
+    options = plan.options if isinstance(plan, Plan) else plan or Options()
     plans = _plans.setdefault(traced.source, {})
-    key = (options, reverse, unroll, traced.length)
+    key = (options, traced.length, reverse, unroll)
     if key not in plans:
-        plans[key] = make_plan(traced, options, reverse, unroll)
+        plans[key] = make_plan(traced, options, PROGRAMS, reverse, unroll)
+    if isinstance(plan, Plan) and plan.signature() != plans[key].signature():
+        raise ValueError(
+            "scan: plan was made for other arguments: it is for (weights, carry, xs), "
+            f"steps, reverse, unroll = {plan.signature()}, this call has "
+            f"{plans[key].signature()}; make it again with scanrnn.plan"
+        )
     return plans[key]
 
 
-def _runner(plan):
-    """The compiled program of a plan; one per plan, so one compilation."""
-    return plan.__dict__.setdefault("_runner", jax.jit(functools.partial(_run, plan)))
+def _compiled(plan: Plan) -> Callable:
+    """The program of a plan, compiled once for all calls with that plan."""
+    if plan not in _programs:
+        _programs[plan] = jax.jit(functools.partial(PROGRAMS["planned"], plan))
+    return _programs[plan]
 
 
-def _run(plan, weights, init, xs):
-    weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
-    kept = [i for i in range(len(init)) if i not in plan.invariant]
-    after, ys = EXECUTORS["planned"].run(plan, weights, [init[i] for i in kept], xs)
-    final = list(init)
-    for i, c in zip(kept, after, strict=True):
-        final[i] = c
-    return final, ys
+_programs: weakref.WeakKeyDictionary[Plan, Callable] = weakref.WeakKeyDictionary()

@@ -117,13 +117,17 @@ class Residuals:
         graph, rules = loop.graph, loop.derivative
         stacked = {*graph.ys, *rules.saved}
         before = {
-            graph.carry[i]: i for i in rules.carry_saved if graph.carry[i] not in stacked
+            graph.carry[i]: i
+            for i in rules.carry_saved
+            if graph.carry[i] not in stacked
         }
         self._shifted = {
             v: i for v, i in before.items() if graph.carry_out[i] in stacked
         }
         self.saved = list(rules.saved) + [
-            graph.carry[i] for i in rules.carry_saved if graph.carry[i] not in self._shifted
+            graph.carry[i]
+            for i in rules.carry_saved
+            if graph.carry[i] not in self._shifted
         ]
         more = [v for v in dict.fromkeys(self.saved) if v not in graph.ys]
         ys = (*graph.ys, *more)
@@ -185,7 +189,8 @@ def _tangent_loop(loop, carry, constants, streams, d_weights, d_carry, d_xs):
         tangents = _named(moving, d_carry_t) | d_weights_ | d_xs_t
         found = rules.inside(constants_ | streams_t, tangents, entering_t)
         d_next = [
-            _or_zeros(found, after[v], t) for v, t in zip(moving, d_carry_t, strict=True)
+            _or_zeros(found, after[v], t)
+            for v, t in zip(moving, d_carry_t, strict=True)
         ]
         return d_next, [found[v] for v in ys_moving]
 

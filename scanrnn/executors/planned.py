@@ -22,9 +22,15 @@ def supports(plan: Plan) -> str | None:
 
 def run(plan: Plan, weights: list, init: list, xs: list):
     """Run a plan on flat values. Returns the final carry and the ys, flat."""
+    weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
+    moving = [i for i in range(len(init)) if i not in plan.invariant]
+    carry = [init[i] for i in moving]
     if plan.options.residuals == "chunked":
-        return _run_chunks(plan, weights, init, xs)
-    return _run(plan, weights, init, xs, plan.length)
+        carry, ys = _run_chunks(plan, weights, carry, xs)
+    else:
+        carry, ys = _run(plan, weights, carry, xs, plan.length)
+    final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
+    return list(final.values()), ys
 
 
 def _run(plan, weights, init, xs, length):

@@ -112,7 +112,9 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     return Stages(
         graph=graph,
         constants=loop.weights,
-        hoisted=tuple(v for e in graph.eqns for v in e.outvars if v in made_before & used),
+        hoisted=tuple(
+            v for e in graph.eqns for v in e.outvars if v in made_before & used
+        ),
         loop=loop,
     )
 

@@ -293,4 +293,6 @@ def _read_primals(draft, candidates) -> set[Var]:
     jaxpr = jax.make_jaxpr(program)(*args).jaxpr
     eqns = needed(jaxpr.eqns, jaxpr.outvars)
     read = {*variables(jaxpr.outvars), *(v for e in eqns for v in variables(e.invars))}
-    return {v for v, i in zip(known, jaxpr.invars[: len(known)], strict=True) if i in read}
+    return {
+        v for v, i in zip(known, jaxpr.invars[: len(known)], strict=True) if i in read
+    }

@@ -72,13 +72,9 @@ def is_movable(eqn: JaxprEqn) -> bool:
     if name == "custom_jvp_call":
         return True
     if name.startswith(_RANDOM):
-        avals = [v.aval for v in (*eqn.invars, *eqn.outvars)]
-        return all(
-            str(a.dtype) == "key<fry>"
-            for a in avals
-            if jnp.issubdtype(a.dtype, jnp.integer) is False
-            and str(a.dtype).startswith("key<")
-        ) and any(str(a.dtype) == "key<fry>" for a in avals)
+        dtypes = {str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars)}
+        keys = {d for d in dtypes if d.startswith("key<")}
+        return keys == {"key<fry>"}
     return not has_subjaxpr(eqn)
 
 
@@ -89,7 +85,12 @@ def is_deferrable(eqn: JaxprEqn) -> bool:
 
 def is_inexact(atom) -> bool:
     """Whether a variable is differentiable (floating or complex)."""
-    return jnp.issubdtype(atom.aval.dtype, jnp.inexact)
+    return is_inexact_dtype(atom.aval.dtype)
+
+
+def is_inexact_dtype(dtype) -> bool:
+    """Whether values of a dtype have tangents."""
+    return jnp.issubdtype(dtype, jnp.inexact)
 
 
 def size_of(aval, symbolic: int = 64) -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 from jax.extend.core import Var
 
-from scanrnn.planner import report, rewrite
+from scanrnn.planner import report, rewrite, tidy
 from scanrnn.planner.classify import Stages, classify
 from scanrnn.planner.gradient import POLICIES, Derivative, derive
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, struct
 from scanrnn.planner.trace import Traced, inline
 
 
@@ -76,6 +78,8 @@ class Plan:
       reverse: whether the loop runs from the last step to the first.
       unroll: steps per trip of the loop.
       plain: why the plan is `lax.scan` itself, or None.
+      programs: ways to run it, `(plan, weights, init, xs) -> (carry, ys)` on
+        flat values, by the name of their executor.
     """
 
     options: Options
@@ -87,6 +91,7 @@ class Plan:
     reverse: bool
     unroll: int | bool
     plain: str | None
+    programs: Mapping[str, Callable]
 
     @functools.cached_property
     def derivative(self) -> Derivative:
@@ -98,6 +103,30 @@ class Plan:
     def gemms(self) -> tuple[report.Gemm, ...]:
         """Every contraction, forward and backward, with its sizes and count."""
         return report.gemms(self)
+
+    @functools.cached_property
+    def residual_bytes(self) -> tuple[int | None, int | None]:
+        """Bytes kept for the reverse loop: by this plan, and by `lax.scan`.
+
+        Inputs and outputs are not counted: they are there anyway.
+        """
+        args = self._arguments()
+        names = ("planned" if self.plain is None else "scan", "scan")
+        return tuple(
+            report.residual_bytes(functools.partial(self._flat, n), args) for n in names
+        )
+
+    def _arguments(self) -> list[jax.ShapeDtypeStruct]:
+        graph = self.source
+        per_step = [struct(v) for v in graph.xs]
+        xs = [s.update(shape=(self.length, *s.shape)) for s in per_step]
+        return [*map(struct, (*graph.weights, *graph.carry)), *xs]
+
+    def _flat(self, name, *args):
+        graph = self.source
+        n, m = len(graph.weights), len(graph.weights) + len(graph.carry)
+        groups = args[:n], args[n:m], args[m:]
+        return self.programs[name](self, *map(list, groups))
 
     def signature(self) -> tuple:
         """What must agree for this plan to fit a step: sizes and dtypes."""
@@ -113,9 +142,13 @@ class Plan:
 
 
 def make_plan(
-    traced: Traced, options: Options, reverse: bool = False, unroll: int | bool = 1
+    traced: Traced,
+    options: Options,
+    programs: Mapping[str, Callable],
+    reverse: bool = False,
+    unroll: int | bool = 1,
 ) -> Plan:
-    """Plan a traced step."""
+    """Plan a traced step. `programs` are the ways to run it, by name."""
     graph = traced.graph
     base = functools.partial(
         Plan,
@@ -124,6 +157,7 @@ def make_plan(
         length=traced.length,
         reverse=reverse,
         unroll=unroll,
+        programs=programs,
     )
     plain = _left_alone(graph, traced.length)
     if plain is not None:
@@ -132,9 +166,7 @@ def make_plan(
     graph, consts = inline(graph)
     graph, more = _rewrite(graph, options)
     stages = classify(graph, options.hoist, options.sink)
-    plan = base(
-        stages=stages, consts=(*consts, *more), invariant=invariant, plain=None
-    )
+    plan = base(stages=stages, consts=(*consts, *more), invariant=invariant, plain=None)
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
     if not moved and not (options.defer and plan.derivative.cuts):
         plain = "nothing in the step can be moved, merged or deferred"
@@ -149,8 +181,6 @@ def _left_alone(graph, length) -> str | None:
     effects = {str(e) for eqn in graph.eqns for e in eqn.effects}
     if effects:
         return f"the step has side effects, whose order is kept ({', '.join(effects)})"
-    if not graph.carry:
-        return None
     return None
 
 
@@ -172,11 +202,21 @@ def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
     return graph, fixed
 
 
+_PASSES = (
+    rewrite.share,
+    rewrite.split,
+    rewrite.merge,
+    tidy.gather_slices,
+    tidy.cancel_splits,
+    tidy.regroup_sums,
+)
+
+
 def _rewrite(graph, options) -> tuple[Graph, list]:
     enabled = dict(split=options.split, merge=options.merge)
     consts: list = []
-    for name, rule in rewrite.PASSES.items():
-        if enabled.get(name, True):
+    for rule in _PASSES:
+        if enabled.get(rule.__name__, True):
             graph, new = rule(graph)
             consts += new
     return graph, consts

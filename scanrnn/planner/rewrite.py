@@ -7,14 +7,12 @@ traced again; what it makes unused is pruned.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
 
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import CARRY, Graph, eval_eqn, retrace, variables
+from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed, retrace
 
 
 def share(graph: Graph) -> tuple[Graph, list]:
@@ -79,11 +77,11 @@ def split(graph: Graph) -> tuple[Graph, list]:
 
 def _concatenated(eqn, side, producers, bits):
     """The operand's parts, grouped, if it joins kinds along a contracted axis."""
-    made = producers.get(_var(eqn.invars[side]))
+    made = producers.get(var(eqn.invars[side]))
     cast = None
     if made is not None and made.primitive.name == "convert_element_type":
         cast = made.outvars[0].aval.dtype
-        made = producers.get(_var(made.invars[0]))
+        made = producers.get(var(made.invars[0]))
     if made is None or made.primitive.name != "concatenate":
         return None
     axis = made.params["dimension"]
@@ -94,8 +92,7 @@ def _concatenated(eqn, side, producers, bits):
     if _is_sharded(eqn.invars[1 - side], other_axis):
         return None
     groups = [
-        list(g)
-        for _, g in itertools.groupby(made.invars, lambda a: _recurrent(a, bits))
+        list(g) for _, g in itertools.groupby(made.invars, lambda a: recurrent(a, bits))
     ]
     return (groups, axis, other_axis, cast) if len(groups) > 1 else None
 
@@ -121,11 +118,13 @@ def _split_dot(eqn, side, parts, env):
 def merge(graph: Graph) -> tuple[Graph, list]:
     """Dots that share their recurrent operand become one GEMM, then a split."""
     bits = graph.depends()
+    # A readout contraction can leave the loop; merged it would have to stay.
+    carrying = set(needed(graph.eqns, graph.carry_out))
     groups: dict = {}
     for eqn in graph.eqns:
         key = _merge_key(eqn, bits)
         if key is not None:
-            groups.setdefault(key, []).append(eqn)
+            groups.setdefault((key, eqn in carrying), []).append(eqn)
     group_of = {e: g for g in groups.values() if len(g) > 1 for e in g}
     done: dict[JaxprEqn, object] = {}
 
@@ -144,7 +143,7 @@ def _merge_key(eqn, bits):
     if eqn.primitive.name != "dot_general":
         return None
     (contract, batch) = eqn.params["dimension_numbers"]
-    kinds = [_recurrent(a, bits) for a in eqn.invars]
+    kinds = [recurrent(a, bits) for a in eqn.invars]
     if batch != ((), ()) or sorted(kinds) != [False, True]:
         return None
     side = kinds.index(False)
@@ -160,123 +159,26 @@ def _merge_key(eqn, bits):
 
 
 def _merged_dot(eqns, bits, env):
-    side = [_recurrent(a, bits) for a in eqns[0].invars].index(False)
+    side = [recurrent(a, bits) for a in eqns[0].invars].index(False)
     (contract, _) = eqns[0].params["dimension_numbers"]
     free = 1 - contract[side][0]
     weights = [env.read(e.invars[side]) for e in eqns]
     weight = lax.concatenate(weights, free)
-    recurrent = env.read(eqns[0].invars[1 - side])
-    operands = (weight, recurrent) if side == 0 else (recurrent, weight)
+    state = env.read(eqns[0].invars[1 - side])
+    operands = (weight, state) if side == 0 else (state, weight)
     (out,) = eval_eqn(eqns[0], operands)
     sizes = [w.shape[free] for w in weights]
     axis = 0 if side == 0 else out.ndim - 1
     return zip(eqns, lax.split(out, sizes, axis), strict=True)
 
 
-def gather_slices(graph: Graph) -> tuple[Graph, list]:
-    """Slices that together tile an array become one `split`.
-
-    The transpose of a split is one concatenate; of slices, a sum of pads.
-    """
-    tiles: dict[JaxprEqn, tuple[list[JaxprEqn], int]] = {}
-    for v, users in graph.consumers().items():
-        slices = [u for u in users if u is not None and u.primitive.name == "slice"]
-        axis = _tiled_axis(v, slices)
-        if axis is not None:
-            ordered = sorted(slices, key=lambda e: e.params["start_indices"][axis])
-            tiles |= dict.fromkeys(slices, (ordered, axis))
-    done: dict[JaxprEqn, object] = {}
-
-    def rule(eqn, env):
-        if eqn not in tiles:
-            return None
-        if eqn not in done:
-            ordered, axis = tiles[eqn]
-            sizes = [e.outvars[0].aval.shape[axis] for e in ordered]
-            parts = lax.split(env.read(eqn.invars[0]), sizes, axis)
-            done.update(zip(ordered, parts, strict=True))
-        return [done[eqn]]
-
-    return retrace(graph, rule)
-
-
-def _tiled_axis(v, slices):
-    """The one axis along which slices cover `v` without overlap, or None."""
-    if len(slices) < 2 or any(e.params["strides"] is not None for e in slices):
-        return None
-    shape = v.aval.shape
-    spans = [
-        tuple(zip(e.params["start_indices"], e.params["limit_indices"], strict=True))
-        for e in slices
-    ]
-    axes = {
-        i
-        for span in spans
-        for i, (lo, hi) in enumerate(span)
-        if (lo, hi) != (0, shape[i])
-    }
-    if len(axes) != 1 or len(set(spans)) != len(spans):
-        return None
-    (axis,) = axes
-    edges = sorted(span[axis] for span in spans)
-    ends = [0, *(hi for _, hi in edges)]
-    starts = [lo for lo, _ in edges]
-    return axis if starts == ends[:-1] and ends[-1] == shape[axis] else None
-
-
-def regroup_sums(graph: Graph) -> tuple[Graph, list]:
-    """`(x @ W + h @ U) + b` becomes `h @ U + (x @ W + b)`.
-
-    Terms that do not depend on the carry are added once, outside the loop.
-    """
-    bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
-
-    def leaves(eqn) -> Iterable:
-        for a in eqn.invars:
-            made = producers.get(_var(a))
-            inner = made is not None and made.primitive.name == "add"
-            if inner and len(consumers[a]) == 1 and bits[a] & CARRY:
-                yield from leaves(made)
-            else:
-                yield a
-
-    def is_root(eqn) -> bool:
-        users = consumers.get(eqn.outvars[0], [])
-        inner = len(users) == 1 and users[0] is not None
-        return not (inner and users[0].primitive.name == "add")
-
-    def rule(eqn, env):
-        if eqn.primitive.name != "add" or not is_root(eqn):
-            return None
-        terms = list(leaves(eqn))
-        shape = eqn.outvars[0].aval.shape
-        still = [
-            a
-            for a in terms
-            if not isinstance(a, Literal)
-            and not bits[a] & CARRY
-            and a.aval.shape == shape
-        ]
-        moving = [a for a in terms if a not in still]
-        if len(still) < 2 or not any(_recurrent(a, bits) for a in moving):
-            return None
-        return [lax.add(_total(moving, env), _total(still, env))]
-
-    return retrace(graph, rule)
-
-
-def _total(terms, env):
-    total = env.read(terms[0])
-    for a in terms[1:]:
-        total = jnp.add(total, env.read(a))
-    return total
-
-
-def _var(atom):
+def var(atom):
+    """The variable an atom is, or None for a constant."""
     return None if isinstance(atom, Literal) else atom
 
 
-def _recurrent(atom, bits) -> bool:
+def recurrent(atom, bits) -> bool:
+    """Whether an atom depends on the carry."""
     return not isinstance(atom, Literal) and bool(bits[atom] & CARRY)
 
 
@@ -285,14 +187,3 @@ def _is_sharded(atom, axis) -> bool:
     if sharding is None or sharding.mesh.empty:
         return False
     return sharding.spec[axis] is not None
-
-
-PASSES: dict[str, Callable] = {
-    "share": share,
-    "split": split,
-    "merge": merge,
-    "gather_slices": gather_slices,
-    "regroup_sums": regroup_sums,
-}
-
-__all__ = ["PASSES", "variables"]

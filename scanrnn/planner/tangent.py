@@ -130,6 +130,5 @@ def _push_general(eqn, tangents, primal):
 def _masked(eqn, outs):
     """None in place of the tangents of integer outputs."""
     return [
-        t if ops.is_inexact(v) else None
-        for v, t in zip(eqn.outvars, outs, strict=True)
+        t if ops.is_inexact(v) else None for v, t in zip(eqn.outvars, outs, strict=True)
     ]

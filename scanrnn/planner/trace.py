@@ -197,7 +197,9 @@ def _promote_weak(init_flat, out_avals):
 
 
 def _check_carry(init, init_flat, out_avals):
-    names = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(init)]
+    names = [
+        jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(init)
+    ]
     for name, c, out in zip(names, init_flat, out_avals, strict=True):
         aval = jax.typeof(c)
         if aval.shape != out.shape or aval.dtype != out.dtype:

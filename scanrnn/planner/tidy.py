@@ -1,0 +1,123 @@
+"""Passes that bring different ways of writing the same thing to one form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from scanrnn.planner.graph import CARRY, Graph, retrace, variables
+from scanrnn.planner.rewrite import recurrent, var
+
+
+def cancel_splits(graph: Graph) -> tuple[Graph, list]:
+    """`split(concatenate(parts))` is `parts`, where the sizes agree."""
+    producers = graph.producers()
+
+    def rule(eqn, env):
+        if eqn.primitive.name != "split":
+            return None
+        made = producers.get(var(eqn.invars[0]))
+        if made is None or made.primitive.name != "concatenate":
+            return None
+        axis = eqn.params["axis"]
+        sizes = tuple(a.aval.shape[axis] for a in made.invars)
+        if made.params["dimension"] != axis or sizes != tuple(eqn.params["sizes"]):
+            return None
+        return [env.read(a) for a in made.invars]
+
+    return retrace(graph, rule)
+
+
+def gather_slices(graph: Graph) -> tuple[Graph, list]:
+    """Slices that together tile an array become one `split`.
+
+    The transpose of a split is one concatenate; of slices, a sum of pads.
+    """
+    tiles: dict[JaxprEqn, tuple[list[JaxprEqn], int]] = {}
+    for v, users in graph.consumers().items():
+        slices = [u for u in users if u is not None and u.primitive.name == "slice"]
+        axis = _tiled_axis(v, slices)
+        if axis is not None:
+            ordered = sorted(slices, key=lambda e: e.params["start_indices"][axis])
+            tiles |= dict.fromkeys(slices, (ordered, axis))
+    done: dict[JaxprEqn, object] = {}
+
+    def rule(eqn, env):
+        if eqn not in tiles:
+            return None
+        if eqn not in done:
+            ordered, axis = tiles[eqn]
+            sizes = [e.outvars[0].aval.shape[axis] for e in ordered]
+            parts = lax.split(env.read(eqn.invars[0]), sizes, axis)
+            done.update(zip(ordered, parts, strict=True))
+        return [done[eqn]]
+
+    return retrace(graph, rule)
+
+
+def _tiled_axis(v, slices):
+    """The one axis along which slices cover `v` without overlap, or None."""
+    if len(slices) < 2 or any(e.params["strides"] is not None for e in slices):
+        return None
+    shape = v.aval.shape
+    spans = [
+        tuple(zip(e.params["start_indices"], e.params["limit_indices"], strict=True))
+        for e in slices
+    ]
+    axes = {
+        i
+        for span in spans
+        for i, (lo, hi) in enumerate(span)
+        if (lo, hi) != (0, shape[i])
+    }
+    if len(axes) != 1 or len(set(spans)) != len(spans):
+        return None
+    (axis,) = axes
+    edges = sorted(span[axis] for span in spans)
+    ends = [0, *(hi for _, hi in edges)]
+    starts = [lo for lo, _ in edges]
+    return axis if starts == ends[:-1] and ends[-1] == shape[axis] else None
+
+
+def regroup_sums(graph: Graph) -> tuple[Graph, list]:
+    """`(x @ W + h @ U) + b` becomes `h @ U + (x @ W + b)`.
+
+    Terms that do not depend on the carry are added once, outside the loop.
+    """
+    bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
+
+    def leaves(eqn) -> Iterable:
+        for a in eqn.invars:
+            made = producers.get(var(a))
+            inner = made is not None and made.primitive.name == "add"
+            if inner and len(consumers[a]) == 1 and bits[a] & CARRY:
+                yield from leaves(made)
+            else:
+                yield a
+
+    def is_root(eqn) -> bool:
+        users = consumers.get(eqn.outvars[0], [])
+        inner = len(users) == 1 and users[0] is not None
+        return not (inner and users[0].primitive.name == "add")
+
+    def rule(eqn, env):
+        if eqn.primitive.name != "add" or not is_root(eqn):
+            return None
+        terms = list(leaves(eqn))
+        still = [v for v in variables(terms) if not bits[v] & CARRY]
+        moving = [a for a in terms if a not in still]
+        if len(still) < 2 or not any(recurrent(a, bits) for a in moving):
+            return None
+        return [jnp.add(_total(moving, env), _total(still, env))]
+
+    return retrace(graph, rule)
+
+
+def _total(terms, env):
+    total = env.read(terms[0])
+    for a in terms[1:]:
+        total = jnp.add(total, env.read(a))
+    return total

@@ -1,0 +1,86 @@
+"""Programs over steps, compared in float64: values and every gradient."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+import scanrnn
+from tests.step_table import T, bound
+
+
+def is_float(leaf):
+    return jnp.issubdtype(leaf.dtype, jnp.inexact)
+
+
+def split_floats(tree):
+    """The differentiable leaves of a tree, and how to put them back."""
+    leaves, treedef = jax.tree.flatten(tree)
+    leaves = [
+        jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves
+    ]
+    floats = [leaf for leaf in leaves if is_float(leaf)]
+
+    def join(new):
+        new = iter(new)
+        return treedef.unflatten([next(new) if is_float(x) else x for x in leaves])
+
+    return floats, join
+
+
+def score(outputs):
+    """A scalar with a different slope at every element of every output."""
+    total = 0.0
+    for leaf in jax.tree.leaves(outputs):
+        if is_float(leaf):
+            leaf = leaf.astype(complex if jnp.iscomplexobj(leaf) else float)
+            slope = jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape)
+            total = total + jnp.sum(slope * jnp.sin(leaf) + 0.1 * leaf * leaf)
+    return jnp.real(total)
+
+
+def programs(make, transform, **options):
+    """The same transformed program under lax.scan and under scanrnn.scan."""
+    step, params, init, xs = make
+    length = None if xs is not None else T
+    floats, join = split_floats((params, init, xs))
+
+    def program(scan):
+        run = bound(scan, step, length=length, **options)
+
+        def loss(floats):
+            return score(run(*join(floats)))
+
+        def outputs(floats):
+            return run(*join(floats))
+
+        return transform(loss, outputs)
+
+    return program, floats
+
+
+def assert_same(make, transform, rtol=1e-9, plan=None, **options):
+    program, floats = programs(make, transform, **options)
+    wanted = program(lax.scan)(floats)
+    got = program(functools.partial(scanrnn.scan, plan=plan))(floats)
+    keys = [
+        [
+            jax.random.key_data(x)
+            if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+            else x
+            for x in jax.tree.leaves(tree)
+        ]
+        for tree in (got, wanted)
+    ]
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    chex.assert_trees_all_equal_dtypes(*keys)
+    chex.assert_trees_all_close(*keys, rtol=rtol, atol=1e-10)
+
+
+def value_and_gradients(loss, outputs):
+    def both(floats):
+        return outputs(floats), jax.grad(loss)(floats)
+
+    return jax.jit(both)

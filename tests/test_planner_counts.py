@@ -1,0 +1,162 @@
+"""What can be counted is a test: contractions per loop, residual bytes, traces."""
+
+import functools
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import scanrnn
+from tests.compare import score
+from tests.jaxprs import equations, gemms_in_loops
+from tests.step_table import ONE_GEMM, bound, build
+
+
+def training_jaxpr(scan, make):
+    step, params, init, xs = make
+
+    def loss(params, init, xs):
+        return score(bound(scan, step)(params, init, xs))
+
+    return jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(params, init, xs).jaxpr
+
+
+def flax_cell(key):
+    """The body of a Flax `LSTMCell`: eight dots."""
+    cell = nn.LSTMCell(4, param_dtype=float)
+    xs = jax.random.normal(key, (5, 3, 4))
+    init = cell.initialize_carry(key, xs[0].shape)
+    params = cell.init(key, init, xs[0])
+    return cell.apply, params, init, xs
+
+
+@pytest.mark.parametrize("name", ONE_GEMM)
+def test_loops_of_a_cell_hold_one_gemm_each(name):
+    assert gemms_in_loops(training_jaxpr(scanrnn.scan, build(name))) == [1, 1]
+
+
+def test_loops_of_a_flax_cell_hold_one_gemm_each():
+    make = flax_cell(jax.random.key(0))
+    assert gemms_in_loops(training_jaxpr(lax.scan, make))[0] == 8
+    assert gemms_in_loops(training_jaxpr(scanrnn.scan, make)) == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["gru_reset_before", "krause_mlstm"])
+def test_loops_of_a_cell_with_two_gemms_in_series_hold_two(name):
+    assert gemms_in_loops(training_jaxpr(scanrnn.scan, build(name))) == [2, 2]
+
+
+def test_convolutions_of_the_kernel_gradient_are_outside_the_loops():
+    jaxpr = training_jaxpr(scanrnn.scan, build("convolutional"))
+    loops = [e for e in equations(jaxpr) if e.primitive.name == "scan"]
+    counts = [
+        sum(e.primitive.name == "conv_general_dilated" for e in equations(body))
+        for body in (loop.params["jaxpr"].jaxpr for loop in loops)
+    ]
+    assert counts == [1, 1]
+
+
+def weight_shapes(params):
+    return {leaf.shape for leaf in jax.tree.leaves(params)}
+
+
+@pytest.mark.parametrize("name", [*ONE_GEMM, "independent_rnn", "convolutional"])
+def test_reverse_loop_accumulates_no_weight_gradient(name):
+    """A gradient accumulated in the loop is a carry of the weight's shape."""
+    step, params, init, xs = build(name)
+    jaxpr = training_jaxpr(scanrnn.scan, (step, params, init, xs))
+    loops = [e for e in equations(jaxpr) if e.primitive.name == "scan"]
+    carried = [
+        v.aval.shape for loop in loops for v in loop.outvars[: loop.params["num_carry"]]
+    ]
+    allowed = {leaf.shape for leaf in jax.tree.leaves(init)}
+    assert set(carried) <= allowed
+
+
+# lax.scan keeps one bit of `relu` per element, so there is little to halve.
+@pytest.mark.parametrize("name", [n for n in ONE_GEMM if n != "relu_rnn"])
+def test_residuals_are_at_most_half_of_lax_scan(name):
+    """With T long enough that what is kept once does not count."""
+    step, params, init, xs = build(name)
+    xs = jnp.concatenate([xs] * 40)
+    plan = scanrnn.plan(functools.partial(step, params), init, xs)
+    ours, theirs = plan.residual_bytes
+    assert ours <= 0.51 * theirs
+
+
+def test_recompute_keeps_less_and_chunked_least():
+    step, params, init, xs = build("ln_lstm")
+    xs = jnp.concatenate([xs] * 40)
+    kept = {
+        policy: scanrnn.plan(
+            functools.partial(step, params), init, xs, residuals=policy
+        ).residual_bytes[0]
+        for policy in ("everything", "minimal", "recompute", "chunked")
+    }
+    assert list(kept.values()) == sorted(kept.values(), reverse=True)
+    assert kept["chunked"] < kept["recompute"] / 4
+
+
+def test_residual_bytes_are_those_of_the_vjp():
+    step, params, init, xs = build("elman")
+    plan = scanrnn.plan(functools.partial(step, params), init, xs)
+    # h is an output, so that nothing but the recurrent kernel's copy is kept.
+    assert plan.residual_bytes[0] <= 4 * 4 * 8
+    assert plan.residual_bytes[1] >= xs.shape[0] * 3 * 4 * 8
+
+
+def test_step_is_traced_once_per_shape():
+    step, params, init, xs = build("lstm")
+    traced = chex.assert_max_traces(step, n=1)
+
+    @jax.jit
+    def train(params, init, xs):
+        def loss(params):
+            return score(scanrnn.scan(functools.partial(traced, params), init, xs))
+
+        return jax.value_and_grad(loss)(params)
+
+    train(params, init, xs)
+    train(params, init, 2 * xs)
+
+
+def test_second_eager_call_compiles_nothing():
+    step, params, init, xs = build("lstm")
+    f = functools.partial(step, params)
+    scanrnn.scan(f, init, xs)
+    with jax.log_compiles(), pytest.MonkeyPatch.context() as patch:
+        compiled = []
+        patch.setattr(jax.stages.Lowered, "compile", lambda *a, **k: compiled.append(a))
+        scanrnn.scan(f, init, 2 * xs)
+    assert not compiled
+
+
+def test_gemm_table_of_an_lstm_is_that_of_the_vendor():
+    """Sizes and counts of NVIDIA's table, for G = 4 gates."""
+    T, B, D, H = 7, 3, 5, 4
+
+    def step(carry, x):
+        h, c = carry
+        i, f, g, o = jnp.split(x @ W + h @ U + b, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h @ V
+
+    W, U, b = jnp.ones((D, 4 * H)), jnp.ones((H, 4 * H)), jnp.ones(4 * H)
+    V = jnp.ones((H, 2))
+    zeros = jnp.zeros((B, H))
+    plan = scanrnn.plan(step, (zeros, zeros), jnp.ones((T, B, D)))
+    assert {tuple(row) for row in plan.gemms} == {
+        ("layer-to-layer", "forward", 4 * H, B * T, D, 1, "before"),
+        ("recurrent", "forward", 4 * H, B, H, T, "loop"),
+        ("readout", "forward", 2, B * T, H, 1, "after"),
+        ("layer-to-layer", "activation gradient", D, B * T, 4 * H, 1, "before"),
+        ("recurrent", "activation gradient", H, B, 4 * H, T, "loop"),
+        ("readout", "activation gradient", H, B * T, 2, 1, "after"),
+        ("layer-to-layer", "weight gradient", D, 4 * H, B * T, 1, "after"),
+        ("recurrent", "weight gradient", H, 4 * H, B * T, 1, "after"),
+        ("readout", "weight gradient", H, 2, B * T, 1, "after"),
+    }

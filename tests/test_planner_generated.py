@@ -1,0 +1,76 @@
+"""Step functions nobody wrote, against `lax.scan`: values and every gradient."""
+
+import jax
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+import scanrnn
+from tests.compare import assert_same, value_and_gradients
+from tests.generated import materialise, programs
+from tests.test_planner_transforms import forward_over_reverse
+
+POLICIES = ("minimal", "recompute", "chunked", "everything")
+OPTIONS = st.builds(
+    scanrnn.Options,
+    split=st.booleans(),
+    hoist=st.booleans(),
+    merge=st.booleans(),
+    sink=st.booleans(),
+    defer=st.sampled_from([True, True, True, False]),
+    residuals=st.sampled_from(POLICIES),
+)
+
+
+def examine(count, shard, strategy, check):
+    """Run `check` on `count` drawn examples; the same ones each time."""
+
+    @seed(shard)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(strategy)
+    def run(drawn):
+        check(drawn)
+
+    run()
+
+
+def check_gradients(drawn):
+    program, options, reverse = drawn
+    make = materialise(program, jax.random.key(0))
+    transform = value_and_gradients
+    assert_same(make, transform, plan=options, reverse=reverse, rtol=1e-7)
+
+
+def check_second_derivatives(program):
+    make = materialise(program, jax.random.key(0))
+    assert_same(make, forward_over_reverse, rtol=1e-7)
+
+
+as_a_user = st.tuples(programs(size=6), st.none(), st.booleans())
+with_options = st.tuples(programs(size=6), OPTIONS, st.booleans())
+
+
+@pytest.mark.parametrize("shard", range(4))
+def test_generated_step_equals_lax_scan(shard):
+    examine(50, shard, as_a_user, check_gradients)
+
+
+def test_generated_step_under_any_options_equals_lax_scan():
+    examine(40, 0, with_options, check_gradients)
+
+
+def test_generated_step_has_the_second_derivatives_of_lax_scan():
+    examine(15, 0, programs(size=5), check_second_derivatives)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", range(100, 200))
+def test_ten_thousand_generated_steps_equal_lax_scan(shard):
+    strategy = st.one_of(as_a_user, with_options)
+    examine(100, shard, strategy, check_gradients)

@@ -1,0 +1,197 @@
+"""The front door: lax.scan's signature, its corner cases, and clear errors."""
+
+import functools
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import scanrnn
+from tests.step_table import STEPS, build
+
+
+def elman():
+    step, params, init, xs = build("elman")
+    return functools.partial(step, params), init, xs
+
+
+def test_scan_signature_begins_with_that_of_lax_scan():
+    ours = list(inspect.signature(scanrnn.scan).parameters.values())
+    theirs = [
+        p
+        for p in inspect.signature(lax.scan).parameters.values()
+        if not p.name.startswith("_")
+    ]
+    assert [(p.name, p.default) for p in ours[: len(theirs)]] == [
+        (p.name, p.default) for p in theirs
+    ]
+    assert [p.name for p in ours[len(theirs) :]] == ["plan", "implementation"]
+
+
+@pytest.mark.parametrize("name", ["lstm", "with_prng", "without_ys"])
+def test_scan_over_no_steps_equals_lax_scan(name):
+    step, params, init, xs = build(name)
+    xs = jax.tree.map(lambda x: x[:0], xs)
+    got = scanrnn.scan(functools.partial(step, params), init, xs)
+    wanted = lax.scan(functools.partial(step, params), init, xs)
+    assert str(jax.tree.map(jax.typeof, got)) == str(jax.tree.map(jax.typeof, wanted))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_result_has_the_types_of_lax_scan(name):
+    step, params, init, xs = build(name)
+    f, length = functools.partial(step, params), 5
+    got, wanted = (
+        jax.eval_shape(lambda i, x, s=s: s(f, i, x, length=length), init, xs)
+        for s in (scanrnn.scan, lax.scan)
+    )
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+
+
+def test_side_effects_keep_their_order(capfd):
+    u = jnp.eye(2)
+
+    def step(h, x):
+        jax.debug.print("step {x}", x=x, ordered=True)
+        return h @ u, None
+
+    scanrnn.scan(step, jnp.ones((1, 2)), jnp.arange(3))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.split() == "step 0 step 1 step 2".split()
+    assert "side effects" in str(scanrnn.plan(step, jnp.ones((1, 2)), jnp.arange(3)))
+
+
+def test_implementation_by_name_is_that_one_or_an_error():
+    f, init, xs = elman()
+    _, wanted = scanrnn.scan(f, init, xs, implementation="scan")
+    _, got = scanrnn.scan(f, init, xs, implementation="planned")
+    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    with pytest.raises(ValueError, match="one of planned, scan; got 'cudnn'"):
+        scanrnn.scan(f, init, xs, implementation="cudnn")
+    with pytest.raises(ValueError, match="nothing in the step can be moved"):
+        scanrnn.scan(lambda h, x: (h + x, h), init, xs, implementation="planned")
+
+
+def test_plan_can_be_passed_back():
+    f, init, xs = elman()
+    plan = scanrnn.plan(f, init, xs, residuals="recompute")
+    _, got = scanrnn.scan(f, init, xs, plan=plan)
+    np.testing.assert_allclose(got, lax.scan(f, init, xs)[1], rtol=1e-12)
+
+
+def test_plan_of_other_shapes_is_refused():
+    f, init, xs = elman()
+    plan = scanrnn.plan(f, init, xs)
+    with pytest.raises(ValueError, match="plan was made for other arguments"):
+        scanrnn.scan(f, init, xs[:3], plan=plan)
+
+
+def test_same_step_and_options_give_the_same_plan():
+    f, init, xs = elman()
+    assert scanrnn.plan(f, init, xs) is scanrnn.plan(f, init, xs)
+    assert scanrnn.plan(f, init, xs) is not scanrnn.plan(f, init, xs, merge=False)
+
+
+def test_plan_takes_abstract_arguments():
+    f, init, xs = elman()
+    shapes = jax.eval_shape(lambda i, x: (i, x), init, xs)
+    assert str(scanrnn.plan(f, *shapes)) == str(scanrnn.plan(f, init, xs))
+
+
+BAD = {
+    "carry shape": (
+        lambda f, i, x: scanrnn.scan(lambda h, x: (h[:, :1], x), i, x),
+        TypeError,
+        r"init is float64\[3,4\], f returned float64\[3,1\]",
+    ),
+    "carry dtype": (
+        lambda f, i, x: scanrnn.scan(
+            lambda c, x: ({"h": c["h"].astype("float16")}, x), {"h": i}, x
+        ),
+        TypeError,
+        r"init\['h'\] is float64\[3,4\], f returned float16\[3,4\]",
+    ),
+    "carry structure": (
+        lambda f, i, x: scanrnn.scan(lambda h, x: ((h, h), x), i, x),
+        TypeError,
+        "carry of the structure of init",
+    ),
+    "not a pair": (
+        lambda f, i, x: scanrnn.scan(lambda h, x: h, i, x),
+        TypeError,
+        r"pair \(carry, y\)",
+    ),
+    "not callable": (
+        lambda f, i, x: scanrnn.scan(None, i, x),
+        TypeError,
+        "f must be callable, got NoneType",
+    ),
+    "leading sizes": (
+        lambda f, i, x: scanrnn.scan(f, i, {"a": x, "b": x[:2]}),
+        ValueError,
+        r"xs\['a'\] has 5, xs\['b'\] has 2",
+    ),
+    "length": (
+        lambda f, i, x: scanrnn.scan(f, i, x, length=3),
+        ValueError,
+        "xs has 5, length is 3",
+    ),
+    "no length": (
+        lambda f, i, x: scanrnn.scan(f, i),
+        ValueError,
+        "xs=None, length must be given",
+    ),
+    "scalar xs": (
+        lambda f, i, x: scanrnn.scan(f, i, 1.0),
+        ValueError,
+        "xs is a scalar",
+    ),
+    "text xs": (
+        lambda f, i, x: scanrnn.scan(f, i, "text"),
+        TypeError,
+        "must be an array or a number, got str",
+    ),
+    "unroll": (
+        lambda f, i, x: scanrnn.scan(f, i, x, unroll=-1),
+        ValueError,
+        "unroll must be a bool or at least 0; got -1",
+    ),
+    "plan type": (
+        lambda f, i, x: scanrnn.scan(f, i, x, plan="fast"),
+        TypeError,
+        r"scanrnn.Options\(...\)",
+    ),
+    "policy": (
+        lambda f, i, x: scanrnn.plan(f, i, x, residuals="none"),
+        ValueError,
+        "minimal, recompute, chunked, everything; got 'none'",
+    ),
+    "option": (
+        lambda f, i, x: scanrnn.plan(f, i, x, speed=11),
+        TypeError,
+        "options are split, hoist",
+    ),
+    "option type": (
+        lambda f, i, x: scanrnn.plan(f, i, x, hoist="yes"),
+        TypeError,
+        "hoist must be a bool, got 'yes'",
+    ),
+}
+
+
+@pytest.mark.parametrize("call, error, message", BAD.values(), ids=BAD)
+def test_bad_argument_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call(*elman())
+
+
+def test_plan_says_what_stayed_in_the_loop_and_why():
+    step, params, init, xs = build("with_cond")
+    text = str(scanrnn.plan(functools.partial(step, params), init, xs))
+    assert "Left in the loop: cond (batched over time it would run both" in text
+    assert "Gradients accumulated in the reverse loop" in text
