@@ -16,6 +16,7 @@ OPTIONS = st.builds(
     split=st.booleans(),
     hoist=st.booleans(),
     merge=st.booleans(),
+    layout=st.booleans(),
     sink=st.booleans(),
     defer=st.sampled_from([True, True, True, False]),
     residuals=st.sampled_from(POLICIES),

@@ -28,7 +28,9 @@ def test_residual_policy_equals_lax_scan(name, policy):
     assert_same(build(name), value_and_gradients, plan=options, reverse=True)
 
 
-@pytest.mark.parametrize("switch", ["split", "hoist", "merge", "sink", "defer"])
+@pytest.mark.parametrize(
+    "switch", ["split", "hoist", "merge", "layout", "sink", "defer"]
+)
 @pytest.mark.parametrize("name", ["lstm_concatenated", "lstm_per_gate", "output_head"])
 def test_each_pass_can_be_left_out(name, switch):
     options = scanrnn.Options(**{switch: False})

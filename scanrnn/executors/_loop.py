@@ -40,8 +40,10 @@ class Loop:
 
     def scan(self, body, init, xs):
         """`lax.scan` with this loop's length, direction and unrolling."""
+        # A symbolic length cannot be given, only found in the shapes of xs.
+        length = None if jax.tree.leaves(xs) else self.length
         return lax.scan(
-            body, init, xs, self.length, reverse=self.reverse, unroll=self.unroll
+            body, init, xs, length, reverse=self.reverse, unroll=self.unroll
         )
 
     def rematerialised(self, f):

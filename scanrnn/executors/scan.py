@@ -27,4 +27,5 @@ def run(plan: Plan, weights: list, init: list, xs: list):
         n = len(graph.carry_out)
         return outs[:n], outs[n:]
 
-    return lax.scan(body, init, xs, plan.length, plan.reverse, plan.unroll)
+    length = None if xs else plan.length
+    return lax.scan(body, init, xs, length, plan.reverse, plan.unroll)

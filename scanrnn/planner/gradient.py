@@ -82,10 +82,35 @@ class Derivative:
             recurrent = any(self.bits[v] & CARRY for v in variables(eqn.invars))
             if outside and recurrent and eqn not in self.region:
                 continue
-            ins = [self._operand(a, eqn, recurrent, found, outside) for a in eqn.invars]
-            outs = tangent.push(eqn, ins, env.read, output)
+            source = self.pieced.get(eqn, eqn) if outside else eqn
+            ins = [
+                self._operand(a, source, recurrent, found, outside)
+                for a in source.invars
+            ]
+            if source is eqn:
+                outs = tangent.push(eqn, ins, env.read, output)
+            else:
+                outs = tangent.push_in_pieces(source, eqn, ins, env.read)
             for v, t in zip(eqn.outvars, outs, strict=True):
                 found[v] = tangent.total(t, entering.get(v))
+        return found
+
+    @functools.cached_property
+    def pieced(self) -> dict[JaxprEqn, JaxprEqn]:
+        """Splits of a contraction's result, with the contraction.
+
+        Outside, `h @ dU_i` for each piece needs no array of all pieces.
+        """
+        producers = self.loop.producers()
+        found = {}
+        for eqn in self.region:
+            made = (
+                producers.get(eqn.invars[0]) if eqn.primitive.name == "split" else None
+            )
+            if made in self.region and ops.splittable(
+                made, eqn.params["axis"], self.bits
+            ):
+                found[eqn] = made
         return found
 
     def _operand(self, atom, eqn, recurrent, found, outside):

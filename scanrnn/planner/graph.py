@@ -136,8 +136,10 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
     sharding = getattr(aval, "sharding", None)
     if sharding is not None and not sharding.mesh.empty:
         extra["sharding"] = sharding
-    if getattr(aval, "vma", None):
-        extra["vma"] = aval.vma
+    # Under shard_map: the mesh axes over which the value varies.
+    manual = getattr(aval, "manual_axis_type", None)
+    if manual is not None:
+        extra["manual_axis_type"] = manual
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **extra
     )

@@ -107,3 +107,18 @@ def bytes_of(atom) -> int:
 def is_literal(atom) -> bool:
     """Whether an atom is a constant written into the program."""
     return isinstance(atom, Literal)
+
+
+def splittable(eqn: JaxprEqn | None, axis: int, bits: dict) -> bool:
+    """Whether splitting a result along `axis` is splitting a weight matrix."""
+    if eqn is None or eqn.primitive.name != "dot_general":
+        return False
+    if any(is_literal(a) for a in eqn.invars):
+        return False
+    (contract, batch) = eqn.params["dimension_numbers"]
+    constant = [bits[a] == 0 for a in eqn.invars]
+    if batch != ((), ()) or sum(constant) != 1:
+        return False
+    side = constant.index(True)
+    matrix = eqn.invars[side].aval.ndim == 2 and len(contract[side]) == 1
+    return matrix and axis == (0 if side == 0 else eqn.outvars[0].aval.ndim - 1)

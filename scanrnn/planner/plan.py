@@ -25,6 +25,7 @@ class Options:
       split: take `concatenate` apart before contractions.
       hoist: run time-parallel contractions before the loop.
       merge: join contractions that share their recurrent operand.
+      layout: give each gate arrays of its own, where XLA is fast on them.
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
       residuals: what the forward loop keeps for the reverse one. "minimal"
@@ -43,6 +44,7 @@ class Options:
     split: bool = True
     hoist: bool = True
     merge: bool = True
+    layout: bool = True
     sink: bool = True
     defer: bool = True
     residuals: str = "minimal"
@@ -209,11 +211,12 @@ _PASSES = (
     tidy.gather_slices,
     tidy.cancel_splits,
     tidy.regroup_sums,
+    tidy.push_splits,
 )
 
 
 def _rewrite(graph, options) -> tuple[Graph, list]:
-    enabled = dict(split=options.split, merge=options.merge)
+    enabled = dict(split=options.split, merge=options.merge, push_splits=options.layout)
     consts: list = []
     for rule in _PASSES:
         if enabled.get(rule.__name__, True):

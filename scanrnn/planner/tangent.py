@@ -56,6 +56,23 @@ def push(
     return _push_general(eqn, tangents, primal)
 
 
+def push_in_pieces(
+    dot: JaxprEqn, split: JaxprEqn, tangents: Sequence, primal: Callable
+) -> list:
+    """Tangents of `split(h @ U)` given that of `U` alone, one GEMM per piece."""
+    side = 0 if tangents[0] is not None else 1
+    if tangents[side] is None:
+        return [None] * len(split.outvars)
+    (contract, _) = dot.params["dimension_numbers"]
+    sizes, free = split.params["sizes"], 1 - contract[side][0]
+    data = primal(dot.invars[1 - side])
+    pairs = (
+        (w, data) if side == 0 else (data, w)
+        for w in lax.split(tangents[side], sizes, free)
+    )
+    return [eval_eqn(dot, pair)[0] for pair in pairs]
+
+
 def moves(eqn: JaxprEqn, nonzero: Sequence[bool]) -> bool:
     """Whether any output can have a tangent, given which operands do."""
     if eqn.primitive.name == "stop_gradient":

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from scanrnn.planner.graph import CARRY, Graph, retrace, variables
+from scanrnn.planner import ops
+from scanrnn.planner.graph import (
+    CARRY,
+    TIME,
+    WEIGHTS,
+    Graph,
+    eval_eqn,
+    retrace,
+    variables,
+)
 from scanrnn.planner.rewrite import recurrent, var
 
 
@@ -80,6 +89,61 @@ def _tiled_axis(v, slices):
     ends = [0, *(hi for _, hi in edges)]
     starts = [lo for lo, _ in edges]
     return axis if starts == ends[:-1] and ends[-1] == shape[axis] else None
+
+
+def push_splits(graph: Graph) -> tuple[Graph, list]:
+    """`split(h @ U + x @ W)` becomes sums of pieces, `x @ W_i` among them.
+
+    XLA for CPU is about five times slower on a loop body that takes several
+    slices of one scanned array than on separate arrays, and a slice of `W` is
+    free where a slice of `x @ W` for all steps is a copy.
+    """
+    bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
+
+    def pieces(atom, eqn, env) -> list:
+        """The values of the pieces of `atom` that the split `eqn` asks for."""
+        axis, sizes = eqn.params["axis"], eqn.params["sizes"]
+        made = producers.get(var(atom))
+        if atom.aval.ndim <= axis or atom.aval.shape[axis] == 1:
+            return [env.read(atom)] * len(sizes)
+        if made is not None and len(consumers[atom]) == 1:
+            if made.primitive.name in ("add", "sub"):
+                a, b = (pieces(o, eqn, env) for o in made.invars)
+                return [made.primitive.bind(*ab) for ab in zip(a, b, strict=True)]
+            if bits[atom] == TIME and ops.splittable(made, axis, bits):
+                return _split_weights(made, bits, sizes, env)
+        return list(lax.split(env.read(atom), sizes, axis))
+
+    def rule(eqn, env):
+        if eqn.primitive.name != "split" or not _sums_time(eqn, producers, bits):
+            return None
+        return pieces(eqn.invars[0], eqn, env)
+
+    return retrace(graph, rule)
+
+
+def _sums_time(eqn, producers, bits) -> bool:
+    """Whether a split reads a time-parallel value, or a sum with one in it."""
+    waiting = [eqn.invars[0]]
+    while waiting:
+        atom = waiting.pop()
+        if var(atom) is None:
+            continue
+        if bits[atom] == TIME:
+            return True
+        made = producers.get(atom)
+        if made is not None and made.primitive.name in ("add", "sub"):
+            waiting += made.invars
+    return False
+
+
+def _split_weights(eqn, bits, sizes, env) -> list:
+    side = 0 if bits[eqn.invars[0]] == WEIGHTS else 1
+    (contract, _) = eqn.params["dimension_numbers"]
+    weights = lax.split(env.read(eqn.invars[side]), sizes, 1 - contract[side][0])
+    data = env.read(eqn.invars[1 - side])
+    pairs = [(w, data) if side == 0 else (data, w) for w in weights]
+    return [eval_eqn(eqn, pair)[0] for pair in pairs]
 
 
 def regroup_sums(graph: Graph) -> tuple[Graph, list]:
