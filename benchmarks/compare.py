@@ -8,7 +8,6 @@ Contenders are those of `benchmarks.contenders`, `scanrnn:split+hoist+recompute`
 """
 
 import argparse
-import os
 import statistics
 
 from benchmarks import machine, steps
@@ -31,10 +30,10 @@ def main(argv=None) -> Race:
     for _ in range(rounds):
         race.round()
     peak = machine.gemm_peak(case.dtype)
-    load = os.getloadavg()[0]
-    print(f"{case.name}: {rounds} rounds, GEMM peak {peak:.0f} GFLOP/s")
-    if load > machine.cores():
-        print(f"load {load:.1f} on {machine.cores()} cores: trust --statistic min")
+    print(
+        f"{case.name}: {rounds} rounds, GEMM peak {peak:.0f} GFLOP/s, "
+        f"others used {race.disturbance:.1f} of {machine.cores()} cores"
+    )
     for mode in race.modes:
         print(table(race, mode, peak, args.statistic))
     return race

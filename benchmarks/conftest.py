@@ -9,7 +9,7 @@ from benchmarks import machine
 def pytest_addoption(parser):
     group = parser.getgroup("scanrnn benchmarks")
     group.addoption(
-        "--budget", type=float, default=3.0, help="seconds of timing for each row"
+        "--budget", type=float, default=2.0, help="seconds of timing for each row"
     )
 
 

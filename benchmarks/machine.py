@@ -26,6 +26,23 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+class Others:
+    """How much of the machine other processes use, from now on."""
+
+    def __init__(self):
+        self._begin = self._now()
+
+    @staticmethod
+    def _now():
+        return _busy_seconds() - time.process_time(), time.perf_counter()
+
+    def cores(self) -> float:
+        """Cores in use by others, on average since the start; 0 if unknown."""
+        busy, now = self._now()
+        since = max(now - self._begin[1], 1e-9)
+        return max(0.0, (busy - self._begin[0]) / since)
+
+
 def describe() -> dict:
     """The machine and the versions; names no host and no path."""
     versions = {}
@@ -111,6 +128,17 @@ def _cpuinfo():
             return file.read()
     except OSError:
         return ""
+
+
+def _busy_seconds():
+    """Seconds that all cores together have been busy, or taken away by a host."""
+    try:
+        with open("/proc/stat") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+    except OSError:
+        return time.process_time()
+    idle = ticks[3] + ticks[4]
+    return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK")
 
 
 def _flags():

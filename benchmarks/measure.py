@@ -26,6 +26,7 @@ def record(row: Row, race: Race, absent: dict[str, str], limits: dict) -> dict:
     return {
         "section": row.section,
         "case": dataclasses.asdict(row.case),
+        "disturbance": race.disturbance,
         "contenders": {name: contenders[name] for name in row.contenders},
     }
 

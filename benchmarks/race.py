@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 
-from benchmarks import gate
+from benchmarks import gate, machine
 from benchmarks.cases import MODES, Case, problem
 from benchmarks.contenders._base import Contender, Runner
 
@@ -44,6 +44,8 @@ class Race:
 
     def __init__(self, case: Case, contenders: list[Contender], modes=MODES):
         self.case, self.modes = case, tuple(modes)
+        self.others: list[float] = []
+        self._round_seconds = 0.0
         self.entries = [self._enter(contender) for contender in contenders]
         self.running = [entry for entry in self.entries if entry.runs]
         self._order = random.Random(0)
@@ -59,31 +61,30 @@ class Race:
             entry.runner = None  # frees its memory; it will not be timed
             return entry
         for mode in self.modes:
-            once = min(_timed(runner, mode, 1) for _ in range(2))
+            once = _timed(runner, mode, 1)  # the gate has warmed it up
             entry.calls[mode] = max(1, math.ceil(SLOT / once))
             entry.seconds[mode] = []
+            self._round_seconds += once * (entry.calls[mode] + 1) + REST
         return entry
-
-    def round_seconds(self) -> float:
-        """About how long one round takes."""
-        total = 0.0
-        for entry in self.running:
-            for mode in self.modes:
-                once = _timed(entry.runner, mode, 1)
-                total += once * (entry.calls[mode] + 1) + REST
-        return total
 
     def rounds(self, budget: float) -> int:
         """How many rounds fit into so many seconds."""
-        fit = int(budget / max(self.round_seconds(), 1e-9))
+        fit = int(budget / max(self._round_seconds, 1e-9))
         return max(MIN_ROUNDS, min(MAX_ROUNDS, fit))
 
     def round(self):
         """One turn for each contender and mode, in a new order every time."""
         turns = [(entry, mode) for entry in self.running for mode in self.modes]
         self._order.shuffle(turns)
+        others = machine.Others()
         for entry, mode in turns:
             entry.seconds[mode].append(_slot(entry, mode))
+        self.others.append(others.cores())
+
+    @property
+    def disturbance(self) -> float:
+        """How many cores other processes used meanwhile, at the median."""
+        return statistics.median(self.others) if self.others else 0.0
 
 
 def _slot(entry, mode):

@@ -71,9 +71,19 @@ def _where(results, records):
             f" {peaks['gemm_bfloat16']:.0f} GFLOP/s bfloat16,"
             f" {peaks['memory']:.0f} GB/s",
             "- Same process, threads and allocator setting for all contenders.",
+            f"- {_disturbed(records)}",
             f"- {len(records)} rows. Medians of interleaved runs; every contender was"
             " checked against a float64 reference first.",
         ]
+    )
+
+
+def _disturbed(records):
+    rows = [record["disturbance"] for record in records]
+    count = sum(cores > 0.2 for cores in rows)
+    return (
+        f"In {count} rows other processes used more than 0.2 cores meanwhile;"
+        f" at worst {max(rows, default=0):.1f}."
     )
 
 

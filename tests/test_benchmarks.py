@@ -254,6 +254,12 @@ def test_machine_limits_are_positive(dtype):
     assert machine.bandwidth(mebibytes=1) > 0
 
 
+def test_machine_sees_its_own_work_as_its_own():
+    others = machine.Others()
+    sum(range(1_000_000))
+    assert 0 <= others.cores() <= 2 * machine.cores()
+
+
 def test_report_regenerates_from_the_file_alone(tmp_path):
     source = tmp_path / "some-machine.json"
     source.write_bytes(FIXTURE.read_bytes())
@@ -266,6 +272,7 @@ def test_report_regenerates_from_the_file_alone(tmp_path):
     assert results["commit_info"]["id"][:12] in text
     for package, version in results["machine_info"]["versions"].items():
         assert f"{package} {version}" in text
+    assert "In 1 rows other processes used more than 0.2 cores" in text
     for aim in aims.AIMS:
         assert aim.text in text
     for record in records:
