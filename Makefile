@@ -36,7 +36,7 @@ lint: $(VENV)/.test
 	$(BIN)/pyright --pythonpath $(RUN)
 
 bench: $(VENV)/.bench
-	$(RUN) -m pytest benchmarks --benchmark-only $(ARGS)
+	$(RUN) -m benchmarks $(ARGS)
 
 notebooks: $(VENV)/.test
 	$(RUN) -m pytest -q tests/test_notebooks.py $(ARGS)
