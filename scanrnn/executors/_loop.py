@@ -89,16 +89,16 @@ def _rule(loop, primals, tangents):
     residuals = Residuals(loop)
     final, stacked = run_loop(residuals.loop, weights, carry, xs)
 
-    def program(weights, carry, xs, stacked, *moving):
+    def program(weights, carry, xs, final, stacked, *moving):
         constants = _named(graph.weights, weights)
-        streams = residuals.streams(carry, stacked) | _named(graph.xs, xs)
+        streams = residuals.streams(carry, final, stacked) | _named(graph.xs, xs)
         names = (d_weights, d_carry, d_xs)
         moving = [_named(n, ts) for n, ts in zip(names, moving, strict=True)]
         return _tangent_loop(loop, carry, constants, streams, *moving)
 
     # Rematerialised as a whole, so that what is kept is exactly its inputs.
     moving = map(_values, (d_weights, d_carry, d_xs))
-    d_out = loop.rematerialised(program)(weights, carry, xs, stacked, *moving)
+    d_out = loop.rematerialised(program)(weights, carry, xs, final, stacked, *moving)
     out = final, stacked[: len(graph.ys)]
     return out, tuple(
         [_symbolic(t, y) for t, y in zip(ts, ys, strict=True)]
@@ -109,45 +109,48 @@ def _rule(loop, primals, tangents):
 class Residuals:
     """What the forward loop stacks for its tangent, each value once.
 
-    The carry before a step is the carry after the previous one: when the latter
-    is stacked anyway, the former is that array shifted by one step.
+    The carry before a step is the carry after the previous one: when one of the
+    two is stacked anyway, the other is that array shifted by one step.
     """
 
     def __init__(self, loop: Loop):
         """Choose what to stack beyond the ys of `loop`."""
-        self._outer = loop
+        self._reverse = loop.reverse
         graph, rules = loop.graph, loop.derivative
-        stacked = {*graph.ys, *rules.saved}
-        before = {
-            graph.carry[i]: i
-            for i in rules.carry_saved
-            if graph.carry[i] not in stacked
+        pairs = list(zip(graph.carry, graph.carry_out, strict=True))
+        wanted = [*rules.saved, *(graph.carry[i] for i in rules.carry_saved)]
+        # Those after each step from those before it, where the ys have the latter.
+        self._after = {
+            after: (i, before)
+            for i, (before, after) in enumerate(pairs)
+            if after in rules.saved and before in graph.ys and after not in graph.ys
         }
-        self._shifted = {
-            v: i for v, i in before.items() if graph.carry_out[i] in stacked
+        kept = [v for v in wanted if v not in self._after]
+        self._before = {
+            before: (i, after)
+            for i, (before, after) in enumerate(pairs)
+            if before in kept and before not in graph.ys
+            if after in (*graph.ys, *kept)
         }
-        self.saved = list(rules.saved) + [
-            graph.carry[i]
-            for i in rules.carry_saved
-            if graph.carry[i] not in self._shifted
-        ]
-        more = [v for v in dict.fromkeys(self.saved) if v not in graph.ys]
-        ys = (*graph.ys, *more)
+        self._direct = [v for v in dict.fromkeys(kept) if v not in self._before]
+        ys = (*graph.ys, *(v for v in self._direct if v not in graph.ys))
         self._at = {v: i for i, v in reversed([*enumerate(ys)])}
         self.loop = dataclasses.replace(loop, graph=dataclasses.replace(graph, ys=ys))
 
-    def streams(self, carry, stacked) -> dict[Var, Any]:
+    def streams(self, carry, final, stacked) -> dict[Var, Any]:
         """Stacked values by variable; carries are those before each step."""
-        found = {v: stacked[self._at[v]] for v in self.saved}
-        for v, i in self._shifted.items():
-            after = stacked[self._at[self._outer.graph.carry_out[i]]]
-            found[v] = _shift(carry[i], after, self._outer.reverse)
+        found = {v: stacked[self._at[v]] for v in self._direct}
+        for v, (i, after) in self._before.items():
+            found[v] = _shift(carry[i], stacked[self._at[after]], not self._reverse)
+        for v, (i, before) in self._after.items():
+            found[v] = _shift(final[i], stacked[self._at[before]], self._reverse)
         return found
 
 
-def _shift(first, after, reverse):
-    first = lax.expand_dims(first, (0,))
-    parts = [after[1:], first] if reverse else [first, after[:-1]]
+def _shift(edge, values, later):
+    """Values one step later with `edge` first, or one step earlier with it last."""
+    edge = lax.expand_dims(edge, (0,))
+    parts = [edge, values[:-1]] if later else [values[1:], edge]
     return lax.concatenate(parts, 0)
 
 
