@@ -246,7 +246,7 @@ def _take_step(run: _Run) -> float:
 def _progress(console: Console) -> Progress:
     return Progress(
         TextColumn("step {task.completed}/{task.total}"),
-        BarColumn(bar_width=20),
+        BarColumn(bar_width=10),
         TextColumn("{task.fields[status]}"),
         TimeRemainingColumn(),
         console=console,
