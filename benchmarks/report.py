@@ -52,6 +52,7 @@ def markdown(results: dict, records: Records, picture: str) -> str:
             parts += [f"## {section.capitalize()}", rows.__doc__]
             parts += [_table(chosen, mode) for mode in MODES]
             parts += [_notes(chosen)]
+    parts += ["## Cost", _costs(records)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -100,9 +101,7 @@ def _aims(records):
 
 def _table(records, mode):
     """Rows are cases, columns contenders: ratio to the yardstick."""
-    names = list(dict.fromkeys(n for r in records for n in r["contenders"]))
-    label = {spec: rung for rung, spec in suite.LADDER.items()}
-    heads = [label.get(n, n) if _is_ladder(records) else n for n in names]
+    names, heads = _contenders(records)
     lines = [
         f"**{mode}**: time divided by the yardstick's; in brackets milliseconds, and"
         " for scanrnn its share of the GEMM and memory peaks",
@@ -118,8 +117,37 @@ def _table(records, mode):
     return "\n".join(lines)
 
 
-def _is_ladder(records):
-    return records[0]["section"] == "ladder"
+def _costs(records):
+    """Compile time and temporary memory of the training step, beside lax.scan's."""
+    lines = [
+        "Compiling the training step, and its temporary memory: scanrnn's, and in"
+        " brackets as a multiple of lax.scan's.",
+        "",
+        "| case | compile s | temporaries MB |",
+        "|---|---|---|",
+    ]
+    shown = set()
+    for record in records:
+        cells = []
+        for what, unit in (("compile_seconds", 1.0), ("temp_bytes", 1e6)):
+            factor = ratio(record, "train", "scanrnn", "lax_scan", what)
+            if factor is not None:
+                mine = record["contenders"]["scanrnn"]["train"][what] / unit
+                cells.append(f"{mine:.2f} ({factor:.2f})")
+        name = f"{_case(record)} {record['case']['dtype']}"
+        if len(cells) == 2 and name not in shown:
+            shown.add(name)
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _contenders(records):
+    """Everyone who takes part in a section, and what to call them there."""
+    names = list(dict.fromkeys(n for r in records for n in r["contenders"]))
+    if records[0]["section"] != "ladder":
+        return names, names
+    rungs = {spec: rung for rung, spec in suite.LADDER.items()}
+    return names, [rungs.get(name, name) for name in names]
 
 
 def _case(record):
@@ -166,32 +194,41 @@ def draw(records: Records, path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    sections = [s for s in suite.SECTIONS if any(r["section"] == s for r in records)]
+    chosen = {s: [r for r in records if r["section"] == s] for s in suite.SECTIONS}
+    chosen = {section: rows for section, rows in chosen.items() if rows}
+    heights = [1 + 0.25 * len(_contenders(rows)[0]) for rows in chosen.values()]
     figure, axes = plt.subplots(
-        len(sections), len(MODES), squeeze=False, figsize=(13, 3.2 * len(sections))
+        len(chosen),
+        len(MODES),
+        squeeze=False,
+        figsize=(12, sum(heights)),
+        height_ratios=heights,
     )
-    for line, section in zip(axes, sections, strict=True):
-        chosen = [r for r in records if r["section"] == section]
+    for line, (section, rows) in zip(axes, chosen.items(), strict=True):
         for axis, mode in zip(line, MODES, strict=True):
-            _panel(axis, chosen, mode)
-            axis.set_title(f"{section}, {mode}: time / {yardstick(chosen[0])}")
+            _panel(axis, rows, mode)
+            axis.set_title(f"{section}, {mode}: time / {yardstick(rows[0])}")
     figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    figure.savefig(path, dpi=100, metadata={"Software": None})
     plt.close(figure)
 
 
 def _panel(axis, records, mode):
-    names = list(dict.fromkeys(n for r in records for n in r["contenders"]))
+    names, labels = _contenders(records)
+    low, high = 0.5, 2.0
     for height, name in enumerate(names):
         numbers = [ratio(r, mode, name, yardstick(r)) for r in records]
         numbers = [n for n in numbers if n is not None]
         axis.plot(numbers, [height] * len(numbers), "o", alpha=0.5)
         if numbers:
-            axis.plot(geometric_mean(numbers), height, "k|", markersize=18)
+            axis.plot(geometric_mean(numbers), height, "k|", markersize=16)
+            low, high = min(low, *numbers), max(high, *numbers)
     axis.axvline(1, color="grey", linewidth=0.8)
-    axis.set_xscale("log")
-    axis.set_yticks(range(len(names)), names, fontsize=7)
-    axis.invert_yaxis()
+    axis.set_xscale("log", base=2)
+    axis.set_xlim(low / 1.2, high * 1.2)
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.set_yticks(range(len(names)), labels, fontsize=8)
+    axis.set_ylim(len(names) - 0.5, -0.5)
 
 
 def write(source) -> pathlib.Path:

@@ -58,10 +58,11 @@ def _seed():
 
 def _small():
     """Where overheads count, and where batches are small."""
-    for cell in (*STOCK, "ln_mi_res_lstm"):
-        yield _square(cell, 64, 1, 16), (*PLAIN, "torch", "torch_lstm")
-    for cell in (*STOCK, *CUSTOM):
-        yield _square(cell, 512, 2, 128), (*PLAIN, "torch", "torch_lstm")
+    cells = {cell: "torch" for cell in STOCK} | {cell: "torch_lstm" for cell in CUSTOM}
+    for (T, B, H), (cell, torch) in itertools.product(
+        ((64, 1, 16), (512, 2, 128)), cells.items()
+    ):
+        yield _square(cell, T, B, H), (*PLAIN, torch)
 
 
 def _bf16():
