@@ -2,6 +2,7 @@
 
 from scanrnn import cells as cells
 from scanrnn import nnx as nnx
+from scanrnn._accelerate import accelerate as accelerate
 from scanrnn._allocator import tune_allocator as tune_allocator
 from scanrnn._scan import plan as plan
 from scanrnn._scan import scan as scan

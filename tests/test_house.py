@@ -23,13 +23,17 @@ ROOMS = {
     "planner": (set(), {"jax", "numpy", "scipy"}),
     "executors": ({"planner"}, {"jax", "numpy"}),
     "_scan": ({"planner", "executors"}, {"jax", "numpy"}),
+    "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
     "cells": (set(), {"jax"}),
     "nnx": ({"_scan", "cells"}, {"jax", "flax"}),
     "training": (
         {"_scan", "cells", "nnx"},
         {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
     ),
-    "__init__": ({"_allocator", "_scan", "cells", "nnx", "planner", "training"}, set()),
+    "__init__": (
+        {"_accelerate", "_allocator", "_scan", "cells", "nnx", "planner", "training"},
+        set(),
+    ),
     "__main__": ({"__init__", "training"}, {"jax", "flax", "rich"}),
 }
 # Import name: distribution, where the two differ.

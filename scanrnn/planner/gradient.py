@@ -15,18 +15,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import NamedTuple
 
 import jax
 from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
 from scanrnn.planner.graph import CARRY, Env, Graph, needed, struct, variables
+from scanrnn.planner.regions import Regions, find_regions
 
 POLICIES = ("minimal", "recompute", "chunked", "everything")
-
-# Single-operand steps a contribution may be carried through without a primal.
-_PASSES_ON = ops.ADDITIVE | {"convert_element_type", "neg"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,7 +150,7 @@ def derive(loop: Graph, policy: str = "minimal", defer: bool = True) -> Derivati
       defer: whether weight contributions are computed outside the loop.
     """
     bits = loop.depends()
-    regions = _regions(loop, bits) if defer else _Regions(set(), {}, {})
+    regions = find_regions(loop, bits) if defer else Regions(set(), {}, {})
     inner = _inner(loop, bits, regions.eqns)
     draft = Derivative(
         loop=loop,
@@ -171,81 +168,6 @@ def derive(loop: Graph, policy: str = "minimal", defer: bool = True) -> Derivati
         saved=tuple(v for v in candidates if v in used),
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
     )
-
-
-class _Regions(NamedTuple):
-    eqns: set[JaxprEqn]
-    cuts: dict[Var, None]  # an ordered set
-    heavy_cuts: dict[Var, None]  # the cuts that end a contraction
-
-
-def _regions(loop, bits) -> _Regions:
-    """Equations where outside contributions enter, and where they end up."""
-    consumers = loop.consumers()
-    weight_borne = _weight_borne(loop, bits)
-    regions = _Regions(set(), {}, {})
-    for eqn in loop.eqns:
-        ins = variables(eqn.invars)
-        heavy = ops.is_heavy(eqn)
-        if not any(bits[v] & CARRY for v in ins) or not ops.is_deferrable(eqn):
-            continue
-        if not (heavy or any(v in weight_borne for v in ins)):
-            continue
-        regions.eqns.add(eqn)
-        for v in eqn.outvars:
-            if isinstance(v, DropVar) or not ops.is_inexact(v):
-                continue
-            ends, path = _follow(v, consumers)
-            regions.eqns.update(path)
-            regions.cuts.update(dict.fromkeys(ends))
-            if heavy:
-                regions.heavy_cuts.update(dict.fromkeys(ends))
-    return regions
-
-
-def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
-    """Where a contribution that starts at `v` can be added last.
-
-    It is carried through sums, casts and splits as long as nothing else reads
-    the value on the way, and stops after the last sum: what is added there
-    enters together with it, so one array does for all.
-    """
-    ends, committed, path = [v], [], []
-    while True:
-        users = consumers.get(v, [None])
-        if len(users) != 1 or users[0] is None:
-            return ends, committed
-        (eqn,) = users
-        if eqn.primitive.name == "split":
-            parts = [o for o in eqn.outvars if not isinstance(o, DropVar)]
-            follows = [_follow(o, consumers) for o in parts]
-            if any(p for _, p in follows):
-                ends = [end for e, _ in follows for end in e]
-                committed = [*path, eqn, *(k for _, p in follows for k in p)]
-            return ends, committed
-        if eqn.primitive.name not in _PASSES_ON:
-            return ends, committed
-        if not ops.is_inexact(eqn.outvars[0]):
-            return ends, committed
-        path.append(eqn)
-        (v,) = eqn.outvars
-        if eqn.primitive.name in ops.ADDITIVE:
-            ends, committed = [v], list(path)
-
-
-def _weight_borne(loop, bits) -> set[Var]:
-    """Values outside the recurrence that a weight's tangent reaches."""
-    borne = {w for w in loop.weights if ops.is_inexact(w)}
-    for eqn in loop.eqns:
-        if any(bits[v] & CARRY for v in variables(eqn.invars)):
-            continue
-        if tangent.moves(eqn, [_var_in(a, borne) for a in eqn.invars]):
-            borne |= {v for v in eqn.outvars if ops.is_inexact(v)}
-    return borne
-
-
-def _var_in(atom, found) -> bool:
-    return not ops.is_literal(atom) and atom in found
 
 
 def _inner(loop, bits, region) -> set[Var]:

@@ -70,12 +70,21 @@ def is_movable(eqn: JaxprEqn) -> bool:
     if eqn.effects:
         return False
     if name == "custom_jvp_call":
-        return True
+        return not _loops(eqn)
     if name.startswith(_RANDOM):
         dtypes = {str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars)}
         keys = {d for d in dtypes if d.startswith("key<")}
         return keys == {"key<fry>"}
     return not has_subjaxpr(eqn)
+
+
+def _loops(eqn: JaxprEqn) -> bool:
+    """Whether there is control flow inside an equation (a planned scan, say)."""
+    return any(
+        inner.primitive.name in ("scan", "while", "cond") or _loops(inner)
+        for jaxpr in jaxprs_in_params(eqn.params)
+        for inner in jaxpr.eqns
+    )
 
 
 def is_deferrable(eqn: JaxprEqn) -> bool:

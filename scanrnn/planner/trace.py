@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -103,8 +103,9 @@ def _inline_rule(eqn, env):
 
 
 def _eval_inlined(eqn, values):
-    inner = eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
-    jaxpr, consts = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+    jaxpr, consts = opened(
+        eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
+    )
     env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *values), strict=True))
 
     def read(atom):
@@ -115,6 +116,11 @@ def _eval_inlined(eqn, values):
         outs = _eval_inlined(e, args) if _inlinable(e) else eval_eqn(e, args)
         env.update(zip(e.outvars, outs, strict=True))
     return [read(a) for a in jaxpr.outvars]
+
+
+def opened(jaxpr) -> tuple[Any, Sequence]:
+    """A jaxpr and its constants, from a closed one or an open one."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
 def _inlinable(eqn) -> bool:

@@ -1,0 +1,158 @@
+"""Plan the loops of code somebody else wrote."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from scanrnn._scan import scan
+from scanrnn.planner import Options, opened
+from scanrnn.planner.graph import Env, eval_eqn
+
+_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
+
+
+def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
+    """A function that runs every `jax.lax.scan` inside `fn` through `scanrnn.scan`.
+
+    `fn` is traced and evaluated again with its scans planned, those inside
+    `jax.jit`, `jax.checkpoint`, `lax.cond` and other scans included. Results and
+    gradients are those of `fn`; wrap the result in `jax.jit` or `jax.grad` as you
+    would wrap `fn` itself. Accelerate the forward function, then differentiate
+    it: in a function that holds a gradient already, the reverse loop is fixed.
+
+    Args:
+      fn: a pure function of pytrees. Leaves that are not arrays (a flag, a name,
+        a Python number) are passed through as they are.
+      plan: `Options` for the planner.
+
+    Returns:
+      A function with the signature of `fn`.
+
+    Raises:
+      TypeError: if `fn` is not callable, or `plan` is not `Options`.
+
+    Example:
+      >>> import flax.linen as nn, jax, jax.numpy as jnp, scanrnn
+      >>> model = nn.RNN(nn.OptimizedLSTMCell(4))
+      >>> x = jnp.ones((2, 5, 3))
+      >>> params = model.init(jax.random.key(0), x)
+      >>> fast = jax.jit(scanrnn.accelerate(model.apply))
+      >>> bool(jnp.allclose(fast(params, x), model.apply(params, x), atol=1e-6))
+      True
+
+    Reference:
+      See `scanrnn.scan`.
+    """
+    if not callable(fn):
+        raise TypeError(f"accelerate: fn must be callable, got {type(fn).__name__}")
+    if plan is not None and not isinstance(plan, Options):
+        raise TypeError(
+            f"accelerate: plan must be scanrnn.Options(...), got {type(plan).__name__}"
+        )
+
+    @functools.wraps(fn)
+    def run(*args, **kwargs):
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        moving = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+        def flat(*arrays):
+            full = list(leaves)
+            for i, a in zip(moving, arrays, strict=True):
+                full[i] = a
+            args, kwargs = jax.tree.unflatten(tree, full)
+            return fn(*args, **kwargs)
+
+        arrays = [leaves[i] for i in moving]
+        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
+        outs = _evaluate(closed.jaxpr, closed.consts, arrays, plan)
+        return jax.tree.unflatten(jax.tree.structure(shapes), outs)
+
+    return run
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def _evaluate(jaxpr, consts: Sequence, args: Sequence, plan) -> list:
+    """Evaluate a jaxpr with its scans planned."""
+    env = Env((), zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
+    for eqn in jaxpr.eqns:
+        values = [env.read(a) for a in eqn.invars]
+        run = _PLANNED.get(eqn.primitive.name, _as_it_is)
+        env.update(zip(eqn.outvars, run(eqn, values, plan), strict=True))
+    return [env.read(a) for a in jaxpr.outvars]
+
+
+def _as_it_is(eqn, values, plan):
+    del plan
+    return eval_eqn(eqn, values)
+
+
+def _scan(eqn, values, plan):
+    params = eqn.params
+    n, m = _arity(params)
+    consts, carry, xs = values[:n], values[n : n + m], values[n + m :]
+
+    def body(carry, x):
+        outs = _inner(params["jaxpr"], [*consts, *carry, *x], plan)
+        return outs[:m], outs[m:]
+
+    length = None if xs else params["length"]
+    carry, ys = scan(
+        body, carry, xs, length, params["reverse"], params["unroll"], plan=plan
+    )
+    return [*carry, *ys]
+
+
+def _arity(params) -> tuple[int, int]:
+    """How many operands of a scan are constants, and how many carries."""
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # jax 0.12
+    return len(list(consts)), len(list(carry))
+
+
+def _call(eqn, values, plan):
+    name = "jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"
+    return _inner(eqn.params[name], values, plan)
+
+
+def _checkpoint(eqn, values, plan):
+    params = eqn.params
+    run = jax.checkpoint(
+        lambda *args: _inner(params["jaxpr"], args, plan),
+        prevent_cse=params["prevent_cse"],
+        policy=params["policy"],
+    )
+    return run(*values)
+
+
+def _cond(eqn, values, plan):
+    which, *operands = values
+    branches = [
+        lambda *args, branch=branch: _inner(branch, args, plan)
+        for branch in eqn.params["branches"]
+    ]
+    # The index of a boolean predicate is already 0 or 1 here.
+    return lax.switch(which, branches, *operands)
+
+
+def _inner(inner, values, plan) -> list:
+    jaxpr, consts = opened(inner)
+    return _evaluate(jaxpr, consts, values, plan)
+
+
+_PLANNED = {
+    "scan": _scan,
+    "remat2": _checkpoint,
+    "checkpoint": _checkpoint,
+    "cond": _cond,
+    **dict.fromkeys(_CALLS, _call),
+}

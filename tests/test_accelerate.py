@@ -1,0 +1,133 @@
+"""Loops in code somebody else wrote: same results and gradients, planned."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import lax
+
+import scanrnn
+from tests.compare import score
+from tests.jaxprs import gemms_in_loops
+
+T, B, D, H = 5, 3, 4, 4
+X = jax.random.normal(jax.random.key(0), (B, T, D))
+U = 0.5 * jax.random.normal(jax.random.key(1), (H, H))
+
+
+def linen_lstm():
+    model = nn.RNN(nn.OptimizedLSTMCell(H, param_dtype=float))
+    return model.apply, model.init(jax.random.key(2), X)
+
+
+def linen_per_gate_with_lengths():
+    model = nn.RNN(nn.LSTMCell(H, param_dtype=float), return_carry=True)
+    lengths = jnp.array([5, 2, 3])
+
+    def apply(params, x):
+        return model.apply(params, x, seq_lengths=lengths)
+
+    return apply, model.init(jax.random.key(2), X)
+
+
+def nnx_lstm():
+    rngs = nnx.Rngs(0)
+    cell = nnx.LSTMCell(D, H, param_dtype=float, rngs=rngs)
+    static, params, rest = nnx.split(nnx.RNN(cell, rngs=rngs), nnx.Param, ...)
+
+    def apply(params, x):
+        # A copy: the layer counts what it draws, in the trace it runs in.
+        return nnx.merge(static, params, jax.tree.map(lambda a: a, rest))(x)
+
+    return apply, params
+
+
+def step(h, x):
+    h = jnp.tanh(x @ U + h @ U)
+    return h, h
+
+
+def by_hand():
+    """A loop by closure, in a jit, in a checkpoint."""
+
+    @jax.checkpoint
+    @jax.jit
+    def apply(u, x):
+        def step(h, x):
+            h = jnp.tanh(x @ u + h @ u)
+            return h, h
+
+        return lax.scan(step, jnp.zeros((B, H)), x.swapaxes(0, 1), reverse=True)
+
+    return apply, U
+
+
+def over_layers():
+    """A scan over layers, each a scan over time, one in a branch."""
+
+    def apply(us, x):
+        def layer(x, u):
+            def step(h, x):
+                h = jnp.tanh(x @ u + h @ u)
+                return h, h
+
+            def run():
+                return lax.scan(step, jnp.zeros((B, H)), x)[1]
+
+            return lax.cond(u[0, 0] > -10, run, lambda: x), None
+
+        return lax.scan(layer, x.swapaxes(0, 1), us)[0]
+
+    return apply, jnp.stack([U, 0.5 * U])
+
+
+CODE = [linen_lstm, linen_per_gate_with_lengths, nnx_lstm, by_hand, over_layers]
+
+
+@pytest.mark.parametrize("code", CODE, ids=lambda c: c.__name__)
+def test_accelerated_function_has_the_same_results_and_gradients(code):
+    apply, params = code()
+
+    def both(apply):
+        def loss(params, x):
+            out = apply(params, x)
+            return score(out), out
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+
+    wanted = both(apply)(params, X)
+    got = both(scanrnn.accelerate(apply))(params, X)
+    assert jax.tree.structure(got) == jax.tree.structure(wanted)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("code", CODE[:4], ids=lambda c: c.__name__)
+def test_accelerated_loops_hold_one_gemm_each(code):
+    apply, params = code()
+
+    def loss(params, x):
+        return score(scanrnn.accelerate(apply)(params, x))
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss, (0, 1)))(params, X).jaxpr
+    assert set(gemms_in_loops(jaxpr)) == {1}
+
+
+def test_accelerated_function_takes_flags_and_names_as_they_are():
+    def fn(x, *, how, flip=False):
+        assert how == "sum" and isinstance(flip, bool)
+        total, _ = lax.scan(lambda c, v: (c + v, None), jnp.zeros(D), x, reverse=flip)
+        return {"total": total, "n": 3.0}
+
+    got = scanrnn.accelerate(fn)(X[0], how="sum", flip=True)
+    np.testing.assert_allclose(got["total"], X[0].sum(0))
+    assert float(got["n"]) == 3.0
+
+
+def test_accelerate_refuses_what_is_no_function():
+    with pytest.raises(TypeError, match="fn must be callable, got int"):
+        scanrnn.accelerate(3)
+    with pytest.raises(TypeError, match=r"plan must be scanrnn.Options\(...\)"):
+        scanrnn.accelerate(step, plan="fast")
