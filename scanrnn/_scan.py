@@ -74,7 +74,7 @@ def scan(
       Networks on GPUs", https://arxiv.org/abs/1604.01946.
     """
     _check(plan, implementation, unroll)
-    if implementation == "scan" or jax.config.jax_disable_jit:
+    if implementation == "scan" or getattr(jax.config, "jax_disable_jit", False):
         return lax.scan(f, init, xs, length, reverse, unroll)
     traced = trace(f, init, xs, length)
     found = _fitted(traced, plan, bool(reverse), unroll)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 from jax.extend.core import DropVar, JaxprEqn, Var
@@ -110,7 +111,7 @@ class Derivative:
                 found[eqn] = made
         return found
 
-    def _operand(self, atom, eqn, recurrent, found, outside):
+    def _operand(self, atom: Any, eqn, recurrent, found, outside):
         if ops.is_literal(atom):
             return None
         t = found.get(atom)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 from jax.extend.core import DropVar, JaxprEqn, Literal, Var
@@ -47,11 +48,11 @@ class Graph:
             bits |= dict.fromkeys(eqn.outvars, kind)
         return bits
 
-    def producers(self) -> dict[Var, JaxprEqn]:
+    def producers(self) -> dict[Any, JaxprEqn]:
         """The equation that defines each variable."""
         return {v: eqn for eqn in self.eqns for v in eqn.outvars}
 
-    def consumers(self) -> dict[Var, list[JaxprEqn | None]]:
+    def consumers(self) -> dict[Any, list[JaxprEqn | None]]:
         """The equations that read each variable; None stands for an output."""
         table: dict[Var, list[JaxprEqn | None]] = {}
         for eqn in self.eqns:

@@ -7,6 +7,7 @@ Everything not named here is treated as a black box: it is evaluated with
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
@@ -50,6 +51,11 @@ FROM_OUTPUT = {
 _RANDOM = ("random_", "threefry", "rng_")
 
 
+def aval(atom) -> Any:
+    """The abstract value of a variable or constant: an array's, in this package."""
+    return atom.aval
+
+
 def is_heavy(eqn: JaxprEqn) -> bool:
     """Whether an equation is a contraction (GEMM or convolution)."""
     return eqn.primitive.name in HEAVY
@@ -72,7 +78,7 @@ def is_movable(eqn: JaxprEqn) -> bool:
     if name == "custom_jvp_call":
         return not _loops(eqn)
     if name.startswith(_RANDOM):
-        dtypes = {str(v.aval.dtype) for v in (*eqn.invars, *eqn.outvars)}
+        dtypes = {str(aval(v).dtype) for v in (*eqn.invars, *eqn.outvars)}
         keys = {d for d in dtypes if d.startswith("key<")}
         return keys == {"key<fry>"}
     return not has_subjaxpr(eqn)
@@ -129,5 +135,5 @@ def splittable(eqn: JaxprEqn | None, axis: int, bits: dict) -> bool:
     if batch != ((), ()) or sum(constant) != 1:
         return False
     side = constant.index(True)
-    matrix = eqn.invars[side].aval.ndim == 2 and len(contract[side]) == 1
-    return matrix and axis == (0 if side == 0 else eqn.outvars[0].aval.ndim - 1)
+    matrix = aval(eqn.invars[side]).ndim == 2 and len(contract[side]) == 1
+    return matrix and axis == (0 if side == 0 else aval(eqn.outvars[0]).ndim - 1)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.extend.core import Var
 
-from scanrnn.planner import report, rewrite, tidy
+from scanrnn.planner import ops, report, rewrite, tidy
 from scanrnn.planner.classify import Stages, classify
 from scanrnn.planner.gradient import POLICIES, Derivative, derive
 from scanrnn.planner.graph import Graph, struct
@@ -114,9 +114,10 @@ class Plan:
         """
         args = self._arguments()
         names = ("planned" if self.plain is None else "scan", "scan")
-        return tuple(
+        ours, theirs = (
             report.residual_bytes(functools.partial(self._flat, n), args) for n in names
         )
+        return ours, theirs
 
     def _arguments(self) -> list[jax.ShapeDtypeStruct]:
         graph = self.source
@@ -133,7 +134,7 @@ class Plan:
     def signature(self) -> tuple:
         """What must agree for this plan to fit a step: sizes and dtypes."""
         avals = [
-            [(v.aval.shape, str(v.aval.dtype)) for v in group]
+            [(ops.aval(v).shape, str(ops.aval(v).dtype)) for v in group]
             for group in (self.source.weights, self.source.carry, self.source.xs)
         ]
         return (avals, self.length, self.reverse, self.unroll)

@@ -243,7 +243,7 @@ def _list(names) -> str:
     return ", ".join(names) or "none"
 
 
-def _bytes(n: int) -> str:
+def _bytes(n: float) -> str:
     for unit in ("B", "kB", "MB"):
         if n < 1000:
             return f"{n:.4g} {unit}"
@@ -272,4 +272,4 @@ def residual_bytes(program, args) -> int | None:
     jaxpr = closed.jaxpr
     free = {*jaxpr.invars, *variables(jaxpr.outvars[: len(outs)])}
     kept = {v for v in variables(jaxpr.outvars[len(outs) :]) if v not in free}
-    return sum(ops.bytes_of(v) for v in kept if v.aval.shape[:1] != ())
+    return sum(ops.bytes_of(v) for v in kept if ops.aval(v).shape)

@@ -37,12 +37,12 @@ def _identity(eqn, same):
     if eqn.effects or ops.has_subjaxpr(eqn):
         return None
     ins = tuple(
-        ("const", a.aval.dtype, a.aval.weak_type, str(a.val))
+        ("const", ops.aval(a).dtype, ops.aval(a).weak_type, str(a.val))
         if isinstance(a, Literal)
         else same.get(a, a)
         for a in eqn.invars
     )
-    if any(isinstance(a, Literal) and a.aval.shape for a in eqn.invars):
+    if any(isinstance(a, Literal) and ops.aval(a).shape for a in eqn.invars):
         return None
     key = (eqn.primitive.name, ins, tuple(sorted(eqn.params.items(), key=str)))
     return key if _hashable(key) else None

@@ -95,8 +95,9 @@ def _push_sum(eqn, tangents):
     shape = eqn.outvars[0].aval.shape
     if b is not None and eqn.primitive.name == "sub":
         b = lax.neg(b)
-    t = total(a, b) if None in tangents or a.shape == b.shape else a + b
-    return t if t.shape == shape else jnp.broadcast_to(t, shape)
+    if a is not None and b is not None:
+        return jnp.broadcast_to(a + b, shape)
+    return jnp.broadcast_to(b if a is None else a, shape)
 
 
 def _push_linear(eqn, tangents):

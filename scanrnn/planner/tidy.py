@@ -32,7 +32,7 @@ def cancel_splits(graph: Graph) -> tuple[Graph, list]:
         if made is None or made.primitive.name != "concatenate":
             return None
         axis = eqn.params["axis"]
-        sizes = tuple(a.aval.shape[axis] for a in made.invars)
+        sizes = tuple(ops.aval(a).shape[axis] for a in made.invars)
         if made.params["dimension"] != axis or sizes != tuple(eqn.params["sizes"]):
             return None
         return [env.read(a) for a in made.invars]
@@ -59,7 +59,7 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
             return None
         if eqn not in done:
             ordered, axis = tiles[eqn]
-            sizes = [e.outvars[0].aval.shape[axis] for e in ordered]
+            sizes = [ops.aval(e.outvars[0]).shape[axis] for e in ordered]
             parts = lax.split(env.read(eqn.invars[0]), sizes, axis)
             done.update(zip(ordered, parts, strict=True))
         return [done[eqn]]
@@ -164,8 +164,8 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
 
     def is_root(eqn) -> bool:
         users = consumers.get(eqn.outvars[0], [])
-        inner = len(users) == 1 and users[0] is not None
-        return not (inner and users[0].primitive.name == "add")
+        names = [None if u is None else u.primitive.name for u in users]
+        return names != ["add"]
 
     def rule(eqn, env):
         if eqn.primitive.name != "add" or not is_root(eqn):

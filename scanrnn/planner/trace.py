@@ -32,7 +32,7 @@ class Traced:
     source: Any  # the traced jaxpr: same step and shapes, same object
 
 
-def trace(f: Callable, init: Any, xs: Any, length: int | None) -> Traced:
+def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
     """Trace `f` on one step's abstract values.
 
     Raises:
