@@ -25,10 +25,10 @@ demo: $(VENV)/.demo
 	@$(RUN) -m scanrnn train $(ARGS)
 
 test: lint
-	$(RUN) -m pytest -n $(JOBS) --dist loadgroup -p no:benchmark -m "not slow" -q $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) -p no:benchmark -m "not slow" -q $(ARGS)
 
 test-slow: $(VENV)/.test
-	$(RUN) -m pytest -n $(JOBS) --dist loadgroup -p no:benchmark -m slow -q $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) -p no:benchmark -m slow -q $(ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

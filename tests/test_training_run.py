@@ -15,10 +15,7 @@ from rich.console import Console
 
 from scanrnn.training import Checkpoints, Config, _loop, init_state, make_model, train
 
-pytestmark = [
-    pytest.mark.usefixtures("in_32_bit"),
-    pytest.mark.xdist_group("run"),  # one process, so that `finished` runs once
-]
+pytestmark = pytest.mark.usefixtures("in_32_bit")
 
 TEXT = "the quick brown fox jumps over the lazy dog.\n" * 12
 
