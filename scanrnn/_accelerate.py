@@ -11,8 +11,8 @@ import numpy as np
 from jax import lax
 
 from scanrnn._scan import scan
-from scanrnn.planner import Options, opened
-from scanrnn.planner.graph import Env, eval_eqn
+from scanrnn.planner import Options
+from scanrnn.planner.graph import Env, eval_eqn, opened
 
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 

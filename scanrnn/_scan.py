@@ -130,7 +130,7 @@ def plan(
       --------------  -------------------  -  --  --  -----  ------
       layer-to-layer  forward              4  10   3      1  before
       recurrent       forward              4   2   4      5  loop
-      layer-to-layer  activation gradient  3  10   4      1  before
+      layer-to-layer  activation gradient  3  10   4      1  after
       recurrent       activation gradient  4   2   4      5  loop
       layer-to-layer  weight gradient      3   4  10      1  after
       recurrent       weight gradient      4   4  10      1  after

@@ -18,6 +18,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Literal, Var
 
+from scanrnn.executors._batch import over_time
 from scanrnn.planner.gradient import Derivative, derive
 from scanrnn.planner.graph import Env, Graph
 
@@ -167,10 +168,10 @@ def _contributions(loop, constants, streams, d_weights, d_xs) -> dict[Var, Any]:
         at[:] = found
         return list(found.values())
 
-    batched = jax.vmap(
-        loop.rematerialised(step), (0, 0, None, None), axis_size=loop.length
+    batched = over_time(step, (0, 0, None, None), loop.length)
+    found = loop.rematerialised(batched)(
+        *map(_values, (streams, d_xs, constants, d_weights))
     )
-    found = batched(*map(_values, (streams, d_xs, constants, d_weights)))
     return _named(at, found)
 
 

@@ -8,6 +8,7 @@ import jax
 from jax import lax
 from jax.extend.core import Literal
 
+from scanrnn.executors._batch import over_time
 from scanrnn.executors._loop import Loop, run_loop
 from scanrnn.planner.graph import Env, needed, variables
 from scanrnn.planner.plan import Plan
@@ -68,7 +69,7 @@ def _batched(plan, consts, streams, wanted, length) -> list:
 
     made = iter(())
     if missing:
-        batched = jax.vmap(step, (0, None), axis_size=length)
+        batched = over_time(step, (0, None), length)
         if plan.options.residuals != "everything":
             keep = jax.checkpoint_policies.dots_saveable
             batched = jax.checkpoint(batched, prevent_cse=False, policy=keep)

@@ -1,6 +1,6 @@
 """The planner: from a step function to a plan. Knows jaxprs, never a cell."""
 
 from scanrnn.planner.plan import Options, Plan, make_plan
-from scanrnn.planner.trace import Traced, opened, trace
+from scanrnn.planner.trace import Traced, trace
 
-__all__ = ["Options", "Plan", "Traced", "make_plan", "opened", "trace"]
+__all__ = ["Options", "Plan", "Traced", "make_plan", "trace"]

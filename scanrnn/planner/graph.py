@@ -87,12 +87,17 @@ def needed(
     return kept[::-1]
 
 
-def eval_eqn(eqn: JaxprEqn, values: Sequence) -> list:
+def eval_eqn(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
     """Evaluate one equation, in the context (mesh, metadata) it was traced in."""
-    params = eqn.primitive.get_bind_params(eqn.params)
+    params = eqn.primitive.get_bind_params(params or eqn.params)
     with eqn.ctx.manager:
         out = eqn.primitive.bind(*values, **params)
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def opened(jaxpr) -> tuple[Any, Sequence]:
+    """A jaxpr and its constants, from a closed one or an open one."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
 class Env(dict):
@@ -188,6 +193,7 @@ __all__ = [
     "Graph",
     "eval_eqn",
     "needed",
+    "opened",
     "ops",
     "retrace",
     "struct",

@@ -83,7 +83,9 @@ def _rows(eqn, where, bits, recurrent, deferred, plan) -> Iterator[Gemm]:
     T = plan.length if isinstance(plan.length, int) else 1
     steps, batched = (T, 1) if where == "loop" else (1, T)
     yield Gemm(path, PHASES[0], M, N * batched, K, steps, where)
-    yield Gemm(path, PHASES[1], K, N * batched, M, steps, where)
+    # In reverse, what came before the loop comes after it.
+    mirrored = {"before": "after", "loop": "loop", "after": "before"}[where]
+    yield Gemm(path, PHASES[1], K, N * batched, M, steps, mirrored)
     if kinds[weight] == 0 or eqn in deferred:
         late = where != "loop" or eqn in deferred
         count, depth = (1, N * T) if late else (T, N)

@@ -95,9 +95,8 @@ def _push_sum(eqn, tangents):
     shape = eqn.outvars[0].aval.shape
     if b is not None and eqn.primitive.name == "sub":
         b = lax.neg(b)
-    if a is not None and b is not None:
-        return jnp.broadcast_to(a + b, shape)
-    return jnp.broadcast_to(b if a is None else a, shape)
+    terms = [t for t in (a, b) if t is not None]
+    return jnp.broadcast_to(sum(terms[1:], terms[0]), shape)
 
 
 def _push_linear(eqn, tangents):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import mapped_aval
 
-from scanrnn.planner.graph import Graph, eval_eqn, retrace, struct_of
+from scanrnn.planner.graph import Graph, eval_eqn, opened, retrace, struct_of
 
 # Calls that only group equations; the planner reads what is inside.
 _INLINE = frozenset({"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"})
@@ -116,11 +116,6 @@ def _eval_inlined(eqn, values):
         outs = _eval_inlined(e, args) if _inlinable(e) else eval_eqn(e, args)
         env.update(zip(e.outvars, outs, strict=True))
     return [read(a) for a in jaxpr.outvars]
-
-
-def opened(jaxpr) -> tuple[Any, Sequence]:
-    """A jaxpr and its constants, from a closed one or an open one."""
-    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
 def _inlinable(eqn) -> bool:
