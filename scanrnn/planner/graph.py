@@ -89,9 +89,9 @@ def needed(
 
 def eval_eqn(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
     """Evaluate one equation, in the context (mesh, metadata) it was traced in."""
-    params = eqn.primitive.get_bind_params(params or eqn.params)
+    bound: dict[str, Any] = eqn.primitive.get_bind_params(params or eqn.params)
     with eqn.ctx.manager:
-        out = eqn.primitive.bind(*values, **params)
+        out = eqn.primitive.bind(*values, **bound)
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
