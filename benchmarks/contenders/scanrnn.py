@@ -7,7 +7,7 @@ from benchmarks.contenders._base import Contender, JaxRunner
 from benchmarks.contenders.lax_scan import naive
 
 # The rungs of the ladder: each adds one pass to the one before.
-PASSES = ("split", "hoist", "merge", "sink", "defer")
+PASSES = ("split", "hoist", "merge", "layout", "sink", "defer")
 RESIDUALS = ("minimal", "recompute", "chunked", "everything")
 
 
@@ -30,10 +30,14 @@ def with_options(name: str, **options) -> Contender:
 def parse(spec: str) -> Contender:
     """`"split+hoist+recompute"` is the scan with those passes and no other."""
     words = [word for word in spec.split("+") if word]
+    chunks = [int(word[5:]) for word in words if word.startswith("chunk") and word[5:].isdigit()]
+    words = [word for word in words if not (word.startswith("chunk") and word[5:].isdigit())]
     known = (*PASSES, *RESIDUALS)
     if unknown := [word for word in words if word not in known]:
         raise ValueError(f"scanrnn:{spec}: unknown {unknown}, expected any of {known}")
     options: dict = {name: name in words for name in PASSES}
+    if chunks:
+        options["chunk"] = chunks[-1]
     residuals = [word for word in words if word in RESIDUALS]
     if len(residuals) > 1:
         raise ValueError(f"scanrnn:{spec}: expected one residual policy, {residuals}")

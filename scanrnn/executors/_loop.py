@@ -187,13 +187,14 @@ def _tangent_loop(loop, carry, constants, streams, d_weights, d_carry, d_xs):
     ys_moving = [v for v in graph.ys if v in nonzero]
     if not moving and not ys_moving:
         return [None] * len(graph.carry), [None] * len(graph.ys)
-    groups = (constants, d_weights, streams, entering, d_xs)
+    turned = {v: constants[v].T for v in rules.matrices if v in constants}
+    groups = (constants, d_weights, turned, streams, entering, d_xs)
 
     def step(d_carry_t, *values):
         named = [_named(g, v) for g, v in zip(groups, values, strict=True)]
-        constants_, d_weights_, streams_t, entering_t, d_xs_t = named
+        constants_, d_weights_, turned_, streams_t, entering_t, d_xs_t = named
         tangents = _named(moving, d_carry_t) | d_weights_ | d_xs_t
-        found = rules.inside(constants_ | streams_t, tangents, entering_t)
+        found = rules.inside(constants_ | streams_t, tangents, entering_t, turned_)
         d_next = [
             _or_zeros(found, after[v], t)
             for v, t in zip(moving, d_carry_t, strict=True)
@@ -201,11 +202,11 @@ def _tangent_loop(loop, carry, constants, streams, d_weights, d_carry, d_xs):
         return d_next, [found[v] for v in ys_moving]
 
     step = loop.rematerialised(step)
-    fixed = [_values(g) for g in groups[:2]]
+    fixed = [_values(g) for g in groups[:3]]
     primal = _named(graph.carry, carry)
     init = [d_carry[v] if v in d_carry else jnp.zeros_like(primal[v]) for v in moving]
     d_final, d_ys = loop.scan(
-        lambda c, x: step(c, *fixed, *x), init, [_values(g) for g in groups[2:]]
+        lambda c, x: step(c, *fixed, *x), init, [_values(g) for g in groups[3:]]
     )
     d_final, d_ys = _named(moving, d_final), _named(ys_moving, d_ys)
     return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in graph.ys]

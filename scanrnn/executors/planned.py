@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import functools
 
 import jax
-from jax import lax
 from jax.extend.core import Literal
 
 from scanrnn.executors._batch import over_time
+from scanrnn.executors._chunks import in_chunks, rematerialised
 from scanrnn.executors._loop import Loop, run_loop
 from scanrnn.planner.graph import Env, needed, variables
 from scanrnn.planner.plan import Plan
@@ -26,10 +26,14 @@ def run(plan: Plan, weights: list, init: list, xs: list):
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry = [init[i] for i in moving]
+    program = functools.partial(_run, plan)
     if plan.options.residuals == "chunked":
-        carry, ys = _run_chunks(plan, weights, carry, xs)
-    else:
-        carry, ys = _run(plan, weights, carry, xs, plan.length)
+        program = rematerialised(program)
+    if plan.chunk is not None:
+        program = functools.partial(
+            in_chunks, program, plan.chunk, reverse=plan.reverse
+        )
+    carry, ys = program(weights, carry, xs, length=plan.length)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
 
@@ -84,31 +88,3 @@ def _reads(graph, wanted, streams) -> list:
     eqns = needed(graph.eqns, wanted, streams)
     read = {*variables(wanted), *(v for e in eqns for v in variables(e.invars))}
     return [v for v in streams if v in read]
-
-
-def _run_chunks(plan, weights, init, xs):
-    """Keep only the carry every sqrt(T) steps; redo each chunk in reverse."""
-    length = plan.length
-    if not isinstance(length, int):
-        return _run(plan, weights, init, xs, length)
-    size = max(1, math.isqrt(length))
-    count, rest = divmod(length, size)
-    # The part that does not fill a chunk comes last in the order of the loop.
-    cut = rest if plan.reverse else count * size
-    whole = [x[cut:] if plan.reverse else x[:cut] for x in xs]
-    tail = [x[:cut] if plan.reverse else x[cut:] for x in xs]
-
-    def chunk(weights, carry, x):
-        return _run(plan, weights, carry, x, size)
-
-    chunk = jax.checkpoint(chunk, prevent_cse=False)
-    split = [x.reshape(count, size, *x.shape[1:]) for x in whole]
-    carry, ys = lax.scan(
-        lambda c, x: chunk(weights, c, x), init, split, count, reverse=plan.reverse
-    )
-    ys = [y.reshape(count * size, *y.shape[2:]) for y in ys]
-    if not rest:
-        return carry, ys
-    carry, last = _run(plan, weights, carry, tail, rest)
-    pairs = zip(last, ys, strict=True) if plan.reverse else zip(ys, last, strict=True)
-    return carry, [lax.concatenate(p, 0) for p in pairs]

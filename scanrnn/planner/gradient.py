@@ -60,16 +60,31 @@ class Derivative:
         made = {v for e in self.region for v in e.outvars}
         return frozenset(made - set(self.cuts))
 
-    def inside(self, primals: dict, tangents: dict, entering: dict) -> dict:
-        """Tangents of one step's variables, given those of carry and `E`."""
-        return self._propagate(primals, tangents, entering, outside=False)
+    def inside(
+        self, primals: dict, tangents: dict, entering: dict, turned: dict | None = None
+    ) -> dict:
+        """Tangents of one step's variables, given those of carry and `E`.
+
+        `turned` may hold transposes of the matrices named in `self.matrices`.
+        """
+        return self._propagate(primals, tangents, entering, turned or {})
 
     def outside(self, primals: dict, tangents: dict) -> dict:
         """The contributions `E` of one step, given tangents of weights and xs."""
-        found = self._propagate(primals, tangents, {}, outside=True)
+        found = self._propagate(primals, tangents, {}, {}, outside=True)
         return {v: found[v] for v in self.cuts if found.get(v) is not None}
 
-    def _propagate(self, primals, tangents, entering, *, outside) -> dict:
+    @functools.cached_property
+    def matrices(self) -> tuple[Var, ...]:
+        """Weights that the recurrence multiplies by, one contraction axis each."""
+        found = {}
+        for eqn in self.loop.eqns:
+            for side, v in enumerate(eqn.invars if ops.is_heavy(eqn) else ()):
+                if v in self.loop.weights and ops.is_matrix_of(eqn, side):
+                    found[v] = None
+        return tuple(found)
+
+    def _propagate(self, primals, tangents, entering, turned, outside=False) -> dict:
         env = Env(self.loop.eqns, primals)
         found = dict(tangents)
 
@@ -86,7 +101,7 @@ class Derivative:
                 for a in source.invars
             ]
             if source is eqn:
-                outs = tangent.push(eqn, ins, env.read, output)
+                outs = tangent.push(eqn, ins, env.read, output, turned.get)
             else:
                 outs = tangent.push_in_pieces(source, eqn, ins, env.read)
             for v, t in zip(eqn.outvars, outs, strict=True):

@@ -135,5 +135,14 @@ def splittable(eqn: JaxprEqn | None, axis: int, bits: dict) -> bool:
     if batch != ((), ()) or sum(constant) != 1:
         return False
     side = constant.index(True)
-    matrix = aval(eqn.invars[side]).ndim == 2 and len(contract[side]) == 1
-    return matrix and axis == (0 if side == 0 else aval(eqn.outvars[0]).ndim - 1)
+    last = aval(eqn.outvars[0]).ndim - 1
+    return is_matrix_of(eqn, side) and axis == (0 if side == 0 else last)
+
+
+def is_matrix_of(eqn: JaxprEqn, side: int) -> bool:
+    """Whether an operand of a dot is a matrix, contracted over one of its axes."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    (contract, batch) = eqn.params["dimension_numbers"]
+    one_axis = len(contract[side]) == 1 and batch == ((), ())
+    return one_axis and aval(eqn.invars[side]).ndim == 2

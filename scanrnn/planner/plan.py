@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,7 +31,9 @@ class Options:
       defer: compute weight gradients after the reverse loop.
       residuals: what the forward loop keeps for the reverse one. "minimal"
         (what contractions produced, and carries), "recompute" (carries),
-        "chunked" (carries every sqrt(T) steps), "everything".
+        "chunked" (carries at the start of each chunk), "everything".
+      chunk: run before, in and after the loop on so many steps at a time; None
+        is all steps at once, sqrt(T) with "chunked".
 
     Raises:
       ValueError: for an unknown residual policy.
@@ -48,6 +51,7 @@ class Options:
     sink: bool = True
     defer: bool = True
     residuals: str = "minimal"
+    chunk: int | None = None
 
     def __post_init__(self):
         """Check the values at the door."""
@@ -56,7 +60,15 @@ class Options:
                 f"Options: residuals must be one of {', '.join(POLICIES)}; "
                 f"got {self.residuals!r}"
             )
-        for field in dataclasses.fields(self)[:-1]:
+        if self.chunk is not None and (
+            not isinstance(self.chunk, int)
+            or isinstance(self.chunk, bool)
+            or self.chunk < 1
+        ):
+            raise ValueError(
+                f"Options: chunk must be None or a number of steps; got {self.chunk!r}"
+            )
+        for field in dataclasses.fields(self)[:-2]:
             value = getattr(self, field.name)
             if not isinstance(value, bool):
                 raise TypeError(f"Options: {field.name} must be a bool, got {value!r}")
@@ -94,6 +106,16 @@ class Plan:
     unroll: int | bool
     plain: str | None
     programs: Mapping[str, Callable]
+
+    @property
+    def chunk(self) -> int | None:
+        """Steps per chunk, or None if the sequence is run as a whole."""
+        if self.options.chunk is None and self.options.residuals == "chunked":
+            size = math.isqrt(self.length) if isinstance(self.length, int) else 1
+        else:
+            size = self.options.chunk
+        whole = size is None or not isinstance(self.length, int) or size >= self.length
+        return None if whole else size
 
     @functools.cached_property
     def derivative(self) -> Derivative:

@@ -23,6 +23,7 @@ def push(
     tangents: Sequence,
     primal: Callable,
     output: Callable,
+    turned: Callable = lambda atom: None,
 ) -> list:
     """Tangents of an equation's outputs.
 
@@ -31,6 +32,7 @@ def push(
       tangents: one per operand, None for zero.
       primal: gives the value of an operand when a rule needs it.
       output: gives the saved value of the (only) output, or None if not saved.
+      turned: gives the transpose of a weight matrix, or None if there is none.
 
     Returns:
       One tangent per output, None for zero.
@@ -50,7 +52,7 @@ def push(
         zeros = _instantiated(eqn, [None, *tangents[1:]])[1:]
         return eval_eqn(eqn, [primal(eqn.invars[0]), *zeros])
     if name in ops.BILINEAR:
-        return [_push_bilinear(eqn, tangents, primal)]
+        return [_push_bilinear(eqn, tangents, primal, turned)]
     if name in ops.FROM_OUTPUT and output(eqn.outvars[0]) is not None:
         return [tangents[0] * ops.FROM_OUTPUT[name](output(eqn.outvars[0]))]
     return _push_general(eqn, tangents, primal)
@@ -118,15 +120,30 @@ def _zeros(atom):
     return jnp.zeros(atom.aval.shape, atom.aval.dtype)
 
 
-def _push_bilinear(eqn, tangents, primal):
+def _push_bilinear(eqn, tangents, primal, turned):
     out = None
     for i, t in enumerate(tangents):
         if t is not None:
-            j = 1 - i
-            operands = [None, None]
-            operands[i], operands[j] = t, primal(eqn.invars[j])
-            out = total(out, eval_eqn(eqn, operands)[0])
+            other = eqn.invars[1 - i]
+            matrix = turned(other)
+            params = None if matrix is None else _turned_params(eqn, 1 - i)
+            value = primal(other) if matrix is None else matrix
+            operands = (t, value) if i == 0 else (value, t)
+            out = total(out, eval_eqn(eqn, operands, params)[0])
     return out
+
+
+def _turned_params(dot, side) -> dict:
+    """Parameters of a dot whose matrix on `side` is given transposed.
+
+    The transpose of that dot, which is what a reverse loop runs, then reads the
+    matrix row by row as GEMM libraries want it, instead of packing it anew at
+    every step.
+    """
+    (contract, batch) = dot.params["dimension_numbers"]
+    contract = list(contract)
+    contract[side] = (1 - contract[side][0],)
+    return dot.params | {"dimension_numbers": (tuple(contract), batch)}
 
 
 def _push_general(eqn, tangents, primal):
