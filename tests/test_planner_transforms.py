@@ -106,7 +106,7 @@ TRANSFORMS = [
 @pytest.mark.parametrize("name", SOME)
 def test_transform_of_scan_equals_that_of_lax_scan(name, transform):
     # What the step rounds to float32 and float16 is rounded in another order.
-    rtol = 1e-5 if name == "mixed_dtypes" else 1e-9
+    rtol = 1e-4 if name == "mixed_dtypes" else 1e-9
     assert_same(build(name), transform, rtol=rtol)
 
 

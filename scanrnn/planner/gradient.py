@@ -80,7 +80,11 @@ class Derivative:
         found = {}
         for eqn in self.loop.eqns:
             for side, v in enumerate(eqn.invars if ops.is_heavy(eqn) else ()):
-                if v in self.loop.weights and ops.is_matrix_of(eqn, side):
+                if (
+                    not ops.is_literal(v)
+                    and v in self.loop.weights
+                    and ops.is_matrix_of(eqn, side)
+                ):
                     found[v] = None
         return tuple(found)
 

@@ -39,6 +39,11 @@ LINEAR = ADDITIVE | {
 # Linear in each operand alone.
 BILINEAR = HEAVY | {"mul"}
 
+# Elementwise, with no parameter that speaks of shapes.
+POINTWISE = frozenset(
+    {"add", "sub", "mul", "div", "neg", "max", "min", "tanh", "logistic", "exp"}
+)
+
 # Unary functions whose derivative is a polynomial of their *output*: saving the
 # output means the reverse loop never evaluates the transcendental again.
 FROM_OUTPUT = {

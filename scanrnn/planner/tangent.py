@@ -23,7 +23,7 @@ def push(
     tangents: Sequence,
     primal: Callable,
     output: Callable,
-    turned: Callable = lambda atom: None,
+    turned: Callable = lambda v: None,
 ) -> list:
     """Tangents of an equation's outputs.
 
@@ -125,7 +125,7 @@ def _push_bilinear(eqn, tangents, primal, turned):
     for i, t in enumerate(tangents):
         if t is not None:
             other = eqn.invars[1 - i]
-            matrix = turned(other)
+            matrix = None if isinstance(other, Literal) else turned(other)
             params = None if matrix is None else _turned_params(eqn, 1 - i)
             value = primal(other) if matrix is None else matrix
             operands = (t, value) if i == 0 else (value, t)

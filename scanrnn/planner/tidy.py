@@ -98,43 +98,76 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
     slices of one scanned array than on separate arrays, and a slice of `W` is
     free where a slice of `x @ W` for all steps is a copy.
     """
-    bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
-
-    def pieces(atom, eqn, env) -> list:
-        """The values of the pieces of `atom` that the split `eqn` asks for."""
-        axis, sizes = eqn.params["axis"], eqn.params["sizes"]
-        made = producers.get(var(atom))
-        if atom.aval.ndim <= axis or atom.aval.shape[axis] == 1:
-            return [env.read(atom)] * len(sizes)
-        if made is not None and len(consumers[atom]) == 1:
-            if made.primitive.name in ("add", "sub"):
-                a, b = (pieces(o, eqn, env) for o in made.invars)
-                return [made.primitive.bind(*ab) for ab in zip(a, b, strict=True)]
-            if bits[atom] == TIME and ops.splittable(made, axis, bits):
-                return _split_weights(made, bits, sizes, env)
-        return list(lax.split(env.read(atom), sizes, axis))
+    trees = {
+        eqn: _tree(eqn, graph) for eqn in graph.eqns if eqn.primitive.name == "split"
+    }
+    producers = graph.producers()
+    bits = graph.depends()
 
     def rule(eqn, env):
-        if eqn.primitive.name != "split" or not _sums_time(eqn, producers, bits):
+        if not trees.get(eqn):
             return None
-        return pieces(eqn.invars[0], eqn, env)
+        axis, sizes = eqn.params["axis"], eqn.params["sizes"]
+        done: dict = {}
+
+        def pieces(atom) -> list:
+            """The values of the pieces of `atom`."""
+            if (
+                var(atom) is None
+                or atom.aval.ndim <= axis
+                or atom.aval.shape[axis] == 1
+            ):
+                return [env.read(atom)] * len(sizes)
+            if atom not in done:
+                done[atom] = cut(atom, producers.get(atom))
+            return done[atom]
+
+        def cut(atom, made) -> list:
+            if made is None or made not in trees[eqn]:
+                return list(lax.split(env.read(atom), sizes, axis))
+            if made.primitive.name == "dot_general":
+                return _split_weights(made, bits, sizes, env)
+            operands = zip(*(pieces(a) for a in made.invars), strict=True)
+            return [eval_eqn(made, values)[0] for values in operands]
+
+        return pieces(eqn.invars[0])
 
     return retrace(graph, rule)
 
 
-def _sums_time(eqn, producers, bits) -> bool:
-    """Whether a split reads a time-parallel value, or a sum with one in it."""
-    waiting = [eqn.invars[0]]
-    while waiting:
-        atom = waiting.pop()
-        if var(atom) is None:
-            continue
-        if bits[atom] == TIME:
-            return True
+def _tree(split, graph) -> set[JaxprEqn]:
+    """The equations to run per piece: pointwise ones above time-parallel values.
+
+    Empty if the split reads nothing time-parallel. An equation whose value is
+    also read by others runs whole: per piece it would run twice.
+    """
+    producers, consumers, bits = graph.producers(), graph.consumers(), graph.depends()
+    axis = split.params["axis"]
+    tree: set[JaxprEqn] = set()
+
+    def grows(atom) -> bool:
+        """Whether a time-parallel value stands at or above `atom`."""
+        if var(atom) is None or atom.aval.ndim <= axis or atom.aval.shape[axis] == 1:
+            return False
         made = producers.get(atom)
-        if made is not None and made.primitive.name in ("add", "sub"):
-            waiting += made.invars
-    return False
+        timed = bits[atom] == TIME
+        if made is not None and made.primitive.name in ops.POINTWISE:
+            # Every branch is walked: each adds its own part of the tree.
+            timed = any([grows(a) for a in made.invars]) or timed
+            if timed:
+                tree.add(made)
+        elif made is not None and timed and ops.splittable(made, axis, bits):
+            tree.add(made)
+        return timed
+
+    if not grows(split.invars[0]):
+        return set()
+    while True:
+        inside = {*tree, split}
+        shared = {e for e in tree if not set(consumers[e.outvars[0]]) <= inside}
+        if not shared:
+            return tree
+        tree -= shared
 
 
 def _split_weights(eqn, bits, sizes, env) -> list:
