@@ -37,6 +37,14 @@ def test_each_pass_can_be_left_out(name, switch):
     assert_same(build(name), value_and_gradients, plan=options)
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("chunk", [1, 2, 5, 9])
+def test_chunked_scan_equals_lax_scan(chunk, reverse):
+    """Chunks that fit, that leave a rest, and that are longer than the sequence."""
+    plan = scanrnn.Options(chunk=chunk)
+    assert_same(build("output_head"), value_and_gradients, plan=plan, reverse=reverse)
+
+
 @pytest.mark.parametrize("length", [1, 2])
 @pytest.mark.parametrize("name", ["lstm", "output_head", "with_prng", "without_ys"])
 def test_short_sequence_equals_lax_scan(name, length):

@@ -176,6 +176,11 @@ BAD = {
         TypeError,
         "options are split, hoist",
     ),
+    "chunk": (
+        lambda f, i, x: scanrnn.plan(f, i, x, chunk=0),
+        ValueError,
+        "chunk must be None or a number of steps; got 0",
+    ),
     "option type": (
         lambda f, i, x: scanrnn.plan(f, i, x, hoist="yes"),
         TypeError,
@@ -188,6 +193,26 @@ BAD = {
 def test_bad_argument_is_named(call, error, message):
     with pytest.raises(error, match=message):
         call(*elman())
+
+
+def test_plan_in_chunks_counts_its_contractions_per_chunk():
+    f, init, xs = elman()
+    plan = scanrnn.plan(f, init, xs, chunk=2)
+    assert "5 steps in chunks of 2" in str(plan)
+    forward = {row.path: row for row in plan.gemms if row.phase == "forward"}
+    assert forward["layer-to-layer"][2:6] == (4, 6, 4, 3)
+    assert forward["recurrent"][2:6] == (4, 3, 4, 5)
+
+
+def test_layout_gives_every_gate_an_input_of_its_own():
+    step, params, init, xs = build("mi_lstm")
+    f = functools.partial(step, params)
+    crossing = {
+        layout: [v.aval.shape for v in plan.stages.hoisted]
+        for layout in (True, False)
+        for plan in [scanrnn.plan(f, init, xs, layout=layout)]
+    }
+    assert crossing == {True: [(3, 4)] * 4, False: [(3, 16)]}
 
 
 def test_plan_says_what_stayed_in_the_loop_and_why():
