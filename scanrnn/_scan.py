@@ -11,6 +11,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from scanrnn._tune import tuned
 from scanrnn.executors import EXECUTORS, PROGRAMS
 from scanrnn.planner import Options, Plan, Traced, make_plan, trace
 
@@ -96,9 +97,11 @@ def plan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    *,
+    tune: bool | str = False,
     **options: Any,
 ) -> Plan:
-    """What `scan` will run for these arguments, and why. Nothing is run.
+    """What `scan` will run for these arguments, and why. Only `tune` runs anything.
 
     Args:
       f: one time step, as for `scan`.
@@ -107,6 +110,14 @@ def plan(
       length: T; needed only if `xs` is None.
       reverse: as for `scan`.
       unroll: as for `scan`.
+      tune: True, "train" (the step with its gradient) or "forward": run the step
+        with each of a handful of plans for about ten seconds, and take the one
+        that is clearly fastest. Options that are given stay as they are. Arrays
+        are used as they are; for `jax.ShapeDtypeStruct` and inside `jax.jit`
+        numbers are made. The choice is remembered in `$SCANRNN_CACHE`, or
+        `scanrnn` in the user's cache folder, and read back for the same step,
+        shapes, versions and machine. True is "forward" for a step that has no
+        gradient.
       **options: fields of `Options`, such as `residuals="recompute"`.
 
     Returns:
@@ -114,7 +125,12 @@ def plan(
 
     Raises:
       TypeError: as `scan` does, or for an option that does not exist.
-      ValueError: as `scan` does.
+      ValueError: as `scan` does; with `tune`, if it is unknown, if a size is
+        symbolic, or if the step cannot be run on its own.
+
+    Warns:
+      UserWarning: if a file of the tuner cannot be trusted (it tunes again), or
+        its folder cannot be written.
 
     Example:
       >>> import jax.numpy as jnp, scanrnn
@@ -144,7 +160,12 @@ def plan(
     except TypeError as error:
         known = ", ".join(Options.__dataclass_fields__)
         raise TypeError(f"plan: {error}; options are {known}") from None
-    return _fitted(trace(f, init, xs, length), chosen, bool(reverse), unroll)
+    traced = trace(f, init, xs, length)
+
+    def make(options):
+        return _fitted(traced, options, bool(reverse), unroll)
+
+    return make(chosen) if tune is False else tuned(traced, chosen, make, tune)
 
 
 def _check(plan, implementation, unroll) -> None:

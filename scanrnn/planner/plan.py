@@ -29,6 +29,7 @@ class Options:
       layout: give each gate arrays of its own, where XLA is fast on them.
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
+      plain: run `lax.scan` as it stands, with no pass at all.
       residuals: what the forward loop keeps for the reverse one. "minimal"
         (what contractions produced, and carries), "recompute" (carries),
         "chunked" (carries at the start of each chunk), "everything".
@@ -50,6 +51,7 @@ class Options:
     layout: bool = True
     sink: bool = True
     defer: bool = True
+    plain: bool = False
     residuals: str = "minimal"
     chunk: int | None = None
 
@@ -94,6 +96,7 @@ class Plan:
       plain: why the plan is `lax.scan` itself, or None.
       programs: ways to run it, `(plan, weights, init, xs) -> (carry, ys)` on
         flat values, by the name of their executor.
+      tuning: how the tuner came to these options, or None.
     """
 
     options: Options
@@ -106,6 +109,7 @@ class Plan:
     unroll: int | bool
     plain: str | None
     programs: Mapping[str, Callable]
+    tuning: report.Tuning | None = None
 
     @property
     def chunk(self) -> int | None:
@@ -184,7 +188,7 @@ def make_plan(
         unroll=unroll,
         programs=programs,
     )
-    plain = _left_alone(graph, traced.length)
+    plain = _left_alone(graph, traced.length, options)
     if plain is not None:
         return base(stages=None, consts=(), invariant=(), plain=plain)
     graph, invariant = _without_invariant(graph)
@@ -199,8 +203,10 @@ def make_plan(
     return plan
 
 
-def _left_alone(graph, length) -> str | None:
+def _left_alone(graph, length, options) -> str | None:
     """Why a step is not planned at all, or None."""
+    if options.plain:
+        return "Options(plain=True)"
     if isinstance(length, int) and length == 0:
         return "there are no steps (length is 0)"
     effects = {str(e) for eqn in graph.eqns for e in eqn.effects}

@@ -36,6 +36,15 @@ class Gemm(NamedTuple):
         return 2 * self.M * self.N * self.K * self.count
 
 
+class Tuning(NamedTuple):
+    """What the tuner measured: median seconds by candidate, and what it chose."""
+
+    objective: str
+    chosen: str
+    seconds: dict[str, float]
+    remembered: str | None
+
+
 def gemms(plan) -> tuple[Gemm, ...]:
     """Every contraction of a plan, forward and backward."""
     if plan.stages is None:
@@ -120,7 +129,7 @@ def _product(sizes) -> int:
 
 def render(plan) -> str:
     """The whole report as text."""
-    lines = [_headline(plan), ""]
+    lines = [_headline(plan), *_tuning(plan), ""]
     lines += _table(plan.gemms)
     if plan.stages is not None:
         lines += ["", *_moves(plan), *_stays(plan), "", *_residuals(plan)]
@@ -138,6 +147,15 @@ def _headline(plan) -> str:
         f"Plan: {head}, {len(here)} GEMM{'s' * (len(here) != 1)} per step in the loop "
         f"(of {len(was)} in the step after splitting and merging)."
     )
+
+
+def _tuning(plan) -> Iterator[str]:
+    if plan.tuning is None:
+        return
+    objective, chosen, seconds, remembered = plan.tuning
+    times = ", ".join(f"{name} {1e3 * s:.4g} ms" for name, s in seconds.items())
+    where = f"remembered in {remembered}" if remembered else "not remembered"
+    yield f"Tuned ({objective}): {chosen} is used; medians: {times}; {where}."
 
 
 def _table(rows) -> list[str]:

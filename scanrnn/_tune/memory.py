@@ -1,0 +1,147 @@
+"""What tuning found, kept on disk: one small file per question."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from scanrnn.planner import Options, Plan, Traced
+
+FORMAT = 1
+_unwritable: set[Path] = set()
+
+
+def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
+    """All that the choice depends on, or None if the step has no stable text."""
+    step = str(traced.source)
+    if " at 0x" in step:
+        return None
+    groups = (traced.weights, traced.init, traced.xs)
+    device = jax.local_devices()[0]
+    return {
+        "step": step,
+        "arrays": [[jax.typeof(v).str_short() for v in group] for group in groups],
+        "length": plan.length,
+        "reverse": plan.reverse,
+        "unroll": plan.unroll,
+        "options": dataclasses.asdict(plan.options),
+        "objective": goal,
+        "jax": jax.__version__,
+        "jaxlib": importlib.metadata.version("jaxlib"),
+        # This package is always loaded before its modules.
+        "scanrnn": sys.modules["scanrnn"].__version__,
+        "platform": device.platform,
+        "device": device.device_kind,
+        "devices": jax.device_count(),
+        "processor": _processor(),
+        "cores": _cores(),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def _cores() -> int | None:
+    # Those this process may use, where the system can say.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def path_of(key: dict | None) -> Path | None:
+    """The file of a key, in `$SCANRNN_CACHE` or the user's cache folder."""
+    if key is None:
+        return None
+    folder = os.environ.get("SCANRNN_CACHE")
+    if not folder:
+        user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        folder = os.path.join(user, "scanrnn")
+    text = json.dumps(key, sort_keys=True)
+    return Path(folder) / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
+
+
+def recalled(path: Path | None, key, known: dict[str, Options]):
+    """The choice and the seconds that a file holds, if it is for this very key."""
+    if path is None:
+        return None
+    try:
+        return _read(json.loads(path.read_text("utf-8")), key, known)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        warnings.warn(
+            f"plan: tuning again, since {path} cannot be used: {error}",
+            stacklevel=4,
+        )
+        return None
+
+
+def _read(content: Any, key: dict, known: dict[str, Options]):
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"it is not an object of format {FORMAT}")
+    if content.get("key") != key:
+        raise ValueError("it was written for another step or machine")
+    options, seconds = content.get("options"), content.get("seconds")
+    if not isinstance(options, dict) or not isinstance(seconds, dict):
+        raise ValueError("options and seconds must be objects")
+    for label, value in seconds.items():
+        number = isinstance(value, float) and math.isfinite(value) and value >= 0
+        if label not in known or not number:
+            raise ValueError(f"{label!r}: {value!r} is not a time of a candidate")
+    chosen = Options(**options)
+    labels = [label for label, o in known.items() if o == chosen and label in seconds]
+    if not labels:
+        raise ValueError("its options are not those of a candidate with a time")
+    return labels[0], seconds
+
+
+def remember(path: Path | None, key, options: Options, seconds) -> bool:
+    """Write the choice, whole or not at all. Returns whether it was written."""
+    if path is None:
+        return False
+    content = {
+        "format": FORMAT,
+        "key": key,
+        "options": dataclasses.asdict(options),
+        "seconds": seconds,
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        if path.parent not in _unwritable:
+            _unwritable.add(path.parent)
+            warnings.warn(
+                f"plan: what tuning found cannot be remembered in {path.parent}: "
+                f"{error} (set SCANRNN_CACHE to a folder that can be written)",
+                stacklevel=4,
+            )
+        return False
+    return True

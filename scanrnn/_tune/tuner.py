@@ -1,0 +1,220 @@
+"""Choose among plans by running them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from scanrnn._tune import memory
+from scanrnn.executors import PROGRAMS
+from scanrnn.planner import Options, Plan, Traced, Tuning
+from scanrnn.planner.graph import struct_of
+
+# What is tried, one at a time, where the option is as it is by default.
+VARIED = {
+    "hoist": False,
+    "layout": False,
+    "sink": False,
+    "merge": False,
+    "residuals": "recompute",
+    "plain": True,
+}
+DEFAULT = "as asked"
+# A candidate must be this much faster than the plan that was asked for.
+MARGIN = 1.03
+BUDGET = 10.0  # seconds of measured runs, all candidates together
+LEAST_ROUNDS, MOST_ROUNDS = 3, 50
+
+
+class Candidate(NamedTuple):
+    """One way to run the step: its name, its options, and a call that runs it."""
+
+    label: str
+    options: Options
+    run: Callable[[], Any]
+
+
+def tuned(
+    traced: Traced, options: Options, make: Callable[[Options], Plan], tune: bool | str
+) -> Plan:
+    """The plan `make(options)`, or a faster variation of it.
+
+    Args:
+      traced: the step; weights, init and xs may be abstract.
+      options: what was asked for. Options that differ from the default stay.
+      make: from options to a plan of this step.
+      tune: True, "train" or "forward".
+
+    Raises:
+      ValueError: if `tune` is unknown, a size is symbolic, "train" is asked of a
+        step without a gradient, or the step cannot be run on its own.
+    """
+    if tune is not True and tune not in ("train", "forward"):
+        raise ValueError(
+            f'plan: tune must be False, True, "train" or "forward"; got {tune!r}'
+        )
+    _check_sizes(traced)
+    base = make(options)
+    if base.plain is not None:
+        return base  # nothing to choose from: every variation is lax.scan too
+    goal = _goal(base, traced, tune)
+    known = _candidates(options)
+    key = memory.key_of(traced, base, goal)
+    where = memory.path_of(key)
+    found = memory.recalled(where, key, known)
+    if found is None:
+        seconds = _measure(traced, {n: make(o) for n, o in known.items()}, goal)
+        chosen = _choice(seconds)
+        if not memory.remember(where, key, known[chosen], seconds):
+            where = None
+    else:
+        chosen, seconds = found
+    tuning = Tuning(goal, chosen, seconds, where and str(where))
+    return dataclasses.replace(make(known[chosen]), tuning=tuning)
+
+
+def _groups(traced: Traced) -> tuple[list, ...]:
+    return traced.weights, traced.init, traced.xs
+
+
+def _check_sizes(traced: Traced) -> None:
+    shapes = [jax.typeof(v).shape for group in _groups(traced) for v in group]
+    sizes = [traced.length, *(d for shape in shapes for d in shape)]
+    symbolic = [str(d) for d in sizes if not isinstance(d, int)]
+    if symbolic:
+        raise ValueError(
+            f"plan: tune needs sizes that are numbers to run the step; {symbolic[0]} "
+            "is symbolic (plan without tune, or tune for typical sizes and pass "
+            "plan.options)"
+        )
+
+
+def _candidates(options: Options) -> dict[str, Options]:
+    found, default = {DEFAULT: options}, Options()
+    sized = (options.residuals, options.chunk) != (default.residuals, default.chunk)
+    for name, value in VARIED.items():
+        # lax.scan keeps everything, which a choice of residuals is there to avoid.
+        if getattr(options, name) != getattr(default, name):
+            continue
+        if not (name == "plain" and sized):
+            label = f"{name}={value!r}"
+            found[label] = dataclasses.replace(options, **{name: value})
+    return found
+
+
+def _program(plan: Plan, goal: str) -> Callable:
+    """What is timed: the plan, or the gradient of the sum of all that it returns."""
+    run = PROGRAMS["planned" if plan.plain is None else "scan"]
+
+    def forward(weights, init, xs):
+        return run(plan, weights, init, xs)
+
+    def train(*groups):
+        leaves, tree = jax.tree.flatten(groups)
+        moving = [i for i, x in enumerate(leaves) if _is_float(x)]
+
+        def loss(floats):
+            full = dict(enumerate(leaves)) | dict(zip(moving, floats, strict=True))
+            outs = jax.tree.leaves(forward(*tree.unflatten(full.values())))
+            return sum(jnp.sum(y) for y in outs if _is_float(y))
+
+        return jax.value_and_grad(loss)([leaves[i] for i in moving])
+
+    return forward if goal == "forward" else train
+
+
+def _is_float(x) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _goal(plan: Plan, traced: Traced, tune: bool | str) -> str:
+    """What to time: "train" if that is wanted and the step has a gradient."""
+    if tune == "forward":
+        return "forward"
+    args = [[struct_of(jax.typeof(v)) for v in group] for group in _groups(traced)]
+    try:
+        jax.eval_shape(_program(plan, "train"), *args)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        if tune is True:
+            return "forward"
+        raise ValueError(
+            'plan: tune="train" needs a step with a gradient (say tune="forward"); '
+            f"JAX says: {error}"
+        ) from error
+    return "train"
+
+
+def _measure(traced: Traced, plans: dict[str, Plan], goal: str) -> dict[str, float]:
+    """Median seconds of each plan whose program differs from those before it."""
+    # Under jax.jit this runs now, on made numbers, and leaves nothing in the program.
+    with jax.ensure_compile_time_eval():
+        args = [[_concrete(v) for v in group] for group in _groups(traced)]
+        try:
+            candidates = _compiled(plans, goal, args)
+            return _medians(candidates)
+        except Exception as error:
+            raise ValueError(
+                "plan: tune could not run the step on its own (inside shard_map, or "
+                "where it needs a mapped axis, it has to be planned without tune, or "
+                f"tuned outside); JAX says: {error}"
+            ) from error
+
+
+def _concrete(value):
+    """An array as it is; numbers of its kind for a struct or a tracer."""
+    if not isinstance(value, jax.ShapeDtypeStruct | Tracer):
+        return value
+    if not _is_float(value):
+        return jnp.zeros(value.shape, value.dtype)
+    numbers = 0.1 * np.random.default_rng(0).standard_normal(value.shape)
+    return jnp.asarray(numbers, value.dtype)
+
+
+def _compiled(plans, goal, args) -> list[Candidate]:
+    found, seen = [], set()
+    for label, plan in plans.items():
+        plan = dataclasses.replace(plan, consts=tuple(map(_concrete, plan.consts)))
+        program = jax.jit(_program(plan, goal)).trace(*args)
+        text = re.sub(" at 0x[0-9a-f]+", "", str(program.jaxpr))
+        if text not in seen:
+            seen.add(text)
+            run = functools.partial(program.lower().compile(), *args)
+            found.append(Candidate(label, plan.options, run))
+    return found
+
+
+def _medians(candidates: list[Candidate]) -> dict[str, float]:
+    """Interleaved rounds, so that a slow spell of the machine hits all alike."""
+    if len(candidates) == 1:
+        return {candidates[0].label: _seconds(candidates[0])}
+    for candidate in candidates:
+        _seconds(candidate)  # the first run pays for pages and caches
+    times: dict[str, list[float]] = {c.label: [] for c in candidates}
+    spent, rounds = 0.0, 0
+    while rounds < LEAST_ROUNDS or (spent < BUDGET and rounds < MOST_ROUNDS):
+        for candidate in candidates[:: -1 if rounds % 2 else 1]:
+            times[candidate.label].append(_seconds(candidate))
+            spent += times[candidate.label][-1]
+        rounds += 1
+    return {label: statistics.median(found) for label, found in times.items()}
+
+
+def _seconds(candidate: Candidate) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(candidate.run())
+    return time.perf_counter() - start
+
+
+def _choice(seconds: dict[str, float]) -> str:
+    best = min(seconds, key=seconds.__getitem__)
+    return best if seconds[best] * MARGIN < seconds[DEFAULT] else DEFAULT

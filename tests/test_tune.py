@@ -1,0 +1,410 @@
+"""The opt-in tuner: what it chooses, what it remembers, and what it never trusts."""
+
+import json
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import scanrnn
+from scanrnn._tune import memory, tuner
+
+U = jnp.eye(4) / 2
+W = jnp.ones((3, 4)) / 3
+INIT, XS = jnp.zeros((2, 4)), jnp.linspace(-1.0, 1.0, 30).reshape(5, 2, 3)
+
+
+def step(h, x):
+    h = jnp.tanh(x @ W + h @ U)
+    return h, h
+
+
+def plan(xs=XS, tune=True, **options):
+    return scanrnn.plan(step, INIT, xs, tune=tune, **options)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A cache of its own for every test."""
+    monkeypatch.setenv("SCANRNN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(memory, "_unwritable", set())
+    return tmp_path / "cache"
+
+
+class FakeTimes(dict):
+    """Seconds by candidate, 1 for those not named; runs are counted, not made."""
+
+    def __init__(self):
+        self.runs = 0
+
+    def seconds(self, candidate):
+        self.runs += 1
+        return self.get(candidate.label, 1.0)
+
+
+@pytest.fixture
+def times(monkeypatch):
+    times = FakeTimes()
+
+    def compiled(plans, goal, args):
+        return [tuner.Candidate(n, p.options, lambda: None) for n, p in plans.items()]
+
+    monkeypatch.setattr(tuner, "_compiled", compiled)
+    monkeypatch.setattr(tuner, "_seconds", times.seconds)
+    return times
+
+
+CHOICES = {
+    "the fastest": ({"hoist=False": 0.5, "layout=False": 0.4}, {"layout": False}),
+    "another policy": ({"residuals='recompute'": 0.5}, {"residuals": "recompute"}),
+    "lax.scan": ({"plain=True": 0.5, "sink=False": 0.6}, {"plain": True}),
+    "too little faster": ({"merge=False": 0.98}, {}),
+    "all alike": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("seconds, options", CHOICES.values(), ids=CHOICES)
+def test_choice_is_the_fastest_if_clearly_so(times, seconds, options):
+    times.update(seconds)
+    assert plan().options == scanrnn.Options(**options)
+
+
+def test_every_candidate_is_timed_in_every_round(times):
+    seconds = plan().tuning.seconds
+    assert list(seconds) == [
+        "as asked",
+        "hoist=False",
+        "layout=False",
+        "sink=False",
+        "merge=False",
+        "residuals='recompute'",
+        "plain=True",
+    ]
+    # A warm-up, and rounds of one second each until the budget is spent.
+    assert times.runs == len(seconds) * (1 + tuner.LEAST_ROUNDS)
+
+
+def test_rounds_end_when_there_are_enough(times):
+    times.update(dict.fromkeys(plan().tuning.seconds, 1e-6))
+    times.runs = 0
+    seconds = plan(XS[:4]).tuning.seconds
+    assert times.runs == len(seconds) * (1 + tuner.MOST_ROUNDS)
+
+
+def test_option_that_was_given_stays(times):
+    times.update({"plain=True": 0.1, "residuals='recompute'": 0.1, "sink=False": 0.5})
+    tuned = plan(residuals="chunked", hoist=False)
+    wanted = scanrnn.Options(residuals="chunked", hoist=False, sink=False)
+    assert tuned.options == wanted
+    assert set(tuned.tuning.seconds) == {
+        "as asked",
+        "layout=False",
+        "sink=False",
+        "merge=False",
+    }
+
+
+def test_winner_is_read_back_without_a_run(times, folder):
+    times["hoist=False"] = 0.5
+    first, runs = plan(), times.runs
+    (path,) = folder.iterdir()
+    assert first.tuning.remembered == str(path)
+    times.clear()
+    again = plan()
+    assert times.runs == runs
+    assert again.options == scanrnn.Options(hoist=False)
+    assert str(again) == str(first)
+
+
+OTHERS = {
+    "shapes": lambda: plan(XS[:, :1].repeat(2, 1)[:3]),
+    "dtype": lambda: scanrnn.plan(
+        lambda h, x: (jnp.tanh(x @ W.astype("f") + h), h),
+        INIT.astype("f"),
+        XS.astype("f"),
+        tune=True,
+    ),
+    "objective": lambda: plan(tune="forward"),
+    "options": lambda: plan(defer=False),
+    "direction": lambda: plan(reverse=True),
+    "unroll": lambda: plan(unroll=2),
+    "step": lambda: scanrnn.plan(
+        lambda h, x: (jnp.sin(x @ W + h @ U), h), INIT, XS, tune=True
+    ),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
+def test_another_question_has_another_file(times, folder, other):
+    plan()
+    other()
+    assert len(list(folder.iterdir())) == 2
+
+
+VERSIONS = {
+    "jax": lambda m: m.setattr(jax, "__version__", "0.0"),
+    "scanrnn": lambda m: m.setattr(scanrnn, "__version__", "0.0"),
+    "machine": lambda m: m.setattr(memory, "_processor", lambda: "abacus"),
+    "cores": lambda m: m.setattr(memory, "_cores", lambda: 1000),
+    "flags": lambda m: m.setenv("XLA_FLAGS", "--xla_other"),
+}
+
+
+@pytest.mark.parametrize("change", VERSIONS.values(), ids=VERSIONS)
+def test_another_version_or_machine_has_another_file(
+    times, folder, monkeypatch, change
+):
+    plan()
+    change(monkeypatch)
+    plan()
+    assert len(list(folder.iterdir())) == 2
+
+
+def altered(**changes):
+    return lambda text: json.dumps(json.loads(text) | changes)
+
+
+def key_altered(text):
+    content = json.loads(text)
+    content["key"]["length"] = 6
+    return json.dumps(content)
+
+
+UNTRUSTED = {
+    "empty": lambda text: "",
+    "truncated": lambda text: text[: len(text) // 2],
+    "not text": lambda text: b"\xff\xfe\x00",
+    "too deep": lambda text: "[" * 200_000,
+    "a list": lambda text: "[1]",
+    "null": lambda text: "null",
+    "another format": altered(format=2),
+    "a foreign key": key_altered,
+    "no key": altered(key=None),
+    "an unknown option": altered(options={"hoist": False, "speed": 11}),
+    "an option of another type": altered(options={"hoist": "no"}),
+    "an unhashable option": altered(options={"residuals": {}}),
+    "options of no candidate": altered(options={"hoist": False, "sink": False}),
+    "options as a list": altered(options=[1]),
+    "seconds missing": altered(seconds={}),
+    "seconds as text": altered(seconds={"as asked": "1", "hoist=False": 0.5}),
+    "seconds not finite": altered(seconds={"as asked": float("nan")}),
+    "seconds of no candidate": altered(seconds={"rm -rf": 1.0, "hoist=False": 0.5}),
+}
+
+
+@pytest.mark.parametrize("spoil", UNTRUSTED.values(), ids=UNTRUSTED)
+def test_file_that_cannot_be_trusted_is_replaced_with_a_warning(times, folder, spoil):
+    times["hoist=False"] = 0.5
+    plan()
+    (path,) = folder.iterdir()
+    good = path.read_text()
+    bad = spoil(good)
+    path.write_bytes(bad if isinstance(bad, bytes) else bad.encode())
+    runs = times.runs
+    with pytest.warns(UserWarning, match=f"tuning again, since {path} cannot be used"):
+        assert plan().options == scanrnn.Options(hoist=False)
+    assert times.runs == 2 * runs
+    assert path.read_text() == good
+
+
+def test_crash_while_writing_leaves_the_old_file_and_no_other(
+    times, folder, monkeypatch
+):
+    plan()
+    (path,) = folder.iterdir()
+    path.write_text("old")
+
+    def crash(source, target):
+        assert json.loads(Path(source).read_text())["format"] == memory.FORMAT
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", crash)
+    with (
+        pytest.warns(UserWarning, match="cannot be used"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        plan()
+    assert path.read_text() == "old"
+    assert list(folder.iterdir()) == [path]
+
+
+def test_folder_that_cannot_be_written_is_said_once(times, folder, recwarn):
+    folder.write_text("a file where the folder should be")
+    times["hoist=False"] = 0.5
+    for _ in range(2):
+        tuned = plan()
+        assert tuned.options == scanrnn.Options(hoist=False)
+        assert tuned.tuning.remembered is None
+        assert "not remembered" in str(tuned)
+    (warning,) = recwarn.list
+    assert f"cannot be remembered in {folder}" in str(warning.message)
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(
+    "variables, wanted",
+    [
+        ({"SCANRNN_CACHE": "/a"}, "/a"),
+        ({"SCANRNN_CACHE": "", "XDG_CACHE_HOME": "/x"}, "/x/scanrnn"),
+        (
+            {"SCANRNN_CACHE": "", "XDG_CACHE_HOME": "", "HOME": "/h"},
+            "/h/.cache/scanrnn",
+        ),
+    ],
+)
+def test_folder_is_the_users_own(monkeypatch, variables, wanted):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert str(memory.path_of({}).parent) == wanted
+
+
+def test_step_whose_text_holds_an_address_is_not_remembered(times, folder, monkeypatch):
+    text = type("Text", (), {"__str__": lambda self: "f at 0x7f"})
+    monkeypatch.setattr(tuner.memory, "str", lambda x: str(text()), raising=False)
+    assert plan().tuning.remembered is None
+    assert not folder.exists()
+
+
+def test_report_says_that_the_plan_was_tuned(times, folder):
+    times["hoist=False"] = 0.5
+    line = str(plan()).splitlines()[1]
+    (path,) = folder.iterdir()
+    assert line.startswith("Tuned (train): hoist=False is used; medians: as asked 1000")
+    assert ", hoist=False 500 ms, " in line
+    assert line.endswith(f"remembered in {path}.")
+    assert "Tuned" not in str(plan(tune=False))
+
+
+def gradients(scan):
+    def loss(init, xs):
+        h, ys = scan(init, xs)
+        return jnp.sum(h**2) + jnp.sum(jnp.sin(ys))
+
+    return jax.value_and_grad(loss, (0, 1))(INIT, XS)
+
+
+@pytest.mark.parametrize("choice", ["hoist=False", "plain=True"])
+def test_scan_with_a_tuned_plan_equals_lax_scan(times, choice):
+    times[choice] = 0.5
+    tuned = plan()
+    assert tuned.tuning.chosen == choice
+    got = gradients(lambda i, x: scanrnn.scan(step, i, x, plan=tuned))
+    wanted = gradients(lambda i, x: lax.scan(step, i, x))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_plain_option_is_lax_scan_as_it_stands():
+    plan = scanrnn.plan(step, INIT, XS, plain=True)
+    assert "by lax.scan as it stands: Options(plain=True)." in str(plan)
+    with pytest.raises(ValueError, match=r"Options\(plain=True\)"):
+        scanrnn.scan(step, INIT, XS, plan=plan, implementation="planned")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Real programs, compiled and run, in one round."""
+    monkeypatch.setattr(tuner, "BUDGET", 0.0)
+    monkeypatch.setattr(tuner, "LEAST_ROUNDS", 1)
+
+
+def test_candidates_run_and_those_with_the_same_program_are_left_out(quick):
+    seconds = plan().tuning.seconds
+    # This step has no readout and one recurrent contraction.
+    assert {"as asked", "hoist=False", "plain=True"} <= set(seconds)
+    assert not {"sink=False", "merge=False"} & set(seconds)
+
+
+def test_tuning_under_jit_leaves_the_program_as_it_is(quick, folder):
+    plans = []
+
+    @jax.jit
+    def run(u, init, xs):
+        def step(h, x):
+            h = jnp.tanh(x @ W + h @ u)
+            return h, h
+
+        plans.append(scanrnn.plan(step, init, xs, tune=True))
+        return scanrnn.scan(step, init, xs, plan=plans[-1])
+
+    got = run(U, INIT, XS)
+    wanted = lax.scan(step, INIT, XS)
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert set(plans[0].tuning.seconds) > {"as asked"}
+    # What is found inside of jit is of use outside.
+    assert plan().tuning == plans[0].tuning
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_structs_and_keys_are_given_numbers(quick):
+    def noisy(carry, x):
+        h, key, n = carry
+        key, sub = jax.random.split(key)
+        h = jnp.tanh(x @ W + h @ U + jax.random.normal(sub, h.shape, h.dtype))
+        return (h, key, n + 1), h
+
+    init = jax.eval_shape(lambda: (INIT, jax.random.key(0), jnp.int32(0)))
+    xs = jax.ShapeDtypeStruct(XS.shape, XS.dtype)
+    tuned = scanrnn.plan(noisy, init, xs, tune=True)
+    assert tuned.tuning.objective == "train"
+    assert set(tuned.tuning.seconds) > {"as asked"}
+
+
+def without_gradient(h, x):
+    h = x @ W + h @ U
+    h = lax.while_loop(lambda h: jnp.sum(h) < 1.0, lambda h: h + 1.0, h)
+    return h, h
+
+
+def test_step_without_gradient_is_tuned_forward(quick):
+    tuned = scanrnn.plan(without_gradient, INIT, XS, tune=True)
+    assert tuned.tuning.objective == "forward"
+
+
+def test_plan_with_nothing_to_choose_is_returned_as_it_is(times):
+    tuned = scanrnn.plan(lambda h, x: (h + x, h), INIT, INIT[None], tune=True)
+    assert tuned.tuning is None
+    assert times.runs == 0
+
+
+def symbolic():
+    (b,) = jax.export.symbolic_shape("b")
+    init, xs = jax.ShapeDtypeStruct((b, 4), "f8"), jax.ShapeDtypeStruct((5, b, 3), "f8")
+    return scanrnn.plan(step, init, xs, tune=True)
+
+
+def inside_shard_map():
+    """The traced step holds the mesh it was traced under."""
+
+    def run(init, xs):
+        tuned = scanrnn.plan(step, init, xs, tune=True)
+        return scanrnn.scan(step, init, xs, plan=tuned)[1]
+
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    batch, steps = (jax.sharding.PartitionSpec(*names) for names in ("i", (None, "i")))
+    return jax.shard_map(run, mesh=mesh, in_specs=(batch, steps), out_specs=steps)(
+        INIT, XS
+    )
+
+
+ERRORS = {
+    "symbolic": (symbolic, "tune needs sizes that are numbers .* b is symbolic"),
+    "unknown": (lambda: plan(tune="fast"), 'True, "train" or "forward"; got .fast.'),
+    "number": (lambda: plan(tune=1), "got 1"),
+    "no gradient": (
+        lambda: scanrnn.plan(without_gradient, INIT, XS, tune="train"),
+        'tune="train" needs a step with a gradient',
+    ),
+    "shard_map": (inside_shard_map, "could not run the step on its own"),
+}
+
+
+@pytest.mark.parametrize("call, message", ERRORS.values(), ids=ERRORS)
+def test_what_cannot_be_tuned_is_an_error(quick, call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
