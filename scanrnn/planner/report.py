@@ -90,14 +90,16 @@ def _rows(eqn, where, bits, recurrent, deferred, plan) -> Iterator[Gemm]:
     weight = 0 if kinds[0] == 0 else 1
     M, N, K = _sizes(eqn, weight)
     T = plan.length if isinstance(plan.length, int) else 1
-    steps, batched = (T, 1) if where == "loop" else (1, T)
+    at_once = plan.chunk or T
+    chunks = -(-T // at_once)
+    steps, batched = (T, 1) if where == "loop" else (chunks, at_once)
     yield Gemm(path, PHASES[0], M, N * batched, K, steps, where)
     # In reverse, what came before the loop comes after it.
     mirrored = {"before": "after", "loop": "loop", "after": "before"}[where]
     yield Gemm(path, PHASES[1], K, N * batched, M, steps, mirrored)
     if kinds[weight] == 0 or eqn in deferred:
         late = where != "loop" or eqn in deferred
-        count, depth = (1, N * T) if late else (T, N)
+        count, depth = (chunks, N * at_once) if late else (T, N)
         yield Gemm(path, PHASES[2], K, M, depth, count, "after" if late else "loop")
     else:
         yield Gemm(path, PHASES[2], K, M, N * batched, steps, where)
@@ -143,6 +145,8 @@ def _headline(plan) -> str:
         return f"Plan: {head}, by lax.scan as it stands: {plan.plain}."
     here = [e for e in plan.stages.loop.eqns if ops.is_heavy(e)]
     was = [e for e in plan.stages.graph.eqns if ops.is_heavy(e)]
+    if plan.chunk:
+        head += f" in chunks of {plan.chunk}"
     return (
         f"Plan: {head}, {len(here)} GEMM{'s' * (len(here) != 1)} per step in the loop "
         f"(of {len(was)} in the step after splitting and merging)."
