@@ -204,6 +204,19 @@ def test_plan_in_chunks_counts_its_contractions_per_chunk():
     assert forward["recurrent"][2:6] == (4, 3, 4, 5)
 
 
+def test_long_sequence_is_not_hoisted_at_once():
+    """A million steps of one number: 1 GB of pre-activations from 4 MB of input."""
+    W, U = jnp.ones((1, 256)), jnp.ones((256, 256))
+
+    def step(h, x):
+        return jnp.tanh(x @ W + h @ U), None
+
+    init, xs = jax.eval_shape(lambda: (jnp.zeros((1, 256)), jnp.zeros((10**6, 1, 1))))
+    plan = scanrnn.plan(step, init, xs)
+    assert plan.chunk * 256 * 8 <= 2**28 < 2 * plan.chunk * 256 * 8
+    assert "hoisted at once it would take 2.048 GB" in str(plan)
+
+
 def test_layout_gives_every_gate_an_input_of_its_own():
     step, params, init, xs = build("mi_lstm")
     f = functools.partial(step, params)

@@ -18,6 +18,11 @@ from scanrnn.planner.graph import Graph, struct
 from scanrnn.planner.trace import Traced, inline
 
 
+# More than this is not hoisted at once: a long sequence of small inputs must not
+# need memory that lax.scan does not. In chunks of this size it makes no difference.
+_MOST_HOISTED = 2**28
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Which passes run. Equal options on the same step give the same plan.
@@ -34,7 +39,8 @@ class Options:
         (what contractions produced, and carries), "recompute" (carries),
         "chunked" (carries at the start of each chunk), "everything".
       chunk: run before, in and after the loop on so many steps at a time; None
-        is all steps at once, sqrt(T) with "chunked".
+        is sqrt(T) with "chunked", else all steps at once as long as what is
+        hoisted takes no more than 256 MB.
 
     Raises:
       ValueError: for an unknown residual policy.
@@ -114,12 +120,21 @@ class Plan:
     @property
     def chunk(self) -> int | None:
         """Steps per chunk, or None if the sequence is run as a whole."""
-        if self.options.chunk is None and self.options.residuals == "chunked":
-            size = math.isqrt(self.length) if isinstance(self.length, int) else 1
-        else:
-            size = self.options.chunk
-        whole = size is None or not isinstance(self.length, int) or size >= self.length
-        return None if whole else size
+        if not isinstance(self.length, int):
+            return None
+        size = self.options.chunk
+        if size is None and self.options.residuals == "chunked":
+            size = math.isqrt(self.length)
+        elif size is None and self.hoisted_bytes > _MOST_HOISTED:
+            size = max(1, self.length * _MOST_HOISTED // self.hoisted_bytes)
+        return None if size is None or size >= self.length else size
+
+    @property
+    def hoisted_bytes(self) -> int:
+        """Bytes of what is computed before the loop, for all steps."""
+        if self.stages is None or not isinstance(self.length, int):
+            return 0
+        return self.length * sum(ops.bytes_of(v) for v in self.stages.hoisted)
 
     @functools.cached_property
     def derivative(self) -> Derivative:

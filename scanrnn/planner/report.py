@@ -147,6 +147,8 @@ def _headline(plan) -> str:
     was = [e for e in plan.stages.graph.eqns if ops.is_heavy(e)]
     if plan.chunk:
         head += f" in chunks of {plan.chunk}"
+        if plan.options.chunk is None and plan.options.residuals != "chunked":
+            head += f" (hoisted at once it would take {_bytes(plan.hoisted_bytes)})"
     return (
         f"Plan: {head}, {len(here)} GEMM{'s' * (len(here) != 1)} per step in the loop "
         f"(of {len(was)} in the step after splitting and merging)."
