@@ -28,16 +28,16 @@ def with_options(name: str, **options) -> Contender:
 
 
 def parse(spec: str) -> Contender:
-    """`"split+hoist+recompute"` is the scan with those passes and no other."""
+    """`"split+hoist+recompute+chunk5"` is the scan with those options, no other."""
     words = [word for word in spec.split("+") if word]
-    chunks = [int(word[5:]) for word in words if word.startswith("chunk") and word[5:].isdigit()]
-    words = [word for word in words if not (word.startswith("chunk") and word[5:].isdigit())]
+    chunks = [word for word in words if word[5:].isdigit() and word[:5] == "chunk"]
+    words = [word for word in words if word not in chunks]
     known = (*PASSES, *RESIDUALS)
     if unknown := [word for word in words if word not in known]:
         raise ValueError(f"scanrnn:{spec}: unknown {unknown}, expected any of {known}")
     options: dict = {name: name in words for name in PASSES}
     if chunks:
-        options["chunk"] = chunks[-1]
+        options["chunk"] = int(chunks[-1].removeprefix("chunk"))
     residuals = [word for word in words if word in RESIDUALS]
     if len(residuals) > 1:
         raise ValueError(f"scanrnn:{spec}: expected one residual policy, {residuals}")
