@@ -26,6 +26,8 @@ def main(arguments: list[str]) -> int:
         [
             str(HERE),
             "-q",
+            # The tests' settings (64 bits, no optimisation by LLVM) stay outside.
+            f"--confcutdir={HERE}",
             "--benchmark-only",
             "--benchmark-columns=rounds",
             f"--benchmark-json={results}",
