@@ -17,7 +17,6 @@ from scanrnn.planner.gradient import POLICIES, Derivative, derive
 from scanrnn.planner.graph import Graph, struct
 from scanrnn.planner.trace import Traced, inline
 
-
 # More than this is not hoisted at once: a long sequence of small inputs must not
 # need memory that lax.scan does not. In chunks of this size it makes no difference.
 _MOST_HOISTED = 2**28
