@@ -15,6 +15,7 @@ from scanrnn.planner import ops, report, rewrite, tidy
 from scanrnn.planner.classify import Stages, classify
 from scanrnn.planner.gradient import POLICIES, Derivative, derive
 from scanrnn.planner.graph import Graph, struct
+from scanrnn.planner.residuals import residual_bytes
 from scanrnn.planner.trace import Traced, inline
 
 # More than this is not hoisted at once: a long sequence of small inputs must not
@@ -155,7 +156,7 @@ class Plan:
         args = self._arguments()
         names = ("planned" if self.plain is None else "scan", "scan")
         ours, theirs = (
-            report.residual_bytes(functools.partial(self._flat, n), args) for n in names
+            residual_bytes(functools.partial(self._flat, n), args) for n in names
         )
         return ours, theirs
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
-
 from scanrnn.planner import ops
 from scanrnn.planner.graph import CARRY, TIME, needed, variables
 
@@ -275,27 +273,3 @@ def _bytes(n: float) -> str:
             return f"{n:.4g} {unit}"
         n /= 1000
     return f"{n:.4g} GB"
-
-
-def residual_bytes(program, args) -> int | None:
-    """Bytes a program keeps for its reverse pass, beyond inputs and outputs.
-
-    Counted by tracing `jax.vjp`, nothing is run. None if it has no reverse mode.
-    """
-    moving = [i for i, a in enumerate(args) if ops.is_inexact_dtype(a.dtype)]
-
-    def linear(*args):
-        def f(*floats):
-            full = list(args)
-            for i, x in zip(moving, floats, strict=True):
-                full[i] = x
-            return program(*full)
-
-        outs, pull = jax.vjp(f, *(args[i] for i in moving))
-        return jax.tree.leaves(outs), jax.tree.leaves(pull)
-
-    closed, (outs, _) = jax.make_jaxpr(linear, return_shape=True)(*args)
-    jaxpr = closed.jaxpr
-    free = {*jaxpr.invars, *variables(jaxpr.outvars[: len(outs)])}
-    kept = {v for v in variables(jaxpr.outvars[len(outs) :]) if v not in free}
-    return sum(ops.bytes_of(v) for v in kept if ops.aval(v).shape)
