@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import weakref
 from collections.abc import Callable
@@ -86,7 +85,7 @@ def scan(
                 f"{found.plain} (leave it None, or say 'scan')"
             )
         return lax.scan(f, init, xs, length, reverse, unroll)
-    carry, ys = _compiled(found)(traced.weights, traced.init, traced.xs)
+    carry, ys = found.compiled(traced.weights, traced.init, traced.xs)
     return traced.carry_tree.unflatten(carry), traced.ys_tree.unflatten(ys)
 
 
@@ -197,13 +196,3 @@ def _fitted(traced: Traced, plan, reverse, unroll) -> Plan:
             f"{plans[key].signature()}; make it again with scanrnn.plan"
         )
     return plans[key]
-
-
-def _compiled(plan: Plan) -> Callable:
-    """The program of a plan, compiled once for all calls with that plan."""
-    if plan not in _programs:
-        _programs[plan] = jax.jit(functools.partial(PROGRAMS["planned"], plan))
-    return _programs[plan]
-
-
-_programs: weakref.WeakKeyDictionary[Plan, Callable] = weakref.WeakKeyDictionary()

@@ -1,12 +1,11 @@
 """Errors at the door of the layers: which argument, what came, what was wanted."""
 
-import operator
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from scanrnn.cells import Cell
+from scanrnn.cells._checks import check_size
 
 
 def check_constructor(rnn, rngs):
@@ -21,15 +20,7 @@ def check_constructor(rnn, rngs):
             f"flax.nnx.RNNCellBase, got {rnn.cell!r}"
         )
     for name in ("in_features", "hidden_features", "num_layers"):
-        value = getattr(rnn, name)
-        try:
-            size = operator.index(value)
-        except TypeError:
-            size = None
-        if size is None or isinstance(value, bool):
-            raise TypeError(f"RNN: {name} must be an int, got {value!r}")
-        if size < 1:
-            raise ValueError(f"RNN: {name} must be at least 1, got {value!r}")
+        check_size("RNN", name, getattr(rnn, name))
     for name in ("param_dtype", "carry_dtype"):
         dtype = getattr(rnn, name)
         if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):

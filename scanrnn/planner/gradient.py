@@ -22,7 +22,7 @@ from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
 from scanrnn.planner.graph import CARRY, Env, Graph, needed, struct, variables
-from scanrnn.planner.regions import Regions, find_regions
+from scanrnn.planner.regions import find_regions
 
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
@@ -159,7 +159,7 @@ class Derivative:
         return found
 
 
-def derive(loop: Graph, policy: str = "minimal", defer: bool = True) -> Derivative:
+def derive(loop: Graph, policy: str = "minimal") -> Derivative:
     """Decide regions, cuts and what is saved.
 
     Args:
@@ -167,10 +167,9 @@ def derive(loop: Graph, policy: str = "minimal", defer: bool = True) -> Derivati
       policy: "minimal" saves what contractions produced, "recompute" only
         carries, "everything" all a tangent reads ("chunked" is "minimal" here:
         the executor cuts the sequence).
-      defer: whether weight contributions are computed outside the loop.
     """
     bits = loop.depends()
-    regions = find_regions(loop, bits) if defer else Regions(set(), {}, {})
+    regions = find_regions(loop, bits)
     inner = _inner(loop, bits, regions.eqns)
     draft = Derivative(
         loop=loop,

@@ -9,8 +9,6 @@ from typing import Any
 import jax
 from jax.extend.core import DropVar, JaxprEqn, Literal, Var
 
-from scanrnn.planner import ops
-
 type_Atom = Var | Literal
 
 # What a value depends on, as bits. 0 is weights-only.
@@ -194,7 +192,6 @@ __all__ = [
     "eval_eqn",
     "needed",
     "opened",
-    "ops",
     "retrace",
     "struct",
     "struct_of",

@@ -98,11 +98,6 @@ def _loops(eqn: JaxprEqn) -> bool:
     )
 
 
-def is_deferrable(eqn: JaxprEqn) -> bool:
-    """Whether the weight tangent of an equation may be taken outside the loop."""
-    return is_movable(eqn) and eqn.primitive.name != "custom_vjp_call"
-
-
 def is_inexact(atom) -> bool:
     """Whether a variable is differentiable (floating or complex)."""
     return is_inexact_dtype(atom.aval.dtype)

@@ -137,6 +137,15 @@ class Plan:
         return self.length * sum(ops.bytes_of(v) for v in self.stages.hoisted)
 
     @functools.cached_property
+    def compiled(self) -> Callable:
+        """The planned program, compiled once for all calls with this plan.
+
+        It is kept here, not in a table beside the plan: a table's entry would hold
+        the plan that is its own key, and neither would ever be freed.
+        """
+        return jax.jit(functools.partial(self.programs["planned"], self))
+
+    @functools.cached_property
     def derivative(self) -> Derivative:
         """The derivative rules of the loop."""
         assert self.stages is not None

@@ -34,7 +34,7 @@ def find_regions(loop, bits) -> Regions:
     for eqn in loop.eqns:
         ins = variables(eqn.invars)
         heavy = ops.is_heavy(eqn)
-        if not any(bits[v] & CARRY for v in ins) or not ops.is_deferrable(eqn):
+        if not any(bits[v] & CARRY for v in ins) or not ops.is_movable(eqn):
             continue
         if not (heavy or any(v in weight_borne for v in ins)):
             continue
