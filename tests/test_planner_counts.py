@@ -72,6 +72,16 @@ def test_reverse_loop_accumulates_no_weight_gradient(name):
     assert not leaving & (shapes - carried)
 
 
+@pytest.mark.parametrize("name", ["lstm", "lstm_sliced", "lstm_concatenated"])
+def test_reverse_loop_stacks_one_cotangent_for_all_gates(name):
+    step, params, init, xs = build(name)
+    jaxpr = training_jaxpr(scanrnn.scan, (step, params, init, xs))
+    reverse = [e for e in equations(jaxpr) if e.primitive.name == "scan"][-1]
+    stacked = [v.aval.shape for v in reverse.outvars if v.aval.ndim == 3]
+    (T, B, _), H = xs.shape, init[0].shape[-1]
+    assert stacked == [(T, B, 4 * H)]
+
+
 # lax.scan keeps one bit of `relu` per element, so there is little to halve.
 @pytest.mark.parametrize("name", [n for n in ONE_GEMM if n != "relu_rnn"])
 def test_residuals_are_at_most_half_of_lax_scan(name):

@@ -14,13 +14,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Literal, Var
 
 from scanrnn.executors._batch import over_time
 from scanrnn.planner.gradient import Derivative, derive
-from scanrnn.planner.graph import Env, Graph
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.layout import PLAIN, LaidEnv, Layout, lay_out
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,11 +35,17 @@ class Loop:
     unroll: int | bool
     residuals: str
     defer: bool
+    laid_out: bool
 
     @functools.cached_property
     def derivative(self) -> Derivative:
         """The derivative rules of this loop."""
         return derive(self.graph, self.residuals)
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """What runs in pieces, one for each gate."""
+        return lay_out(self.graph) if self.laid_out else PLAIN
 
     def scan(self, body, init, xs):
         """`lax.scan` with this loop's length, direction and unrolling."""
@@ -65,16 +73,34 @@ def run_loop(loop: Loop, weights: list, carry: list, xs: list):
 
 
 def _forward(loop, weights, carry, xs):
-    graph = loop.graph
-    constants = _named(graph.weights, weights)
+    graph, layout = loop.graph, loop.layout
+    constants, streams = _named(graph.weights, weights), _named(graph.xs, xs)
+    pieced = {v: streams.pop(v) for v in layout.streams}
 
     def body(carry, x):
-        known = constants | _named(graph.carry, carry) | _named(graph.xs, x)
-        outs = Env(graph.eqns, known).read_all(graph.outs)
+        t, x = x
+        known = constants | _named(graph.carry, carry) | _named(streams, x)
+        piece = functools.partial(_piece, pieced, t)
+        outs = LaidEnv(graph, layout, known, piece).read_all(graph.outs)
         n = len(graph.carry_out)
         return outs[:n], outs[n:]
 
-    return loop.scan(body, list(carry), list(xs))
+    steps = lax.iota("int32", loop.length) if pieced else None
+    return loop.scan(body, list(carry), (steps, _values(streams)))
+
+
+def _piece(streams, t, v, axis, start, size):
+    """One step of a stream: all of it, or a piece along `axis` of the step.
+
+    It is one slice of the whole sequence, and not a slice of a slice.
+    """
+    if axis is None:
+        return lax.dynamic_index_in_dim(streams[v], t, keepdims=False)
+    stacked = streams[v]
+    starts, sizes = [np.int32(0)] * stacked.ndim, list(stacked.shape)
+    starts[0], sizes[0] = t, 1
+    starts[axis + 1], sizes[axis + 1] = np.int32(start), size
+    return lax.squeeze(lax.dynamic_slice(stacked, starts, sizes), [0])
 
 
 def _rule(loop, primals, tangents):

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.extend.core import Var
 
-from scanrnn.planner import ops, report, rewrite, tidy
+from scanrnn.planner import layout, ops, report, rewrite, tidy
 from scanrnn.planner.classify import Stages, classify
 from scanrnn.planner.gradient import POLICIES, Derivative, derive
 from scanrnn.planner.graph import Graph, struct
@@ -264,7 +264,7 @@ _PASSES = (
     tidy.gather_slices,
     tidy.cancel_splits,
     tidy.regroup_sums,
-    tidy.push_splits,
+    layout.push_splits,
 )
 
 

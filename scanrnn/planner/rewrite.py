@@ -89,7 +89,7 @@ def _concatenated(eqn, side, producers, bits):
     if axis not in contract[side]:
         return None
     other_axis = contract[1 - side][contract[side].index(axis)]
-    if _is_sharded(eqn.invars[1 - side], other_axis):
+    if is_sharded(eqn.invars[1 - side], other_axis):
         return None
     groups = [
         list(g) for _, g in itertools.groupby(made.invars, lambda a: recurrent(a, bits))
@@ -151,7 +151,7 @@ def _merge_key(eqn, bits):
     if isinstance(weight, Literal) or bits[weight] != 0 or weight.aval.ndim != 2:
         return None
     free = 1 - contract[side][0] if len(contract[side]) == 1 else None
-    if free is None or _is_sharded(weight, 0) or _is_sharded(weight, 1):
+    if free is None or is_sharded(weight, 0) or is_sharded(weight, 1):
         return None
     params = {k: v for k, v in eqn.params.items() if k != "dimension_numbers"}
     key = (eqn.invars[1 - side], side, free, contract, str(params), weight.aval.dtype)
@@ -182,7 +182,8 @@ def recurrent(atom, bits) -> bool:
     return not isinstance(atom, Literal) and bool(bits[atom] & CARRY)
 
 
-def _is_sharded(atom, axis) -> bool:
+def is_sharded(atom, axis) -> bool:
+    """Whether an axis of a value is split among devices, as its type says."""
     sharding = getattr(atom.aval, "sharding", None)
     if sharding is None or sharding.mesh.empty:
         return False

@@ -9,15 +9,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import (
-    CARRY,
-    TIME,
-    WEIGHTS,
-    Graph,
-    eval_eqn,
-    retrace,
-    variables,
-)
+from scanrnn.planner.graph import CARRY, Graph, retrace, variables
 from scanrnn.planner.rewrite import recurrent, var
 
 
@@ -89,94 +81,6 @@ def _tiled_axis(v, slices):
     ends = [0, *(hi for _, hi in edges)]
     starts = [lo for lo, _ in edges]
     return axis if starts == ends[:-1] and ends[-1] == shape[axis] else None
-
-
-def push_splits(graph: Graph) -> tuple[Graph, list]:
-    """`split(h @ U + x @ W)` becomes sums of pieces, `x @ W_i` among them.
-
-    XLA for CPU is about five times slower on a loop body that takes several
-    slices of one scanned array than on separate arrays, and a slice of `W` is
-    free where a slice of `x @ W` for all steps is a copy.
-    """
-    trees = {
-        eqn: _tree(eqn, graph) for eqn in graph.eqns if eqn.primitive.name == "split"
-    }
-    producers = graph.producers()
-    bits = graph.depends()
-
-    def rule(eqn, env):
-        if not trees.get(eqn):
-            return None
-        axis, sizes = eqn.params["axis"], eqn.params["sizes"]
-        done: dict = {}
-
-        def pieces(atom) -> list:
-            """The values of the pieces of `atom`."""
-            if (
-                var(atom) is None
-                or atom.aval.ndim <= axis
-                or atom.aval.shape[axis] == 1
-            ):
-                return [env.read(atom)] * len(sizes)
-            if atom not in done:
-                done[atom] = cut(atom, producers.get(atom))
-            return done[atom]
-
-        def cut(atom, made) -> list:
-            if made is None or made not in trees[eqn]:
-                return list(lax.split(env.read(atom), sizes, axis))
-            if made.primitive.name == "dot_general":
-                return _split_weights(made, bits, sizes, env)
-            operands = zip(*(pieces(a) for a in made.invars), strict=True)
-            return [eval_eqn(made, values)[0] for values in operands]
-
-        return pieces(eqn.invars[0])
-
-    return retrace(graph, rule)
-
-
-def _tree(split, graph) -> set[JaxprEqn]:
-    """The equations to run per piece: pointwise ones above time-parallel values.
-
-    Empty if the split reads nothing time-parallel. An equation whose value is
-    also read by others runs whole: per piece it would run twice.
-    """
-    producers, consumers, bits = graph.producers(), graph.consumers(), graph.depends()
-    axis = split.params["axis"]
-    tree: set[JaxprEqn] = set()
-
-    def grows(atom) -> bool:
-        """Whether a time-parallel value stands at or above `atom`."""
-        if var(atom) is None or atom.aval.ndim <= axis or atom.aval.shape[axis] == 1:
-            return False
-        made = producers.get(atom)
-        timed = bits[atom] == TIME
-        if made is not None and made.primitive.name in ops.POINTWISE:
-            # Every branch is walked: each adds its own part of the tree.
-            timed = any([grows(a) for a in made.invars]) or timed
-            if timed:
-                tree.add(made)
-        elif made is not None and timed and ops.splittable(made, axis, bits):
-            tree.add(made)
-        return timed
-
-    if not grows(split.invars[0]):
-        return set()
-    while True:
-        inside = {*tree, split}
-        shared = {e for e in tree if not set(consumers[e.outvars[0]]) <= inside}
-        if not shared:
-            return tree
-        tree -= shared
-
-
-def _split_weights(eqn, bits, sizes, env) -> list:
-    side = 0 if bits[eqn.invars[0]] == WEIGHTS else 1
-    (contract, _) = eqn.params["dimension_numbers"]
-    weights = lax.split(env.read(eqn.invars[side]), sizes, 1 - contract[side][0])
-    data = env.read(eqn.invars[1 - side])
-    pairs = [(w, data) if side == 0 else (data, w) for w in weights]
-    return [eval_eqn(eqn, pair)[0] for pair in pairs]
 
 
 def regroup_sums(graph: Graph) -> tuple[Graph, list]:
