@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 from jax import lax
 
+from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, eval_eqn, opened, variables
 
 
@@ -61,5 +62,5 @@ def _flat_dot(eqn, values):
     flat = lax.reshape(data, (math.prod(lead), data.shape[-1]))
     (contract, batch) = eqn.params["dimension_numbers"]
     params = eqn.params | {"dimension_numbers": (((1,), contract[1]), batch)}
-    (out,) = eval_eqn(eqn, (flat, weights), params)
+    out = gemm(params, flat, weights)
     return [lax.reshape(out, (*lead, out.shape[-1]))]

@@ -96,6 +96,11 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
         {*graph.xs},
         [v for v in _reads(stay, outs) if bits[v] == TIME],
     )
+    readers = {v for e in sunk for v in variables(e.invars)} | {*variables(graph.ys)}
+    crossing = {
+        v if v in readers else _before_bias(v, graph.producers(), bits)
+        for v in crossing
+    }
     eqns = needed(graph.eqns, outs, {*crossing, *graph.carry, *graph.xs})
     eqns = [e for e in eqns if bits_of(e, bits) or _grows(e)]
     reads = _reads(eqns, outs)
@@ -117,6 +122,21 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
         ),
         loop=loop,
     )
+
+
+def _before_bias(v, producers, bits) -> Var:
+    """`x @ W` in place of `x @ W + b`: in the loop the sum is part of a fusion.
+
+    Before it, it would be a pass over the whole sequence and a second array.
+    """
+    while (eqn := producers[v]).primitive.name in ops.ADDITIVE:
+        timed = [a for a in variables(eqn.invars) if bits[a] == TIME]
+        if len(timed) != 1 or timed[0] not in producers:
+            break
+        if timed[0].aval.shape != v.aval.shape or timed[0].aval.dtype != v.aval.dtype:
+            break
+        (v,) = timed
+    return v
 
 
 def _reads(eqns, outs) -> tuple[Var, ...]:

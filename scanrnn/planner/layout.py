@@ -18,6 +18,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.classify import bits_of
 from scanrnn.planner.graph import CARRY, TIME, WEIGHTS, Env, Graph, eval_eqn, retrace
 from scanrnn.planner.rewrite import is_sharded, var
 
@@ -27,7 +28,7 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
     bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
     trees = {}
     for eqn in graph.eqns:
-        if eqn.primitive.name == "split" and bits[eqn.invars[0]] == TIME:
+        if eqn.primitive.name == "split" and bits_of(eqn, bits) == TIME:
             axis = eqn.params["axis"]
             trees[eqn] = _tree(
                 eqn, graph, lambda v, i=axis: ops.splittable(producers.get(v), i, bits)
@@ -85,7 +86,7 @@ def lay_out(loop: Graph) -> Layout:
     bits, xs = loop.depends(), set(loop.xs)
     trees, streams = {}, []
     for eqn in loop.eqns:
-        if eqn.primitive.name != "split" or not bits[eqn.invars[0]] & CARRY:
+        if eqn.primitive.name != "split" or not bits_of(eqn, bits) & CARRY:
             continue
         axis = eqn.params["axis"]
         tree = _tree(eqn, loop, lambda v, i=axis: v in xs and not is_sharded(v, i))

@@ -15,6 +15,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal
 
 from scanrnn.planner import ops
+from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import eval_eqn
 
 
@@ -129,8 +130,15 @@ def _push_bilinear(eqn, tangents, primal, turned):
             params = None if matrix is None else _turned_params(eqn, 1 - i)
             value = primal(other) if matrix is None else matrix
             operands = (t, value) if i == 0 else (value, t)
-            out = total(out, eval_eqn(eqn, operands, params)[0])
+            out = total(out, _bilinear(eqn, operands, params or eqn.params))
     return out
+
+
+def _bilinear(eqn, operands, params):
+    halves = all(v.dtype == jnp.bfloat16 for v in operands)
+    if eqn.primitive.name == "dot_general" and halves:
+        return gemm(params, *operands)
+    return eval_eqn(eqn, operands, params)[0]
 
 
 def _turned_params(dot, side) -> dict:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import mapped_aval
 
+from scanrnn.planner.gemm import dot, gemm_p
 from scanrnn.planner.graph import Graph, eval_eqn, opened, retrace, struct_of
 
 # Calls that only group equations; the planner reads what is inside.
@@ -103,6 +104,8 @@ def _inline_rule(eqn, env):
 
 
 def _eval_inlined(eqn, values):
+    if eqn.primitive is gemm_p:
+        return [dot(*values, **eqn.params)]
     jaxpr, consts = opened(
         eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
     )
@@ -119,6 +122,8 @@ def _eval_inlined(eqn, values):
 
 
 def _inlinable(eqn) -> bool:
+    if eqn.primitive is gemm_p:
+        return True  # of a planned scan within this step
     if eqn.primitive.name not in _INLINE:
         return False
     shardings = [

@@ -1,0 +1,139 @@
+"""A matrix product that says how its own transpose is computed.
+
+`gemm` is `lax.dot_general` on two matrices with two decisions of its own:
+
+- What JAX makes of the transpose of a bfloat16 product that accumulates in float32
+  is a product of float32 with bfloat16, which no library has a kernel for. Here the
+  cotangent is rounded to bfloat16 as the operands were (as under autocast in torch,
+  and in Flax with `dtype=bfloat16`); the product still accumulates in float32.
+- A weight gradient `x.T @ dz` contracts the rows of both. XLA for CPU has fast
+  kernels only for the columns of the left operand, and turns nothing by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+gemm_p = Primitive("gemm")
+
+# Fewer multiplications than this are not worth a second look.
+_LARGE = 2**22
+# Dimension numbers of `a @ b`.
+_ROWS = (((1,), (0,)), ((), ()))
+
+
+def gemm(eqn_params: dict, a, b):
+    """The product of a `dot_general` equation with the given operands."""
+    params = {k: eqn_params[k] for k in ("dimension_numbers", "precision")}
+    params["preferred_element_type"] = eqn_params["preferred_element_type"]
+    if fits(eqn_params, jax.typeof(a), jax.typeof(b)):
+        return gemm_p.bind(a, b, **params)
+    return lax.dot_general_p.bind(a, b, **eqn_params)
+
+
+def fits(params: dict, a, b) -> bool:
+    """Whether operands of these types are matrices on one device."""
+    (contract, batch) = params["dimension_numbers"]
+    matrices = a.ndim == b.ndim == 2 and batch == ((), ()) and len(contract[0]) == 1
+    varying = any(getattr(v, "vma", None) for v in (a, b))
+    floats = all(jnp.issubdtype(v.dtype, jnp.floating) for v in (a, b))
+    return matrices and floats and not varying and jax.device_count() == 1
+
+
+def dot(a, b, dimension_numbers, precision, preferred_element_type):
+    """The product as JAX has it."""
+    return lax.dot_general(
+        a,
+        b,
+        dimension_numbers,
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+
+
+def _product(a, b, axis_a, axis_b, precision, dtype):
+    """The product over one axis each, accumulated in float32 or wider."""
+    wide = jnp.promote_types(dtype, jnp.float32)
+    numbers = (((axis_a,), (axis_b,)), ((), ()))
+    out = gemm_p.bind(
+        a, b, dimension_numbers=numbers, precision=precision,
+        preferred_element_type=wide,
+    )  # fmt: skip
+    return lax.convert_element_type(out, dtype)
+
+
+def _transpose_lhs(ct, a, b, *, dimension_numbers, precision, **_):
+    ((axis,), (axis_b,)), _ = dimension_numbers
+    ct, dtype = _rounded(ct, b), a.aval.dtype
+    if axis == 1:
+        return _product(ct, b, 1, 1 - axis_b, precision, dtype)
+    return _product(b, ct, 1 - axis_b, 1, precision, dtype)
+
+
+def _transpose_rhs(ct, a, b, *, dimension_numbers, precision, **_):
+    ((axis_a,), (axis,)), _ = dimension_numbers
+    ct, dtype = _rounded(ct, a), b.aval.dtype
+    if axis == 1:
+        return _product(ct, a, 0, 1 - axis_a, precision, dtype)
+    return _product(a, ct, 1 - axis_a, 0, precision, dtype)
+
+
+def _rounded(ct, other):
+    """The cotangent as an operand beside `other`.
+
+    Not for float16, whose range a cotangent may leave.
+    """
+    return ct.astype(jnp.bfloat16) if other.dtype == jnp.bfloat16 else ct
+
+
+def _batched(values, axes, **params):
+    out = jax.vmap(functools.partial(dot, **params), in_axes=tuple(axes))(*values)
+    return out, 0
+
+
+def _on_cpu(a, b, *, dimension_numbers, **params):
+    """`a.T @ b` in a form that XLA for CPU has a kernel for."""
+    large = a.shape[0] * a.shape[1] * b.shape[1] >= _LARGE
+    if dimension_numbers[0] != ((0,), (0,)) or not large:
+        return dot(a, b, dimension_numbers, **params)
+    # Turned when both are there, and not long before.
+    a, b = lax.optimization_barrier((a, b))
+    if a.dtype != jnp.bfloat16 or b.shape[1] % 2:
+        return dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
+    # The barrier would be a change of layout only, for which there is no bfloat16
+    # kernel. What enters a loop lies in memory as it says.
+    turned, half = a.T, b.shape[1] // 2
+
+    def columns(i, out):
+        part = lax.dynamic_slice_in_dim(b, i * half, half, 1)
+        return lax.dynamic_update_slice_in_dim(
+            out, dot(turned, part, _ROWS, **params), i * half, 1
+        )
+
+    shape = (a.shape[1], b.shape[1])
+    return lax.fori_loop(0, 2, columns, jnp.zeros(shape, jnp.float32))
+
+
+def _type(a, b, **params):
+    aval, _ = lax.dot_general_p.abstract_eval(a, b, out_sharding=None, **params)
+    return aval
+
+
+_eager = jax.jit(
+    gemm_p.bind,
+    static_argnames=("dimension_numbers", "precision", "preferred_element_type"),
+)
+gemm_p.def_abstract_eval(_type)
+gemm_p.def_impl(_eager)
+ad.defbilinear(gemm_p, _transpose_lhs, _transpose_rhs)
+batching.primitive_batchers[gemm_p] = _batched
+mlir.register_lowering(gemm_p, mlir.lower_fun(dot, multiple_results=False))
+mlir.register_lowering(
+    gemm_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu"
+)
