@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import weakref
 from collections.abc import Callable
@@ -77,7 +78,7 @@ def scan(
     if implementation == "scan" or getattr(jax.config, "jax_disable_jit", False):
         return lax.scan(f, init, xs, length, reverse, unroll)
     traced = trace(f, init, xs, length)
-    found = _fitted(traced, plan, bool(reverse), unroll)
+    found = _fitted(traced, plan, bool(reverse), unroll, implementation is not None)
     if found.plain is not None:
         if implementation is not None:
             raise ValueError(
@@ -133,22 +134,22 @@ def plan(
 
     Example:
       >>> import jax.numpy as jnp, scanrnn
-      >>> W, U = jnp.ones((3, 4)), jnp.eye(4)
+      >>> W, U = jnp.ones((30, 64)), jnp.eye(64)
       >>> def step(h, x):
       ...     h = jnp.tanh(x @ W + h @ U)
       ...     return h, h
-      >>> plan = scanrnn.plan(step, jnp.zeros((2, 4)), jnp.ones((5, 2, 3)))
+      >>> plan = scanrnn.plan(step, jnp.zeros((2, 64)), jnp.ones((50, 2, 30)))
       >>> print(plan)  # doctest: +ELLIPSIS
-      Plan: 5 steps, 1 GEMM per step in the loop (of 2 in the step ...).
+      Plan: 50 steps, 1 GEMM per step in the loop (of 2 in the step ...).
       <BLANKLINE>
-      path            phase                M   N   K  count  where
-      --------------  -------------------  -  --  --  -----  ------
-      layer-to-layer  forward              4  10   3      1  before
-      recurrent       forward              4   2   4      5  loop
-      layer-to-layer  activation gradient  3  10   4      1  after
-      recurrent       activation gradient  4   2   4      5  loop
-      layer-to-layer  weight gradient      3   4  10      1  after
-      recurrent       weight gradient      4   4  10      1  after
+      path            phase                 M    N    K  count  where
+      --------------  -------------------  --  ---  ---  -----  ------
+      layer-to-layer  forward              64  100   30      1  before
+      recurrent       forward              64    2   64     50  loop
+      layer-to-layer  activation gradient  30  100   64      1  after
+      recurrent       activation gradient  64    2   64     50  loop
+      layer-to-layer  weight gradient      30   64  100      1  after
+      recurrent       weight gradient      64   64  100      1  after
       ...
 
     Reference:
@@ -182,9 +183,11 @@ def _check(plan, implementation, unroll) -> None:
         raise ValueError(f"scan: unroll must be a bool or at least 0; got {unroll}")
 
 
-def _fitted(traced: Traced, plan, reverse, unroll) -> Plan:
+def _fitted(traced: Traced, plan, reverse, unroll, insist=False) -> Plan:
     """The plan of a traced step, made once; an old plan must fit it."""
     options = plan.options if isinstance(plan, Plan) else plan or Options()
+    if insist and options.plain is None:
+        options = dataclasses.replace(options, plain=False)
     plans = _plans.setdefault(traced.source, {})
     key = (options, traced.length, reverse, unroll)
     if key not in plans:

@@ -234,6 +234,19 @@ def test_layout_reads_every_gate_from_where_the_sequence_lies(name, layout):
     assert read == ([(1, 3, 4)] * 4 if layout else [])
 
 
+def test_step_too_small_to_gain_is_left_to_lax_scan(monkeypatch):
+    monkeypatch.setattr("scanrnn.planner.plan.TINY", 4096)
+    step, params, init, xs = build("lstm")
+    f = functools.partial(step, params)
+    assert "lax.scan as it stands: a step is only" in str(scanrnn.plan(f, init, xs))
+    assert scanrnn.plan(f, init, xs, plain=False).plain is None
+    insisting = functools.partial(scanrnn.scan, f, implementation="planned")
+    carry, ys = jax.lax.scan(f, init, xs)
+    jax.tree.map(np.testing.assert_allclose, insisting(init, xs), (carry, ys))
+    rows = functools.partial(jnp.repeat, repeats=100, axis=-2)
+    assert scanrnn.plan(f, *jax.tree.map(rows, (init, xs))).plain is None
+
+
 def test_plan_says_what_stayed_in_the_loop_and_why():
     step, params, init, xs = build("with_cond")
     text = str(scanrnn.plan(functools.partial(step, params), init, xs))

@@ -64,11 +64,15 @@ def tuned(
             f'plan: tune must be False, True, "train" or "forward"; got {tune!r}'
         )
     _check_sizes(traced)
-    base = make(options)
+    given, base = options, make(options)
+    if base.plain is not None and given.plain is None:
+        # Too small by rule; what is measured need not be foreseen.
+        options = dataclasses.replace(given, plain=False)
+        base = make(options)
     if base.plain is not None:
         return base  # nothing to choose from: every variation is lax.scan too
     goal = _goal(base, traced, tune)
-    known = _candidates(options)
+    known = _candidates(given, options)
     key = memory.key_of(traced, base, goal)
     where = memory.path_of(key)
     found = memory.recalled(where, key, known)
@@ -99,12 +103,12 @@ def _check_sizes(traced: Traced) -> None:
         )
 
 
-def _candidates(options: Options) -> dict[str, Options]:
+def _candidates(given: Options, options: Options) -> dict[str, Options]:
     found, default = {DEFAULT: options}, Options()
     sized = (options.residuals, options.chunk) != (default.residuals, default.chunk)
     for name, value in VARIED.items():
         # lax.scan keeps everything, which a choice of residuals is there to avoid.
-        if getattr(options, name) != getattr(default, name):
+        if getattr(given, name) != getattr(default, name):
             continue
         if not (name == "plain" and sized):
             label = f"{name}={value!r}"

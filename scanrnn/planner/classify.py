@@ -133,7 +133,8 @@ def _before_bias(v, producers, bits) -> Var:
         timed = [a for a in variables(eqn.invars) if bits[a] == TIME]
         if len(timed) != 1 or timed[0] not in producers:
             break
-        if timed[0].aval.shape != v.aval.shape or timed[0].aval.dtype != v.aval.dtype:
+        before, after = ops.aval(timed[0]), ops.aval(v)
+        if (before.shape, before.dtype) != (after.shape, after.dtype):
             break
         (v,) = timed
     return v

@@ -24,6 +24,8 @@ from scanrnn.planner import ops, tangent
 from scanrnn.planner.graph import CARRY, Env, Graph, needed, struct, variables
 from scanrnn.planner.regions import find_regions
 
+# What is so many times smaller than what is saved anyway is saved, too.
+_SMALL = 16
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
@@ -215,7 +217,14 @@ def _candidates(draft, regions, policy) -> list[Var]:
         return [v for v in made if not isinstance(v, DropVar) and v not in drop]
     consumers = loop.consumers()
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *_statistics(draft, found)]))
+
+
+def _statistics(draft, saved) -> list[Var]:
+    """One number per row, as a layer norm makes: a pass to compute, nothing to keep."""
+    most = max((ops.bytes_of(v) for v in saved), default=0) // _SMALL
+    made = [v for e in draft.loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
+    return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
 
 
 def _activated(v, consumers) -> list[Var]:

@@ -50,6 +50,8 @@ FROM_OUTPUT = {
     "tanh": lambda y: 1 - y * y,
     "logistic": lambda y: y * (1 - y),
     "exp": lambda y: y,
+    "sqrt": lambda y: 0.5 / y,
+    "rsqrt": lambda y: -0.5 * y * y * y,
 }
 
 # Drawing random numbers commutes with vmap only for counter-based keys.
@@ -117,6 +119,18 @@ def bytes_of(atom) -> int:
     """Bytes of one step's value of a variable."""
     dtype = atom.aval.dtype
     return size_of(atom.aval) * getattr(dtype, "itemsize", 8)
+
+
+def work_of(eqn: JaxprEqn) -> int:
+    """Multiplications of a contraction; numbers made by anything else."""
+    made = sum(size_of(aval(v)) for v in eqn.outvars)
+    if eqn.primitive.name != "dot_general":
+        return made
+    (contract, _) = eqn.params["dimension_numbers"]
+    shape = aval(eqn.invars[0]).shape
+    return made * math.prod(
+        d for d in (shape[i] for i in contract[0]) if isinstance(d, int)
+    )
 
 
 def is_literal(atom) -> bool:

@@ -12,12 +12,15 @@ import jax
 from jax.extend.core import Var
 
 from scanrnn.planner import layout, ops, report, rewrite, tidy
-from scanrnn.planner.classify import Stages, classify
+from scanrnn.planner.classify import Stages, bits_of, classify
 from scanrnn.planner.gradient import POLICIES, Derivative, derive
 from scanrnn.planner.graph import Graph, struct
 from scanrnn.planner.residuals import residual_bytes
 from scanrnn.planner.trace import Traced, inline
 
+# A step of fewer operations than this takes less time than what surrounds it: with
+# the work outside the loop a planned sequence is no faster, and up to 1.3x slower.
+TINY = 4096
 # More than this is not hoisted at once: a long sequence of small inputs must not
 # need memory that lax.scan does not. In chunks of this size it makes no difference.
 _MOST_HOISTED = 2**28
@@ -34,7 +37,8 @@ class Options:
       layout: give each gate arrays of its own, where XLA is fast on them.
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
-      plain: run `lax.scan` as it stands, with no pass at all.
+      plain: run `lax.scan` as it stands, with no pass at all. None is True for a
+        step so small that there is nothing to gain, and False for every other.
       residuals: what the forward loop keeps for the reverse one. "minimal"
         (what contractions produced, and carries), "recompute" (carries),
         "chunked" (carries at the start of each chunk), "everything".
@@ -57,7 +61,7 @@ class Options:
     layout: bool = True
     sink: bool = True
     defer: bool = True
-    plain: bool = False
+    plain: bool | None = None
     residuals: str = "minimal"
     chunk: int | None = None
 
@@ -78,7 +82,8 @@ class Options:
             )
         for field in dataclasses.fields(self)[:-2]:
             value = getattr(self, field.name)
-            if not isinstance(value, bool):
+            automatic = field.name == "plain" and value is None
+            if not isinstance(value, bool) and not automatic:
                 raise TypeError(f"Options: {field.name} must be a bool, got {value!r}")
 
 
@@ -220,6 +225,9 @@ def make_plan(
     graph, more = _rewrite(graph, options)
     stages = classify(graph, options.hoist, options.sink)
     plan = base(stages=stages, consts=(*consts, *more), invariant=invariant, plain=None)
+    plain = _too_small(graph, options)
+    if plain is not None:
+        return base(stages=None, consts=(), invariant=(), plain=plain)
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
     if not moved and not (options.defer and plan.derivative.cuts):
         plain = "nothing in the step can be moved, merged or deferred"
@@ -237,6 +245,19 @@ def _left_alone(graph, length, options) -> str | None:
     if effects:
         return f"the step has side effects, whose order is kept ({', '.join(effects)})"
     return None
+
+
+def _too_small(graph, options) -> str | None:
+    """Why a step is not worth planning, or None."""
+    loops = any(ops.has_subjaxpr(e) for e in graph.eqns)
+    bits = graph.depends()
+    work = sum(ops.work_of(e) for e in graph.eqns if bits_of(e, bits))
+    if options.plain is False or loops or work >= TINY:
+        return None
+    return (
+        f"a step is only {work} operations, too few to gain from a plan "
+        "(Options(plain=False) makes one)"
+    )
 
 
 def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
