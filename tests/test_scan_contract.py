@@ -247,6 +247,14 @@ def test_step_too_small_to_gain_is_left_to_lax_scan(monkeypatch):
     assert scanrnn.plan(f, *jax.tree.map(rows, (init, xs))).plain is None
 
 
+def test_plan_says_what_its_cost_rules_chose():
+    step, params, init, xs = build("mi_lstm")
+    text = str(scanrnn.plan(functools.partial(step, params), init, xs))
+    assert "Hoisted all steps at once: " in text
+    assert "up to 268.4 MB go at once" in text
+    assert "Read in pieces in the loop: float64[3,16]" in text
+
+
 def test_plan_says_what_stayed_in_the_loop_and_why():
     step, params, init, xs = build("with_cond")
     text = str(scanrnn.plan(functools.partial(step, params), init, xs))

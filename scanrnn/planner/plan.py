@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.extend.core import Var
 
-from scanrnn.planner import layout, ops, report, rewrite, tidy
+from scanrnn.planner import counts, layout, ops, report, rewrite, tidy
 from scanrnn.planner.classify import Stages, bits_of, classify
 from scanrnn.planner.gradient import POLICIES, Derivative, derive
 from scanrnn.planner.graph import Graph, struct
@@ -21,9 +21,6 @@ from scanrnn.planner.trace import Traced, inline
 # A step of fewer operations than this takes less time than what surrounds it: with
 # the work outside the loop a planned sequence is no faster, and up to 1.3x slower.
 TINY = 4096
-# More than this is not hoisted at once: a long sequence of small inputs must not
-# need memory that lax.scan does not. In chunks of this size it makes no difference.
-_MOST_HOISTED = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,8 +127,8 @@ class Plan:
         size = self.options.chunk
         if size is None and self.options.residuals == "chunked":
             size = math.isqrt(self.length)
-        elif size is None and self.hoisted_bytes > _MOST_HOISTED:
-            size = max(1, self.length * _MOST_HOISTED // self.hoisted_bytes)
+        elif size is None and self.hoisted_bytes > report.MOST_HOISTED:
+            size = max(1, self.length * report.MOST_HOISTED // self.hoisted_bytes)
         return None if size is None or size >= self.length else size
 
     @property
@@ -157,9 +154,9 @@ class Plan:
         return derive(self.stages.loop, self.options.residuals)
 
     @functools.cached_property
-    def gemms(self) -> tuple[report.Gemm, ...]:
+    def gemms(self) -> tuple[counts.Gemm, ...]:
         """Every contraction, forward and backward, with its sizes and count."""
-        return report.gemms(self)
+        return counts.gemms(self)
 
     @functools.cached_property
     def residual_bytes(self) -> tuple[int | None, int | None]:

@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import CARRY, TIME, needed, variables
+from scanrnn.planner.counts import placed
+from scanrnn.planner.graph import CARRY, variables
+from scanrnn.planner.layout import lay_out
 
-PATHS = ("layer-to-layer", "recurrent", "readout")
-PHASES = ("forward", "activation gradient", "weight gradient")
-
-
-class Gemm(NamedTuple):
-    """One row of the table: `count` contractions of `[M, K] @ [K, N]`.
-
-    M is the side of the weights (gates times features), N of the data (batch,
-    or batch times steps where steps are batched), as in NVIDIA's tables.
-    """
-
-    path: str
-    phase: str
-    M: int
-    N: int
-    K: int
-    count: int
-    where: str
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of all `count` of them."""
-        return 2 * self.M * self.N * self.K * self.count
+# More than this is not hoisted at once: a long sequence of small inputs must not
+# need memory that lax.scan does not. In chunks of this size it makes no difference.
+MOST_HOISTED = 2**28
 
 
 class Tuning(NamedTuple):
@@ -43,96 +24,13 @@ class Tuning(NamedTuple):
     remembered: str | None
 
 
-def gemms(plan) -> tuple[Gemm, ...]:
-    """Every contraction of a plan, forward and backward."""
-    if plan.stages is None:
-        eqns = [(e, "loop") for e in plan.source.eqns]
-        graph, deferred = plan.source, frozenset()
-    else:
-        graph = plan.stages.graph
-        eqns = list(_placed(plan.stages))
-        deferred = plan.derivative.region if plan.options.defer else frozenset()
-    bits, recurrent = graph.depends(), set(needed(graph.eqns, graph.carry_out))
-    rows = [
-        row
-        for eqn, where in eqns
-        if ops.is_heavy(eqn)
-        for row in _rows(eqn, where, bits, eqn in recurrent, deferred, plan)
-    ]
-    counts: dict[Gemm, int] = {}
-    for row in rows:
-        one = row._replace(count=0)
-        counts[one] = counts.get(one, 0) + row.count
-    rows = [row._replace(count=n) for row, n in counts.items()]
-    rows.sort(key=lambda r: (PHASES.index(r.phase), PATHS.index(r.path)))
-    return tuple(rows)
-
-
-def _placed(stages) -> Iterator:
-    """Each equation with the stage it runs in; weights-only ones are left out."""
-    in_loop = set(stages.loop.eqns)
-    before = set(needed(stages.graph.eqns, stages.hoisted))
-    bits = stages.graph.depends()
-    for eqn in stages.graph.eqns:
-        if eqn in in_loop:
-            yield eqn, "loop"
-        elif any(bits[v] for v in variables(eqn.invars)):
-            yield eqn, "before" if eqn in before else "after"
-
-
-def _rows(eqn, where, bits, recurrent, deferred, plan) -> Iterator[Gemm]:
-    kinds = [0 if ops.is_literal(a) else bits[a] for a in eqn.invars]
-    if not any(kinds):
-        return
-    path = PATHS[0] if max(kinds) == TIME else PATHS[1] if recurrent else PATHS[2]
-    weight = 0 if kinds[0] == 0 else 1
-    M, N, K = _sizes(eqn, weight)
-    T = plan.length if isinstance(plan.length, int) else 1
-    at_once = plan.chunk or T
-    chunks = -(-T // at_once)
-    steps, batched = (T, 1) if where == "loop" else (chunks, at_once)
-    yield Gemm(path, PHASES[0], M, N * batched, K, steps, where)
-    # In reverse, what came before the loop comes after it.
-    mirrored = {"before": "after", "loop": "loop", "after": "before"}[where]
-    yield Gemm(path, PHASES[1], K, N * batched, M, steps, mirrored)
-    if kinds[weight] == 0 or eqn in deferred:
-        late = where != "loop" or eqn in deferred
-        count, depth = (chunks, N * at_once) if late else (T, N)
-        yield Gemm(path, PHASES[2], K, M, depth, count, "after" if late else "loop")
-    else:
-        yield Gemm(path, PHASES[2], K, M, N * batched, steps, where)
-
-
-def _sizes(eqn, weight) -> tuple[int, int, int]:
-    """M (weight side), N (data side) and K of one step's contraction."""
-    if eqn.primitive.name == "conv_general_dilated":
-        out, kernel = eqn.outvars[0].aval, eqn.invars[1].aval
-        spec = eqn.params["dimension_numbers"]
-        M = kernel.shape[spec.rhs_spec[0]]
-        return M, ops.size_of(out) // M, ops.size_of(kernel) // M
-    contract, batch = eqn.params["dimension_numbers"]
-
-    def free(i):
-        used = {*contract[i], *batch[i]}
-        shape = eqn.invars[i].aval.shape
-        return _product(d for j, d in enumerate(shape) if j not in used)
-
-    shape = eqn.invars[0].aval.shape
-    K = _product(shape[j] for j in contract[0])
-    many = _product(shape[j] for j in batch[0])
-    return free(weight), free(1 - weight) * many, K
-
-
-def _product(sizes) -> int:
-    return math.prod(d if isinstance(d, int) else 64 for d in sizes)
-
-
 def render(plan) -> str:
     """The whole report as text."""
     lines = [_headline(plan), *_tuning(plan), ""]
     lines += _table(plan.gemms)
     if plan.stages is not None:
-        lines += ["", *_moves(plan), *_stays(plan), "", *_residuals(plan)]
+        lines += ["", *_moves(plan), *_choices(plan), *_stays(plan)]
+        lines += ["", *_residuals(plan)]
     return "\n".join(lines)
 
 
@@ -182,7 +80,7 @@ def _table(rows) -> list[str]:
 def _moves(plan) -> Iterator[str]:
     stages, rules = plan.stages, plan.derivative
     names = {}
-    for eqn, where in _placed(stages):
+    for eqn, where in placed(stages):
         names.setdefault(where, []).append(eqn.primitive.name)
     crossing = ", ".join(v.aval.str_short() for v in stages.hoisted)
     yield f"Before the loop: {_tally(names.get('before'))}" + (
@@ -198,6 +96,32 @@ def _moves(plan) -> Iterator[str]:
         )
     if plan.invariant:
         yield f"Carry leaves {list(plan.invariant)} never change: treated as weights."
+
+
+def _choices(plan) -> Iterator[str]:
+    """What the cost rules chose, and by which number."""
+    if plan.hoisted_bytes:
+        size = _bytes(plan.hoisted_bytes)
+        part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
+        yield f"Hoisted {part}: {size} in all; up to {_bytes(MOST_HOISTED)} go at once."
+    if plan.options.layout:
+        layout = lay_out(plan.stages.loop)
+        for v in layout.streams:
+            yield (
+                f"Read in pieces in the loop: {v.aval.str_short()}, one slice of the "
+                "sequence for each gate (slices of a slice are slow on a CPU)."
+            )
+    if any(_is_half(e) for e in plan.stages.graph.eqns):
+        yield (
+            "Products of bfloat16: cotangents are rounded to bfloat16 as the operands "
+            "are, and accumulated in float32."
+        )
+
+
+def _is_half(eqn) -> bool:
+    return ops.is_heavy(eqn) and all(
+        not ops.is_literal(a) and str(a.aval.dtype) == "bfloat16" for a in eqn.invars
+    )
 
 
 def _tally(names) -> str:
