@@ -5,9 +5,12 @@ import os
 import platform
 import re
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+from benchmarks.products import products
 
 PACKAGES = (
     "jax", "jaxlib", "flax", "torch", "dm-haiku", "equinox", "keras", "numpy"
@@ -75,9 +78,10 @@ def cpu_name() -> str:
     return match.group(1).strip() if match else platform.processor() or "unknown"
 
 
-def limits() -> dict[str, float]:
-    """Measured peaks: GEMM in GFLOP/s for each dtype, memory in GB/s."""
+def limits() -> dict[str, Any]:
+    """Measured peaks: GEMM in GFLOP/s for each dtype, memory in GB/s; products."""
     return {
+        "products": products(),
         "gemm_float32": gemm_peak("float32"),
         "gemm_bfloat16": gemm_peak("bfloat16"),
         "memory": bandwidth(),

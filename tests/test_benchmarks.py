@@ -176,7 +176,13 @@ def test_gate_leaves_a_wrong_contender_without_times():
     assert "not timed: gate FAILED" in compare.table(race, "train", 1.0)
 
 
-LIMITS = {"gemm_float32": 100.0, "gemm_bfloat16": 200.0, "memory": 10.0}
+PRODUCT = {"gflops": 50.0, "cores": 1.0}
+LIMITS = {
+    "products": [{"B": 2, "H": 4, "dtype": "float32", "in the loop": PRODUCT}],
+    "gemm_float32": 100.0,
+    "gemm_bfloat16": 200.0,
+    "memory": 10.0,
+}
 
 
 def test_case_counts_the_flops_of_its_gemms():
