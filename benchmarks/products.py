@@ -1,8 +1,9 @@
 """How fast the products of a recurrence are on their own: the limit of its loops.
 
 A loop that does nothing but `h @ U` for `[B, H]` and `[H, 4H]`, and the weight
-gradient `h.T @ dz` over 30 steps, as JAX writes it and as scanrnn does. Where a loop's product runs on one core, or a
-half-precision product no faster than a float32 one, no plan of the step can help.
+gradient `h.T @ dz` over 30 steps, as JAX writes it and as scanrnn does. Where a
+loop's product runs on one core, or a half-precision product no faster than a float32
+one, no plan of the step can help.
 """
 
 import time

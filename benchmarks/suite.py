@@ -80,14 +80,14 @@ def _accelerate():
         yield _square("lstm", T, B, H), ("scanrnn", *itertools.chain(*pairs))
 
 
-_ALL = "split+hoist+sink+merge+layout+defer"
+_ALL = "split+hoist+sink+merge+defer+layout"
 LADDER = {
     "naive": "lax_scan",
     "+split": "scanrnn:split+everything",
     "+hoist, sink": "scanrnn:split+hoist+sink+everything",
     "+merge": "scanrnn:split+hoist+sink+merge+everything",
-    "+layout": "scanrnn:split+hoist+sink+merge+layout+everything",
-    "+defer": f"scanrnn:{_ALL}+everything",
+    "+defer": "scanrnn:split+hoist+sink+merge+defer+everything",
+    "+layout": f"scanrnn:{_ALL}+everything",
     "minimal residuals": f"scanrnn:{_ALL}+minimal",
     "recompute": f"scanrnn:{_ALL}+recompute",
     "chunked": f"scanrnn:{_ALL}+chunked",

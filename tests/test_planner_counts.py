@@ -82,6 +82,16 @@ def test_reverse_loop_stacks_one_cotangent_for_all_gates(name):
     assert stacked == [(T, B, 4 * H)]
 
 
+def test_without_deferral_no_loop_carries_a_cotangent_of_the_whole_sequence():
+    step, params, init, xs = build("lstm")
+    options = scanrnn.Options(defer=False)
+    scan = functools.partial(scanrnn.scan, plan=options)
+    jaxpr = training_jaxpr(scan, (step, params, init, xs))
+    loops = [e for e in equations(jaxpr) if e.primitive.name == "scan"]
+    carried = [v.aval.ndim for e in loops for v in e.outvars[: e.params["num_carry"]]]
+    assert carried and max(carried) < 3
+
+
 # lax.scan keeps one bit of `relu` per element, so there is little to halve.
 @pytest.mark.parametrize("name", [n for n in ONE_GEMM if n != "relu_rnn"])
 def test_residuals_are_at_most_half_of_lax_scan(name):

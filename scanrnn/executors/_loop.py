@@ -44,8 +44,12 @@ class Loop:
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """What runs in pieces, one for each gate."""
-        return lay_out(self.graph) if self.laid_out else PLAIN
+        """What runs in pieces, one for each gate.
+
+        Not where JAX differentiates the loop: what a step reads directly from the
+        whole sequence would have a cotangent as long, to add to at every step.
+        """
+        return lay_out(self.graph) if self.laid_out and self.defer else PLAIN
 
     def scan(self, body, init, xs):
         """`lax.scan` with this loop's length, direction and unrolling."""

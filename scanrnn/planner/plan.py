@@ -31,7 +31,7 @@ class Options:
       split: take `concatenate` apart before contractions.
       hoist: run time-parallel contractions before the loop.
       merge: join contractions that share their recurrent operand.
-      layout: give each gate arrays of its own, where XLA is fast on them.
+      layout: read each gate by itself, where XLA is fast on that (with `defer`).
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
       plain: run `lax.scan` as it stands, with no pass at all. None is True for a

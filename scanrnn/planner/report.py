@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import jax
+
 from scanrnn.planner import ops
 from scanrnn.planner.counts import placed
 from scanrnn.planner.graph import CARRY, variables
@@ -104,14 +106,14 @@ def _choices(plan) -> Iterator[str]:
         size = _bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
         yield f"Hoisted {part}: {size} in all; up to {_bytes(MOST_HOISTED)} go at once."
-    if plan.options.layout:
+    if plan.options.layout and plan.options.defer:
         layout = lay_out(plan.stages.loop)
         for v in layout.streams:
             yield (
                 f"Read in pieces in the loop: {v.aval.str_short()}, one slice of the "
                 "sequence for each gate (slices of a slice are slow on a CPU)."
             )
-    if any(_is_half(e) for e in plan.stages.graph.eqns):
+    if jax.device_count() == 1 and any(map(_is_half, plan.stages.graph.eqns)):
         yield (
             "Products of bfloat16: cotangents are rounded to bfloat16 as the operands "
             "are, and accumulated in float32."
