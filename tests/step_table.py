@@ -117,6 +117,21 @@ def lstm_sliced(key):
     return step, params, start(key, 2), sequence(key)
 
 
+def lstm_of_one_example(key):
+    """Written for one example and mapped over the batch: features come first."""
+
+    def cell(p, carry, x):
+        h, c = carry
+        h, c = lstm_pointwise(p["W"] @ x + p["U"] @ h + p["b"], c)
+        return (h, c), h
+
+    def step(p, carry, x):
+        return jax.vmap(functools.partial(cell, p))(carry, x)
+
+    params = arrays(key, W=(4 * H, D), U=(4 * H, H), b=(4 * H,))
+    return step, params, start(key, 2), sequence(key)
+
+
 def residual_lstm(key):
     step, params, init, xs = lstm(key)
 
@@ -446,6 +461,7 @@ ONE_GEMM = (
     "lstm_concatenated",
     "lstm_per_gate",
     "lstm_sliced",
+    "lstm_of_one_example",
     "residual_lstm",
     "elman",
     "relu_rnn",

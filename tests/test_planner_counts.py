@@ -72,7 +72,9 @@ def test_reverse_loop_accumulates_no_weight_gradient(name):
     assert not leaving & (shapes - carried)
 
 
-@pytest.mark.parametrize("name", ["lstm", "lstm_sliced", "lstm_concatenated"])
+@pytest.mark.parametrize(
+    "name", ["lstm", "lstm_sliced", "lstm_concatenated", "lstm_of_one_example"]
+)
 def test_reverse_loop_stacks_one_cotangent_for_all_gates(name):
     step, params, init, xs = build(name)
     jaxpr = training_jaxpr(scanrnn.scan, (step, params, init, xs))

@@ -277,6 +277,7 @@ def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
 
 _PASSES = (
     rewrite.share,
+    tidy.turn_products,
     rewrite.split,
     rewrite.merge,
     tidy.gather_slices,

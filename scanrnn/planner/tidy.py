@@ -9,7 +9,14 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import CARRY, Graph, retrace, variables
+from scanrnn.planner.graph import (
+    CARRY,
+    WEIGHTS,
+    Graph,
+    eval_eqn,
+    retrace,
+    variables,
+)
 from scanrnn.planner.rewrite import recurrent, var
 
 
@@ -30,6 +37,61 @@ def cancel_splits(graph: Graph) -> tuple[Graph, list]:
         return [env.read(a) for a in made.invars]
 
     return retrace(graph, rule)
+
+
+def turn_products(graph: Graph) -> tuple[Graph, list]:
+    """`(W @ h.T).T` becomes `h @ W.T`, with `W.T` made once.
+
+    So `vmap` writes a cell for one example. GEMM libraries want the batch first and
+    the weights row by row; turned in the loop they would be packed at every step.
+    """
+    bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
+
+    def alone(atom, user):
+        made = producers.get(var(atom))
+        return made if made is not None and consumers[atom] == [user] else None
+
+    def ends_in_product(atom, user) -> bool:
+        made = alone(atom, user)
+        if made is not None and made.primitive.name in ops.ADDITIVE:
+            return any(ends_in_product(a, made) for a in made.invars)
+        return made is not None and _is_product(made)
+
+    def turned(atom, user, env):
+        """The transpose of a matrix, passed on to the products it is a sum of."""
+        if not ends_in_product(atom, user):
+            matrix = ops.aval(atom).ndim == 2
+            return env.read(atom).T if matrix else env.read(atom)
+        made = producers[atom]
+        if made.primitive.name in ops.ADDITIVE:
+            return eval_eqn(made, [turned(a, made, env) for a in made.invars])[0]
+        ((left,), (right,)), _ = made.params["dimension_numbers"]
+        weights, data = map(env.read, made.invars)
+        fixed = all(bits[v] == WEIGHTS for v in variables(made.invars[:1]))
+        if left == 1 and fixed:
+            weights, left = weights.T, 0
+        numbers = (((right,), (left,)), ((), ()))
+        params = made.params | {"dimension_numbers": numbers}
+        return eval_eqn(made, (data, weights), params)[0]
+
+    def rule(eqn, env):
+        flips = eqn.primitive.name == "transpose" and ops.aval(eqn.outvars[0]).ndim == 2
+        if flips and tuple(eqn.params["permutation"]) == (1, 0):
+            if ends_in_product(eqn.invars[0], eqn):
+                return [turned(eqn.invars[0], eqn, env)]
+        return None
+
+    return retrace(graph, rule)
+
+
+def _is_product(eqn) -> bool:
+    """Whether an equation multiplies two matrices."""
+    if eqn.primitive.name != "dot_general":
+        return False
+    contract, batch = eqn.params["dimension_numbers"]
+    two = all(var(a) is not None and ops.aval(a).ndim == 2 for a in eqn.invars)
+    placed = eqn.params.get("out_sharding") is not None
+    return two and not placed and batch == ((), ()) and len(contract[0]) == 1
 
 
 def gather_slices(graph: Graph) -> tuple[Graph, list]:
