@@ -66,6 +66,17 @@ def test_large_weight_gradient_is_the_product_it_stands_for(dtype, columns):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
+def test_cotangent_of_a_mixed_product_is_not_rounded():
+    params, a, b = operands((1, 0), jnp.float32)
+    b = b.astype(jnp.bfloat16)
+    ct = jax.random.normal(jax.random.key(2), (3, 4), jnp.float32)
+    got, want = (
+        jax.vjp(f, a, b)[1](ct)
+        for f in (product(params), functools.partial(dot, **params))
+    )
+    chex.assert_trees_all_close(got[0], want[0], rtol=1e-6)
+
+
 def half_step(params, h, x):
     cast = functools.partial(lax.convert_element_type, new_dtype=jnp.bfloat16)
     dots = [

@@ -70,7 +70,8 @@ def _product(a, b, axis_a, axis_b, precision, dtype):
 
 def _transpose_lhs(ct, a, b, *, dimension_numbers, precision, **_):
     ((axis,), (axis_b,)), _ = dimension_numbers
-    ct, dtype = _rounded(ct, b), a.aval.dtype
+    dtype = a.aval.dtype
+    ct = _rounded(ct, dtype, b.dtype)
     if axis == 1:
         return _product(ct, b, 1, 1 - axis_b, precision, dtype)
     return _product(b, ct, 1 - axis_b, 1, precision, dtype)
@@ -78,18 +79,20 @@ def _transpose_lhs(ct, a, b, *, dimension_numbers, precision, **_):
 
 def _transpose_rhs(ct, a, b, *, dimension_numbers, precision, **_):
     ((axis_a,), (axis,)), _ = dimension_numbers
-    ct, dtype = _rounded(ct, a), b.aval.dtype
+    dtype = b.aval.dtype
+    ct = _rounded(ct, dtype, a.dtype)
     if axis == 1:
         return _product(ct, a, 0, 1 - axis_a, precision, dtype)
     return _product(a, ct, 1 - axis_a, 0, precision, dtype)
 
 
-def _rounded(ct, other):
-    """The cotangent as an operand beside `other`.
+def _rounded(ct, *dtypes):
+    """The cotangent of a product of these types, ready to be an operand itself.
 
     Not for float16, whose range a cotangent may leave.
     """
-    return ct.astype(jnp.bfloat16) if other.dtype == jnp.bfloat16 else ct
+    halves = all(dtype == jnp.bfloat16 for dtype in dtypes)
+    return ct.astype(jnp.bfloat16) if halves else ct
 
 
 def _batched(values, axes, **params):
