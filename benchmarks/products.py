@@ -6,6 +6,7 @@ loop's product runs on one core, or a half-precision product no faster than a fl
 one, no plan of the step can help.
 """
 
+import functools
 import time
 
 import jax
@@ -48,28 +49,18 @@ def _in_loop(B, H, dtype):
     return lambda: run(h).block_until_ready()
 
 
-def _gradient(B, H, dtype):
-    return _over_time(B, H, dtype, lax.dot_general_p)
-
-
-def _our_gradient(B, H, dtype):
-    return _over_time(B, H, dtype, gemm_p)
-
-
-def _over_time(B, H, dtype, primitive):
+def _gradient(product, B, H, dtype):
     h, dz = (jnp.ones((STEPS * B, n), dtype) for n in (H, 4 * H))
     rows = {"dimension_numbers": (((0,), (0,)), ((), ()))}
     rows |= {"precision": None, "preferred_element_type": jnp.dtype("float32")}
-    if primitive is lax.dot_general_p:
-        rows["out_sharding"] = None
-    run = jax.jit(lambda h, dz: primitive.bind(h, dz, **rows))
+    run = jax.jit(lambda h, dz: product(h, dz, **rows))
     return lambda: run(h, dz).block_until_ready()
 
 
 KINDS = {
     "in the loop": _in_loop,
-    "weight gradient": _gradient,
-    "weight gradient of scanrnn": _our_gradient,
+    "weight gradient": functools.partial(_gradient, lax.dot_general),
+    "weight gradient of scanrnn": functools.partial(_gradient, gemm_p.bind),
 }
 
 

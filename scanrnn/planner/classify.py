@@ -97,9 +97,9 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
         [v for v in _reads(stay, outs) if bits[v] == TIME],
     )
     readers = {v for e in sunk for v in variables(e.invars)} | {*variables(graph.ys)}
+    producers = graph.producers()
     crossing = {
-        v if v in readers else _before_bias(v, graph.producers(), bits)
-        for v in crossing
+        v if v in readers else _before_bias(v, producers, bits) for v in crossing
     }
     eqns = needed(graph.eqns, outs, {*crossing, *graph.carry, *graph.xs})
     eqns = [e for e in eqns if bits_of(e, bits) or _grows(e)]

@@ -57,33 +57,31 @@ def dot(a, b, dimension_numbers, precision, preferred_element_type):
     )
 
 
-def _product(a, b, axis_a, axis_b, precision, dtype):
-    """The product over one axis each, accumulated in float32 or wider."""
-    wide = jnp.promote_types(dtype, jnp.float32)
-    numbers = (((axis_a,), (axis_b,)), ((), ()))
-    out = gemm_p.bind(
-        a, b, dimension_numbers=numbers, precision=precision,
-        preferred_element_type=wide,
-    )  # fmt: skip
-    return lax.convert_element_type(out, dtype)
-
-
 def _transpose_lhs(ct, a, b, *, dimension_numbers, precision, **_):
-    ((axis,), (axis_b,)), _ = dimension_numbers
-    dtype = a.aval.dtype
-    ct = _rounded(ct, dtype, b.dtype)
-    if axis == 1:
-        return _product(ct, b, 1, 1 - axis_b, precision, dtype)
-    return _product(b, ct, 1 - axis_b, 1, precision, dtype)
+    ((axis_a,), (axis_b,)), _ = dimension_numbers
+    return _cotangent(a.aval.dtype, axis_a, (ct, 1), (b, 1 - axis_b), precision)
 
 
 def _transpose_rhs(ct, a, b, *, dimension_numbers, precision, **_):
-    ((axis_a,), (axis,)), _ = dimension_numbers
-    dtype = b.aval.dtype
-    ct = _rounded(ct, dtype, a.dtype)
-    if axis == 1:
-        return _product(ct, a, 0, 1 - axis_a, precision, dtype)
-    return _product(a, ct, 1 - axis_a, 0, precision, dtype)
+    ((axis_a,), (axis_b,)), _ = dimension_numbers
+    return _cotangent(b.aval.dtype, axis_b, (ct, 0), (a, 1 - axis_a), precision)
+
+
+def _cotangent(dtype, axis, ct, other, precision):
+    """That of an operand: `ct` times the other one, each over the axis given with it.
+
+    `axis` is the one over which the operand was contracted: it came from `other`.
+    """
+    ct = _rounded(ct[0], dtype, other[0].dtype), ct[1]
+    (a, axis_a), (b, axis_b) = (ct, other) if axis == 1 else (other, ct)
+    out = gemm_p.bind(
+        a,
+        b,
+        dimension_numbers=(((axis_a,), (axis_b,)), ((), ())),
+        precision=precision,
+        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+    )
+    return lax.convert_element_type(out, dtype)
 
 
 def _rounded(ct, *dtypes):

@@ -220,11 +220,11 @@ def make_plan(
     graph, invariant = _without_invariant(graph)
     graph, consts = inline(graph)
     graph, more = _rewrite(graph, options)
-    stages = classify(graph, options.hoist, options.sink)
-    plan = base(stages=stages, consts=(*consts, *more), invariant=invariant, plain=None)
     plain = _too_small(graph, options)
     if plain is not None:
         return base(stages=None, consts=(), invariant=(), plain=plain)
+    stages = classify(graph, options.hoist, options.sink)
+    plan = base(stages=stages, consts=(*consts, *more), invariant=invariant, plain=None)
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
     if not moved and not (options.defer and plan.derivative.cuts):
         plain = "nothing in the step can be moved, merged or deferred"

@@ -86,12 +86,10 @@ def turn_products(graph: Graph) -> tuple[Graph, list]:
 
 def _is_product(eqn) -> bool:
     """Whether an equation multiplies two matrices."""
-    if eqn.primitive.name != "dot_general":
+    if eqn.primitive.name != "dot_general" or any(map(ops.is_literal, eqn.invars)):
         return False
-    contract, batch = eqn.params["dimension_numbers"]
-    two = all(var(a) is not None and ops.aval(a).ndim == 2 for a in eqn.invars)
-    placed = eqn.params.get("out_sharding") is not None
-    return two and not placed and batch == ((), ()) and len(contract[0]) == 1
+    two = all(ops.is_matrix_of(eqn, side) for side in (0, 1))
+    return two and eqn.params.get("out_sharding") is None
 
 
 def gather_slices(graph: Graph) -> tuple[Graph, list]:
