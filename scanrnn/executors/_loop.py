@@ -49,7 +49,7 @@ class Loop:
         Not where JAX differentiates the loop: what a step reads directly from the
         whole sequence would have a cotangent as long, to add to at every step.
         """
-        return lay_out(self.graph) if self.laid_out and self.defer else PLAIN
+        return lay_out(self.graph) if self.laid_out else PLAIN
 
     def scan(self, body, init, xs):
         """`lax.scan` with this loop's length, direction and unrolling."""

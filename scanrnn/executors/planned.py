@@ -53,7 +53,7 @@ def _run(plan, weights, init, xs, length):
         unroll=plan.unroll,
         residuals=plan.options.residuals,
         defer=plan.options.defer,
-        laid_out=plan.options.layout,
+        laid_out=plan.laid_out,
     )
     inputs = [streams[v] for v in loop.graph.xs]
     final, stacked = run_loop(loop, constants, init, inputs)

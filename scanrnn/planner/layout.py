@@ -20,7 +20,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 from scanrnn.planner import ops
 from scanrnn.planner.classify import bits_of
 from scanrnn.planner.graph import CARRY, TIME, WEIGHTS, Env, Graph, eval_eqn, retrace
-from scanrnn.planner.rewrite import is_sharded, var
+from scanrnn.planner.rewrite import is_sharded
 
 
 def push_splits(graph: Graph) -> tuple[Graph, list]:
@@ -187,11 +187,17 @@ def _tree(split, graph, is_source) -> set[JaxprEqn]:
     producers, consumers = graph.producers(), graph.consumers()
     axis = split.params["axis"]
     tree: set[JaxprEqn] = set()
+    known: dict[Var, bool] = {}
 
     def grows(atom) -> bool:
         """Whether a source stands at or above `atom`."""
-        if var(atom) is None or not _has_pieces(atom, axis):
+        if not _has_pieces(atom, axis):
             return False
+        if atom not in known:
+            known[atom] = walk(atom)
+        return known[atom]
+
+    def walk(atom) -> bool:
         made, found = producers.get(atom), is_source(atom)
         if made is not None and made.primitive.name in ops.POINTWISE:
             # Every branch is walked: each adds its own part of the tree.

@@ -132,6 +132,11 @@ class Plan:
         return None if size is None or size >= self.length else size
 
     @property
+    def laid_out(self) -> bool:
+        """Whether gates are read in pieces: not where JAX differentiates the loop."""
+        return self.options.layout and self.options.defer
+
+    @property
     def hoisted_bytes(self) -> int:
         """Bytes of what is computed before the loop, for all steps."""
         if self.stages is None or not isinstance(self.length, int):
@@ -220,8 +225,7 @@ def make_plan(
     graph, invariant = _without_invariant(graph)
     graph, consts = inline(graph)
     graph, more = _rewrite(graph, options)
-    plain = _too_small(graph, options)
-    if plain is not None:
+    if (plain := _too_small(graph, options)) is not None:
         return base(stages=None, consts=(), invariant=(), plain=plain)
     stages = classify(graph, options.hoist, options.sink)
     plan = base(stages=stages, consts=(*consts, *more), invariant=invariant, plain=None)
@@ -246,8 +250,7 @@ def _left_alone(graph, length, options) -> str | None:
 
 def _too_small(graph, options) -> str | None:
     """Why a step is not worth planning, or None."""
-    loops = any(ops.has_subjaxpr(e) for e in graph.eqns)
-    bits = graph.depends()
+    bits, loops = graph.depends(), any(map(ops.has_subjaxpr, graph.eqns))
     work = sum(ops.work_of(e) for e in graph.eqns if bits_of(e, bits))
     if options.plain is False or loops or work >= TINY:
         return None

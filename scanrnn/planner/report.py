@@ -106,7 +106,7 @@ def _choices(plan) -> Iterator[str]:
         size = _bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
         yield f"Hoisted {part}: {size} in all; up to {_bytes(MOST_HOISTED)} go at once."
-    if plan.options.layout and plan.options.defer:
+    if plan.laid_out:
         layout = lay_out(plan.stages.loop)
         for v in layout.streams:
             yield (
