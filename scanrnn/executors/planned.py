@@ -9,7 +9,8 @@ from jax.extend.core import Literal
 
 from scanrnn.executors._batch import over_time
 from scanrnn.executors._chunks import in_chunks, rematerialised
-from scanrnn.executors._loop import Loop, run_loop
+from scanrnn.executors._loop import run_loop
+from scanrnn.executors._recurrence import Loop
 from scanrnn.planner.graph import Env, needed, variables
 from scanrnn.planner.plan import Plan
 
@@ -54,11 +55,20 @@ def _run(plan, weights, init, xs, length):
         residuals=plan.options.residuals,
         defer=plan.options.defer,
         laid_out=plan.laid_out,
+        spare=_spare(plan),
     )
     inputs = [streams[v] for v in loop.graph.xs]
     final, stacked = run_loop(loop, constants, init, inputs)
     streams |= dict(zip(loop.graph.ys, stacked, strict=True))
     return final, _batched(plan, consts, streams, graph.ys, length)
+
+
+def _spare(plan) -> frozenset:
+    """What is computed before the loop and not read after it."""
+    graph, known = plan.stages.graph, (*plan.stages.hoisted, *plan.stages.loop.ys)
+    missing = [a for a in graph.ys if isinstance(a, Literal) or a not in known]
+    after = {*variables(graph.ys), *_reads(graph, missing, known)}
+    return frozenset(plan.stages.hoisted) - after
 
 
 def _batched(plan, consts, streams, wanted, length) -> list:

@@ -39,8 +39,10 @@ class Derivative:
       cuts: variables at which `E` is added.
       saved: variables the forward loop stacks for the reverse one.
       carry_saved: indices of carries whose value before each step is needed.
-      inner_weights: weights whose tangents must flow inside (control flow).
+      inner_weights: weights whose tangents flow inside (gains, control flow).
       inner_xs: time inputs whose tangents flow inside.
+      read_inside: variables whose values the tangent loop reads.
+      read_outside: variables whose values the contributions read.
     """
 
     loop: Graph
@@ -50,6 +52,8 @@ class Derivative:
     carry_saved: tuple[int, ...]
     inner_weights: frozenset[Var]
     inner_xs: frozenset[Var]
+    read_inside: frozenset[Var] = frozenset()
+    read_outside: frozenset[Var] = frozenset()
 
     @functools.cached_property
     def bits(self) -> dict[Var, int]:
@@ -183,9 +187,12 @@ def derive(loop: Graph, policy: str = "minimal") -> Derivative:
         inner_xs=frozenset(inner & set(loop.xs)),
     )
     candidates = _candidates(draft, regions, policy)
-    used = _read_primals(draft, candidates)
+    inside, outside = _read_primals(draft, candidates)
+    used = inside | outside
     return dataclasses.replace(
         draft,
+        read_inside=inside,
+        read_outside=outside,
         saved=tuple(v for v in candidates if v in used),
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
     )
@@ -246,28 +253,36 @@ def _activated(v, consumers) -> list[Var]:
     return [v]
 
 
-def _read_primals(draft, candidates) -> set[Var]:
-    """Which carries and candidates the tangent program reads."""
+def _read_primals(draft, candidates) -> tuple[frozenset[Var], frozenset[Var]]:
+    """What the tangent program reads: in its loop, and outside of it."""
     loop = draft.loop
     known = [*loop.weights, *loop.carry, *loop.xs, *candidates]
     moving = [v for v in (*loop.weights, *loop.carry, *loop.xs) if ops.is_inexact(v)]
 
-    def program(primals, tangents):
+    def inside(primals, tangents):
+        inner = {*loop.carry, *draft.inner_weights, *draft.inner_xs}
+        tangents = {v: t for v, t in tangents.items() if v in inner}
+        found = draft.inside(primals, tangents, {})
+        return [found.get(v) for v in variables(loop.outs)]
+
+    def outside(primals, tangents):
+        tangents = {v: t for v, t in tangents.items() if v not in loop.carry}
+        return list(draft.outside(primals, tangents).values())
+
+    return _reads(inside, known, moving), _reads(outside, known, moving)
+
+
+def _reads(program, known, moving) -> frozenset[Var]:
+    """Those of `known` whose values `program(values, tangents)` needs."""
+
+    def flat(primals, tangents):
         primals = dict(zip(known, primals, strict=True))
-        tangents = dict(zip(moving, tangents, strict=True))
-        carries = {v: t for v, t in tangents.items() if v in set(loop.carry)}
-        inner = draft.inner_weights | draft.inner_xs
-        inside = carries | {v: t for v, t in tangents.items() if v in inner}
-        flowing = draft.inside(primals, inside, {})
-        outs = [flowing.get(v) for v in variables(loop.outs)]
-        others = {v: t for v, t in tangents.items() if v not in carries}
-        entering = draft.outside(primals, others)
-        return [t for t in (*outs, *entering.values()) if t is not None]
+        outs = program(primals, dict(zip(moving, tangents, strict=True)))
+        return [t for t in outs if t is not None]
 
     args = [struct(v) for v in known], [struct(v) for v in moving]
-    jaxpr = jax.make_jaxpr(program)(*args).jaxpr
+    jaxpr = jax.make_jaxpr(flat)(*args).jaxpr
     eqns = needed(jaxpr.eqns, jaxpr.outvars)
     read = {*variables(jaxpr.outvars), *(v for e in eqns for v in variables(e.invars))}
-    return {
-        v for v, i in zip(known, jaxpr.invars[: len(known)], strict=True) if i in read
-    }
+    pairs = zip(known, jaxpr.invars[: len(known)], strict=True)
+    return frozenset(v for v, i in pairs if i in read)

@@ -77,6 +77,11 @@ class Layout:
         """Equations that run only in pieces."""
         return frozenset().union(*self.trees.values())
 
+    def reading(self, streams: Iterable[Var]) -> Layout:
+        """This layout, with more time inputs that are read from the whole."""
+        both = dict.fromkeys((*self.streams, *streams))
+        return dataclasses.replace(self, streams=tuple(both))
+
 
 PLAIN = Layout({}, ())
 

@@ -1,0 +1,92 @@
+"""What all parts of an executor know about the loop that they run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend.core import Var
+
+from scanrnn.planner.gradient import Derivative, derive
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.layout import PLAIN, Layout, lay_out
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop graph with its run-time choices; the graph's `ys` are stacked.
+
+    `spare` are time inputs that nothing reads after the loop.
+    """
+
+    graph: Graph
+    length: Any
+    reverse: bool
+    unroll: int | bool
+    residuals: str
+    defer: bool
+    laid_out: bool
+    spare: frozenset[Var]
+
+    @functools.cached_property
+    def derivative(self) -> Derivative:
+        """The derivative rules of this loop."""
+        return derive(self.graph, self.residuals)
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """What runs in pieces, one for each gate.
+
+        Not where JAX differentiates the loop: what a step reads directly from the
+        whole sequence would have a cotangent as long, to add to at every step.
+        """
+        return lay_out(self.graph) if self.laid_out else PLAIN
+
+    @property
+    def in_place(self) -> bool:
+        """Whether stacked arrays are written over those that are read no more.
+
+        Not where JAX differentiates the loop, for the same reason; and on one
+        device, where a step's row of an array is a row in memory.
+        """
+        return (
+            self.laid_out
+            and self.residuals != "everything"
+            and isinstance(self.length, int)
+            and self.length > 1
+            and jax.device_count() == 1
+        )
+
+    def scan(self, body, init, xs):
+        """`lax.scan` with this loop's length, direction and unrolling."""
+        return self._scan(body, init, xs, self.reverse)
+
+    def scan_back(self, body, init, xs):
+        """`lax.scan` from the last step of this loop to the first."""
+        return self._scan(body, init, xs, not self.reverse)
+
+    def _scan(self, body, init, xs, reverse):
+        # A symbolic length cannot be given, only found in the shapes of xs.
+        length = None if jax.tree.leaves(xs) else self.length
+        return lax.scan(body, init, xs, length, reverse=reverse, unroll=self.unroll)
+
+    def rematerialised(self, f):
+        """Keep only the inputs of `f` for its transpose, unless all is saved."""
+        if self.residuals == "everything":
+            return f
+        keep = jax.checkpoint_policies.nothing_saveable
+        return jax.checkpoint(f, prevent_cse=False, policy=keep)
+
+
+def named(names: Iterable[Var], values: Iterable) -> dict[Var, Any]:
+    """Values by variable."""
+    return dict(zip(names, values, strict=True))
+
+
+def values(known: Mapping[Var, Any]) -> list:
+    """The values alone, in order."""
+    return list(known.values())

@@ -1,0 +1,165 @@
+"""Stacks that are written over what is read no more: in memory, and in values."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import scanrnn
+from scanrnn.executors._inplace import Late, pair_up
+from scanrnn.executors._linear import Linear
+from scanrnn.planner import ops
+from tests.compare import is_float, score
+from tests.step_table import ONE_GEMM, bound, build
+
+T = 37  # no other axis of any step is so long
+
+
+def lengthened(name):
+    """A step of the table, with a sequence of T steps."""
+    step, params, init, xs = build(name)
+    if xs is not None:
+        xs = jax.tree.map(lambda x: jnp.concatenate([x] * T)[:T], xs)
+    return step, params, init, xs
+
+
+def compiled(scan, make):
+    """The gradient's program: with respect to all parameters and inputs."""
+    step, params, init, xs = make
+    options = {"length": T} if xs is None else {}
+    leaves, tree = jax.tree.flatten((params, init, xs))
+    moving = [i for i, leaf in enumerate(leaves) if is_float(jnp.asarray(leaf))]
+
+    def loss(*leaves):
+        return score(bound(scan, step, **options)(*tree.unflatten(leaves)))
+
+    return jax.jit(jax.grad(loss, moving)).lower(*leaves).compile()
+
+
+def copies_in_loops(text):
+    """Copies of arrays of all steps in the bodies of loops."""
+    bodies = set(re.findall(r"body=(%[\w.]+)", text))
+    return [
+        line
+        for computation in text.split("\n\n")
+        if computation.strip().split(" ")[0] in bodies
+        for line in computation.splitlines()
+        if re.search(rf"= \w+\[{T},[\d,]*\]\S* copy\(", line)
+    ]
+
+
+# Not those with loops or solvers inside: batched over time, these copy what they must.
+@pytest.mark.parametrize("name", [*ONE_GEMM, "gru_reset_before", "attention"])
+def test_no_loop_copies_an_array_of_all_steps(name):
+    """Where one did, a sequence would take time that grows with its square."""
+    assert not copies_in_loops(compiled(scanrnn.scan, lengthened(name)).as_text())
+
+
+def test_copies_in_loops_are_found():
+    """A row that is read after another one was written: what writing late avoids."""
+
+    def body(array, t):
+        row = array[t]
+        array = array.at[t].set(jnp.tanh(row))
+        return array.at[t, 0].add(jnp.sum(jnp.cos(row))), row.sum()
+
+    array = jnp.ones((T, 4, 4))
+    program = jax.jit(lambda array: lax.scan(body, array, jnp.arange(T)))
+    text = program.lower(array).compile().as_text()
+    assert copies_in_loops(text)
+
+
+# Of what lax.scan takes, in temporary memory; what is above is only just so.
+SHARES = {"lstm": 0.65, "ln_lstm": 0.65, "mi_lstm": 0.6, "gru": 0.9, "elman": 1.2}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_temporary_memory_is_less_than_that_of_lax_scan(name):
+    make = lengthened(name)
+    ours, theirs = (
+        compiled(scan, make).memory_analysis().temp_size_in_bytes
+        for scan in (scanrnn.scan, lax.scan)
+    )
+    assert ours <= SHARES[name] * theirs
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_late_writes_are_all_written(length, reverse):
+    late, rows = Late(length, reverse), jnp.arange(2.0 * length).reshape(length, 2)
+
+    def body(state, t):
+        arrays, pending = state
+        arrays = late.write(arrays, pending, t)
+        return (arrays, [arrays[0][t] + 1]), arrays[0][t]
+
+    (arrays, pending), read = lax.scan(
+        body, ([rows], late.start([rows])), jnp.arange(length), reverse=reverse
+    )
+    assert jnp.array_equal(read, rows)
+    assert jnp.array_equal(late.finish(arrays, pending)[0], rows + 1)
+
+
+def test_pairs_are_of_one_type_and_of_large_rows(monkeypatch):
+    def variables(*shapes):
+        zeros = [jnp.zeros(shape) for shape in shapes]
+        return jax.make_jaxpr(lambda *args: args)(*zeros).jaxpr.invars
+
+    written, read = variables((2, 4), (2, 2), (2, 4)), variables((2, 4), (4, 2))
+    assert pair_up(written, read) == {written[0]: read[0]}
+    monkeypatch.setattr(ops, "LARGE_ROW", 1000)
+    assert pair_up(written, read) == {}
+
+
+def _scaled(known, moving):
+    (a,), (x, y) = known, moving
+    return [jnp.sin(a) * x + y, a * y]
+
+
+def _scaled_back(known, cts):
+    (a,), (u, v) = known, [0.0 if ct is None else ct for ct in cts]
+    return [jnp.sin(a) * u, u + a * v]
+
+
+LINEAR = Linear(_scaled, _scaled_back)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jax.grad,
+        jax.jacfwd,
+        lambda f: jax.jacfwd(jax.grad(f)),
+        lambda f: jax.jacrev(jax.grad(f)),
+        lambda f: jax.vmap(jax.grad(f), (0, None, 0)),
+        lambda f: jax.grad(lambda *args: jnp.sum(jax.vmap(f, (0, None, None))(*args))),
+        lambda f: jax.grad(jax.checkpoint(f), (0, 1, 2)),
+    ],
+    ids=["grad", "jacfwd", "fwd_rev", "rev_rev", "vmap", "vmap_inside", "remat"],
+)
+def test_linear_function_has_the_derivatives_of_its_forward(transform):
+    args = tuple(jax.random.normal(jax.random.key(i), (3,)) for i in range(3))
+
+    def loss(function, a, x, y):
+        u, v = function([a], [x, y])
+        return jnp.sum(jnp.sin(u) * v + jnp.cos(u))
+
+    ours = transform(lambda *args: loss(LINEAR, *args))(*args)
+    theirs = transform(lambda *args: loss(_scaled, *args))(*args)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert jnp.allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_gradient_runs_the_transpose_that_was_given():
+    def wrong(known, cts):
+        return [7.0 * x for x in _scaled_back(known, cts)]
+
+    def loss(function, x):
+        return jnp.sum(function([x], [2 * x, x])[0] * 3)
+
+    x = jnp.ones(3)
+    inner = jax.grad(lambda y: jnp.sum(Linear(_scaled, wrong)([x], [y, y])[0]))(x)
+    assert jnp.allclose(inner, 7 * (jnp.sin(x) + 1))
+    assert jax.grad(lambda x: loss(LINEAR, x))(x).shape == x.shape
