@@ -145,11 +145,12 @@ def _stays(plan) -> Iterator[str]:
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not recurrent:
             yield f"Left in the loop: a time-parallel {name} ({_hoist_reason(plan)})."
-    if rules.inner_weights & {w for w in loop.weights if ops.is_inexact(w)}:
-        shapes = [w.aval.str_short() for w in loop.weights if w in rules.inner_weights]
+    inner = [w for w in loop.weights if w in rules.inner_weights]
+    if inner:
+        shapes = [w.aval.str_short() for w in inner]
         yield (
-            "Gradients accumulated in the reverse loop, as lax.scan does, for "
-            f"{', '.join(shapes)}: read by an equation that is left alone."
+            f"Gradients accumulated in the reverse loop, for {', '.join(shapes)}: "
+            "gains of large arrays, or read by an equation that is left alone."
         )
     if not plan.options.defer:
         yield "Weight gradients stay in the reverse loop: Options(defer=False)."
