@@ -20,6 +20,7 @@ from scanrnn.executors._contributions import contributions
 from scanrnn.executors._inplace import Late, pair_up, piece
 from scanrnn.executors._linear import Linear
 from scanrnn.executors._recurrence import Loop, named, values
+from scanrnn.planner.gemm import turn
 from scanrnn.planner.graph import struct
 from scanrnn.planner.packing import Pack
 
@@ -38,7 +39,7 @@ def tangent_loop(loop, packs, carry, constants, streams, d_weights, d_carry, d_x
         return [None] * len(graph.carry), [None] * len(graph.ys)
     zeros = {v: jnp.zeros_like(c) for v, c in named(graph.carry, carry).items()}
     init = {v: d_carry.get(v, zeros[v]) for v in moving}
-    turned = {v: constants[v].T for v in rules.matrices if v in constants}
+    turned = {v: turn(constants[v]) for v in rules.matrices if v in constants}
     read = rules.read_inside | {pack.whole for pack in packs}
     streams = {v: s for v, s in streams.items() if v in read}
     known, tangents = (constants, turned, streams), (init, d_weights, entering, d_xs)

@@ -46,6 +46,17 @@ def fits(params: dict, a, b) -> bool:
     return matrices and floats and not varying and jax.device_count() == 1
 
 
+def turn(matrix):
+    """The transpose of a matrix, as an array of its own.
+
+    XLA for CPU turns 16-bit elements one by one, 14 times slower than 32-bit ones.
+    """
+    if matrix.dtype != jnp.bfloat16:
+        return matrix.T
+    wide = matrix.astype(jnp.float32).T
+    return lax.optimization_barrier(wide).astype(jnp.bfloat16)
+
+
 def dot(a, b, dimension_numbers, precision, preferred_element_type):
     """The product as JAX has it."""
     return lax.dot_general(
@@ -108,11 +119,14 @@ def _on_cpu(a, b, *, dimension_numbers, **params):
     if a.dtype != jnp.bfloat16 or b.shape[1] % 2:
         return dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
     # The barrier would be a change of layout only, for which there is no bfloat16
-    # kernel. What enters a loop lies in memory as it says.
-    turned, half = a.T, b.shape[1] // 2
+    # kernel. What enters a loop lies in memory as it says; a slice of bfloat16 would
+    # be one of float32, so it is taken from the bits.
+    turned, half = turn(a), b.shape[1] // 2
+    bits = lax.bitcast_convert_type(b, jnp.uint16)
 
     def columns(i, out):
-        part = lax.dynamic_slice_in_dim(b, i * half, half, 1)
+        part = lax.dynamic_slice_in_dim(bits, i * half, half, 1)
+        part = lax.bitcast_convert_type(part, jnp.bfloat16)
         return lax.dynamic_update_slice_in_dim(
             out, dot(turned, part, _ROWS, **params), i * half, 1
         )
