@@ -10,7 +10,6 @@ from jax import lax
 import scanrnn
 from scanrnn.executors._inplace import Late, pair_up
 from scanrnn.executors._linear import Linear
-from scanrnn.planner import ops
 from tests.compare import is_float, score
 from tests.step_table import ONE_GEMM, bound, build
 
@@ -102,15 +101,13 @@ def test_late_writes_are_all_written(length, reverse):
     assert jnp.array_equal(late.finish(arrays, pending)[0], rows + 1)
 
 
-def test_pairs_are_of_one_type_and_of_large_rows(monkeypatch):
+def test_pairs_are_of_one_type():
     def variables(*shapes):
         zeros = [jnp.zeros(shape) for shape in shapes]
         return jax.make_jaxpr(lambda *args: args)(*zeros).jaxpr.invars
 
     written, read = variables((2, 4), (2, 2), (2, 4)), variables((2, 4), (4, 2))
     assert pair_up(written, read) == {written[0]: read[0]}
-    monkeypatch.setattr(ops, "LARGE_ROW", 1000)
-    assert pair_up(written, read) == {}
 
 
 def _scaled(known, moving):

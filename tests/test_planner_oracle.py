@@ -4,18 +4,14 @@ import jax
 import pytest
 
 import scanrnn
-from scanrnn.planner import ops
 from tests.compare import assert_same, value_and_gradients
 from tests.step_table import STEPS, build
 
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
-@pytest.mark.parametrize("large_row", [0, 2**13], ids=["large_rows", "small_rows"])
 @pytest.mark.parametrize("name", STEPS)
-def test_scan_equals_lax_scan(name, large_row, monkeypatch):
-    """Whatever the cost rules take for large."""
-    monkeypatch.setattr(ops, "LARGE_ROW", large_row)
+def test_scan_equals_lax_scan(name):
     assert_same(build(name), value_and_gradients)
 
 

@@ -21,14 +21,9 @@ from scanrnn.planner import ops
 
 
 def pair_up(written: Iterable[Var], read: Iterable[Var]) -> dict[Var, Var]:
-    """For what is written, what of the same type can be overwritten.
-
-    Only large rows: a write that comes late is one more pass over the row.
-    """
+    """For what is written, what of the same type can be overwritten."""
     free, pairs = list(read), {}
-    for v in written:
-        if v in pairs or ops.bytes_of(v) < ops.LARGE_ROW:
-            continue
+    for v in dict.fromkeys(written):
         fits = [u for u in free if _type(u) == _type(v)]
         if fits:
             pairs[v] = fits[0]

@@ -103,28 +103,32 @@ class Tangents:
         """Cotangents of all that moves, given those of the outputs or None."""
         constants, turned, streams = _grouped(self.known, known)
         carries, weights, *entering = self.moving
-        over = self._overwritten()
-        late = Late(self.loop.length, not self.loop.reverse)
-        arrays = [streams.pop(v) for v in over.values()]
-        pieced = {
-            p.whole: streams.pop(p.whole) for p in self.packs if p.whole in streams
-        }
-        stacked = [v for group in entering for v in group]
-        apart = [v for v in stacked if v not in over]
         ct_ys = named(self.ys, cts[len(carries) :])
         ct_ys = {v: ct for v, ct in ct_ys.items() if ct is not None}
+        stacked = [v for group in entering for v in group]
+        # Over what was kept, else over cotangents that came in.
+        over = self._overwritten()
+        again = pair_up((v for v in stacked if v not in over), ct_ys)
+        apart = [v for v in stacked if v not in over and v not in again]
+        late = Late(self.loop.length, not self.loop.reverse)
+        arrays = [streams.pop(v) for v in over.values()]
+        arrays += [ct_ys.pop(v) for v in again.values()]
+        wholes = [pack.whole for pack in self.packs if pack.whole in streams]
+        pieced = {v: streams.pop(v) for v in wholes}
 
         def body(state, x):
             ct_carry, sums, arrays, rows = state
             t, streams_t, ct_ys_t = x
             arrays = late.write(arrays, rows, t)
+            kept, came = arrays[: len(over)], arrays[len(over) :]
             primals = constants | named(streams, streams_t)
-            primals |= self._rows(pieced | named(over.values(), arrays), t)
+            primals |= self._rows(pieced | named(over.values(), kept), t)
             ct_ys_t = named(ct_ys, ct_ys_t)
+            ct_ys_t |= self._rows(named(again.values(), came), t)
             ct_carry, more, *made = self._pull(primals, turned, ct_carry, ct_ys_t)
             sums = [jnp.add(a, b) for a, b in zip(sums, more, strict=True)]
             made = named(stacked, [ct for group in made for ct in group])
-            rows = [made[v] for v in over]
+            rows = [made[v] for v in (*over, *again)]
             return (ct_carry, sums, arrays, rows), [made[v] for v in apart]
 
         ct_final = [
@@ -135,7 +139,7 @@ class Tangents:
         steps = lax.iota("int32", self.loop.length)
         xs = steps, values(streams), values(ct_ys)
         (ct_carry, sums, arrays, rows), ys = self.loop.scan_back(body, state, xs)
-        found = named(over, late.finish(arrays, rows)) | named(apart, ys)
+        found = named((*over, *again), late.finish(arrays, rows)) | named(apart, ys)
         return [*ct_carry, *sums, *(found[v] for v in stacked)]
 
     def _step(self, primals, turned, d_carry, d_weights, entering, d_xs):

@@ -6,8 +6,8 @@ contribution `E_t` of every weight and of every hoisted input is computed where
 it enters. JAX transposes both: the loop yields stacked cotangents of `E_t`, and
 the transpose of the outside half is one contraction per weight.
 
-A *region* is where contributions enter together: a contraction (or any
-weight-bearing equation) with the sums, casts and splits that follow it. Its ends
+A *region* is where contributions enter together: a contraction (or what gathers
+or rearranges a weight) with the sums, casts and splits that follow it. Its ends
 are the *cuts*; `dcut = region(dcarry) + E`.
 """
 

@@ -54,10 +54,6 @@ FROM_OUTPUT = {
     "rsqrt": lambda y: -0.5 * y * y * y,
 }
 
-# From so many bytes of a step's value on, what a further pass over it costs in the
-# loop is less than to write it for all steps and read it again after.
-LARGE_ROW = 2**13
-
 # Drawing random numbers commutes with vmap only for counter-based keys.
 _RANDOM = ("random_", "threefry", "rng_")
 

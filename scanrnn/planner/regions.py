@@ -1,11 +1,11 @@
 """Where contributions from outside the recurrence enter it.
 
-A *region* is a contraction (or any equation that reads a weight) with the sums,
-casts and splits that follow it; its ends are the *cuts*. What weights and hoisted
-inputs contribute within a region is added once, at its cuts.
+A *region* is a contraction (or an equation that gathers or rearranges a weight)
+with the sums, casts and splits that follow it; its ends are the *cuts*. What
+weights and hoisted inputs contribute within a region is added once, at its cuts.
 
-Gains of large arrays make no region: each would have a cotangent as long as the
-sequence, only to be summed. Their gradients are summed in the loop, in the cache.
+Gains make no region: each would have a cotangent as long as the sequence, only to
+be summed. Their gradients are summed in the loop, where a step's arrays are at hand.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def find_regions(loop, bits) -> Regions:
         heavy = ops.is_heavy(eqn)
         if not any(bits[v] & CARRY for v in ins) or not ops.is_movable(eqn):
             continue
-        borne = any(v in weight_borne for v in ins) and not _is_large_gain(eqn)
-        if not (heavy or borne):
+        gain = eqn.primitive.name in ops.POINTWISE
+        if not heavy and (gain or not any(v in weight_borne for v in ins)):
             continue
         regions.eqns.add(eqn)
         for v in eqn.outvars:
@@ -82,11 +82,6 @@ def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
         (v,) = eqn.outvars
         if eqn.primitive.name in ops.ADDITIVE:
             ends, committed = [v], list(path)
-
-
-def _is_large_gain(eqn) -> bool:
-    large = ops.bytes_of(eqn.outvars[0]) >= ops.LARGE_ROW
-    return large and eqn.primitive.name in ops.POINTWISE
 
 
 def _weight_borne(loop, bits) -> set[Var]:

@@ -150,7 +150,7 @@ def _stays(plan) -> Iterator[str]:
         shapes = [w.aval.str_short() for w in inner]
         yield (
             f"Gradients accumulated in the reverse loop, for {', '.join(shapes)}: "
-            "gains of large arrays, or read by an equation that is left alone."
+            "gains, or read by an equation that is left alone."
         )
     if not plan.options.defer:
         yield "Weight gradients stay in the reverse loop: Options(defer=False)."
