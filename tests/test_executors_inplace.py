@@ -2,10 +2,12 @@
 
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
 import scanrnn
 from scanrnn.executors._inplace import Late, pair_up
@@ -160,3 +162,22 @@ def test_gradient_runs_the_transpose_that_was_given():
     inner = jax.grad(lambda y: jnp.sum(Linear(_scaled, wrong)([x], [y, y])[0]))(x)
     assert jnp.allclose(inner, 7 * (jnp.sin(x) + 1))
     assert jax.grad(lambda x: loss(LINEAR, x))(x).shape == x.shape
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("name", ["lstm", "elman", "ln_lstm"])
+def test_gradient_under_shard_map_on_one_device_equals_lax_scan(name, check_vma):
+    """Values that vary over a mesh axis keep JAX's own transpose."""
+    step, params, init, xs = build(name)
+    mesh = jax.make_mesh((1,), ("b",), axis_types=(jax.sharding.AxisType.Auto,))
+    specs = {"in_specs": (P(), P("b"), P(None, "b")), "out_specs": P(None, "b")}
+
+    def gradient(scan):
+        def run(params, init, xs):
+            return bound(scan, step)(params, init, xs)[1]
+
+        mapped = jax.shard_map(run, mesh=mesh, check_vma=check_vma, **specs)
+        return jax.jit(jax.grad(lambda *args: score(mapped(*args)), (0, 1, 2)))
+
+    ours, theirs = (gradient(s)(params, init, xs) for s in (scanrnn.scan, lax.scan))
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-9, atol=1e-9)

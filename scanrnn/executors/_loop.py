@@ -17,7 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Var
 
 from scanrnn.executors._inplace import Late, pair_up, piece
-from scanrnn.executors._recurrence import Loop, named, values
+from scanrnn.executors._recurrence import Loop, named, values, varying
 from scanrnn.executors._residuals import Residuals
 from scanrnn.executors._tangent import tangent_loop
 from scanrnn.planner.graph import variables
@@ -36,7 +36,7 @@ def run_loop(loop: Loop, weights: list, carry: list, xs: list):
 def _forward(loop, weights, carry, xs):
     graph, n = loop.graph, len(loop.graph.carry_out)
     constants, streams = named(graph.weights, weights), named(graph.xs, xs)
-    over = _overwritten(loop)
+    over = {} if varying([*weights, *carry, *xs]) else _overwritten(loop)
     layout = loop.layout.reading(over.values())
     late = Late(loop.length, loop.reverse)
     arrays = [streams.pop(v) for v in over.values()]

@@ -11,6 +11,7 @@ import jax
 from jax import lax
 from jax.extend.core import Var
 
+from scanrnn.planner import ops
 from scanrnn.planner.gradient import Derivative, derive
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.layout import PLAIN, Layout, lay_out
@@ -85,6 +86,11 @@ class Loop:
 def named(names: Iterable[Var], values: Iterable) -> dict[Var, Any]:
     """Values by variable."""
     return dict(zip(names, values, strict=True))
+
+
+def varying(arrays: Iterable) -> bool:
+    """Whether devices hold different values of any of these, under `shard_map`."""
+    return any(ops.is_varying(jax.typeof(a)) for a in arrays)
 
 
 def values(known: Mapping[Var, Any]) -> list:

@@ -19,7 +19,7 @@ from jax.extend.core import Literal, Var
 from scanrnn.executors._contributions import contributions
 from scanrnn.executors._inplace import Late, pair_up, piece
 from scanrnn.executors._linear import Linear
-from scanrnn.executors._recurrence import Loop, named, values
+from scanrnn.executors._recurrence import Loop, named, values, varying
 from scanrnn.planner.gemm import turn
 from scanrnn.planner.graph import struct
 from scanrnn.planner.packing import Pack
@@ -44,18 +44,12 @@ def tangent_loop(loop, packs, carry, constants, streams, d_weights, d_carry, d_x
     streams = {v: s for v, s in streams.items() if v in read}
     known, tangents = (constants, turned, streams), (init, d_weights, entering, d_xs)
     program = Tangents(loop, tuple(packs), _names(known), _names(tangents), ys)
-    run = Linear(program.forward, program.transposed)
-    outs = (run if _settled(loop, streams) else program.forward)(
-        _flat(known), _flat(tangents)
-    )
+    args, run = (_flat(known), _flat(tangents)), program.forward
+    if loop.in_place and not varying([*args[0], *args[1]]):
+        run = Linear(program.forward, program.transposed)
+    outs = run(*args)
     d_final, d_ys = named(moving, outs[: len(moving)]), named(ys, outs[len(moving) :])
     return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in graph.ys]
-
-
-def _settled(loop, streams) -> bool:
-    """Whether the transpose may be our own: not where devices have parts of it."""
-    varying = any(getattr(jax.typeof(s), "vma", None) for s in values(streams))
-    return loop.in_place and not varying
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

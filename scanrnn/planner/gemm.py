@@ -20,6 +20,8 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from scanrnn.planner import ops
+
 gemm_p = Primitive("gemm")
 
 # Fewer multiplications than this are not worth a second look.
@@ -41,7 +43,7 @@ def fits(params: dict, a, b) -> bool:
     """Whether operands of these types are matrices on one device."""
     (contract, batch) = params["dimension_numbers"]
     matrices = a.ndim == b.ndim == 2 and batch == ((), ()) and len(contract[0]) == 1
-    varying = any(getattr(v, "vma", None) for v in (a, b))
+    varying = any(map(ops.is_varying, (a, b)))
     floats = all(jnp.issubdtype(v.dtype, jnp.floating) for v in (a, b))
     return matrices and floats and not varying and jax.device_count() == 1
 

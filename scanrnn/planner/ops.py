@@ -63,6 +63,11 @@ def aval(atom) -> Any:
     return atom.aval
 
 
+def is_varying(aval) -> bool:
+    """Whether devices hold different values of it, inside `shard_map`."""
+    return bool(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
 def is_heavy(eqn: JaxprEqn) -> bool:
     """Whether an equation is a contraction (GEMM or convolution)."""
     return eqn.primitive.name in HEAVY
