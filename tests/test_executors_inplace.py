@@ -26,10 +26,10 @@ def lengthened(name):
     return step, params, init, xs
 
 
-def compiled(scan, make):
+def compiled(scan, make, **options):
     """The gradient's program: with respect to all parameters and inputs."""
     step, params, init, xs = make
-    options = {"length": T} if xs is None else {}
+    options |= {"length": T} if xs is None else {}
     leaves, tree = jax.tree.flatten((params, init, xs))
     moving = [i for i, leaf in enumerate(leaves) if is_float(jnp.asarray(leaf))]
 
@@ -55,7 +55,14 @@ def copies_in_loops(text):
 @pytest.mark.parametrize("name", [*ONE_GEMM, "gru_reset_before", "attention"])
 def test_no_loop_copies_an_array_of_all_steps(name):
     """Where one did, a sequence would take time that grows with its square."""
-    assert not copies_in_loops(compiled(scanrnn.scan, lengthened(name)).as_text())
+    program = compiled(scanrnn.scan, lengthened(name))
+    assert not copies_in_loops(program.as_text())
+
+
+@pytest.mark.parametrize("options", [{"reverse": True}, {"unroll": 2}], ids=str)
+def test_no_loop_copies_an_array_of_all_steps_with_options(options):
+    program = compiled(scanrnn.scan, lengthened("lstm"), **options)
+    assert not copies_in_loops(program.as_text())
 
 
 def test_copies_in_loops_are_found():

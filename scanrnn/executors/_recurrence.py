@@ -51,11 +51,14 @@ class Loop:
     def in_place(self) -> bool:
         """Whether stacked arrays are written over those that are read no more.
 
-        Not where JAX differentiates the loop, for the same reason; and on one
-        device, where a step's row of an array is a row in memory.
+        Not where JAX differentiates the loop, for the same reason; on one device,
+        where a step's row of an array is a row in memory; and one step per trip:
+        of two, the second would write before all reads of the first were done.
         """
         return (
             self.laid_out
+            and self.unroll is not True
+            and self.unroll == 1
             and self.residuals != "everything"
             and isinstance(self.length, int)
             and self.length > 1

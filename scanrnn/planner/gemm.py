@@ -119,7 +119,9 @@ def _on_cpu(a, b, *, dimension_numbers, **params):
     # Turned when both are there, and not long before.
     a, b = lax.optimization_barrier((a, b))
     if a.dtype != jnp.bfloat16 or b.shape[1] % 2:
-        return dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
+        out = dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
+        # Else a transpose of the result would be undone, and the operands swapped.
+        return lax.optimization_barrier(out)
     # The barrier would be a change of layout only, for which there is no bfloat16
     # kernel. What enters a loop lies in memory as it says; a slice of bfloat16 would
     # be one of float32, so it is taken from the bits.

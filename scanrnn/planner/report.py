@@ -145,7 +145,8 @@ def _stays(plan) -> Iterator[str]:
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not recurrent:
             yield f"Left in the loop: a time-parallel {name} ({_hoist_reason(plan)})."
-    inner = [w for w in loop.weights if w in rules.inner_weights]
+    moving = rules.inner_weights & {w for w in loop.weights if ops.is_inexact(w)}
+    inner = [w for w in loop.weights if w in moving]
     if inner:
         shapes = [w.aval.str_short() for w in inner]
         yield (
