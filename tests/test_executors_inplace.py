@@ -188,3 +188,29 @@ def test_gradient_under_shard_map_on_one_device_equals_lax_scan(name, check_vma)
 
     ours, theirs = (gradient(s)(params, init, xs) for s in (scanrnn.scan, lax.scan))
     chex.assert_trees_all_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+# An axis of two examples, beside T=5 steps: which of the axes comes first shows.
+VMAPS = {
+    "grad_of_vmap": lambda f: jax.grad(lambda *a: jnp.sum(jax.vmap(f, (0, None))(*a))),
+    "vmap_of_grad": lambda f: jax.vmap(jax.grad(f), (0, None)),
+    "grad_of_vmap_of_grad": lambda f: jax.grad(
+        lambda *a: score(jax.vmap(jax.grad(f, 1), (0, None))(*a))
+    ),
+}
+
+
+@pytest.mark.parametrize("transform", VMAPS)
+@pytest.mark.parametrize("name", ["lstm", "ln_lstm", "gru", "elman"])
+def test_batched_gradient_equals_lax_scan(name, transform):
+    step, params, init, xs = build(name)
+    some = jax.tree.map(lambda leaf: jnp.stack([leaf, 1.3 * leaf]), params)
+
+    def gradient(scan):
+        def loss(params, xs):
+            return score(bound(scan, step)(params, init, xs))
+
+        return jax.jit(VMAPS[transform](loss))
+
+    ours, theirs = (gradient(scan)(some, xs) for scan in (scanrnn.scan, lax.scan))
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-8, atol=1e-9)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 from scanrnn.planner.graph import struct_of
 
-linear_p = Primitive("linear")
-linear_p.multiple_results = True
+linear_p, twin_p = Primitive("linear"), Primitive("twin")
+linear_p.multiple_results = twin_p.multiple_results = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,9 +97,52 @@ def _transposed(function, structs) -> Callable:
         (found,) = jax.linear_transpose(forward, structs)(full)
         return found
 
-    run = jax.custom_jvp(function.transposed)
-    run.defjvp(functools.partial(jax.jvp, plain))
+    def run(fixed, cts):
+        given = [ct for ct in cts if ct is not None]
+
+        def full(f):
+            def flat(*args):
+                some = iter(args[len(fixed) :])
+                every = [None if ct is None else next(some) for ct in cts]
+                return f(list(args[: len(fixed)]), every)
+
+            return flat
+
+        return _twin(full(function.transposed), full(plain), [*fixed, *given])
+
     return run
+
+
+def _twin(fast, plain, args) -> list:
+    """Values by one function, derivatives by the other.
+
+    As with `jax.custom_jvp`, but under `vmap` the axis of a batch is the first one of
+    each output of both: of a loop it depends on how the loop makes that output.
+    """
+    return twin_p.bind(*args, jaxpr=jax.make_jaxpr(fast)(*args), plain=plain)
+
+
+def _twin_value(*args, jaxpr, plain):
+    del plain
+    return jaxpr_as_fun(jaxpr)(*args)
+
+
+def _twin_jvp(primals, tangents, *, jaxpr, plain):
+    del jaxpr
+    moving = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+    def at(*values):
+        full = dict(enumerate(primals)) | dict(zip(moving, values, strict=True))
+        return plain(*full.values())
+
+    some = [primals[i] for i in moving], [tangents[i] for i in moving]
+    return jax.jvp(at, *some)
+
+
+def _twin_batched(args, axes, *, jaxpr, plain):
+    fast, plain = (jax.vmap(f, tuple(axes)) for f in (jaxpr_as_fun(jaxpr), plain))
+    outs = _twin(fast, plain, args)
+    return outs, [0] * len(outs)
 
 
 def _batched(args, axes, *, function, count):
@@ -128,3 +171,9 @@ ad.primitive_jvps[linear_p] = _jvp
 ad.primitive_transposes[linear_p] = _transpose
 batching.primitive_batchers[linear_p] = _batched
 mlir.register_lowering(linear_p, mlir.lower_fun(_forward, multiple_results=True))
+
+twin_p.def_impl(_twin_value)
+twin_p.def_abstract_eval(lambda *_, jaxpr, plain: jaxpr.out_avals)
+ad.primitive_jvps[twin_p] = _twin_jvp
+batching.primitive_batchers[twin_p] = _twin_batched
+mlir.register_lowering(twin_p, mlir.lower_fun(_twin_value, multiple_results=True))

@@ -16,11 +16,10 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Var
 
-from scanrnn.executors._inplace import Late, pair_up, piece
+from scanrnn.executors._inplace import Late, piece
 from scanrnn.executors._recurrence import Loop, named, values, varying
 from scanrnn.executors._residuals import Residuals
 from scanrnn.executors._tangent import tangent_loop
-from scanrnn.planner.graph import variables
 from scanrnn.planner.layout import LaidEnv
 
 
@@ -36,7 +35,7 @@ def run_loop(loop: Loop, weights: list, carry: list, xs: list):
 def _forward(loop, weights, carry, xs):
     graph, n = loop.graph, len(loop.graph.carry_out)
     constants, streams = named(graph.weights, weights), named(graph.xs, xs)
-    over = {} if varying([*weights, *carry, *xs]) else _overwritten(loop)
+    over = {} if varying([*weights, *carry, *xs]) else loop.overwritten
     layout = loop.layout.reading(over.values())
     late = Late(loop.length, loop.reverse)
     arrays = [streams.pop(v) for v in over.values()]
@@ -60,14 +59,6 @@ def _forward(loop, weights, carry, xs):
     stacked = dict(zip(places, late.finish(arrays, rows), strict=True))
     stacked |= dict(zip(apart, ys, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
-
-
-def _overwritten(loop) -> dict[Var, Var]:
-    """For ys of the loop, the time inputs that they are written over."""
-    if not loop.in_place:
-        return {}
-    spare = [v for v in loop.graph.xs if v in loop.spare]
-    return pair_up(variables(loop.graph.ys), spare)
 
 
 def _rule(loop, primals, tangents):

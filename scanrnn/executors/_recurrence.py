@@ -9,11 +9,12 @@ from typing import Any
 
 import jax
 from jax import lax
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
+from scanrnn.executors._inplace import pair_up
 from scanrnn.planner import ops
 from scanrnn.planner.gradient import Derivative, derive
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, variables
 from scanrnn.planner.layout import PLAIN, Layout, lay_out
 
 
@@ -21,7 +22,8 @@ from scanrnn.planner.layout import PLAIN, Layout, lay_out
 class Loop:
     """A loop graph with its run-time choices; the graph's `ys` are stacked.
 
-    `spare` are time inputs that nothing reads after the loop.
+    `spare` are time inputs that nothing reads after the loop; `over` says which of
+    them the ys are written over, or is None where that is still to be decided.
     """
 
     graph: Graph
@@ -32,6 +34,7 @@ class Loop:
     defer: bool
     laid_out: bool
     spare: frozenset[Var]
+    over: Mapping[Var, Var] | None = None
 
     @functools.cached_property
     def derivative(self) -> Derivative:
@@ -63,6 +66,31 @@ class Loop:
             and isinstance(self.length, int)
             and self.length > 1
             and jax.device_count() == 1
+        )
+
+    @functools.cached_property
+    def overwritten(self) -> Mapping[Var, Var]:
+        """For ys of the loop, the time inputs that they are written over."""
+        if not self.in_place or self.over is not None:
+            return self.over or {}
+        spare = [v for v in self.graph.xs if v in self.spare]
+        return pair_up(variables(self.graph.ys), spare)
+
+    def stacking(self, ys: Iterable[Var], eqns: Iterable[JaxprEqn]) -> Loop:
+        """This loop, which stacks more, for a tangent that will read some inputs.
+
+        What it stacked already it writes where it did: under `vmap` a function and
+        its derivative rule must make each output in the same way.
+        """
+        graph, rules = self.graph, self.derivative
+        taken = {*self.overwritten.values(), *rules.read_inside, *rules.read_outside}
+        spare = [v for v in graph.xs if v in self.spare and v not in taken]
+        more = pair_up(ys, spare) if self.in_place else {}
+        graph = dataclasses.replace(
+            graph, ys=(*graph.ys, *ys), eqns=(*graph.eqns, *eqns)
+        )
+        return dataclasses.replace(
+            self, graph=graph, spare=frozenset(spare), over={**self.overwritten, **more}
         )
 
     def scan(self, body, init, xs):

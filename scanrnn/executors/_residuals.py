@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from jax import lax
@@ -48,14 +47,9 @@ class Residuals:
         }
         direct = [v for v in dict.fromkeys(kept) if v not in self._before]
         self._direct = [*(pack.whole for pack in self.packs), *direct]
-        ys = (*graph.ys, *(v for v in self._direct if v not in graph.ys))
-        eqns = (*graph.eqns, *(pack.eqn for pack in self.packs))
-        self._at = {v: i for i, v in reversed([*enumerate(ys)])}
-        self.loop = dataclasses.replace(
-            loop,
-            graph=dataclasses.replace(graph, eqns=eqns, ys=ys),
-            spare=loop.spare - rules.read_inside - rules.read_outside,
-        )
+        more = [v for v in self._direct if v not in graph.ys]
+        self.loop = loop.stacking(more, [pack.eqn for pack in self.packs])
+        self._at = {v: i for i, v in reversed([*enumerate(self.loop.graph.ys)])}
 
     def streams(self, carry, final, stacked) -> dict[Var, Any]:
         """Stacked values by variable; carries are those before each step."""
