@@ -98,16 +98,17 @@ def _transposed(function, structs) -> Callable:
         return found
 
     def run(fixed, cts):
-        given = [ct for ct in cts if ct is not None]
+        count, absent = len(fixed), [ct is None for ct in cts]
 
         def full(f):
             def flat(*args):
-                some = iter(args[len(fixed) :])
-                every = [None if ct is None else next(some) for ct in cts]
-                return f(list(args[: len(fixed)]), every)
+                some = iter(args[count:])
+                every = [None if none else next(some) for none in absent]
+                return f(list(args[:count]), every)
 
             return flat
 
+        given = [ct for ct in cts if ct is not None]
         return _twin(full(function.transposed), full(plain), [*fixed, *given])
 
     return run
