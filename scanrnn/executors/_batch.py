@@ -8,6 +8,7 @@ from collections.abc import Callable
 import jax
 from jax import lax
 
+from scanrnn.planner import ops
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, eval_eqn, opened, variables
 
@@ -20,11 +21,11 @@ def over_time(step: Callable, in_axes, length) -> Callable:
     With several devices a batch that is split among them must stay an axis.
     """
     batched = jax.vmap(step, in_axes, axis_size=length)
-    if jax.device_count() > 1:
-        return batched
 
     def run(*args):
         leaves, tree = jax.tree.flatten(args)
+        if not ops.on_one_device(map(jax.typeof, leaves)):
+            return batched(*args)
         closed, shapes = jax.make_jaxpr(
             lambda *leaves: batched(*tree.unflatten(leaves)), return_shape=True
         )(*leaves)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import jax
 from jax import lax
 
+from scanrnn.planner import ops
+
 
 def in_chunks(run: Callable, size: int, weights, carry, xs, length: int, reverse: bool):
     """`run(weights, carry, xs, length)` on chunks of `size` steps, in order.
@@ -35,7 +37,11 @@ def rematerialised(run: Callable) -> Callable:
     """`run`, keeping only its inputs for the reverse pass."""
 
     def again(weights, carry, xs, length):
-        keep = jax.checkpoint(lambda *args: run(*args, length), prevent_cse=False)
+        keep = jax.checkpoint(
+            lambda *args: run(*args, length),
+            prevent_cse=False,
+            policy=ops.keep_inputs,
+        )
         return keep(weights, carry, xs)
 
     return again

@@ -69,12 +69,10 @@ class Late:
             return []
         last = self.length - 1 - self.first
 
-        def write(state):
-            count, arrays = state
-            pairs = zip(arrays, rows, strict=True)
-            return count + 1, [_put(a, row, last) for a, row in pairs]
+        def write(_, arrays):
+            return [_put(a, row, last) for a, row in zip(arrays, rows, strict=True)]
 
-        return lax.while_loop(lambda s: s[0] < 2, write, (0, list(arrays)))[1]
+        return lax.fori_loop(0, 2, write, list(arrays))
 
 
 def _put(array, row, t):

@@ -140,6 +140,21 @@ def _twin_jvp(primals, tangents, *, jaxpr, plain):
     return jax.jvp(at, *some)
 
 
+def _twin_transpose(cts, *args, jaxpr, plain):
+    del jaxpr
+    at = [i for i, a in enumerate(args) if ad.is_undefined_primal(a)]
+
+    def of_moving(*values):
+        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
+        return plain(*full.values())
+
+    structs = [struct_of(args[i].aval) for i in at]
+    full = list(map(ad.instantiate_zeros, cts))
+    found = jax.linear_transpose(of_moving, *structs)(full)
+    found = dict(zip(at, found, strict=True))
+    return [found.get(i) for i in range(len(args))]
+
+
 def _twin_batched(args, axes, *, jaxpr, plain):
     fast, plain = (jax.vmap(f, tuple(axes)) for f in (jaxpr_as_fun(jaxpr), plain))
     outs = _twin(fast, plain, args)
@@ -176,5 +191,6 @@ mlir.register_lowering(linear_p, mlir.lower_fun(_forward, multiple_results=True)
 twin_p.def_impl(_twin_value)
 twin_p.def_abstract_eval(lambda *_, jaxpr, plain: jaxpr.out_avals)
 ad.primitive_jvps[twin_p] = _twin_jvp
+ad.primitive_transposes[twin_p] = _twin_transpose
 batching.primitive_batchers[twin_p] = _twin_batched
 mlir.register_lowering(twin_p, mlir.lower_fun(_twin_value, multiple_results=True))

@@ -65,7 +65,7 @@ class Loop:
             and self.residuals != "everything"
             and isinstance(self.length, int)
             and self.length > 1
-            and jax.device_count() == 1
+            and ops.on_one_device(map(ops.aval, self.graph.inputs))
         )
 
     @functools.cached_property
@@ -110,8 +110,7 @@ class Loop:
         """Keep only the inputs of `f` for its transpose, unless all is saved."""
         if self.residuals == "everything":
             return f
-        keep = jax.checkpoint_policies.nothing_saveable
-        return jax.checkpoint(f, prevent_cse=False, policy=keep)
+        return jax.checkpoint(f, prevent_cse=False, policy=ops.keep_inputs)
 
 
 def named(names: Iterable[Var], values: Iterable) -> dict[Var, Any]:

@@ -82,7 +82,7 @@ class Tangents:
             parts = [named(g, p) for g, p in zip(groups, parts, strict=True)]
             constants, turned, d_weights, streams, entering, d_xs = parts
             tangents = d_carry, values(d_weights), values(entering), values(d_xs)
-            return self._step(constants | streams, turned, *tangents)
+            return self._step(self.ys, constants | streams, turned, *tangents)
 
         step = self.loop.rematerialised(step)
         fixed = [values(g) for g in groups[:3]]
@@ -136,8 +136,8 @@ class Tangents:
         found = named((*over, *again), late.finish(arrays, rows)) | named(apart, ys)
         return [*ct_carry, *sums, *(found[v] for v in stacked)]
 
-    def _step(self, primals, turned, d_carry, d_weights, entering, d_xs):
-        """Tangents of the carry after one step and of its ys."""
+    def _step(self, ys, primals, turned, d_carry, d_weights, entering, d_xs):
+        """Tangents of the carry after one step and of some ys."""
         graph, rules = self.loop.graph, self.loop.derivative
         carries, weights, cuts, xs = self.moving
         after = named(graph.carry, graph.carry_out)
@@ -149,14 +149,16 @@ class Tangents:
         d_next = [
             _or_zeros(found, after[v], t) for v, t in zip(carries, d_carry, strict=True)
         ]
-        return d_next, [found[v] for v in self.ys]
+        return d_next, [found[v] for v in ys]
 
     def _pull(self, primals, turned, ct_carry, ct_ys):
         """The transpose of one step."""
         structs = [[struct(v) for v in group] for group in self.moving]
-        ct_ys = [ct_ys[v] if v in ct_ys else _zeros(v) for v in self.ys]
-        step = functools.partial(self._step, primals, turned)
-        return jax.linear_transpose(step, *structs)((ct_carry, ct_ys))
+        # Not zeros for the others: what nobody asks for need not be transposable.
+        ys = tuple(v for v in self.ys if v in ct_ys)
+        step = functools.partial(self._step, ys, primals, turned)
+        cts = ct_carry, [ct_ys[v] for v in ys]
+        return jax.linear_transpose(step, *structs)(cts)
 
     def _overwritten(self) -> dict[Var, Var]:
         """For what is stacked, the streams that it is written over."""

@@ -11,6 +11,7 @@ from scanrnn.executors._batch import over_time
 from scanrnn.executors._chunks import in_chunks, rematerialised
 from scanrnn.executors._loop import run_loop
 from scanrnn.executors._recurrence import Loop
+from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, needed, variables
 from scanrnn.planner.plan import Plan
 
@@ -28,7 +29,7 @@ def run(plan: Plan, weights: list, init: list, xs: list):
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry = [init[i] for i in moving]
     program = functools.partial(_run, plan)
-    if plan.options.residuals == "chunked":
+    if plan.residuals == "chunked":
         program = rematerialised(program)
     if plan.chunk is not None:
         program = functools.partial(
@@ -52,8 +53,8 @@ def _run(plan, weights, init, xs, length):
         length=length,
         reverse=plan.reverse,
         unroll=plan.unroll,
-        residuals=plan.options.residuals,
-        defer=plan.options.defer,
+        residuals=plan.residuals,
+        defer=plan.defer,
         laid_out=plan.laid_out,
         spare=_spare(plan),
     )
@@ -85,8 +86,8 @@ def _batched(plan, consts, streams, wanted, length) -> list:
     made = iter(())
     if missing:
         batched = over_time(step, (0, None), length)
-        if plan.options.residuals != "everything":
-            keep = jax.checkpoint_policies.dots_saveable
+        if plan.residuals != "everything":
+            keep = ops.keep_products
             batched = jax.checkpoint(batched, prevent_cse=False, policy=keep)
         made = iter(batched(list(reads.values()), list(consts.values())))
     return [

@@ -42,7 +42,7 @@ def gemms(plan) -> tuple[Gemm, ...]:
     else:
         graph = plan.stages.graph
         eqns = list(placed(plan.stages))
-        deferred = plan.derivative.region if plan.options.defer else frozenset()
+        deferred = plan.derivative.region if plan.defer else frozenset()
     bits, recurrent = graph.depends(), set(needed(graph.eqns, graph.carry_out))
     rows = [
         row

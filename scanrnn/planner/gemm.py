@@ -26,6 +26,7 @@ gemm_p = Primitive("gemm")
 
 # Fewer multiplications than this are not worth a second look.
 _LARGE = 2**22
+_FLOATS = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 # Dimension numbers of `a @ b`.
 _ROWS = (((1,), (0,)), ((), ()))
 
@@ -40,12 +41,12 @@ def gemm(eqn_params: dict, a, b):
 
 
 def fits(params: dict, a, b) -> bool:
-    """Whether operands of these types are matrices on one device."""
+    """Whether operands of these types are matrices of their own, on one device."""
     (contract, batch) = params["dimension_numbers"]
     matrices = a.ndim == b.ndim == 2 and batch == ((), ()) and len(contract[0]) == 1
     varying = any(map(ops.is_varying, (a, b)))
-    floats = all(jnp.issubdtype(v.dtype, jnp.floating) for v in (a, b))
-    return matrices and floats and not varying and jax.device_count() == 1
+    floats = all(v.dtype in _FLOATS for v in (a, b))
+    return matrices and floats and not varying and ops.on_one_device((a, b))
 
 
 def turn(matrix):
@@ -116,15 +117,40 @@ def _on_cpu(a, b, *, dimension_numbers, **params):
     large = a.shape[0] * a.shape[1] * b.shape[1] >= _LARGE
     if dimension_numbers[0] != ((0,), (0,)) or not large:
         return dot(a, b, dimension_numbers, **params)
-    # Turned when both are there, and not long before.
-    a, b = lax.optimization_barrier((a, b))
-    if a.dtype != jnp.bfloat16 or b.shape[1] % 2:
-        out = dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
-        # Else a transpose of the result would be undone, and the operands swapped.
-        return lax.optimization_barrier(out)
-    # The barrier would be a change of layout only, for which there is no bfloat16
-    # kernel. What enters a loop lies in memory as it says; a slice of bfloat16 would
-    # be one of float32, so it is taken from the bits.
+    halved = a.dtype == jnp.bfloat16 and not b.shape[1] % 2
+    product = functools.partial(_halves if halved else _turned, **params)
+    out = jax.eval_shape(product, a, b)
+
+    def never(a, b):
+        del a, b
+        return jnp.zeros(out.shape, out.dtype)
+
+    return lax.cond(_is_there(b), product, never, a, b)
+
+
+def _is_there(array):
+    """True, which XLA finds out no sooner than the array is computed.
+
+    What is inside a branch is not computed before. Else XLA would turn the inputs of
+    a sequence before its loops, and keep the copy throughout.
+    """
+    first = lax.slice(array, [0] * array.ndim, [1] * array.ndim).reshape(())
+    bits = lax.bitcast_convert_type(first, f"uint{8 * array.dtype.itemsize}")
+    return lax.population_count(bits) <= 8 * array.dtype.itemsize
+
+
+def _turned(a, b, **params):
+    out = dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
+    # Else a transpose of the result would be undone, and the operands swapped.
+    return lax.optimization_barrier(out)
+
+
+def _halves(a, b, **params):
+    """For bfloat16, in which a barrier would be a change of layout only.
+
+    There is no kernel for that. What enters a loop lies in memory as it says; a slice
+    of bfloat16 would be one of float32, so it is taken from the bits.
+    """
     turned, half = turn(a), b.shape[1] // 2
     bits = lax.bitcast_convert_type(b, jnp.uint16)
 

@@ -31,6 +31,11 @@ class Graph:
     ys: tuple[type_Atom, ...]
 
     @property
+    def inputs(self) -> tuple[Var, ...]:
+        """Every input: weights, the carry, and what is scanned over."""
+        return (*self.weights, *self.carry, *self.xs)
+
+    @property
     def outs(self) -> tuple[type_Atom, ...]:
         """Every output: the next carry, then what is stacked."""
         return (*self.carry_out, *self.ys)

@@ -6,11 +6,15 @@ Everything not named here is treated as a black box: it is evaluated with
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
+from jax.sharding import AxisType
 
 # Contractions: the work that is worth moving, saving and counting.
 HEAVY = frozenset({"dot_general", "conv_general_dilated"})
@@ -54,6 +58,9 @@ FROM_OUTPUT = {
     "rsqrt": lambda y: -0.5 * y * y * y,
 }
 
+# What batches for certain; of everything else JAX is asked.
+_BATCHED = LINEAR | BILINEAR | POINTWISE | {*FROM_OUTPUT, "select_n", "integer_pow"}
+
 # Drawing random numbers commutes with vmap only for counter-based keys.
 _RANDOM = ("random_", "threefry", "rng_")
 
@@ -66,6 +73,13 @@ def aval(atom) -> Any:
 def is_varying(aval) -> bool:
     """Whether devices hold different values of it, inside `shard_map`."""
     return bool(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+
+
+def on_one_device(avals: Iterable) -> bool:
+    """Whether values of these types are whole: on one device, and of no mesh's axes."""
+    meshes = [getattr(getattr(a, "sharding", None), "mesh", None) for a in avals]
+    explicit = any(m is not None and AxisType.Explicit in m.axis_types for m in meshes)
+    return jax.device_count() == 1 and not explicit
 
 
 def is_heavy(eqn: JaxprEqn) -> bool:
@@ -93,16 +107,71 @@ def is_movable(eqn: JaxprEqn) -> bool:
         dtypes = {str(aval(v).dtype) for v in (*eqn.invars, *eqn.outvars)}
         keys = {d for d in dtypes if d.startswith("key<")}
         return keys == {"key<fry>"}
-    return not has_subjaxpr(eqn)
+    return not has_subjaxpr(eqn) and _can_be_batched(eqn)
+
+
+def _can_be_batched(eqn: JaxprEqn) -> bool:
+    """Whether `vmap` knows what to do with an equation, whatever of it is batched."""
+    if eqn.primitive.name in _BATCHED:
+        return True
+    count = len(eqn.invars)
+    alone = [[0 if i == k else None for i in range(count)] for k in range(count)]
+    try:
+        for axes in ([0] * count, *alone):
+            _try_batched(eqn, axes)
+    except NotImplementedError:  # how JAX says that there is no rule
+        return False
+    return True
+
+
+def _try_batched(eqn, axes) -> None:
+    avals = [
+        jax.ShapeDtypeStruct((*([2] * (axis == 0)), *aval(a).shape), aval(a).dtype)
+        for a, axis in zip(eqn.invars, axes, strict=True)
+    ]
+    if any(axis == 0 for axis in axes):
+        jax.eval_shape(jax.vmap(functools.partial(_bind, eqn), axes), *avals)
+
+
+def _bind(eqn: JaxprEqn, *values):
+    bound = eqn.primitive.get_bind_params(eqn.params)
+    return eqn.primitive.bind(*values, **bound)
 
 
 def _loops(eqn: JaxprEqn) -> bool:
     """Whether there is control flow inside an equation (a planned scan, say)."""
-    return any(
-        inner.primitive.name in ("scan", "while", "cond") or _loops(inner)
-        for jaxpr in jaxprs_in_params(eqn.params)
-        for inner in jaxpr.eqns
-    )
+    return any(e.primitive.name in ("scan", "while", "cond") for e in _inside(eqn))
+
+
+def has_own_rule(eqn: JaxprEqn) -> bool:
+    """Whether an equation is, or contains, a function with a `jax.custom_vjp`."""
+    names = (e.primitive.name for e in (eqn, *_inside(eqn)))
+    return any(name.startswith("custom_vjp") for name in names)
+
+
+def _inside(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
+    """The equations of an equation's own programs, and of those in them."""
+    for jaxpr in jaxprs_in_params(eqn.params):
+        for inner in jaxpr.eqns:
+            yield inner
+            yield from _inside(inner)
+
+
+def is_checkpoint(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a `jax.checkpoint`, and not one of the executors'."""
+    policy = eqn.params.get("policy")
+    named = eqn.primitive.name in ("checkpoint", "remat2")
+    return named and policy not in (keep_inputs, keep_products)
+
+
+def keep_inputs(*_, **__) -> bool:
+    """A policy for `jax.checkpoint`: keep only what comes in."""
+    return False
+
+
+def keep_products(primitive, *args, **params) -> bool:
+    """A policy for `jax.checkpoint`: keep what contractions make, too."""
+    return jax.checkpoint_policies.dots_saveable(primitive, *args, **params)
 
 
 def is_inexact(atom) -> bool:

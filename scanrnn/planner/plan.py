@@ -13,75 +13,15 @@ from jax.extend.core import Var
 
 from scanrnn.planner import counts, layout, ops, report, rewrite, tidy
 from scanrnn.planner.classify import Stages, bits_of, classify
-from scanrnn.planner.gradient import POLICIES, Derivative, derive
+from scanrnn.planner.gradient import Derivative, derive
 from scanrnn.planner.graph import Graph, struct
+from scanrnn.planner.options import Options
 from scanrnn.planner.residuals import residual_bytes
-from scanrnn.planner.trace import Traced, inline
+from scanrnn.planner.trace import Traced, inline, is_checkpointed
 
 # A step of fewer operations than this takes less time than what surrounds it: with
 # the work outside the loop a planned sequence is no faster, and up to 1.3x slower.
 TINY = 4096
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Which passes run. Equal options on the same step give the same plan.
-
-    Attributes:
-      split: take `concatenate` apart before contractions.
-      hoist: run time-parallel contractions before the loop.
-      merge: join contractions that share their recurrent operand.
-      layout: read each gate by itself, where XLA is fast on that (with `defer`).
-      sink: run readout contractions after the loop.
-      defer: compute weight gradients after the reverse loop.
-      plain: run `lax.scan` as it stands, with no pass at all. None is True for a
-        step so small that there is nothing to gain, and False for every other.
-      residuals: what the forward loop keeps for the reverse one. "minimal"
-        (what contractions produced, and carries), "recompute" (carries),
-        "chunked" (carries at the start of each chunk), "everything".
-      chunk: run before, in and after the loop on so many steps at a time; None
-        is sqrt(T) with "chunked", else all steps at once as long as what is
-        hoisted takes no more than 256 MB.
-
-    Raises:
-      ValueError: for an unknown residual policy.
-      TypeError: for a switch that is not a bool.
-
-    Example:
-      >>> Options(residuals="recompute").residuals
-      'recompute'
-    """
-
-    split: bool = True
-    hoist: bool = True
-    merge: bool = True
-    layout: bool = True
-    sink: bool = True
-    defer: bool = True
-    plain: bool | None = None
-    residuals: str = "minimal"
-    chunk: int | None = None
-
-    def __post_init__(self):
-        """Check the values at the door."""
-        if self.residuals not in POLICIES:
-            raise ValueError(
-                f"Options: residuals must be one of {', '.join(POLICIES)}; "
-                f"got {self.residuals!r}"
-            )
-        if self.chunk is not None and (
-            not isinstance(self.chunk, int)
-            or isinstance(self.chunk, bool)
-            or self.chunk < 1
-        ):
-            raise ValueError(
-                f"Options: chunk must be None or a number of steps; got {self.chunk!r}"
-            )
-        for field in dataclasses.fields(self)[:-2]:
-            value = getattr(self, field.name)
-            automatic = field.name == "plain" and value is None
-            if not isinstance(value, bool) and not automatic:
-                raise TypeError(f"Options: {field.name} must be a bool, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,17 +64,34 @@ class Plan:
         """Steps per chunk, or None if the sequence is run as a whole."""
         if not isinstance(self.length, int):
             return None
-        size = self.options.chunk
-        if size is None and self.options.residuals == "chunked":
+        size, most = self.options.chunk, report.MOST_AT_ONCE
+        if size is None and self.residuals == "chunked":
             size = math.isqrt(self.length)
-        elif size is None and self.hoisted_bytes > report.MOST_HOISTED:
-            size = max(1, self.length * report.MOST_HOISTED // self.hoisted_bytes)
+        elif size is None and self.outside_bytes > most:
+            size = max(1, self.length * most // self.outside_bytes)
         return None if size is None or size >= self.length else size
+
+    @property
+    def residuals(self) -> str:
+        """What the forward loop keeps: the options' policy, or that of the step."""
+        own = "chunked" if is_checkpointed(self.source) else "minimal"
+        return self.options.residuals or own
+
+    @property
+    def defer(self) -> bool:
+        """Whether the loop has a derivative rule of ours.
+
+        Not where the author gave a part of it one by `jax.custom_vjp`: that need not
+        be the derivative, so only JAX may differentiate it, and once for each order.
+        """
+        assert self.stages is not None
+        owned = any(map(ops.has_own_rule, self.stages.loop.eqns))
+        return self.options.defer and not owned
 
     @property
     def laid_out(self) -> bool:
         """Whether gates are read in pieces: not where JAX differentiates the loop."""
-        return self.options.layout and self.options.defer
+        return self.options.layout and self.defer
 
     @property
     def hoisted_bytes(self) -> int:
@@ -142,6 +99,17 @@ class Plan:
         if self.stages is None or not isinstance(self.length, int):
             return 0
         return self.length * sum(ops.bytes_of(v) for v in self.stages.hoisted)
+
+    @functools.cached_property
+    def outside_bytes(self) -> int:
+        """Bytes of what is computed for all steps at once, before or after the loop."""
+        if self.stages is None or not isinstance(self.length, int):
+            return 0
+        made = {"before": 0, "loop": 0, "after": 0}
+        for eqn, where in counts.placed(self.stages):
+            if ops.is_heavy(eqn):
+                made[where] += self.length * sum(map(ops.bytes_of, eqn.outvars))
+        return max(self.hoisted_bytes, made["before"], made["after"])
 
     @functools.cached_property
     def compiled(self) -> Callable:
@@ -156,7 +124,7 @@ class Plan:
     def derivative(self) -> Derivative:
         """The derivative rules of the loop."""
         assert self.stages is not None
-        return derive(self.stages.loop, self.options.residuals)
+        return derive(self.stages.loop, self.residuals)
 
     @functools.cached_property
     def gemms(self) -> tuple[counts.Gemm, ...]:
@@ -230,7 +198,7 @@ def make_plan(
     stages = classify(graph, options.hoist, options.sink)
     plan = base(stages=stages, consts=(*consts, *more), invariant=invariant, plain=None)
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
-    if not moved and not (options.defer and plan.derivative.cuts):
+    if not moved and not (plan.defer and plan.derivative.cuts):
         plain = "nothing in the step can be moved, merged or deferred"
         return base(stages=None, consts=(), invariant=(), plain=plain)
     return plan

@@ -12,9 +12,9 @@ from scanrnn.planner.counts import placed
 from scanrnn.planner.graph import CARRY, variables
 from scanrnn.planner.layout import lay_out
 
-# More than this is not hoisted at once: a long sequence of small inputs must not
+# More than this is not computed at once outside the loop: a long sequence must not
 # need memory that lax.scan does not. In chunks of this size it makes no difference.
-MOST_HOISTED = 2**28
+MOST_AT_ONCE = 2**28
 
 
 class Tuning(NamedTuple):
@@ -45,8 +45,8 @@ def _headline(plan) -> str:
     was = [e for e in plan.stages.graph.eqns if ops.is_heavy(e)]
     if plan.chunk:
         head += f" in chunks of {plan.chunk}"
-        if plan.options.chunk is None and plan.options.residuals != "chunked":
-            head += f" (hoisted at once it would take {_bytes(plan.hoisted_bytes)})"
+        if plan.options.chunk is None and plan.residuals != "chunked":
+            head += f" (at once it would take {_bytes(plan.outside_bytes)})"
     return (
         f"Plan: {head}, {len(here)} GEMM{'s' * (len(here) != 1)} per step in the loop "
         f"(of {len(was)} in the step after splitting and merging)."
@@ -90,7 +90,7 @@ def _moves(plan) -> Iterator[str]:
     )
     yield f"In the loop:     {_tally(names.get('loop'))}."
     yield f"After the loop:  {_tally(names.get('after'))}."
-    if rules.cuts and plan.options.defer:
+    if rules.cuts and plan.defer:
         cuts = ", ".join(v.aval.str_short() for v in rules.cuts)
         yield (
             "Weight gradients: after the reverse loop, batched over time, from "
@@ -105,7 +105,7 @@ def _choices(plan) -> Iterator[str]:
     if plan.hoisted_bytes:
         size = _bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
-        yield f"Hoisted {part}: {size} in all; up to {_bytes(MOST_HOISTED)} go at once."
+        yield f"Hoisted {part}: {size} in all; up to {_bytes(MOST_AT_ONCE)} go at once."
     if plan.laid_out:
         layout = lay_out(plan.stages.loop)
         for v in layout.streams:
@@ -153,8 +153,9 @@ def _stays(plan) -> Iterator[str]:
             f"Gradients accumulated in the reverse loop, for {', '.join(shapes)}: "
             "gains, or read by an equation that is left alone."
         )
-    if not plan.options.defer:
-        yield "Weight gradients stay in the reverse loop: Options(defer=False)."
+    if not plan.defer:
+        why = "Options(defer=False)" if not plan.options.defer else "jax.custom_vjp"
+        yield f"Weight gradients stay in the reverse loop: {why}."
 
 
 def _hoist_reason(plan) -> str:
@@ -181,7 +182,7 @@ def _residuals(plan) -> Iterator[str]:
         return
     share = f" ({ours / theirs:.0%})" if theirs else ""
     yield (
-        f"Kept for the reverse loop ({plan.options.residuals}): {_bytes(ours)}, "
+        f"Kept for the reverse loop ({_policy(plan)}): {_bytes(ours)}, "
         f"lax.scan keeps {_bytes(theirs)}{share}."
     )
     saved = [v.aval.str_short() for v in plan.derivative.saved]
@@ -189,6 +190,11 @@ def _residuals(plan) -> Iterator[str]:
         plan.stages.loop.carry[i].aval.str_short() for i in plan.derivative.carry_saved
     ]
     yield f"Per step: {_list(saved)}; carries before the step: {_list(carry)}."
+
+
+def _policy(plan) -> str:
+    asked = plan.options.residuals is not None or plan.residuals == "minimal"
+    return plan.residuals if asked else f"{plan.residuals}, for jax.checkpoint"
 
 
 def _list(names) -> str:

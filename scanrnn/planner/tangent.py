@@ -107,10 +107,9 @@ def _push_linear(eqn, tangents):
 
 
 def _instantiated(eqn, tangents):
-    """Zeros where a tangent is missing; operands that carry none are dropped in."""
+    """Zeros where a tangent is missing, as for every constant."""
     return [
-        t if t is not None else a.val if isinstance(a, Literal) else _zeros(a)
-        for a, t in zip(eqn.invars, tangents, strict=True)
+        _zeros(a) if t is None else t for a, t in zip(eqn.invars, tangents, strict=True)
     ]
 
 

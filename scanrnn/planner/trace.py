@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import mapped_aval
+from jax.extend.core import jaxprs_in_params, mapped_aval
 
+from scanrnn.planner import ops
 from scanrnn.planner.gemm import dot, gemm_p
 from scanrnn.planner.graph import Graph, eval_eqn, opened, retrace, struct_of
 
@@ -94,6 +95,18 @@ def inline(graph: Graph) -> tuple[Graph, list]:
         graph, new = retrace(graph, _inline_rule)
         consts += new
     return graph.pruned(), consts
+
+
+def is_checkpointed(graph: Graph) -> bool:
+    """Whether the author put the step, or a part of it, under `jax.checkpoint`."""
+    return any(map(_checkpoints, graph.eqns))
+
+
+def _checkpoints(eqn) -> bool:
+    if ops.is_checkpoint(eqn):
+        return True
+    inner = jaxprs_in_params(eqn.params) if _inlinable(eqn) else ()
+    return any(_checkpoints(e) for jaxpr in inner for e in jaxpr.eqns)
 
 
 def _inline_rule(eqn, env):
@@ -190,14 +203,13 @@ def _check_pair(shapes, carry_tree):
 
 
 def _promote_weak(init_flat, out_avals):
-    """A weakly typed init takes the dtype the step gives it, as in lax.scan."""
+    """A weakly typed init of another dtype than the step returns, as in lax.scan."""
     changed, new = False, []
     for c, out in zip(init_flat, out_avals, strict=True):
         aval = jax.typeof(c)
-        weak = getattr(aval, "weak_type", False)
-        if weak and not (out.weak_type and out.dtype == aval.dtype):
-            if jnp.promote_types(aval.dtype, out.dtype) == out.dtype or weak:
-                c, changed = jax.lax.convert_element_type(c, out.dtype), True
+        if getattr(aval, "weak_type", False) and aval.dtype != out.dtype:
+            dtype = jnp.result_type(c, out)
+            c, changed = jax.lax.convert_element_type(c, dtype), True
         new.append(c)
     return new if changed else None
 

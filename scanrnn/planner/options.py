@@ -1,0 +1,69 @@
+"""Which passes run, and what they keep: what a user can ask of a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from scanrnn.planner.gradient import POLICIES
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Which passes run. Equal options on the same step give the same plan.
+
+    Attributes:
+      split: take `concatenate` apart before contractions.
+      hoist: run time-parallel contractions before the loop.
+      merge: join contractions that share their recurrent operand.
+      layout: read each gate by itself, where XLA is fast on that (with `defer`).
+      sink: run readout contractions after the loop.
+      defer: compute weight gradients after the reverse loop.
+      plain: run `lax.scan` as it stands, with no pass at all. None is True for a
+        step so small that there is nothing to gain, and False for every other.
+      residuals: what the forward loop keeps for the reverse one. "minimal"
+        (what contractions produced, and carries), "recompute" (carries),
+        "chunked" (carries at the start of each chunk), "everything". None is
+        "chunked" for a step under `jax.checkpoint`, else "minimal".
+      chunk: run before, in and after the loop on so many steps at a time; None
+        is sqrt(T) with "chunked", else all steps at once as long as what is
+        computed before or after the loop takes no more than 256 MB.
+
+    Raises:
+      ValueError: for an unknown residual policy.
+      TypeError: for a switch that is not a bool.
+
+    Example:
+      >>> Options(residuals="recompute").residuals
+      'recompute'
+    """
+
+    split: bool = True
+    hoist: bool = True
+    merge: bool = True
+    layout: bool = True
+    sink: bool = True
+    defer: bool = True
+    plain: bool | None = None
+    residuals: str | None = None
+    chunk: int | None = None
+
+    def __post_init__(self):
+        """Check the values at the door."""
+        if self.residuals not in (None, *POLICIES):
+            raise ValueError(
+                f"Options: residuals must be None or one of {', '.join(POLICIES)}; "
+                f"got {self.residuals!r}"
+            )
+        if self.chunk is not None and (
+            not isinstance(self.chunk, int)
+            or isinstance(self.chunk, bool)
+            or self.chunk < 1
+        ):
+            raise ValueError(
+                f"Options: chunk must be None or a number of steps; got {self.chunk!r}"
+            )
+        for field in dataclasses.fields(self)[:-2]:
+            value = getattr(self, field.name)
+            automatic = field.name == "plain" and value is None
+            if not isinstance(value, bool) and not automatic:
+                raise TypeError(f"Options: {field.name} must be a bool, got {value!r}")
