@@ -21,10 +21,16 @@ def gemms(jaxpr):
     return (e for e in equations(jaxpr) if e.primitive.name == "dot_general")
 
 
+def loops(jaxpr):
+    """The scans of a jaxpr over a sequence; those without xs only count."""
+    return [e for e in equations(jaxpr) if e.primitive.name == "scan" and _slices(e)]
+
+
+def _slices(scan):
+    pairs = zip(scan.invars, scan.params["jaxpr"].jaxpr.invars, strict=True)
+    return any(whole.aval.ndim > part.aval.ndim for whole, part in pairs)
+
+
 def gemms_in_loops(jaxpr):
-    """How many dots each scan holds, in the order of the scans."""
-    return [
-        len(list(gemms(equation.params["jaxpr"].jaxpr)))
-        for equation in equations(jaxpr)
-        if equation.primitive.name == "scan"
-    ]
+    """How many dots each loop over a sequence holds, in order."""
+    return [len(list(gemms(e.params["jaxpr"].jaxpr))) for e in loops(jaxpr)]

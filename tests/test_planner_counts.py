@@ -11,7 +11,7 @@ from jax import lax
 
 import scanrnn
 from tests.compare import score
-from tests.jaxprs import equations, gemms_in_loops
+from tests.jaxprs import equations, gemms_in_loops, loops
 from tests.step_table import ONE_GEMM, bound, build
 
 
@@ -51,10 +51,10 @@ def test_loops_of_a_cell_with_two_gemms_in_series_hold_two(name):
 
 def test_convolutions_of_the_kernel_gradient_are_outside_the_loops():
     jaxpr = training_jaxpr(scanrnn.scan, build("convolutional"))
-    loops = [e for e in equations(jaxpr) if e.primitive.name == "scan"]
+    scans = loops(jaxpr)
     counts = [
         sum(e.primitive.name == "conv_general_dilated" for e in equations(body))
-        for body in (loop.params["jaxpr"].jaxpr for loop in loops)
+        for body in (loop.params["jaxpr"].jaxpr for loop in scans)
     ]
     assert counts == [1, 1]
 
@@ -64,11 +64,11 @@ def test_reverse_loop_accumulates_no_gradient_of_a_matrix(name):
     """A gradient accumulated in the loop leaves it in the weight's shape."""
     step, params, init, xs = build(name)
     jaxpr = training_jaxpr(scanrnn.scan, (step, params, init, xs))
-    loops = [e for e in equations(jaxpr) if e.primitive.name == "scan"]
-    leaving = {v.aval.shape for loop in loops for v in loop.outvars}
+    scans = loops(jaxpr)
+    leaving = {v.aval.shape for loop in scans for v in loop.outvars}
     shapes = {leaf.shape for leaf in jax.tree.leaves(params) if leaf.ndim > 1}
     carried = {leaf.shape for leaf in jax.tree.leaves(init)}
-    assert len(loops) == 2
+    assert len(scans) == 2
     assert not leaving & (shapes - carried)
 
 
@@ -78,7 +78,7 @@ def test_reverse_loop_accumulates_no_gradient_of_a_matrix(name):
 def test_reverse_loop_stacks_one_cotangent_for_all_gates(name):
     step, params, init, xs = build(name)
     jaxpr = training_jaxpr(scanrnn.scan, (step, params, init, xs))
-    reverse = [e for e in equations(jaxpr) if e.primitive.name == "scan"][-1]
+    reverse = loops(jaxpr)[-1]
     stacked = [v.aval.shape for v in reverse.outvars if v.aval.ndim == 3]
     (T, B, _), H = xs.shape, init[0].shape[-1]
     assert stacked == [(T, B, 4 * H)]
@@ -89,8 +89,8 @@ def test_without_deferral_no_loop_carries_a_cotangent_of_the_whole_sequence():
     options = scanrnn.Options(defer=False)
     scan = functools.partial(scanrnn.scan, plan=options)
     jaxpr = training_jaxpr(scan, (step, params, init, xs))
-    loops = [e for e in equations(jaxpr) if e.primitive.name == "scan"]
-    bodies = [e.params["jaxpr"].jaxpr for e in loops]
+    scans = loops(jaxpr)
+    bodies = [e.params["jaxpr"].jaxpr for e in scans]
     made = [v.aval.ndim for body in bodies for v in body.outvars]
     assert made and max(made) < xs.ndim
 

@@ -76,10 +76,11 @@ def _rule(loop, primals, tangents):
 
     def program(weights, carry, xs, final, stacked, *moving):
         constants = named(graph.weights, weights)
-        streams = residuals.streams(carry, final, stacked) | named(graph.xs, xs)
+        arrays, edges = residuals.streams(carry, final, stacked)
+        known = constants, arrays | named(graph.xs, xs), edges
         names = (d_weights, d_carry, d_xs)
         moving = [named(n, ts) for n, ts in zip(names, moving, strict=True)]
-        return tangent_loop(loop, residuals.packs, carry, constants, streams, *moving)
+        return tangent_loop(loop, residuals.kept, carry, known, *moving)
 
     # Rematerialised as a whole, so that what is kept is exactly its inputs.
     moving = map(values, (d_weights, d_carry, d_xs))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn, Var
 
@@ -121,6 +122,32 @@ def named(names: Iterable[Var], values: Iterable) -> dict[Var, Any]:
 def varying(arrays: Iterable) -> bool:
     """Whether devices hold different values of any of these, under `shard_map`."""
     return any(ops.is_varying(jax.typeof(a)) for a in arrays)
+
+
+def zeros_of(rules: Derivative, known: Mapping[Var, Any]) -> dict[Var, Any]:
+    """Zeros for what is not known, as no tangent depends on it.
+
+    The rules may evaluate it all the same, as `jax.jvp` does.
+    """
+    asked = (*rules.loop.carry, *rules.loop.xs, *rules.saved)
+    missing = {v: ops.aval(v) for v in asked if v not in known}
+    return {v: jnp.zeros(a.shape, a.dtype) for v, a in missing.items()}
+
+
+def names_of(groups: Iterable[Iterable[Var]]) -> tuple[tuple[Var, ...], ...]:
+    """The names in groups of values by variable."""
+    return tuple(map(tuple, groups))
+
+
+def flat(groups: Iterable[Mapping[Var, Any]]) -> list:
+    """The values of all groups, in order."""
+    return [value for group in groups for value in group.values()]
+
+
+def grouped(names: Iterable[Iterable[Var]], values: Iterable) -> list[dict[Var, Any]]:
+    """The groups whose values, in order, these are."""
+    found = iter(values)
+    return [{v: next(found) for v in group} for group in names]
 
 
 def values(known: Mapping[Var, Any]) -> list:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +16,35 @@ from jax import lax
 from jax.extend.core import Literal, Var
 
 from scanrnn.executors._contributions import contributions
-from scanrnn.executors._inplace import Late, pair_up, piece
+from scanrnn.executors._inplace import Late, pair_up
+from scanrnn.executors._kept import Kept
 from scanrnn.executors._linear import Linear
-from scanrnn.executors._recurrence import Loop, named, values, varying
+from scanrnn.executors._recurrence import (
+    Loop,
+    flat,
+    grouped,
+    named,
+    names_of,
+    values,
+    varying,
+    zeros_of,
+)
 from scanrnn.planner.gemm import turn
 from scanrnn.planner.graph import struct
-from scanrnn.planner.packing import Pack
 
 
-def tangent_loop(loop, packs, carry, constants, streams, d_weights, d_carry, d_xs):
-    """Tangents of the final carry and the ys; None where structurally zero."""
+def tangent_loop(loop, kept, carry, known, d_weights, d_carry, d_xs):
+    """Tangents of the final carry and the ys; None where structurally zero.
+
+    `known` is constants, arrays of all steps, and edges, by name.
+    """
     graph, rules = loop.graph, loop.derivative
-    apart = _unpacked(packs, streams)
-    entering = contributions(loop, constants, apart, d_weights, d_xs)
+    lazy = loop.in_place and not varying(flat((*known, d_weights, d_carry, d_xs)))
+    constants, arrays, edges = known
+    if not lazy:
+        arrays, edges, kept = kept.whole(arrays, edges), {}, Kept(loop.length)
+    known = constants, arrays, edges
+    entering = contributions(loop, kept, lazy, known, d_weights, d_xs)
     d_weights = {v: t for v, t in d_weights.items() if v in rules.inner_weights}
     d_xs = {v: t for v, t in d_xs.items() if v in rules.inner_xs}
     nonzero = _reach(loop, {*d_carry}, {*d_weights, *d_xs}, {*entering})
@@ -40,14 +55,16 @@ def tangent_loop(loop, packs, carry, constants, streams, d_weights, d_carry, d_x
     zeros = {v: jnp.zeros_like(c) for v, c in named(graph.carry, carry).items()}
     init = {v: d_carry.get(v, zeros[v]) for v in moving}
     turned = {v: turn(constants[v]) for v in rules.matrices if v in constants}
-    read = rules.read_inside | {pack.whole for pack in packs}
-    streams = {v: s for v, s in streams.items() if v in read}
-    known, tangents = (constants, turned, streams), (init, d_weights, entering, d_xs)
-    program = Tangents(loop, tuple(packs), _names(known), _names(tangents), ys)
-    args, run = (_flat(known), _flat(tangents)), program.forward
-    if loop.in_place and not varying([*args[0], *args[1]]):
-        run = Linear(program.forward, program.transposed)
-    outs = run(*args)
+    needed, ends = kept.arrays(rules.read_inside), kept.edges(rules.read_inside)
+    arrays = {v: a for v, a in arrays.items() if v in needed}
+    edges = {v: e for v, e in edges.items() if v in ends}
+    known, tangents = (
+        (constants, turned, arrays, edges),
+        (init, d_weights, entering, d_xs),
+    )
+    program = Tangents(loop, kept, names_of(known), names_of(tangents), ys)
+    run = Linear(program.forward, program.transposed) if lazy else program.forward
+    outs = run(flat(known), flat(tangents))
     d_final, d_ys = named(moving, outs[: len(moving)]), named(ys, outs[len(moving) :])
     return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in graph.ys]
 
@@ -58,24 +75,24 @@ class Tangents:
 
     Attributes:
       loop: the loop.
-      packs: gates that lie in one of the streams.
-      known: names of constants, of turned matrices, of streams.
+      kept: how the arrays of all steps are read.
+      known: names of constants, of turned matrices, of arrays, of edges.
       moving: names of tangents: of carries at the start, of weights, of what
         enters from outside at each step, of time inputs.
       ys: the stacked outputs that have a tangent.
     """
 
     loop: Loop
-    packs: tuple[Pack, ...]
+    kept: Kept
     known: tuple[tuple[Var, ...], ...]
     moving: tuple[tuple[Var, ...], ...]
     ys: tuple[Var, ...]
 
     def forward(self, known: list, moving: list) -> list:
         """The tangents, by a loop that JAX may differentiate again."""
-        constants, turned, streams = _grouped(self.known, known)
-        init, d_weights, entering, d_xs = _grouped(self.moving, moving)
-        streams = _unpacked(self.packs, streams)
+        constants, turned, arrays, edges = grouped(self.known, known)
+        init, d_weights, entering, d_xs = grouped(self.moving, moving)
+        streams = self.kept.whole(arrays, edges)
         groups = constants, turned, d_weights, streams, entering, d_xs
 
         def step(d_carry, *parts):
@@ -95,7 +112,7 @@ class Tangents:
 
     def transposed(self, known: list, cts: list) -> list:
         """Cotangents of all that moves, given those of the outputs or None."""
-        constants, turned, streams = _grouped(self.known, known)
+        constants, turned, arrays, edges = grouped(self.known, known)
         carries, weights, *entering = self.moving
         ct_ys = named(self.ys, cts[len(carries) :])
         ct_ys = {v: ct for v, ct in ct_ys.items() if ct is not None}
@@ -105,35 +122,37 @@ class Tangents:
         again = pair_up((v for v in stacked if v not in over), ct_ys)
         apart = [v for v in stacked if v not in over and v not in again]
         late = Late(self.loop.length, not self.loop.reverse)
-        arrays = [streams.pop(v) for v in over.values()]
-        arrays += [ct_ys.pop(v) for v in again.values()]
-        wholes = [pack.whole for pack in self.packs if pack.whole in streams]
-        pieced = {v: streams.pop(v) for v in wholes}
+        state = [arrays.pop(v) for v in over.values()]
+        state += [ct_ys.pop(v) for v in again.values()]
+        # Of these, more than a step's row is read, or a part of it.
+        wholes = {*self.kept.arrays(edges), *(p.whole for p in self.kept.packs)}
+        pieced = {v: arrays.pop(v) for v in [*arrays] if v in wholes}
 
         def body(state, x):
-            ct_carry, sums, arrays, rows = state
-            t, streams_t, ct_ys_t = x
-            arrays = late.write(arrays, rows, t)
-            kept, came = arrays[: len(over)], arrays[len(over) :]
-            primals = constants | named(streams, streams_t)
-            primals |= self._rows(pieced | named(over.values(), kept), t)
+            ct_carry, sums, written, rows = state
+            t, rows_t, ct_ys_t = x
+            written = late.write(written, rows, t)
+            kept, came = written[: len(over)], written[len(over) :]
+            primals = constants | named(arrays, rows_t)
+            kept = pieced | named(over.values(), kept)
+            primals |= self.kept.rows(kept, edges, t)
             ct_ys_t = named(ct_ys, ct_ys_t)
-            ct_ys_t |= self._rows(named(again.values(), came), t)
+            ct_ys_t |= self.kept.rows(named(again.values(), came), {}, t)
             ct_carry, more, *made = self._pull(primals, turned, ct_carry, ct_ys_t)
             sums = [jnp.add(a, b) for a, b in zip(sums, more, strict=True)]
             made = named(stacked, [ct for group in made for ct in group])
             rows = [made[v] for v in (*over, *again)]
-            return (ct_carry, sums, arrays, rows), [made[v] for v in apart]
+            return (ct_carry, sums, written, rows), [made[v] for v in apart]
 
         ct_final = [
             _zeros(v) if ct is None else ct
             for v, ct in zip(carries, cts[: len(carries)], strict=True)
         ]
-        state = ct_final, [_zeros(v) for v in weights], arrays, late.start(arrays)
+        state = ct_final, [_zeros(v) for v in weights], state, late.start(state)
         steps = lax.iota("int32", self.loop.length)
-        xs = steps, values(streams), values(ct_ys)
-        (ct_carry, sums, arrays, rows), ys = self.loop.scan_back(body, state, xs)
-        found = named((*over, *again), late.finish(arrays, rows)) | named(apart, ys)
+        xs = steps, values(arrays), values(ct_ys)
+        (ct_carry, sums, written, rows), ys = self.loop.scan_back(body, state, xs)
+        found = named((*over, *again), late.finish(written, rows)) | named(apart, ys)
         return [*ct_carry, *sums, *(found[v] for v in stacked)]
 
     def _step(self, ys, primals, turned, d_carry, d_weights, entering, d_xs):
@@ -142,9 +161,7 @@ class Tangents:
         carries, weights, cuts, xs = self.moving
         after = named(graph.carry, graph.carry_out)
         tangents = named(carries, d_carry) | named(weights, d_weights) | named(xs, d_xs)
-        # Rules may evaluate what no tangent depends on, as `jax.jvp` does.
-        asked = (*graph.carry, *graph.xs, *rules.saved)
-        primals = {v: _zeros(v) for v in asked if v not in primals} | primals
+        primals = zeros_of(rules, primals) | primals
         found = rules.inside(primals, tangents, named(cuts, entering), turned)
         d_next = [
             _or_zeros(found, after[v], t) for v, t in zip(carries, d_carry, strict=True)
@@ -161,27 +178,16 @@ class Tangents:
         return jax.linear_transpose(step, *structs)(cts)
 
     def _overwritten(self) -> dict[Var, Var]:
-        """For what is stacked, the streams that it is written over."""
+        """For what is stacked, the arrays that it is written over.
+
+        A shift may be read from one of them: of a row that is not yet written.
+        """
         rules, graph, loop = self.loop.derivative, self.loop.graph, self.loop
         needed = {*graph.ys, *rules.read_outside, *(set(graph.xs) - loop.spare)}
-        for pack in self.packs:
-            if needed & {*pack.members}:
-                needed.add(pack.whole)
-        _, _, streams = self.known
+        needed |= self.kept.arrays(needed)
+        _, _, arrays, _ = self.known
         _, _, cuts, xs = self.moving
-        return pair_up((*cuts, *xs), [v for v in streams if v not in needed])
-
-    def _rows(self, arrays, t) -> dict[Var, Any]:
-        """Values of one step, from arrays of all steps."""
-        packs = {pack.whole: pack for pack in self.packs}
-        found = {}
-        for v in arrays:
-            if v not in packs:
-                found[v] = piece(arrays, t, v)
-                continue
-            for member, start, size in packs[v].spans():
-                found[member] = piece(arrays, t, v, packs[v].axis, start, size)
-        return found
+        return pair_up((*cuts, *xs), [v for v in arrays if v not in needed])
 
 
 def _reach(loop, moving, inner, entering) -> set[Var]:
@@ -207,26 +213,3 @@ def _or_zeros(found, atom, like):
 
 def _zeros(v):
     return jnp.zeros(v.aval.shape, v.aval.dtype)
-
-
-def _unpacked(packs, streams) -> dict[Var, Any]:
-    """Streams of which each is one variable."""
-    streams = dict(streams)
-    for pack in packs:
-        if pack.whole in streams:
-            parts = lax.split(streams.pop(pack.whole), pack.sizes, pack.axis + 1)
-            streams |= named(pack.members, parts)
-    return streams
-
-
-def _names(groups) -> tuple[tuple[Var, ...], ...]:
-    return tuple(tuple(group) for group in groups)
-
-
-def _flat(groups) -> list:
-    return [value for group in groups for value in group.values()]
-
-
-def _grouped(names, flat) -> list[dict[Var, Any]]:
-    found = iter(flat)
-    return [{v: next(found) for v in group} for group in names]

@@ -21,6 +21,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from scanrnn.planner import ops
+from scanrnn.planner.ordering import in_branch
 
 gemm_p = Primitive("gemm")
 
@@ -119,24 +120,8 @@ def _on_cpu(a, b, *, dimension_numbers, **params):
         return dot(a, b, dimension_numbers, **params)
     halved = a.dtype == jnp.bfloat16 and not b.shape[1] % 2
     product = functools.partial(_halves if halved else _turned, **params)
-    out = jax.eval_shape(product, a, b)
-
-    def never(a, b):
-        del a, b
-        return jnp.zeros(out.shape, out.dtype)
-
-    return lax.cond(_is_there(b), product, never, a, b)
-
-
-def _is_there(array):
-    """True, which XLA finds out no sooner than the array is computed.
-
-    What is inside a branch is not computed before. Else XLA would turn the inputs of
-    a sequence before its loops, and keep the copy throughout.
-    """
-    first = lax.slice(array, [0] * array.ndim, [1] * array.ndim).reshape(())
-    bits = lax.bitcast_convert_type(first, f"uint{8 * array.dtype.itemsize}")
-    return lax.population_count(bits) <= 8 * array.dtype.itemsize
+    # Else the copy of an input would be made before the loops.
+    return in_branch(b, product, a, b)
 
 
 def _turned(a, b, **params):
