@@ -13,6 +13,7 @@ from jax import lax
 from scanrnn._scan import scan
 from scanrnn.planner import Options
 from scanrnn.planner.graph import Env, eval_eqn, opened
+from scanrnn.planner.trace import pinned
 
 _CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 
@@ -120,8 +121,11 @@ def _arity(params) -> tuple[int, int]:
 
 
 def _call(eqn, values, plan):
-    name = "jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"
-    return _inner(eqn.params[name], values, plan)
+    inner = eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
+    places: dict[str, Any] = {name: at for name, at in pinned(eqn).items() if at}
+    if not places:
+        return _inner(inner, values, plan)
+    return jax.jit(lambda *args: tuple(_inner(inner, args, plan)), **places)(*values)
 
 
 def _checkpoint(eqn, values, plan):

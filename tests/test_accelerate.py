@@ -1,5 +1,7 @@
 """Loops in code somebody else wrote: same results and gradients, planned."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,10 +9,11 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import scanrnn
 from tests.compare import score
-from tests.jaxprs import gemms_in_loops
+from tests.jaxprs import equations, gemms_in_loops
 
 T, B, D, H = 5, 3, 4, 4
 X = jax.random.normal(jax.random.key(0), (B, T, D))
@@ -131,3 +134,18 @@ def test_accelerate_refuses_what_is_no_function():
         scanrnn.accelerate(3)
     with pytest.raises(TypeError, match=r"plan must be scanrnn.Options\(...\)"):
         scanrnn.accelerate(step, plan="fast")
+
+
+def test_accelerated_jit_keeps_the_shardings_that_it_pins():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
+    place = NamedSharding(mesh, PartitionSpec(None, "data"))
+
+    @functools.partial(jax.jit, out_shardings=place)
+    def run(xs):
+        return lax.scan(lambda h, x: (jnp.tanh(x + h),) * 2, xs[0], xs)[1]
+
+    xs = jnp.ones((5, 3, 4))
+    jaxpr = jax.make_jaxpr(scanrnn.accelerate(run))(xs).jaxpr
+    pins = [e.params.get("out_shardings", ()) for e in equations(jaxpr)]
+    assert any(place in shardings for shardings in pins)
+    assert scanrnn.accelerate(run)(xs).sharding == place

@@ -218,6 +218,42 @@ def test_long_sequence_is_not_hoisted_at_once():
     assert "(at once it would take 2.048 GB" in str(plan)
 
 
+def test_large_readouts_are_not_computed_at_once():
+    """Logits of a large vocabulary, of which a step returns one number."""
+    W, U, E = (jnp.ones(s) for s in ((4, 8), (8, 8), (8, 50_000)))
+
+    def step(h, x):
+        h = jnp.tanh(x @ W + h @ U)
+        return h, jax.nn.logsumexp(h @ E)
+
+    init, xs = jax.eval_shape(lambda: (jnp.zeros((32, 8)), jnp.zeros((512, 32, 4))))
+    plan = scanrnn.plan(step, init, xs)
+    assert plan.chunk * 32 * 50_000 * 8 <= 2**28 < 2 * plan.chunk * 32 * 50_000 * 8
+
+
+def test_checkpointed_step_keeps_carries_at_chunk_starts_only():
+    f, init, xs = elman()
+    step = jax.checkpoint(f)
+    plan = scanrnn.plan(step, init, xs)
+    assert (plan.residuals, plan.chunk) == ("chunked", 2)
+    assert "chunked, for jax.checkpoint" in str(plan)
+    # One of its own parts is enough, and so is one inside another function.
+    part = scanrnn.plan(jax.jit(lambda c, x: jax.checkpoint(f)(c, x)), init, xs)
+    assert part.residuals == "chunked"
+    asked = scanrnn.plan(step, init, xs, residuals="minimal")
+    assert (asked.residuals, asked.chunk) == ("minimal", None)
+
+
+def test_planned_scan_in_a_step_is_no_checkpoint_of_the_author():
+    f, init, xs = elman()
+
+    def layer(total, x):
+        return total + scanrnn.scan(f, init, x)[0], None
+
+    many = jnp.stack([xs, xs])
+    assert scanrnn.plan(layer, init, many).residuals == "minimal"
+
+
 @pytest.mark.parametrize("layout", [True, False])
 @pytest.mark.parametrize("name", ["lstm", "mi_lstm"])
 def test_layout_reads_every_gate_from_where_the_sequence_lies(name, layout):

@@ -59,7 +59,15 @@ FROM_OUTPUT = {
 }
 
 # What batches for certain; of everything else JAX is asked.
-_BATCHED = LINEAR | BILINEAR | POINTWISE | {*FROM_OUTPUT, "select_n", "integer_pow"}
+_BATCHED = (
+    LINEAR
+    | BILINEAR
+    | POINTWISE
+    | {*FROM_OUTPUT, "abs", "and", "argmax", "clamp", "cos", "dynamic_slice", "eq"}
+    | {"erf", "gather", "ge", "gt", "integer_pow", "iota", "is_finite", "le", "log"}
+    | {"log1p", "lt", "ne", "not", "or", "pad", "pow", "reduce_max", "reduce_min"}
+    | {"select_n", "sign", "sin", "square", "stop_gradient"}
+)
 
 # Drawing random numbers commutes with vmap only for counter-based keys.
 _RANDOM = ("random_", "threefry", "rng_")
@@ -119,8 +127,8 @@ def _can_be_batched(eqn: JaxprEqn) -> bool:
     try:
         for axes in ([0] * count, *alone):
             _try_batched(eqn, axes)
-    except NotImplementedError:  # how JAX says that there is no rule
-        return False
+    except (NotImplementedError, TypeError, ValueError):
+        return False  # there is no rule, or not for this
     return True
 
 

@@ -44,7 +44,8 @@ def _identity(eqn, same):
     )
     if any(isinstance(a, Literal) and ops.aval(a).shape for a in eqn.invars):
         return None
-    key = (eqn.primitive.name, ins, tuple(sorted(eqn.params.items(), key=str)))
+    params = tuple(sorted(eqn.params.items(), key=str))
+    key = (eqn.primitive.name, eqn.ctx, ins, params)
     return key if _hashable(key) else None
 
 

@@ -137,14 +137,20 @@ def _eval_inlined(eqn, values):
 def _inlinable(eqn) -> bool:
     if eqn.primitive is gemm_p:
         return True  # of a planned scan within this step
-    if eqn.primitive.name not in _INLINE:
-        return False
-    shardings = [
-        *eqn.params.get("in_shardings", ()),
-        *eqn.params.get("out_shardings", ()),
-    ]
     # A jit that pins shardings is a promise to the partitioner: keep it whole.
-    return all("Unspecified" in type(s).__name__ for s in shardings)
+    return eqn.primitive.name in _INLINE and not any(pinned(eqn).values())
+
+
+def pinned(eqn) -> dict[str, tuple]:
+    """The shardings that a `jax.jit` pins, as its own arguments; empty where none."""
+    found = {}
+    for name in ("in_shardings", "out_shardings"):
+        given = [
+            None if "Unspecified" in type(s).__name__ else s
+            for s in eqn.params.get(name, ())
+        ]
+        found[name] = tuple(given) if any(s is not None for s in given) else ()
+    return found
 
 
 def _as_array(leaf):
