@@ -6,6 +6,9 @@ from benchmarks.contenders import Absent, find
 from benchmarks.race import Entry, Race
 from benchmarks.suite import Row
 
+# A row above this multiple of lax.scan's time is measured three times as long.
+DOUBT = 1.05
+
 
 def enter(row: Row, modes) -> tuple[Race, dict[str, str]]:
     """The race of a row, and those who cannot start because they are not installed."""
@@ -55,7 +58,26 @@ def _times(entry, mode, case, limits):
     if compiled:
         times["compile_seconds"] = compiled.compile_seconds
         times["temp_bytes"] = compiled.temp_bytes
+        times["program"] = compiled.program
     return times
+
+
+def is_doubtful(race: Race) -> bool:
+    """Whether a row says that a plan is slower than `lax.scan`: none should be."""
+    seconds = {entry.contender.name: entry for entry in race.running}
+    if not {"scanrnn", "lax_scan"} <= seconds.keys():
+        return False
+    ours, theirs = seconds["scanrnn"], seconds["lax_scan"]
+    return any(ours.median(m) > DOUBT * theirs.median(m) for m in race.modes)
+
+
+def same_program(record: dict, mode: str, one: str, other: str) -> bool:
+    """Whether two contenders ran the very same instructions."""
+    programs = [
+        record["contenders"].get(name, {}).get(mode, {}).get("program")
+        for name in (one, other)
+    ]
+    return programs[0] is not None and programs[0] == programs[1]
 
 
 def ratio(record: dict, mode: str, over: str, under: str, what: str = "median"):

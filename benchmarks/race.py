@@ -16,7 +16,7 @@ from benchmarks.contenders._base import Contender, Runner
 
 SLOT = 0.02  # seconds of repeated calls in one contender's turn
 REST = 0.005  # pause in which the thread pool of the one before stops spinning
-MIN_ROUNDS, MAX_ROUNDS = 3, 40
+MIN_ROUNDS, MAX_ROUNDS = 5, 40
 
 
 @dataclasses.dataclass

@@ -27,7 +27,11 @@ def test_speed(benchmark, name, limits, request):
     budget = request.config.getoption("--budget")
     race, absent = measure.enter(row, MODES)
     benchmark.group = row.section
-    benchmark.pedantic(race.round, rounds=race.rounds(budget), iterations=1)
+    rounds = race.rounds(budget)
+    benchmark.pedantic(race.round, rounds=rounds, iterations=1)
+    if measure.is_doubtful(race):
+        for _ in range(2 * rounds):
+            race.round()
     benchmark.extra_info.update(measure.record(row, race, absent, limits))
     failed = {
         entry.contender.name: str(entry.verdict)

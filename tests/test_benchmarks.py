@@ -317,6 +317,40 @@ def test_aims_leave_out_whoever_failed_the_gate():
     assert "| wrong |" in report._table([record], "train")
 
 
+def test_aims_do_not_compare_a_program_with_itself():
+    _, records = report.load(FIXTURE)
+    (aim,) = (aim for aim in aims.AIMS if "worst of other programs" in aim.text)
+    record = json.loads(json.dumps(next(r for r in records if r["section"] == "grid")))
+    pair = [record["contenders"][name] for name in ("scanrnn", "lax_scan")]
+    pair[0]["forward"]["median"] = 9 * pair[1]["forward"]["median"]
+    np.testing.assert_allclose(aim.number([record]), 9)
+    for entry in pair:
+        entry["forward"]["program"] = "0123456789abcdef"
+    assert aim.number([record]) < 9
+
+
+def test_fingerprint_is_of_the_instructions_alone():
+    def program(f):
+        return _base.compile_(f, np.ones(3, np.float32)).program
+
+    one, same = program(lambda x: x + 1), program(lambda x: x + 1)
+    assert one == same
+    assert program(lambda x: x + 1) != program(lambda x: x + 2)
+
+
+def test_row_slower_than_lax_scan_is_in_doubt():
+    row = suite.rows("quick")[-1]
+    race, _ = measure.enter(row, ("forward",))
+    race.round()
+    ours, theirs = (entry.seconds["forward"] for entry in race.entries)
+    ours[:], theirs[:] = [1.04], [1.0]
+    assert not measure.is_doubtful(race)
+    ours[:] = [1.06]
+    assert measure.is_doubtful(race)
+    del race.running[0]
+    assert not measure.is_doubtful(race)
+
+
 def test_geometric_mean_of_known_numbers():
     assert aims.geometric_mean([]) is None
     np.testing.assert_allclose(aims.geometric_mean([0.5, 2.0, 8.0]), 2.0)

@@ -1,5 +1,7 @@
 """What a contender is, and what all those written in JAX share."""
 
+import hashlib
+import re
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -67,11 +69,15 @@ class Model(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """An executable with what it cost to make and what memory it takes."""
+    """An executable with what it cost to make and what memory it takes.
+
+    `program` is the same for the same instructions, whatever wrote them.
+    """
 
     call: Callable
     compile_seconds: float
     temp_bytes: int
+    program: str
 
 
 def compile_(fn, *args, donate=()) -> Compiled:
@@ -80,7 +86,15 @@ def compile_(fn, *args, donate=()) -> Compiled:
     executable = jax.jit(fn, donate_argnums=donate).lower(*args).compile()
     seconds = time.perf_counter() - begin
     memory = executable.memory_analysis()
-    return Compiled(executable, seconds, memory.temp_size_in_bytes if memory else -1)
+    taken = memory.temp_size_in_bytes if memory else -1
+    return Compiled(executable, seconds, taken, fingerprint(executable.as_text()))
+
+
+def fingerprint(text: str) -> str:
+    """A hash of the instructions of a program, without the lines they came from."""
+    lines = (re.sub(r", metadata=\{.*?\}", "", line) for line in text.splitlines())
+    instructions = "\n".join(line for line in lines if " = " in line)
+    return hashlib.sha256(instructions.encode()).hexdigest()[:16]
 
 
 class JaxRunner:
