@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from benchmarks.floors import floors
 from benchmarks.products import products
 
 PACKAGES = (
@@ -79,9 +80,10 @@ def cpu_name() -> str:
 
 
 def limits() -> dict[str, Any]:
-    """Measured peaks: GEMM in GFLOP/s for each dtype, memory in GB/s; products."""
+    """Measured: GEMM peaks in GFLOP/s, memory in GB/s, products of an LSTM alone."""
     return {
         "products": products(),
+        "floors": floors(),
         "gemm_float32": gemm_peak("float32"),
         "gemm_bfloat16": gemm_peak("bfloat16"),
         "memory": bandwidth(),

@@ -7,7 +7,7 @@ import argparse
 import json
 import pathlib
 
-from benchmarks import suite
+from benchmarks import limits, suite
 from benchmarks.aims import AIMS, Records, geometric_mean
 from benchmarks.cases import MODES
 from benchmarks.measure import ratio
@@ -53,9 +53,7 @@ def markdown(results: dict, records: Records, picture: str) -> str:
             parts += [_table(chosen, mode) for mode in MODES]
             parts += [_notes(chosen)]
     parts += ["## Cost", _costs(records)]
-    products = results["machine_info"]["limits"].get("products")
-    if products:
-        parts += ["## Limits", _products(products)]
+    parts += limits.tables(results["machine_info"]["limits"], records)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -100,23 +98,6 @@ def _aims(records):
         shown = "not measured" if number is None else f"{number:.2f}"
         word = {None: "-", True: "yes", False: "**no**"}[met]
         lines.append(f"| {aim.text} | {sign} {aim.bound:g} | {shown} | {word} |")
-    return "\n".join(lines)
-
-
-def _products(rows):
-    """The products of a recurrence on their own: no loop is faster than these."""
-    kinds = [name for name in rows[0] if isinstance(rows[0][name], dict)]
-    lines = [
-        "The products of an LSTM under XLA and nothing else: GFLOP/s, and how many"
-        " cores were busy.",
-        "",
-        "| product | " + " | ".join(kinds) + " |",
-        "|---|" + "---|" * len(kinds),
-    ]
-    for row in rows:
-        cells = (f"{row[k]['gflops']:.0f} ({row[k]['cores']:.1f} cores)" for k in kinds)
-        size = f"B={row['B']} H={row['H']} {row['dtype']}"
-        lines.append(f"| {size} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -16,7 +16,9 @@ from benchmarks import (
     cases,
     compare,
     contenders,
+    floors,
     gate,
+    limits,
     machine,
     measure,
     report,
@@ -349,6 +351,18 @@ def test_row_slower_than_lax_scan_is_in_doubt():
     assert measure.is_doubtful(race)
     del race.running[0]
     assert not measure.is_doubtful(race)
+
+
+def test_floor_is_the_sum_of_the_products_and_less_than_a_training_step():
+    (row,) = floors.floors([(3, 2, 4, 8, "float32")])
+    assert 0 < row["forward"] < row["train"]
+    record = {
+        "case": {**row, "cell": "lstm"},
+        "contenders": {"torch": {"train": {"median": 0.125}}, "scanrnn": {}},
+    }
+    head, table = limits.tables({"floors": [row]}, [record])
+    assert head == "## Limits"
+    assert " | - | 125 | " in table.splitlines()[-1]
 
 
 def test_geometric_mean_of_known_numbers():

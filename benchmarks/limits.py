@@ -1,0 +1,63 @@
+"""The report's section on what XLA's matrix products leave to win."""
+
+from benchmarks.cases import MODES
+
+
+def tables(limits: dict, records: list[dict]) -> list[str]:
+    """Markdown: products on their own, and beside them whole LSTMs."""
+    parts = []
+    if limits.get("products"):
+        parts.append(_products(limits["products"]))
+    if limits.get("floors"):
+        parts.append(_floors(limits["floors"], records))
+    return ["## Limits", *parts] if parts else []
+
+
+def _products(rows) -> str:
+    kinds = [name for name in rows[0] if isinstance(rows[0][name], dict)]
+    lines = [
+        "The products of an LSTM under XLA and nothing else: GFLOP/s, and how many"
+        " cores were busy.",
+        "",
+        "| product | " + " | ".join(kinds) + " |",
+        "|---|" + "---|" * len(kinds),
+    ]
+    for row in rows:
+        cells = (f"{row[k]['gflops']:.0f} ({row[k]['cores']:.1f} cores)" for k in kinds)
+        size = f"B={row['B']} H={row['H']} {row['dtype']}"
+        lines.append(f"| {size} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _floors(rows, records) -> str:
+    """Milliseconds of all products of an LSTM, one after the other, and of all else."""
+    heads = [f"{mode}: {who}" for mode in MODES for who in ("products", *_WHO)]
+    lines = [
+        "Milliseconds: the products of an LSTM one after the other and nothing else,"
+        " at their fastest, beside the medians of whole steps. A plan can win what lies"
+        " between the first two; what the first has above torch it cannot.",
+        "",
+        "| case | " + " | ".join(heads) + " |",
+        "|---|" + "---|" * len(heads),
+    ]
+    for row in rows:
+        cells = []
+        for mode in MODES:
+            cells.append(f"{1e3 * row[mode]:.3g}")
+            cells += [_median(row, mode, name, records) for name in _WHO]
+        size = f"T={row['T']} B={row['B']} D={row['D']} H={row['H']} {row['dtype']}"
+        lines.append(f"| {size} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+_WHO = ("scanrnn", "torch")
+
+
+def _median(row, mode, name, records) -> str:
+    sizes = ("T", "B", "D", "H", "dtype")
+    for record in records:
+        case, contenders = record["case"], record["contenders"]
+        alike = case["cell"] == "lstm" and all(case[key] == row[key] for key in sizes)
+        if alike and "torch" in contenders and mode in contenders.get(name, {}):
+            return f"{1e3 * contenders[name][mode]['median']:.3g}"
+    return "-"
