@@ -90,7 +90,7 @@ class Contributions:
         given = {v: ct for v, ct in named(self.cuts, cts).items() if ct is not None}
         ready = next(iter(given.values()))
         streams = self.kept.whole(arrays, {})
-        for v in edges.keys() & self.loop.derivative.read_outside:
+        for v in (v for v in edges if v in self.loop.derivative.read_outside):
             streams[v] = self._shifted(v, arrays, edges, ready)
         outside = functools.partial(self._all, constants, streams, tuple(given))
         weights, xs = (list(map(struct, group)) for group in self.moving)

@@ -70,11 +70,12 @@ class Kept:
 
     def rows(self, arrays: Mapping, edges: Mapping, t) -> dict[Var, Any]:
         """The values at step `t` of all variables that can be read."""
-        packs = {pack.whole: pack for pack in self.packs}
-        found = {v: piece(arrays, t, v) for v in arrays if v not in packs}
-        for whole in packs.keys() & arrays.keys():
-            for v, start, size in packs[whole].spans():
-                found[v] = piece(arrays, t, whole, packs[whole].axis, start, size)
+        packs = [pack for pack in self.packs if pack.whole in arrays]
+        wholes = {pack.whole for pack in packs}
+        found = {v: piece(arrays, t, v) for v in arrays if v not in wholes}
+        for pack in packs:
+            for v, start, size in pack.spans():
+                found[v] = piece(arrays, t, pack.whole, pack.axis, start, size)
         return found | {v: self._shifted_row(v, arrays, edges, t) for v in edges}
 
     def _shifted_row(self, v, arrays, edges, t):

@@ -58,10 +58,8 @@ def tangent_loop(loop, kept, carry, known, d_weights, d_carry, d_xs):
     needed, ends = kept.arrays(rules.read_inside), kept.edges(rules.read_inside)
     arrays = {v: a for v, a in arrays.items() if v in needed}
     edges = {v: e for v, e in edges.items() if v in ends}
-    known, tangents = (
-        (constants, turned, arrays, edges),
-        (init, d_weights, entering, d_xs),
-    )
+    known = constants, turned, arrays, edges
+    tangents = init, d_weights, entering, d_xs
     program = Tangents(loop, kept, names_of(known), names_of(tangents), ys)
     run = Linear(program.forward, program.transposed) if lazy else program.forward
     outs = run(flat(known), flat(tangents))

@@ -33,8 +33,9 @@ def in_branch(array, f: Callable, *args):
 
     Where its numbers have no bits of their own to look at, at once.
     """
-    bits = 8 * array.dtype.itemsize
-    if not jnp.issubdtype(array.dtype, jnp.floating) or bits < 8 or not array.size:
+    floats = jnp.issubdtype(array.dtype, jnp.floating)
+    bits = jnp.finfo(array.dtype).bits if floats else 0
+    if bits < 8 or not array.size:
         return f(*args)
     first = lax.slice(array, [0] * array.ndim, [1] * array.ndim).reshape(())
     ones = lax.population_count(lax.bitcast_convert_type(first, f"uint{bits}"))
