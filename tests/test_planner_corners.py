@@ -55,6 +55,30 @@ def test_constant_branch_of_a_scalar_select_has_no_tangent(arrays):
     assert_same(make, forward_over_reverse)
 
 
+def test_carry_that_becomes_a_constant_equals_lax_scan(arrays):
+    def step(p, carry, x):
+        h, s = carry
+        h = jnp.tanh(s * (x @ p["W"]) + h @ p["U"])
+        return (h, 0.5), h * s
+
+    make = step, arrays, (arrays["h"], jnp.asarray(1.0)), arrays["xs"]
+    assert_same(make, value_and_gradients)
+    assert_same(make, forward_over_reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+def test_carries_that_change_places_equal_lax_scan(arrays, reverse):
+    def step(p, carry, x):
+        a, b, h = carry
+        h = jnp.tanh(x @ p["W"] + h @ p["U"] + (a * b) @ p["V"] + a)
+        return (b, a, h), (a, h)
+
+    carry = arrays["h"], 2 * arrays["h"], 3 * arrays["h"]
+    make = step, arrays, carry, arrays["xs"]
+    assert_same(make, value_and_gradients, reverse=reverse)
+    assert_same(make, forward_over_reverse, reverse=reverse)
+
+
 @jax.custom_vjp
 def doubled(x):
     """tanh with twice its slope, so that one rule too many is noticed."""

@@ -39,9 +39,10 @@ def contributions(
         return {}
     cuts = _reached(rules, (*d_weights, *d_xs))
     constants, arrays, edges = known
-    needed, ends = kept.arrays(rules.read_outside), kept.edges(rules.read_outside)
-    arrays = {v: a for v, a in arrays.items() if v in needed}
-    edges = {v: e for v, e in edges.items() if v in ends}
+    if lazy:
+        needed, ends = kept.arrays(rules.read_outside), kept.edges(rules.read_outside)
+        arrays = {v: a for v, a in arrays.items() if v in needed}
+        edges = {v: e for v, e in edges.items() if v in ends}
     known, moving = (constants, arrays, edges), (d_weights, d_xs)
     program = Contributions(loop, kept, names_of(known), names_of(moving), cuts)
     run = loop.rematerialised(program.forward)

@@ -8,6 +8,7 @@ from jax.extend.core import Var
 
 from scanrnn.executors._kept import Kept, Shift
 from scanrnn.executors._recurrence import Loop
+from scanrnn.planner import ops
 from scanrnn.planner.packing import find_packs
 
 
@@ -49,6 +50,7 @@ def _shifts(loop, saved, before) -> tuple[dict[Var, Shift], dict[Var, tuple]]:
     """
     graph = loop.graph
     pairs = list(enumerate(zip(graph.carry, graph.carry_out, strict=True)))
+    pairs = [(i, (old, new)) for i, (old, new) in pairs if not ops.is_literal(new)]
     shifts, edges = {}, {}
     for i, (old, new) in pairs:
         if new in saved and old in graph.ys and new not in graph.ys:

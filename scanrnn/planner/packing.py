@@ -15,7 +15,7 @@ from jax import lax
 from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph, struct
+from scanrnn.planner.graph import Graph, struct, variables
 
 
 class Pack(NamedTuple):
@@ -47,7 +47,7 @@ class Pack(NamedTuple):
 
 def find_packs(loop: Graph, saved: Sequence[Var]) -> list[Pack]:
     """The splits of which every part is saved, as it is or activated."""
-    consumers, free = loop.consumers(), set(saved) - set(loop.outs)
+    consumers, free = loop.consumers(), set(saved) - set(variables(loop.outs))
     packs = []
     for eqn in loop.eqns:
         if eqn.primitive.name == "split":

@@ -71,13 +71,13 @@ class Plan:
             size = max(1, self.length * most // self.outside_bytes)
         return None if size is None or size >= self.length else size
 
-    @property
+    @functools.cached_property
     def residuals(self) -> str:
         """What the forward loop keeps: the options' policy, or that of the step."""
         own = "chunked" if is_checkpointed(self.source) else "minimal"
         return self.options.residuals or own
 
-    @property
+    @functools.cached_property
     def defer(self) -> bool:
         """Whether the loop has a derivative rule of ours.
 
