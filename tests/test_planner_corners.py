@@ -95,6 +95,105 @@ OWN_RULES = {
 }
 
 
+@jax.custom_jvp
+def surrogate(v):
+    """A step function with a slope of another one, as in spiking networks."""
+    return (v > 0).astype(v.dtype)
+
+
+@surrogate.defjvp
+def _(primals, tangents):
+    (v,), (t,) = primals, tangents
+    return (v > 0).astype(v.dtype), t / (1 + jnp.abs(v)) ** 2
+
+
+@jax.custom_jvp
+def gated(v, count, w):
+    """An identity in its first operand, with an integer and a rule of its own."""
+    return v, w * count
+
+
+@gated.defjvp
+def _(primals, tangents):
+    v, count, w = primals
+    t, _, u = tangents
+    return (v, w * count), (3 * t * v, u * count + t)
+
+
+JVP_RULES = {
+    "surrogate": lambda p, h, x: surrogate(x @ p["W"] + h @ p["U"]) + 0.1 * h,
+    "gated": lambda p, h, x: jnp.tanh(sum(gated(x @ p["W"], 2, h @ p["U"]))),
+    "relu": lambda p, h, x: jax.nn.relu(x @ p["W"] + h @ p["U"]),
+}
+
+
+def third_derivative(loss, outputs):
+    def along(f):
+        return lambda x: jax.jvp(f, (x,), ([jnp.cos(leaf) for leaf in x],))[1]
+
+    return jax.jit(jax.grad(along(along(loss))))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        "value_and_gradients",
+        "jvp",
+        "forward_over_reverse",
+        "reverse_over_reverse",
+        "third_derivative",
+        "reverse_of_vmap",
+    ],
+)
+@pytest.mark.parametrize("rule", JVP_RULES)
+def test_custom_jvp_in_the_step_equals_lax_scan(arrays, rule, transform):
+    def step(p, h, x):
+        h = JVP_RULES[rule](p, h, x)
+        return h, h
+
+    assert_same((step, arrays, arrays["h"], arrays["xs"]), globals()[transform])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda h, v: h * v, lambda h, v: h + v, lambda h, v: h + jnp.sin(v)],
+    ids=["times", "plus", "sine"],
+)
+@pytest.mark.parametrize("many", [False, True], ids=["row", "rows"])
+def test_weight_read_at_an_integer_carry_has_its_gradient(arrays, many, read):
+    def step(p, carry, x):
+        h, i = carry
+        row = p["V"][i if many else i[0]]
+        h = jnp.tanh(x @ p["W"] + h @ p["U"] + read(h, row))
+        return (h, (i + 1) % H), h
+
+    make = step, arrays, (arrays["h"], jnp.arange(B)), arrays["xs"]
+    assert_same(make, value_and_gradients)
+    assert_same(make, jvp)
+    assert_same(make, forward_over_reverse)
+
+
+def test_large_product_of_halves_keeps_its_type():
+    U = jnp.full((256, 256), 0.01, jnp.bfloat16)
+
+    def last(scan, h):
+        def step(h, _):
+            h = jnp.tanh(lax.dot_general(h, U, (((0,), (1,)), ((), ()))))
+            return h, h
+
+        return scan(step, h, None, 3)[0]
+
+    h = jnp.full((256, 256), 0.5, jnp.bfloat16)
+    got, wanted = (
+        jax.jvp(functools.partial(last, scan), (h,), (h,))
+        for scan in (scanrnn.scan, lax.scan)
+    )
+    for a, b in zip(got, wanted, strict=True):
+        assert a.dtype == b.dtype == jnp.bfloat16
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+        np.testing.assert_allclose(a, b, rtol=0.05, atol=1e-3)
+
+
 def reverse_of_vmap(loss, outputs):
     def total(x):
         many = [jnp.stack([leaf, 0.5 * leaf]) for leaf in x]

@@ -87,9 +87,8 @@ class Loop:
         taken = {*self.overwritten.values(), *rules.read_inside, *rules.read_outside}
         spare = [v for v in graph.xs if v in self.spare and v not in taken]
         more = pair_up(ys, spare) if self.in_place else {}
-        graph = dataclasses.replace(
-            graph, ys=(*graph.ys, *ys), eqns=(*graph.eqns, *eqns)
-        )
+        eqns = (*rules.differentiated, *eqns)
+        graph = dataclasses.replace(graph, ys=(*graph.ys, *ys), eqns=eqns)
         return dataclasses.replace(
             self, graph=graph, spare=frozenset(spare), over={**self.overwritten, **more}
         )

@@ -28,8 +28,8 @@ gemm_p = Primitive("gemm")
 # Fewer multiplications than this are not worth a second look.
 _LARGE = 2**22
 _FLOATS = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
-# Dimension numbers of `a @ b`.
-_ROWS = (((1,), (0,)), ((), ()))
+# Dimension numbers of `a @ b`, and of `a.T @ b`.
+_ROWS, _COLUMNS = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
 
 
 def gemm(eqn_params: dict, a, b):
@@ -116,7 +116,7 @@ def _batched(values, axes, **params):
 def _on_cpu(a, b, *, dimension_numbers, **params):
     """`a.T @ b` in a form that XLA for CPU has a kernel for."""
     large = a.shape[0] * a.shape[1] * b.shape[1] >= _LARGE
-    if dimension_numbers[0] != ((0,), (0,)) or not large:
+    if dimension_numbers != _COLUMNS or not large:
         return dot(a, b, dimension_numbers, **params)
     halved = a.dtype == jnp.bfloat16 and not b.shape[1] % 2
     product = functools.partial(_halves if halved else _turned, **params)
@@ -146,8 +146,9 @@ def _halves(a, b, **params):
             out, dot(turned, part, _ROWS, **params), i * half, 1
         )
 
-    shape = (a.shape[1], b.shape[1])
-    return lax.fori_loop(0, 2, columns, jnp.zeros(shape, jnp.float32))
+    whole = functools.partial(dot, dimension_numbers=_COLUMNS, **params)
+    out = jax.eval_shape(whole, a, b)
+    return lax.fori_loop(0, 2, columns, jnp.zeros(out.shape, out.dtype))
 
 
 def _type(a, b, **params):

@@ -95,7 +95,7 @@ class Derivative:
         return tuple(found)
 
     def _propagate(self, primals, tangents, entering, turned, outside=False) -> dict:
-        env = Env(self.loop.eqns, primals)
+        env = Env(self.differentiated, primals)
         found = dict(tangents)
 
         def output(v):
@@ -117,6 +117,11 @@ class Derivative:
             for v, t in zip(eqn.outvars, outs, strict=True):
                 found[v] = tangent.total(t, entering.get(v))
         return found
+
+    @functools.cached_property
+    def differentiated(self) -> tuple[JaxprEqn, ...]:
+        """The loop's equations, for values that are needed beside tangents."""
+        return tangent.differentiated(self.loop.eqns)
 
     @functools.cached_property
     def pieced(self) -> dict[JaxprEqn, JaxprEqn]:
@@ -257,16 +262,18 @@ def _read_primals(draft, candidates) -> tuple[frozenset[Var], frozenset[Var]]:
     """What the tangent program reads: in its loop, and outside of it."""
     loop = draft.loop
     known = [*loop.weights, *loop.carry, *loop.xs, *candidates]
-    moving = [v for v in (*loop.weights, *loop.carry, *loop.xs) if ops.is_inexact(v)]
+    moving = [v for v in (*loop.inputs, *draft.cuts) if ops.is_inexact(v)]
 
     def inside(primals, tangents):
         inner = {*loop.carry, *draft.inner_weights, *draft.inner_xs}
+        entering = {v: t for v, t in tangents.items() if v in draft.cuts}
         tangents = {v: t for v, t in tangents.items() if v in inner}
-        found = draft.inside(primals, tangents, {})
+        found = draft.inside(primals, tangents, entering)
         return [found.get(v) for v in variables(loop.outs)]
 
     def outside(primals, tangents):
-        tangents = {v: t for v, t in tangents.items() if v not in loop.carry}
+        outer = {*loop.weights, *loop.xs}
+        tangents = {v: t for v, t in tangents.items() if v in outer}
         return list(draft.outside(primals, tangents).values())
 
     return _reads(inside, known, moving), _reads(outside, known, moving)

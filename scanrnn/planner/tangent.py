@@ -7,16 +7,18 @@ forward loop saved instead. A tangent that is structurally zero is None.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import JaxprEqn, Literal, primitives
 
 from scanrnn.planner import ops
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import eval_eqn
+from scanrnn.planner.graph import eval_eqn, struct
 
 
 def push(
@@ -74,6 +76,33 @@ def push_in_pieces(
         for w in lax.split(tangents[side], sizes, free)
     )
     return [eval_eqn(dot, pair)[0] for pair in pairs]
+
+
+def differentiated(eqns: Sequence[JaxprEqn]) -> tuple[JaxprEqn, ...]:
+    """The equations as they are once a derivative has been taken.
+
+    A function with a `jax.custom_jvp` has then become what its rule returns beside the
+    tangent: the rule speaks of the first derivative, and not of the next.
+    """
+    return tuple(map(_differentiated, eqns))
+
+
+def _differentiated(eqn: JaxprEqn) -> JaxprEqn:
+    if eqn.primitive is not primitives.custom_jvp_call_p:
+        return eqn
+
+    def value(*primals):
+        f, zeros = functools.partial(eval_eqn, eqn), map(_zero_tangent, primals)
+        return jax.jvp(lambda *p: f(p), primals, tuple(zeros))[0]
+
+    closed = jax.make_jaxpr(value)(*map(struct, eqn.invars))
+    params = {"call_jaxpr": closed}
+    return eqn.replace(primitive=primitives.closed_call_p, params=params)
+
+
+def _zero_tangent(value):
+    inexact = ops.is_inexact_dtype(value.dtype)
+    return np.zeros(value.shape, value.dtype if inexact else jax.dtypes.float0)
 
 
 def moves(eqn: JaxprEqn, nonzero: Sequence[bool]) -> bool:
