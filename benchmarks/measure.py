@@ -64,10 +64,10 @@ def _times(entry, mode, case, limits):
 
 def is_doubtful(race: Race) -> bool:
     """Whether a row says that a plan is slower than `lax.scan`: none should be."""
-    seconds = {entry.contender.name: entry for entry in race.running}
-    if not {"scanrnn", "lax_scan"} <= seconds.keys():
+    entries = {entry.contender.name: entry for entry in race.running}
+    if not {"scanrnn", "lax_scan"} <= entries.keys():
         return False
-    ours, theirs = seconds["scanrnn"], seconds["lax_scan"]
+    ours, theirs = entries["scanrnn"], entries["lax_scan"]
     return any(ours.median(m) > DOUBT * theirs.median(m) for m in race.modes)
 
 

@@ -40,9 +40,7 @@ def contributions(
     cuts = _reached(rules, (*d_weights, *d_xs))
     constants, arrays, edges = known
     if lazy:
-        needed, ends = kept.arrays(rules.read_outside), kept.edges(rules.read_outside)
-        arrays = {v: a for v, a in arrays.items() if v in needed}
-        edges = {v: e for v, e in edges.items() if v in ends}
+        arrays, edges = kept.of(rules.read_outside, arrays, edges)
     known, moving = (constants, arrays, edges), (d_weights, d_xs)
     program = Contributions(loop, kept, names_of(known), names_of(moving), cuts)
     run = loop.rematerialised(program.forward)
@@ -101,14 +99,12 @@ class Contributions:
 
     def _shifted(self, v, arrays, edges, ready):
         """A shift, made when `ready` is there: not to be kept through the loop."""
-        at_hand, ends = self.kept.arrays([v]), self.kept.edges([v])
-        parts = [u for u in arrays if u in at_hand], [u for u in edges if u in ends]
+        parts = self.kept.of([v], arrays, edges)
 
         def shifted(*known):
-            return [self.kept.shifted(v, *grouped(parts, list(known)))]
+            return [self.kept.shifted(v, *grouped(parts, known))]
 
-        known = [*(arrays[u] for u in parts[0]), *(edges[u] for u in parts[1])]
-        return late(ready, shifted, *known)[0]
+        return late(ready, shifted, *flat(parts))[0]
 
     def _all(self, constants, streams, cuts: Sequence[Var], moving: list) -> list:
         d_weights, d_xs = grouped(self.moving, moving)

@@ -7,7 +7,7 @@ the one before it: where one of them is kept, the other is read from the same ar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -46,9 +46,13 @@ class Kept:
         ends = [self._chain(v)[-1] for v in names]
         return {inside.get(v, v) for v in ends}
 
-    def edges(self, names: Iterable[Var]) -> set[Var]:
-        """Variables whose edge has to be at hand to read the values of some."""
-        return {v for name in names for v in self._chain(name)[:-1]}
+    def of(self, names: Collection[Var], arrays: Mapping, edges: Mapping):
+        """Those of the arrays and edges that some variables are read from."""
+        needed, ends = self.arrays(names), {v for n in names for v in self._chain(n)}
+        return (
+            {v: a for v, a in arrays.items() if v in needed},
+            {v: e for v, e in edges.items() if v in ends},
+        )
 
     def whole(self, arrays: Mapping, edges: Mapping) -> dict[Var, Any]:
         """All values of all variables that can be read, each as an array."""

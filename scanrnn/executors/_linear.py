@@ -130,29 +130,29 @@ def _twin_value(*args, jaxpr, plain):
 
 def _twin_jvp(primals, tangents, *, jaxpr, plain):
     del jaxpr
-    moving = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-
-    def at(*values):
-        full = dict(enumerate(primals)) | dict(zip(moving, values, strict=True))
-        return plain(*full.values())
-
-    some = [primals[i] for i in moving], [tangents[i] for i in moving]
-    return jax.jvp(at, *some)
+    at = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+    some = [primals[i] for i in at], [tangents[i] for i in at]
+    return jax.jvp(_of_some(plain, primals, at), *some)
 
 
 def _twin_transpose(cts, *args, jaxpr, plain):
     del jaxpr
     at = [i for i, a in enumerate(args) if ad.is_undefined_primal(a)]
-
-    def of_moving(*values):
-        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
-        return plain(*full.values())
-
     structs = [struct_of(args[i].aval) for i in at]
     full = list(map(ad.instantiate_zeros, cts))
-    found = jax.linear_transpose(of_moving, *structs)(full)
+    found = jax.linear_transpose(_of_some(plain, args, at), *structs)(full)
     found = dict(zip(at, found, strict=True))
     return [found.get(i) for i in range(len(args))]
+
+
+def _of_some(f, args, at) -> Callable:
+    """A function of its arguments at some places alone, the others given."""
+
+    def of(*values):
+        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
+        return f(*full.values())
+
+    return of
 
 
 def _twin_batched(args, axes, *, jaxpr, plain):

@@ -55,9 +55,7 @@ def tangent_loop(loop, kept, carry, known, d_weights, d_carry, d_xs):
     zeros = {v: jnp.zeros_like(c) for v, c in named(graph.carry, carry).items()}
     init = {v: d_carry.get(v, zeros[v]) for v in moving}
     turned = {v: turn(constants[v]) for v in rules.matrices if v in constants}
-    needed, ends = kept.arrays(rules.read_inside), kept.edges(rules.read_inside)
-    arrays = {v: a for v, a in arrays.items() if v in needed}
-    edges = {v: e for v, e in edges.items() if v in ends}
+    arrays, edges = kept.of(rules.read_inside, arrays, edges)
     known = constants, turned, arrays, edges
     tangents = init, d_weights, entering, d_xs
     program = Tangents(loop, kept, names_of(known), names_of(tangents), ys)

@@ -261,7 +261,7 @@ def _activated(v, consumers) -> list[Var]:
 def _read_primals(draft, candidates) -> tuple[frozenset[Var], frozenset[Var]]:
     """What the tangent program reads: in its loop, and outside of it."""
     loop = draft.loop
-    known = [*loop.weights, *loop.carry, *loop.xs, *candidates]
+    known = [*loop.inputs, *candidates]
     moving = [v for v in (*loop.inputs, *draft.cuts) if ops.is_inexact(v)]
 
     def inside(primals, tangents):

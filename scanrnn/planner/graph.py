@@ -162,7 +162,7 @@ def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
     become the last weights.
     """
     n_w, n_c, n_out = len(graph.weights), len(graph.carry), len(graph.carry_out)
-    invars = (*graph.weights, *graph.carry, *graph.xs)
+    invars = graph.inputs
 
     def run(*args):
         env = Env(graph.eqns, zip(invars, args, strict=True))

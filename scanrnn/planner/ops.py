@@ -6,7 +6,6 @@ Everything not named here is treated as a black box: it is evaluated with
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType
+
+from scanrnn.planner.graph import eval_eqn
 
 # Contractions: the work that is worth moving, saving and counting.
 HEAVY = frozenset({"dot_general", "conv_general_dilated"})
@@ -138,12 +139,7 @@ def _try_batched(eqn, axes) -> None:
         for a, axis in zip(eqn.invars, axes, strict=True)
     ]
     if any(axis == 0 for axis in axes):
-        jax.eval_shape(jax.vmap(functools.partial(_bind, eqn), axes), *avals)
-
-
-def _bind(eqn: JaxprEqn, *values):
-    bound = eqn.primitive.get_bind_params(eqn.params)
-    return eqn.primitive.bind(*values, **bound)
+        jax.eval_shape(jax.vmap(lambda *values: eval_eqn(eqn, values), axes), *avals)
 
 
 def _loops(eqn: JaxprEqn) -> bool:
