@@ -15,39 +15,39 @@ def tables(limits: dict, records: list[dict]) -> list[str]:
 
 def _products(rows) -> str:
     kinds = [name for name in rows[0] if isinstance(rows[0][name], dict)]
-    lines = [
-        "The products of an LSTM under XLA and nothing else: GFLOP/s, and how many"
-        " cores were busy.",
-        "",
-        "| product | " + " | ".join(kinds) + " |",
-        "|---|" + "---|" * len(kinds),
-    ]
+    body = []
     for row in rows:
-        cells = (f"{row[k]['gflops']:.0f} ({row[k]['cores']:.1f} cores)" for k in kinds)
-        size = f"B={row['B']} H={row['H']} {row['dtype']}"
-        lines.append(f"| {size} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        cells = [f"{row[k]['gflops']:.0f} ({row[k]['cores']:.1f} cores)" for k in kinds]
+        body.append([f"B={row['B']} H={row['H']} {row['dtype']}", *cells])
+    about = (
+        "The products of an LSTM under XLA and nothing else: GFLOP/s, and how many"
+        " cores were busy."
+    )
+    return _table(about, ["product", *kinds], body)
 
 
 def _floors(rows, records) -> str:
     """Milliseconds of all products of an LSTM, one after the other, and of all else."""
     heads = [f"{mode}: {who}" for mode in MODES for who in ("products", *_WHO)]
-    lines = [
-        "Milliseconds: the products of an LSTM one after the other and nothing else,"
-        " at their fastest, beside the medians of whole steps. A plan can win what lies"
-        " between the first two; what the first has above torch it cannot.",
-        "",
-        "| case | " + " | ".join(heads) + " |",
-        "|---|" + "---|" * len(heads),
-    ]
+    body = []
     for row in rows:
         cells = []
         for mode in MODES:
             cells.append(f"{1e3 * row[mode]:.3g}")
             cells += [_median(row, mode, name, records) for name in _WHO]
         size = f"T={row['T']} B={row['B']} D={row['D']} H={row['H']} {row['dtype']}"
-        lines.append(f"| {size} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        body.append([size, *cells])
+    about = (
+        "Milliseconds: the products of an LSTM one after the other and nothing else,"
+        " at their fastest, beside the medians of whole steps. A plan can win what lies"
+        " between the first two; what the first has above torch it cannot."
+    )
+    return _table(about, ["case", *heads], body)
+
+
+def _table(about: str, heads: list[str], body: list[list[str]]) -> str:
+    head, *rows = ("| " + " | ".join(line) + " |" for line in [heads, *body])
+    return "\n".join([about, "", head, "|" + "---|" * len(heads), *rows])
 
 
 _WHO = ("scanrnn", "torch")
