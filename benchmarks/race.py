@@ -15,7 +15,7 @@ from benchmarks.cases import MODES, Case, problem
 from benchmarks.contenders._base import Contender, Runner
 
 SLOT = 0.02  # seconds of repeated calls in one contender's turn
-REST = 0.005  # pause in which the thread pool of the one before stops spinning
+REST = 0.01  # pause in which the threads of the one before (OpenMP) stop spinning
 MIN_ROUNDS, MAX_ROUNDS = 5, 40
 
 

@@ -10,9 +10,11 @@ from jax.extend.core import Literal
 from scanrnn.executors._batch import over_time
 from scanrnn.executors._chunks import in_chunks, rematerialised
 from scanrnn.executors._loop import run_loop
-from scanrnn.executors._recurrence import Loop
+from scanrnn.executors._normed import Normed
+from scanrnn.executors._recurrence import Loop, named, varying
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, needed, variables
+from scanrnn.planner.norms import find_norms
 from scanrnn.planner.plan import Plan
 
 NAME = "planned"
@@ -46,8 +48,6 @@ def _run(plan, weights, init, xs, length):
     consts = dict(zip(graph.weights, weights, strict=True))
     constants = Env(graph.eqns, consts).read_all(stages.constants)
     streams = dict(zip(graph.xs, xs, strict=True))
-    hoisted = _batched(plan, consts, streams, stages.hoisted, length)
-    streams |= dict(zip(stages.hoisted, hoisted, strict=True))
     loop = Loop(
         graph=stages.loop,
         length=length,
@@ -58,10 +58,27 @@ def _run(plan, weights, init, xs, length):
         laid_out=plan.laid_out,
         spare=_spare(plan),
     )
+    streams = _hoisted(plan, loop, consts, streams)
     inputs = [streams[v] for v in loop.graph.xs]
     final, stacked = run_loop(loop, constants, init, inputs)
     streams |= dict(zip(loop.graph.ys, stacked, strict=True))
-    return final, _batched(plan, consts, streams, graph.ys, length)
+    return final, _batched(plan, consts, streams, graph.ys, length=length)
+
+
+def _hoisted(plan, loop, consts, streams) -> dict:
+    """The streams, with what the loop reads that is computed before it."""
+    graph, wanted = plan.stages.graph, plan.stages.hoisted
+    batched = functools.partial(_batched, plan, consts, length=loop.length)
+    norms = None
+    if loop.in_place and not varying([*streams.values(), *consts.values()]):
+        norms = find_norms(graph, wanted, loop.length)
+    if norms is None:
+        return streams | named(wanted, batched(streams, wanted))
+    products = {*norms.streams, *wanted} - {*norms.outs, *streams}
+    known = streams | named(products, batched(streams, products))
+    run = Normed(graph, loop.length, norms)
+    reads = [known[v] for v in norms.streams], [consts[v] for v in norms.constants]
+    return known | named(norms.outs, run(*reads))
 
 
 def _spare(plan) -> frozenset:
@@ -72,7 +89,7 @@ def _spare(plan) -> frozenset:
     return frozenset(plan.stages.hoisted) - after
 
 
-def _batched(plan, consts, streams, wanted, length) -> list:
+def _batched(plan, consts, streams, wanted, *, length) -> list:
     """Values of `wanted` for all steps at once, from what is known per step."""
     graph = plan.stages.graph
     missing = [a for a in wanted if isinstance(a, Literal) or a not in streams]

@@ -96,6 +96,11 @@ def is_heavy(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name in HEAVY
 
 
+def is_reduction(eqn: JaxprEqn) -> bool:
+    """Whether an equation sums (or the like) over axes, as norms do."""
+    return eqn.primitive.name.startswith("reduce_")
+
+
 def has_subjaxpr(eqn: JaxprEqn) -> bool:
     """Whether an equation carries a program of its own (loops, cond, ...)."""
     return any(True for _ in jaxprs_in_params(eqn.params))

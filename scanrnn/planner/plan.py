@@ -15,6 +15,7 @@ from scanrnn.planner import counts, layout, ops, report, rewrite, tidy
 from scanrnn.planner.classify import Stages, bits_of, classify
 from scanrnn.planner.gradient import Derivative, derive
 from scanrnn.planner.graph import Graph, struct
+from scanrnn.planner.norms import Norms, find_norms
 from scanrnn.planner.options import Options
 from scanrnn.planner.residuals import residual_bytes
 from scanrnn.planner.trace import Traced, inline, is_checkpointed
@@ -92,6 +93,14 @@ class Plan:
     def laid_out(self) -> bool:
         """Whether gates are read in pieces: not where JAX differentiates the loop."""
         return self.options.layout and self.defer
+
+    @functools.cached_property
+    def norms(self) -> Norms | None:
+        """Norms before the loop, where they are differentiated in pieces."""
+        length = self.chunk or self.length
+        if self.stages is None or not isinstance(length, int) or not self.laid_out:
+            return None
+        return find_norms(self.stages.graph, self.stages.hoisted, length)
 
     @property
     def hoisted_bytes(self) -> int:

@@ -106,6 +106,11 @@ def _choices(plan) -> Iterator[str]:
         size = _bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
         yield f"Hoisted {part}: {size} in all; up to {_bytes(MOST_AT_ONCE)} go at once."
+    if plan.norms:
+        yield (
+            f"Norms before the loop: differentiated {plan.norms.size} steps at a time, "
+            "which fit the cache (on one CPU device)."
+        )
     if plan.laid_out:
         layout = lay_out(plan.stages.loop)
         for v in layout.streams:

@@ -1,0 +1,181 @@
+"""Norms of whole sequences, differentiated in pieces: in values, and in memory."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+import scanrnn
+from scanrnn.planner import norms
+from tests.compare import assert_same, score, value_and_gradients
+from tests.jaxprs import loops
+from tests.step_table import normalise
+from tests.test_planner_transforms import TRANSFORMS
+
+T, B, D, H = 6, 3, 4, 5
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """However short the sequence, it is taken in pieces."""
+    monkeypatch.setattr(norms, "WORTH", 0)
+    monkeypatch.setattr(norms, "PIECE", 1)
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    """Matrices, gains, a carry and inputs."""
+    shapes = {"W": (D, 3 * H), "U": (H, 3 * H), "R": (D, H), "g": (3 * H,), "k": (D,)}
+    shapes |= {"h": (B, H), "xs": (T, B, D)}
+    keys = jax.random.split(jax.random.key(5), len(shapes))
+    normal = jax.random.normal
+    return {
+        n: 0.5 * normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)
+    }
+
+
+def gates(h, z):
+    r, u, n = jnp.split(z, 3, axis=-1)
+    h = jax.nn.sigmoid(u) * h + jax.nn.sigmoid(r) * jnp.tanh(n)
+    return h, h
+
+
+def norm_of_a_product(p, h, x):
+    return gates(h, normalise(x @ p["W"]) * p["g"] + normalise(h @ p["U"]))
+
+
+def norm_before_a_product(p, h, x):
+    """Hoisted twice over: what is normed is the input of a product that is normed."""
+    return gates(h, normalise((normalise(x) * p["k"]) @ p["W"]) * p["g"] + h @ p["U"])
+
+
+def norm_beside_a_product(p, h, x):
+    """Of what the loop reads, one is a product and another the norm of that."""
+    z = x @ p["W"]
+    h, y = gates(h, normalise(z) * p["g"] + h @ p["U"])
+    return h, (y, jnp.tanh(z[:, :H]) * h)
+
+
+def norm_over_the_batch(p, h, x):
+    z = x @ p["W"]
+    z = (z - z.mean(0)) / jnp.sqrt(z.var(0) + 1e-5)
+    return gates(h, z * p["g"] + h @ p["U"])
+
+
+def two_products_and_a_softmax(p, h, x):
+    mixed = jax.nn.softmax(x @ p["R"]) * (x @ p["R"])
+    return gates(h + mixed, x @ p["W"] * jnp.mean(mixed) + h @ p["U"])
+
+
+def gains_used_twice(p, h, x):
+    h, y = gates(h, normalise(x @ p["W"]) * p["g"] + (h @ p["U"]) * p["g"])
+    return h, y * p["g"][:H]
+
+
+STEPS = [
+    norm_of_a_product,
+    norm_before_a_product,
+    norm_beside_a_product,
+    norm_over_the_batch,
+    two_products_and_a_softmax,
+    gains_used_twice,
+]
+
+
+def made(step, arrays, length=T):
+    return step, arrays, arrays["h"], arrays["xs"][:length]
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
+def test_norm_in_pieces_equals_lax_scan(arrays, step, reverse):
+    assert_same(made(step, arrays), value_and_gradients, reverse=reverse)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("length", [1, 2, 4, 5])
+def test_norm_in_pieces_of_any_length_equals_lax_scan(arrays, length):
+    assert_same(made(norm_of_a_product, arrays, length), value_and_gradients)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t.__name__)
+def test_norm_in_pieces_equals_lax_scan_under(arrays, transform):
+    assert_same(made(norm_beside_a_product, arrays), transform)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("residuals", ["recompute", "chunked", "everything"])
+def test_norm_in_pieces_with_policy_equals_lax_scan(arrays, residuals):
+    plan = scanrnn.Options(residuals=residuals)
+    assert_same(made(norm_of_a_product, arrays), value_and_gradients, plan=plan)
+
+
+@pytest.mark.usefixtures("pieces")
+def test_gradient_of_a_norm_runs_one_loop_more(arrays):
+    """Only where there is a norm: each step of this module has one."""
+
+    def plain(p, h, x):
+        return gates(h, x @ p["W"] + h @ p["U"])
+
+    def count(step):
+        def loss(p, h, xs):
+            return score(scanrnn.scan(lambda h, x: step(p, h, x), h, xs))
+
+        jaxpr = jax.make_jaxpr(jax.grad(loss))(arrays, arrays["h"], arrays["xs"])
+        return len(list(loops(jaxpr.jaxpr)))
+
+    counts = {step.__name__: count(step) for step in STEPS}
+    assert set(counts.values()) == {count(plain) + 1}, counts
+
+
+@pytest.mark.parametrize(
+    ("length", "size"), [(30, 2), (33, 3), (31, None), (7, None), (4096, 2)]
+)
+def test_piece_is_a_divisor_of_the_length(length, size):
+    """Of 1 MB a step; where there is none, the sequence is not cut."""
+    assert piece(length, 2**18) == size
+
+
+@pytest.mark.parametrize(
+    ("width", "size"), [(2**20, 2), (2**16, 8), (2**10, 512), (2**7, None)]
+)
+def test_piece_fits_the_cache_unless_two_steps_do_not(width, size):
+    assert piece(4096, width) == size
+
+
+def piece(length, width):
+    """Steps in a piece of the norm of so many numbers a step, by the plan."""
+
+    weights, h, xs = (
+        jnp.zeros(shape, "float32")
+        for shape in [(4, width), (1, width), (length, 1, 4)]
+    )
+
+    def step(h, x):
+        z = x @ weights
+        return jnp.tanh(h * 0.5 + z / z.std(-1, keepdims=True)), None
+
+    plan = scanrnn.plan(step, h, xs)
+    assert ("steps at a time, which fit the cache" in str(plan)) == bool(plan.norms)
+    return plan.norms and plan.norms.size
+
+
+def test_gradient_of_a_norm_takes_less_than_half_of_lax_scans_memory():
+    """Float32, of an array just large enough to be taken in pieces."""
+    steps, batch, size = 32, 64, 256
+    structs = {"W": (size, 3 * size), "U": (size, 3 * size), "g": (3 * size,)}
+    structs |= {"h": (batch, size), "xs": (steps, batch, size)}
+    structs = {k: jax.ShapeDtypeStruct(s, "float32") for k, s in structs.items()}
+
+    def taken(scan):
+        def loss(p):
+            _, ys = scan(lambda h, x: norm_of_a_product(p, h, x), p["h"], p["xs"])
+            return jnp.mean(ys**2)
+
+        compiled = jax.jit(jax.grad(loss)).lower(structs).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    ours, theirs = taken(scanrnn.scan), taken(lax.scan)
+    assert ours < 0.5 * theirs
