@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -29,7 +30,9 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
 
     Args:
       fn: a pure function of pytrees. Leaves that are not arrays (a flag, a name,
-        a Python number) are passed through as they are.
+        a number of Python or NumPy) are passed through as they are. What `fn` writes
+        into its arguments is lost, as under `jax.jit`: of an NNX module that counts
+        (dropout, batch statistics), accelerate a function of its split state.
       plan: `Options` for the planner.
 
     Returns:
@@ -72,13 +75,22 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
         arrays = [leaves[i] for i in moving]
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
         outs = _evaluate(closed.jaxpr, closed.consts, arrays, plan)
+        outs = map(_as_array, outs, closed.out_avals)
         return jax.tree.unflatten(jax.tree.structure(shapes), outs)
 
     return run
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    return isinstance(leaf, jax.Array | np.ndarray)
+
+
+def _as_array(out: Any, aval) -> Any:
+    """A number that was written into the jaxpr, as the array that it stands for."""
+    if isinstance(out, jax.Array):
+        return out
+    weak = aval.weak_type and np.ndim(out) == 0
+    return jnp.asarray(np.asarray(out).item()) if weak else jnp.asarray(out, aval.dtype)
 
 
 def _evaluate(jaxpr, consts: Sequence, args: Sequence, plan) -> list:
@@ -139,6 +151,9 @@ def _checkpoint(eqn, values, plan):
 
 
 def _cond(eqn, values, plan):
+    # Of branches for other platforms some may not even compile here.
+    if eqn.params.get("branches_platforms") is not None:
+        return _as_it_is(eqn, values, plan)
     which, *operands = values
     branches = [
         lambda *args, branch=branch: _inner(branch, args, plan)

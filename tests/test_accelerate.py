@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import scanrnn
@@ -149,3 +150,33 @@ def test_accelerated_jit_keeps_the_shardings_that_it_pins():
     pins = [e.params.get("out_shardings", ()) for e in equations(jaxpr)]
     assert any(place in shardings for shardings in pins)
     assert scanrnn.accelerate(run)(xs).sharding == place
+
+
+def test_accelerate_returns_arrays_of_the_types_that_jit_returns():
+    def fn(x):
+        return x, jnp.zeros(()), jnp.float32(2), 3, 1.0, True, 1j
+
+    got, wanted = scanrnn.accelerate(fn)(X), jax.jit(fn)(X)
+    assert all(isinstance(out, jax.Array) for out in got)
+    assert list(map(jax.typeof, got)) == list(map(jax.typeof, wanted))
+    assert [out.weak_type for out in got] == [out.weak_type for out in wanted]
+
+
+def test_accelerate_passes_numbers_of_numpy_as_they_are():
+    def fn(x, n, flip):
+        return jnp.zeros(n) + (-x if flip else x)
+
+    got = scanrnn.accelerate(fn)(X[0, 0], np.int64(D), np.bool_(True))
+    np.testing.assert_array_equal(got, -X[0, 0])
+
+
+def test_accelerate_leaves_branches_for_other_platforms_alone():
+    """They may not even compile here."""
+
+    def elsewhere(x):
+        return pl.pallas_call(lambda i, o: None, jax.typeof(x))(x)
+
+    def fn(x):
+        return lax.platform_dependent(x, cpu=lambda x: 2 * x, default=elsewhere)
+
+    np.testing.assert_array_equal(jax.jit(scanrnn.accelerate(fn))(X), 2 * X)

@@ -20,6 +20,7 @@ from scanrnn.executors._inplace import Late, piece
 from scanrnn.executors._recurrence import Loop, named, values, varying
 from scanrnn.executors._residuals import Residuals
 from scanrnn.executors._tangent import tangent_loop
+from scanrnn.executors._together import together
 from scanrnn.planner.layout import LaidEnv
 
 
@@ -27,7 +28,13 @@ def run_loop(loop: Loop, weights: list, carry: list, xs: list):
     """Run the loop. Returns the final carry and the stacked ys."""
     if not loop.defer:
         return _forward(loop, weights, carry, xs)
-    run = jax.custom_jvp(functools.partial(_forward, loop))
+
+    def forward(weights, carry, xs):
+        final, ys = _forward(loop, weights, carry, xs)
+        outs = together([*final, *ys], [*weights, *carry, *xs])
+        return outs[: len(final)], outs[len(final) :]
+
+    run = jax.custom_jvp(forward)
     run.defjvp(functools.partial(_rule, loop), symbolic_zeros=True)
     return run(weights, carry, xs)
 

@@ -17,6 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from scanrnn.executors._inplace import Late, pair_up
 from scanrnn.executors._linear import Linear
 from scanrnn.executors._recurrence import named
+from scanrnn.executors._together import together
 from scanrnn.planner.graph import Env, Graph
 from scanrnn.planner.norms import Norms
 
@@ -37,9 +38,12 @@ class Normed:
 
     def __call__(self, streams: list, constants: list) -> list:
         """The outs of all steps, given `norms.streams` and `norms.constants`."""
-        run = jax.custom_jvp(self._all)
+        run = jax.custom_jvp(self._primal)
         run.defjvp(self._rule, symbolic_zeros=True)
         return run(streams, constants)
+
+    def _primal(self, streams, constants):
+        return together(self._all(streams, constants), [*streams, *constants])
 
     def _all(self, streams, constants):
         def step(streams, constants):
@@ -55,7 +59,7 @@ class Normed:
         at = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
         forward = functools.partial(self._forward, at)
         run = Linear(forward, functools.partial(self._transposed, at))
-        return self._all(*primals), run(fixed, [tangents[i] for i in at])
+        return self(*primals), run(fixed, [tangents[i] for i in at])
 
     def _of(self, at, fixed) -> Callable[..., list]:
         """The outs as a function of the arguments at some places alone."""

@@ -28,7 +28,7 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
     bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
     trees = {}
     for eqn in graph.eqns:
-        if eqn.primitive.name == "split" and bits_of(eqn, bits) == TIME:
+        if _divides(eqn) and bits_of(eqn, bits) == TIME:
             axis = eqn.params["axis"]
             trees[eqn] = _tree(
                 eqn, graph, lambda v, i=axis: ops.splittable(producers.get(v), i, bits)
@@ -91,7 +91,7 @@ def lay_out(loop: Graph) -> Layout:
     bits, xs = loop.depends(), set(loop.xs)
     trees, streams = {}, []
     for eqn in loop.eqns:
-        if eqn.primitive.name != "split" or not bits_of(eqn, bits) & CARRY:
+        if not _divides(eqn) or not bits_of(eqn, bits) & CARRY:
             continue
         axis = eqn.params["axis"]
         tree = _tree(eqn, loop, lambda v, i=axis: v in xs and not is_sharded(v, i))
@@ -176,6 +176,12 @@ def _in_pieces(split, tree, producers, env, leaf) -> list:
         return done[atom]
 
     return pieces(split.invars[0])
+
+
+def _divides(eqn) -> bool:
+    """Whether an equation is a split, and not one of a single row."""
+    split = eqn.primitive.name == "split"
+    return split and _has_pieces(eqn.invars[0], eqn.params["axis"])
 
 
 def _has_pieces(atom, axis) -> bool:

@@ -110,13 +110,14 @@ def is_movable(eqn: JaxprEqn) -> bool:
     """Whether an equation may run outside the loop, batched over time.
 
     Control flow is not: under `vmap` a `cond` runs both branches and a `while`
-    runs to the slowest step. `custom_jvp_call` (`relu`, ...) is pointwise.
+    runs to the slowest step. `custom_jvp_call` (`relu`, ...) is what is inside.
     """
     name = eqn.primitive.name
     if eqn.effects:
         return False
     if name == "custom_jvp_call":
-        return not _loops(eqn)
+        inside = (e for e in _inside(eqn) if not has_subjaxpr(e))
+        return not _loops(eqn) and all(map(is_movable, inside))
     if name.startswith(_RANDOM):
         dtypes = {str(aval(v).dtype) for v in (*eqn.invars, *eqn.outvars)}
         keys = {d for d in dtypes if d.startswith("key<")}

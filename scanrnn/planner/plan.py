@@ -62,8 +62,14 @@ class Plan:
 
     @property
     def chunk(self) -> int | None:
-        """Steps per chunk, or None if the sequence is run as a whole."""
-        if not isinstance(self.length, int):
+        """Steps per chunk, or None if the sequence is run as a whole.
+
+        So it is where a step changes the weak types of its carry: what they are after
+        one chunk is not what the next one has to start with.
+        """
+        pairs = zip(self.source.carry, self.source.carry_out, strict=True)
+        changes = any(v.aval.weak_type != ops.aval(out).weak_type for v, out in pairs)
+        if not isinstance(self.length, int) or changes:
             return None
         size, most = self.options.chunk, report.MOST_AT_ONCE
         if size is None and self.residuals == "chunked":
@@ -222,6 +228,8 @@ def _left_alone(graph, length, options) -> str | None:
     effects = {str(e) for eqn in graph.eqns for e in eqn.effects}
     if effects:
         return f"the step has side effects, whose order is kept ({', '.join(effects)})"
+    if any(eqn.primitive.name == "rng_uniform" for eqn in graph.eqns):
+        return "the step draws random numbers without a key (lax.rng_uniform)"
     return None
 
 

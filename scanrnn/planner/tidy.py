@@ -11,6 +11,7 @@ from jax.extend.core import JaxprEqn
 from scanrnn.planner import ops
 from scanrnn.planner.graph import (
     CARRY,
+    TIME,
     WEIGHTS,
     Graph,
     eval_eqn,
@@ -171,6 +172,9 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
         still = [v for v in variables(terms) if not bits[v] & CARRY]
         moving = [a for a in terms if a not in still]
         if len(still) < 2 or not any(recurrent(a, bits) for a in moving):
+            return None
+        # Constants alone stay where they are: `(z + big) - big` rounds on purpose.
+        if any(map(ops.is_literal, terms)) or not any(bits[v] & TIME for v in still):
             return None
         return [jnp.add(_total(moving, env), _total(still, env))]
 

@@ -1,0 +1,137 @@
+"""More steps that once went wrong: ensembles, empty parts, roundings, weak types."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import scanrnn
+from tests.compare import assert_same, score, value_and_gradients
+
+T, B, D, H = 5, 3, 4, 6
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    """Two recurrent matrices, an input matrix, a carry and inputs."""
+    shapes = {"U": (H, H), "V": (H, H), "W": (D, H), "h": (B, H), "xs": (T, B, D)}
+    keys = jax.random.split(jax.random.key(3), len(shapes))
+    normal = jax.random.normal
+    return {
+        n: 0.5 * normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    "readout",
+    [lambda s, U: s, lambda s, U: s * s, lambda s, U: s @ U, lambda s, U: s.T @ s],
+    ids=["itself", "square", "product", "gram"],
+)
+def test_output_that_no_mapped_input_reaches_equals_lax_scan(arrays, readout):
+    """The gradient of an ensemble, of what all of its members share."""
+
+    def gradient(scan):
+        def run(h, a):
+            def step(carry, x):
+                h, s = carry
+                h, s = jnp.tanh(h @ arrays["U"] + x @ arrays["W"]), 0.9 * s + a * h[:1]
+                return (h, x @ arrays["W"] * a + carry[1]), readout(
+                    carry[1], arrays["U"]
+                )
+
+            return scan(step, (h, arrays["h"]), arrays["xs"])
+
+        def loss(a):
+            return score(jax.vmap(run, (0, None))(jnp.stack([arrays["h"]] * 2), a))
+
+        return jax.jit(jax.grad(loss))(2.0)
+
+    np.testing.assert_allclose(gradient(scanrnn.scan), gradient(lax.scan), rtol=1e-9)
+
+
+def test_gradient_of_mapped_gradients_of_an_unmapped_carry_equals_lax_scan(arrays):
+    def total(scan, W, h, xs):
+        def loss(W, h, xs):
+            def step(carry, x):
+                return (jnp.tanh(x @ W + carry[0]), x @ W * 0 + carry[1]), None
+
+            return score(scan(step, (h, h), xs)[0])
+
+        over = jax.vmap(jax.grad(loss, (0, 1, 2)), (0, None, None))
+        return score(over(jnp.stack([W, 2 * W]), h, xs))
+
+    args = arrays["W"], arrays["h"], arrays["xs"]
+    ours, theirs = (
+        jax.grad(functools.partial(total, scan), (0, 1, 2))(*args)
+        for scan in (scanrnn.scan, lax.scan)
+    )
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-9)
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["apart", "joined"])
+def test_split_of_a_single_feature_with_an_empty_part_equals_lax_scan(arrays, joined):
+    def step(p, h, x):
+        one, none = jnp.split(x[:, :1], [1], -1)
+        one = jnp.concatenate([one, none], -1) if joined else one
+        h = jnp.tanh(one @ p["W"][:1] + h @ p["U"])
+        return h, (h, none)
+
+    make = step, arrays, arrays["h"], arrays["xs"]
+    assert_same(make, value_and_gradients)
+
+
+def test_callback_in_a_custom_jvp_equals_lax_scan(arrays):
+    @jax.custom_jvp
+    def twice(x):
+        return jax.pure_callback(lambda a: a * 2, jax.typeof(x), x)
+
+    twice.defjvp(lambda p, t: (twice(*p), 2 * t[0]))
+
+    def step(p, h, x):
+        h = jnp.tanh(twice(x @ p["W"]) + h @ p["U"])
+        return h, h
+
+    assert_same((step, arrays, arrays["h"], arrays["xs"]), value_and_gradients)
+
+
+def test_rounding_by_a_large_number_equals_lax_scan(arrays):
+    """`(z + big) - big` is z as a whole number, and must not become z."""
+    big = 1.5 * 2**52
+
+    def step(p, h, x):
+        h = ((h @ p["U"] * 10 + x @ p["W"]) + big) - big
+        return h * 0.1, h
+
+    make = step, arrays, arrays["h"], arrays["xs"]
+    assert_same(make, lambda loss, outputs: jax.jit(outputs))
+
+
+@pytest.mark.parametrize("options", [{"chunk": 2}, {"residuals": "chunked"}], ids=str)
+def test_weak_types_that_change_places_equal_those_of_lax_scan(arrays, options):
+    def run(scan, **more):
+        def step(carry, x):
+            h, a, b = carry
+            return (jnp.tanh(h @ arrays["U"] + x @ arrays["W"]), b, a), a
+
+        return scan(
+            step, (arrays["h"], 1.0, jnp.asarray(2.0, float)), arrays["xs"], **more
+        )
+
+    ours = run(scanrnn.scan, plan=scanrnn.Options(**options))
+    weak = [x.weak_type for x in jax.tree.leaves(ours)]
+    assert weak == [x.weak_type for x in jax.tree.leaves(run(lax.scan))]
+
+
+def test_random_numbers_without_a_key_are_drawn_at_each_step(arrays):
+    def step(h, x):
+        return jnp.tanh(h @ arrays["U"] + x @ arrays["W"]), [
+            lax.rng_uniform(0.0, 1.0, (2,)) for _ in range(2)
+        ]
+
+    _, drawn = scanrnn.scan(step, arrays["h"], arrays["xs"])
+    assert len(np.unique(drawn)) == 2 * 2 * T
+    assert "lax.rng_uniform" in str(scanrnn.plan(step, arrays["h"], arrays["xs"]))
