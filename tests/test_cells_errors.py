@@ -4,6 +4,7 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from scanrnn import cells
@@ -22,9 +23,11 @@ def raises(kind, *words):
     [
         ("norm", "layer", ValueError, ["norm='layer'", "None, 'ba2016'"]),
         ("norm", True, ValueError, ["norm=True", "'ba2016'"]),
+        ("norm", np.array(["a", "b"]), ValueError, ["norm=array", "'ba2016'"]),
         ("integration", None, ValueError, ["integration=None", "'multiplicative'"]),
         ("dtype", jnp.int8, TypeError, ["dtype", "int8", "jnp.bfloat16"]),
         ("dtype", jnp.float8_e4m3fn, TypeError, ["dtype", "float8", "jnp.bfloat16"]),
+        ("dtype", "half a float", TypeError, ["dtype", "half a float", "floating"]),
     ],
 )
 def test_unknown_option_is_refused(name, option, value, kind, words):
@@ -35,6 +38,21 @@ def test_unknown_option_is_refused(name, option, value, kind, words):
 def test_unknown_activation_is_refused():
     with raises(ValueError, "elman", "activation='gelu'", "'tanh', 'relu'"):
         cells.elman("gelu")
+
+
+@pytest.mark.parametrize("value", ["1", "a", None, [1.0, 2.0]])
+def test_forget_bias_that_is_no_number_is_refused(value):
+    with raises(TypeError, "lstm: forget_bias must be a number", repr(value)):
+        cells.lstm(forget_bias=value)
+
+
+@every_family
+@pytest.mark.parametrize(
+    "option", ["kernel_init", "recurrent_kernel_init", "bias_init"]
+)
+def test_init_refuses_an_initializer_that_is_no_function(name, option):
+    with raises(TypeError, f"{name}: {option} must be a function", "got 3"):
+        getattr(cells, name)().init(jax.random.key(0), 3, H, **{option: 3})
 
 
 @every_family
@@ -57,6 +75,18 @@ def test_init_refuses_bad_sizes(name, sizes, kind, words):
 def test_init_refuses_params_of_integers(name):
     with raises(TypeError, name, "dtype", "int32", "floating"):
         getattr(cells, name)().init(jax.random.key(0), 3, H, jnp.int32)
+
+
+@every_family
+def test_eight_bit_params_and_carry_are_refused(name):
+    eight, (params, xs, carry) = jnp.float8_e4m3fn, draw(CELLS[name])
+    cell = getattr(cells, name)()
+    with raises(TypeError, name, "dtype", "float8", "16 bits"):
+        cell.init(jax.random.key(0), 3, H, eight)
+    with raises(TypeError, name, "dtype", "float8", "16 bits"):
+        cell.initial_carry(params, xs[0], eight)
+    with raises(TypeError, name, "carry.h has dtype float8", "16 bits"):
+        cell.step(params, carry._replace(h=carry.h.astype(eight)), xs[0])
 
 
 @every_family

@@ -127,6 +127,58 @@ def test_flax_cell_in_our_layer_equals_flax(kind, call):
     jax.tree.map(close, RNN(cell)(inputs, **call), nnx.RNN(cell)(inputs, **call))
 
 
+def bidirectional_run(layer, inputs):
+    """The outputs and last carries of a layer, and the gradient of all of them."""
+
+    def loss(layer, inputs):
+        results = layer(inputs, return_carry=True)
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(results))
+
+    gradient, for_inputs = nnx.grad(loss, argnums=(0, 1))(layer, inputs)
+    return layer(inputs, return_carry=True), gradient, for_inputs
+
+
+@every_layer
+@pytest.mark.parametrize("time_major", [False, True], ids=["batch_major", "time_major"])
+def test_bidirectional_of_layers_equals_flax(layer, time_major):
+    pair = [make(layer, rngs=nnx.Rngs(seed)) for seed in (0, 1)]
+    ours = nnx.Bidirectional(*pair, time_major=time_major)
+    theirs = nnx.Bidirectional(*map(flax_twin, pair), time_major=time_major)
+    inputs = float64(normal(2, T, D))
+    (carries, outputs), gradient, for_inputs = bidirectional_run(ours, inputs)
+    want_results, want_gradient, want_for_inputs = bidirectional_run(theirs, inputs)
+    _, bias_at, carry_of = FLAX[layer]
+    jax.tree.map(close, (tuple(map(carry_of, carries)), outputs), want_results)
+    close(for_inputs, want_for_inputs)
+    for side in ("forward_rnn", "backward_rnn"):
+        got, want = gradient[side]["layers"][0], want_gradient[side]["cell"]
+        close(got["kernel"][...], want["dense_i"]["kernel"][...])
+        close(got["recurrent_kernel"][...], want["dense_h"]["kernel"][...])
+        close(got["bias"][...], want[bias_at]["bias"][...])
+
+
+def test_bidirectional_of_flax_cells_in_our_layers_equals_flax():
+    pair = [nnx.LSTMCell(D, H, **IN_FLOAT64, rngs=nnx.Rngs(seed)) for seed in (0, 1)]
+    layers = (nnx.Bidirectional(*map(kind, pair)) for kind in (RNN, nnx.RNN))
+    ours, theirs = (bidirectional_run(it, float64(normal(2, T, D))) for it in layers)
+    jax.tree.map(close, jax.tree.leaves(ours), jax.tree.leaves(theirs))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["rngs", "stream"])
+def test_rngs_draw_the_carry_of_a_flax_cell_as_in_flax(stream):
+    cell = nnx.LSTMCell(D, H, **IN_FLOAT64, rngs=nnx.Rngs(0))
+    cell.carry_init = nnx.initializers.normal()
+    inputs = float64(normal(2, T, D))
+
+    def run(kind, rngs):
+        return kind(cell)(inputs, rngs=rngs.carry if stream else rngs)
+
+    drawn = [nnx.Rngs(1), nnx.Rngs(1)]
+    for _ in range(2):  # a second call draws another carry
+        close(run(RNN, drawn[0]), run(nnx.RNN, drawn[1]))
+    assert not jnp.allclose(run(RNN, nnx.Rngs(1)), run(RNN, drawn[0]))
+
+
 @named("call", [{}, {"reverse": True}, {"reverse": True, "keep_order": True}])
 def test_layers_lie_above_each_other(call):
     rnn = make(LSTM, num_layers=3, norm="ba2016", residual=True, return_carry=True)

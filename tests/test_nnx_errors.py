@@ -3,6 +3,7 @@
 import re
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -10,6 +11,7 @@ from scanrnn import cells
 from scanrnn.nnx import GRU, LSTM, RNN, Elman
 
 T, D, H = 4, 3, 5
+EIGHT = jnp.float8_e4m3fn
 every_layer = pytest.mark.parametrize("layer", [Elman, LSTM, GRU])
 
 
@@ -34,13 +36,32 @@ def raises(kind, *words):
         ({"carry_dtype": "int8"}, TypeError, ["carry_dtype", "floating", "int8"]),
         ({"implementation": "fast"}, ValueError, ["implementation", "'fast'"]),
         ({"hidden": 3}, TypeError, ["hidden"]),
+        ({"param_dtype": EIGHT}, TypeError, ["param_dtype", "16 bits", "float8"]),
+        ({"carry_dtype": EIGHT}, TypeError, ["carry_dtype", "16 bits", "float8"]),
+        ({"carry_dtype": "8bit"}, TypeError, ["carry_dtype", "floating", "'8bit'"]),
+        ({"norm": np.array(["a", "b"])}, ValueError, ["norm=array", "'ba2016'"]),
+        ({"kernel_init": 3}, TypeError, ["kernel_init", "function", "got 3"]),
+        ({"bias_init": "zeros"}, TypeError, ["bias_init", "function", "'zeros'"]),
+        ({"unroll": 2.5}, TypeError, ["unroll", "bool or an int", "2.5"]),
+        ({"unroll": -1}, ValueError, ["unroll", "at least 0", "-1"]),
+        (
+            {"implementation": ["planned"]},
+            ValueError,
+            ["implementation=['planned']", "None, 'planned', 'scan'"],
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
 def test_constructor_refuses(layer, options, kind, words):
     sizes = {"in_features": D, "hidden_features": H, "rngs": nnx.Rngs(0)}
     with raises(kind, *words):
-        layer(**{**sizes, **options})(jnp.ones([T, D]))
+        layer(**{**sizes, **options})
+
+
+@pytest.mark.parametrize("bias", ["a", None])
+def test_constructor_refuses_a_forget_bias(bias):
+    with raises(TypeError, "forget_bias", "number", repr(bias)):
+        LSTM(D, H, forget_bias=bias, rngs=nnx.Rngs(0))
 
 
 @every_layer
@@ -90,6 +111,50 @@ def test_call_refuses_the_carry_of_one_layer_for_two():
     rnn = LSTM(D, H, num_layers=2, rngs=nnx.Rngs(0))
     with raises(TypeError, "initial_carry", "LSTMCarry"):
         rnn(jnp.ones([2, T, D]), initial_carry=cells.LSTMCarry(*[zeros(2, H)] * 2))
+
+
+def test_call_refuses_lengths_and_wrong_rngs():
+    rnn = LSTM(D, H, rngs=nnx.Rngs(0))
+    with raises(ValueError, "seq_lengths", "[3, 4]", "mask", "flax.nnx.RNN"):
+        rnn(jnp.ones([2, T, D]), seq_lengths=jnp.array([3, 4]))
+    with raises(TypeError, "rngs", "got 0", "nnx.Rngs(0)"):
+        rnn(jnp.ones([2, T, D]), rngs=0)
+
+
+@pytest.mark.parametrize(
+    "carry, kind, words",
+    [
+        (zeros(3), TypeError, ["initial_carry", "(*)", "want", "(*, *)"]),
+        ([zeros(2, H), zeros(2, H)], TypeError, ["initial_carry", "[*, *]", "(*, *)"]),
+        ((zeros(7, H), zeros(2, H)), ValueError, ["initial_carry[0]", "(7, 5)"]),
+        ((zeros(2, H), zeros(H)), ValueError, ["initial_carry[1]", "want (2, 5)"]),
+    ],
+    ids=["array", "list", "batch", "vector"],
+)
+def test_call_refuses_an_initial_carry_of_a_flax_cell(carry, kind, words):
+    rnn = RNN(nnx.LSTMCell(D, H, rngs=nnx.Rngs(0)))
+    with raises(kind, *words):
+        rnn(jnp.ones([2, T, D]), initial_carry=carry)
+
+
+def test_call_refuses_inputs_of_the_wrong_features_for_a_flax_cell():
+    rnn = RNN(nnx.LSTMCell(D, H, rngs=nnx.Rngs(0)))
+    with raises(ValueError, "inputs has 2 features", "(2, 4, 2)", "in_features=3"):
+        rnn(jnp.ones([2, T, 2]))
+
+
+class Summing(nnx.RNNCellBase):
+    """A cell with no carry of its own, which has to be given."""
+
+    num_feature_axes = 1
+
+    def __call__(self, carry, x):
+        return carry + x, carry + x
+
+
+def test_flax_cell_may_have_no_carry_of_its_own():
+    xs, carry = jnp.ones([2, T, D]), jnp.ones([2, D])
+    assert (RNN(Summing())(xs, initial_carry=carry) == 1 + jnp.cumsum(xs, axis=1)).all()
 
 
 def test_layer_refuses_what_is_no_cell():

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 
 def check_option(where, name, value, allowed):
     """Raise ValueError unless `value` is one of `allowed`."""
-    if not any(value is option or value == option for option in allowed):
+    # Only a string is compared: whether an array is equal has no one answer.
+    text = isinstance(value, str)
+    if not any(value is option or text and value == option for option in allowed):
         wanted = ", ".join(repr(option) for option in allowed)
         raise ValueError(f"{where}: {name}={value!r} is unknown, want one of {wanted}")
 
@@ -25,11 +27,43 @@ def check_size(where, name, value):
         raise ValueError(f"{where}: {name} must be at least 1, got {value!r}")
 
 
-def check_floating(where, name, dtype):
-    """Raise TypeError unless `dtype` is a floating-point dtype."""
-    if not jnp.issubdtype(dtype, jnp.floating):
+def check_number(where, name, value):
+    """Raise TypeError unless `value` is a real number; return it as a float."""
+    try:
+        number = None if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        number = None
+    if number is None:
+        raise TypeError(f"{where}: {name} must be a number such as 1.0, got {value!r}")
+    return number
+
+
+def check_initializer(where, name, value):
+    """Raise TypeError unless `value` can be called to draw weights."""
+    if not callable(value):
         raise TypeError(
-            f"{where}: {name} has dtype {dtype}, want a floating-point dtype"
+            f"{where}: {name} must be a function of (key, shape, dtype) such as "
+            f"jax.nn.initializers.zeros, got {value!r}"
+        )
+
+
+def is_floating(dtype):
+    """Whether `dtype` is a floating-point dtype that a cell can compute with.
+
+    An 8-bit float promotes to nothing; it would need scales, which a cell has not.
+    """
+    try:
+        return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits >= 16
+    except (TypeError, ValueError):  # it is no dtype at all
+        return False
+
+
+def check_floating(where, name, dtype):
+    """Raise TypeError unless `dtype` is a floating-point dtype of 16 bits or more."""
+    if not is_floating(dtype):
+        raise TypeError(
+            f"{where}: {name} has dtype {dtype}, want a floating-point dtype of 16 "
+            "bits or more"
         )
 
 

@@ -101,6 +101,12 @@ class GatedCell(Cell):
         _checks.check_size(self.name, "in_features", in_features)
         _checks.check_size(self.name, "hidden_features", hidden_features)
         _checks.check_floating(self.name, "dtype", dtype)
+        for name, value in (
+            ("kernel_init", kernel_init),
+            ("recurrent_kernel_init", recurrent_kernel_init),
+            ("bias_init", bias_init),
+        ):
+            _checks.check_initializer(self.name, name, value)
         shapes = self.shapes(in_features, hidden_features)
         wide = _precision.widest(dtype)
         key, recurrent_key, bias_key = jax.random.split(key, 3)

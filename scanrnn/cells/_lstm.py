@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _precision
+from scanrnn.cells import _checks, _precision
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._gated import GatedCell, layer_norm
 
@@ -88,6 +88,7 @@ def lstm(
         A `Cell` whose carry is an `LSTMCarry(h, c)`.
 
     Raises:
+        TypeError: if `forget_bias` or `dtype` has the wrong type.
         ValueError: for an unknown option.
 
     Example:
@@ -107,6 +108,6 @@ def lstm(
     return _LSTM(
         norm=norm,
         integration=integration,
-        forget_bias=float(forget_bias),
+        forget_bias=_checks.check_number("lstm", "forget_bias", forget_bias),
         dtype=_precision.compute_dtype(dtype),
     )

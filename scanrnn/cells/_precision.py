@@ -10,17 +10,18 @@
 import jax
 import jax.numpy as jnp
 
+from scanrnn.cells import _checks
+
 
 def compute_dtype(dtype):
     """The `dtype` option as a hashable dtype, or None.
 
     Raises:
-        TypeError: if it is not a floating-point dtype.
+        TypeError: if it is not a floating-point dtype of 16 bits or more.
     """
     if dtype is None:
         return None
-    # An 8-bit float promotes to nothing; it would need scales, which a cell has not.
-    if not jnp.issubdtype(dtype, jnp.floating) or jnp.finfo(dtype).bits < 16:
+    if not _checks.is_floating(dtype):
         raise TypeError(
             f"dtype: got {dtype!r}, want a floating-point dtype of 16 bits or more "
             "such as jnp.bfloat16, or None to compute in the dtype of the operands"

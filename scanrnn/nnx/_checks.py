@@ -1,11 +1,30 @@
 """Errors at the door of the layers: which argument, what came, what was wanted."""
 
+import operator
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from scanrnn._scan import EXECUTORS
 from scanrnn.cells import Cell
-from scanrnn.cells._checks import check_size
+from scanrnn.cells._checks import check_option, check_size, is_floating
+
+
+def check_scan_options(implementation, unroll):
+    """Raise unless `scanrnn.scan` takes these; return `unroll` as a bool or int."""
+    check_option("RNN", "implementation", implementation, (None, *EXECUTORS))
+    if isinstance(unroll, bool):
+        return unroll
+    try:
+        steps = operator.index(unroll)
+    except TypeError:
+        steps = None
+    if steps is None:
+        raise TypeError(f"RNN: unroll must be a bool or an int, got {unroll!r}")
+    if steps < 0:
+        raise ValueError(f"RNN: unroll must be at least 0, got {unroll!r}")
+    return steps
 
 
 def check_constructor(rnn, rngs):
@@ -23,11 +42,29 @@ def check_constructor(rnn, rngs):
         check_size("RNN", name, getattr(rnn, name))
     for name in ("param_dtype", "carry_dtype"):
         dtype = getattr(rnn, name)
-        if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
-            raise TypeError(f"RNN: {name} must be a floating dtype, got {dtype!r}")
+        if dtype is not None and not is_floating(dtype):
+            raise TypeError(
+                f"RNN: {name} must be a floating dtype of 16 bits or more, got "
+                f"{dtype!r}"
+            )
     if not isinstance(rngs, nnx.Rngs):
         raise TypeError(f"RNN: rngs must be an nnx.Rngs, got {rngs!r}; try nnx.Rngs(0)")
     return rngs.params
+
+
+def check_call(seq_lengths, rngs):
+    """Raise unless the layer can honour these arguments of `flax.nnx.RNN`."""
+    if seq_lengths is not None:
+        raise ValueError(
+            f"RNN: seq_lengths must be None, got {seq_lengths!r}: sequences of "
+            "different lengths in a batch come later. Pad them and mask the loss, or, "
+            "if reversed too, use flax.nnx.RNN, whose loop scanrnn.accelerate plans"
+        )
+    if rngs is not None and not isinstance(rngs, nnx.Rngs | nnx.RngStream):
+        raise TypeError(
+            f"RNN: rngs must be None, an nnx.Rngs or an nnx.RngStream, got {rngs!r}; "
+            "try nnx.Rngs(0)"
+        )
 
 
 def check_inputs(inputs, in_features, feature_axes):
@@ -45,8 +82,14 @@ def check_inputs(inputs, in_features, feature_axes):
         )
 
 
-def check_initial_carry(given, wanted):
-    """Raise unless the carry `given` is like `wanted`; return it as arrays."""
+def check_initial_carry(given, wanted, same_dtype=True):
+    """Raise unless the carry `given` is like `wanted`; return it as arrays.
+
+    Args:
+        given: the carry that came.
+        wanted: a carry of arrays, or of their shapes and dtypes.
+        same_dtype: False if only the structure and the shapes must be alike.
+    """
     structure = jax.tree.structure(wanted)
     if jax.tree.structure(given) != structure:
         raise TypeError(
@@ -60,9 +103,9 @@ def check_initial_carry(given, wanted):
         if leaf.shape != want.shape:
             raise ValueError(
                 f"RNN: {name} has shape {leaf.shape}, want {want.shape}: the batch "
-                "axes of inputs, then hidden_features"
+                "axes of inputs, then the hidden features"
             )
-        if leaf.dtype != want.dtype:
+        if same_dtype and leaf.dtype != want.dtype:
             raise TypeError(
                 f"RNN: {name} has dtype {leaf.dtype}, want {want.dtype}; cast it, or "
                 f"make the layer with carry_dtype={leaf.dtype}"

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from scanrnn.nnx import _checks
+
 _UNUSED = {  # what a layer of a Flax cell is given for the arguments that it refuses
     "in_features": None,
     "hidden_features": None,
@@ -37,15 +39,41 @@ def num_feature_axes(cell):
     return cell.num_feature_axes if isinstance(cell, nnx.RNNCellBase) else 1
 
 
-def initial_carry(cell, x):
+def num_features(cell):
+    """How many features the cell says it takes, or None if it does not say."""
+    size = getattr(cell, "in_features", None)
+    return size if isinstance(size, int) and num_feature_axes(cell) == 1 else None
+
+
+def checked_carry(cell, x, given):
+    """The carry `given`, if it has the structure and shapes of the cell's own.
+
+    Its dtype may be another: a cell that computes in a wider one than its weights'
+    needs that.
+
+    Args:
+        cell: a Flax cell.
+        x: one time step of the input, batch axes first.
+        given: the carry that came.
+    """
+    if type(cell).initialize_carry is nnx.RNNCellBase.initialize_carry:
+        return given  # the cell has none of its own, so there is nothing to compare
+    wanted = jax.eval_shape(lambda: cell.initialize_carry(x.shape, nnx.Rngs(0)))
+    return _checks.check_initial_carry(given, wanted, same_dtype=False)
+
+
+def initial_carry(cell, x, rngs):
     """The cell's own initial carry, sharded as `x` is.
 
     Args:
         cell: a Flax cell.
         x: one time step of the input, batch axes first.
+        rngs: what draws it, as for `flax.nnx.RNN`; None for the same at every call.
     """
+    if isinstance(rngs, nnx.Rngs):
+        rngs = rngs.carry.fork()
     # The stream is made here, so that the layer keeps none.
-    carry = cell.initialize_carry(x.shape, nnx.Rngs(0))
+    carry = cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)
     features = tuple(range(x.ndim - num_feature_axes(cell), x.ndim))
     zeros = jnp.zeros_like(jnp.sum(x, axis=features))
 

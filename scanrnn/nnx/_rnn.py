@@ -69,11 +69,12 @@ class RNN(nnx.Module):
             orthogonal.
         bias_init: draws the biases `[G*H]` of a layer; zeros.
         rngs: its `params` stream draws the weights. It is not kept, so a random
-            `carry_init` of a Flax cell draws the same carry at every call.
+            `carry_init` of a Flax cell draws the same carry at every call that is
+            given no `rngs` of its own.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a size is less than one.
+        ValueError: if a size is less than one, or `implementation` is unknown.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -119,7 +120,7 @@ class RNN(nnx.Module):
         self.return_carry = return_carry
         self.reverse = reverse
         self.keep_order = keep_order
-        self.unroll = unroll
+        self.unroll = _checks.check_scan_options(implementation, unroll)
         self.implementation = implementation
         given = {
             "kernel_init": kernel_init,
@@ -147,10 +148,12 @@ class RNN(nnx.Module):
         inputs: jax.Array,
         *,
         initial_carry: Any = None,
+        seq_lengths: jax.Array | None = None,
         return_carry: bool | None = None,
         time_major: bool | None = None,
         reverse: bool | None = None,
         keep_order: bool | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Any:
         """Run the layers over a sequence.
 
@@ -159,10 +162,15 @@ class RNN(nnx.Module):
                 batch axes, none included.
             initial_carry: the carry before the first step, as `return_carry` gives it
                 (a tuple of one per layer where there are several); None for zeros.
-            return_carry: overrides the constructor's argument; likewise the others.
+            seq_lengths: None. It is here because `flax.nnx.Bidirectional` passes it;
+                sequences of different lengths come later.
+            return_carry: overrides the constructor's argument; likewise the next
+                three.
             time_major: see the class.
             reverse: see the class.
             keep_order: see the class.
+            rngs: its `carry` stream draws the initial carry of a Flax cell, None for
+                the same at every call. Our own cells start at zeros and need none.
 
         Returns:
             The outputs `[..., T, H]`, or `[T, ..., H]` if time-major, in the cell's
@@ -171,9 +179,12 @@ class RNN(nnx.Module):
             and the outputs.
 
         Raises:
-            TypeError: if `initial_carry` has the wrong structure or dtype.
-            ValueError: if `inputs` or `initial_carry` has the wrong shape.
+            TypeError: if `initial_carry` has the wrong structure or dtype, or `rngs`
+                the wrong type.
+            ValueError: if `inputs` or `initial_carry` has the wrong shape, or
+                `seq_lengths` is not None.
         """
+        _checks.check_call(seq_lengths, rngs)
         return_carry = self.return_carry if return_carry is None else return_carry
         time_major = self.time_major if time_major is None else time_major
         reverse = self.reverse if reverse is None else reverse
@@ -181,11 +192,12 @@ class RNN(nnx.Module):
 
         inputs = jnp.asarray(inputs)
         feature_axes = _foreign.num_feature_axes(self.cell)
-        _checks.check_inputs(inputs, self.in_features, feature_axes)
+        in_features = self.in_features or _foreign.num_features(self.cell)
+        _checks.check_inputs(inputs, in_features, feature_axes)
         time_axis = 0 if time_major else inputs.ndim - feature_axes - 1
         ys = jnp.moveaxis(inputs, time_axis, 0)
         # One step of the inputs, for its type. Not ys[0]: there may be no steps.
-        carries = self._initial_carries(jnp.sum(ys, axis=0), initial_carry)
+        carries = self._initial_carries(jnp.sum(ys, axis=0), initial_carry, rngs)
         last = []
         for step, carry in zip(self._steps(), carries, strict=True):
             carry, ys = scan(
@@ -235,10 +247,12 @@ class RNN(nnx.Module):
     def _params(self, index):
         return {name: param[...] for name, param in self.layers[index].items()}
 
-    def _initial_carries(self, x, given):
-        """The carry of every layer: the ones given, checked, or zeros."""
+    def _initial_carries(self, x, given, rngs):
+        """The carry of every layer: the ones given, checked, or the cell's own."""
         if isinstance(self.cell, nnx.RNNCellBase):
-            return [_foreign.initial_carry(self.cell, x) if given is None else given]
+            if given is None:
+                return [_foreign.initial_carry(self.cell, x, rngs)]
+            return [_foreign.checked_carry(self.cell, x, given)]
         zeros = []
         for index in range(self.num_layers):
             zeros.append(
