@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(markup=False, highlight=False, soft_wrap=True)
     try:
         return run(options, console)
-    except (ValueError, FloatingPointError) as error:
+    except (ValueError, FloatingPointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     training.Config.add_options(train)
     train.add_argument(
-        "--restart", action="store_true", help="delete the checkpoints in --out first"
+        "--restart", action="store_true", help="delete the older run in --out first"
     )
     train.set_defaults(run=_train)
 
@@ -84,20 +84,23 @@ def _sample(options: dict[str, Any], console: Console) -> int:
         raise ValueError(f"out: {options['out']!r} holds no run; train one first")
     checkpoints = training.Checkpoints(folder)
     notes = checkpoints.notes()
-    config = training.Config.from_mapping(notes["config"])
+    # With the seed of the sample, which the config checks; nothing else here needs one.
+    config = training.Config.from_mapping(notes["config"] | {"seed": options["seed"]})
     vocabulary = training.Vocabulary(notes["symbols"])
     model = training.make_model(config, len(vocabulary))
     state = checkpoints.state(like=training.init_state(config, model))
     nnx.update(model, state.params)
-    console.out(options["prompt"], end="", highlight=False)
-    for piece in training.generate(
+    pieces = training.generate(
         model,
         vocabulary,
         options["length"],
         prompt=options["prompt"],
         temperature=options["temperature"],
-        key=jax.random.key(options["seed"]),
-    ):
+        key=jax.random.key(config.seed),
+    )
+    # Not before: a prompt that cannot be read is refused by now.
+    console.out(options["prompt"], end="", highlight=False)
+    for piece in pieces:
         console.out(piece, end="", highlight=False)
     console.print()
     return 0

@@ -9,6 +9,8 @@ pytestmark = pytest.mark.usefixtures("in_32_bit")
 
 TINY = "--features 8 --layers 1 --batch 2 --window 6 --steps 2 --sample 5".split()
 
+HUGE = "99999999999999999999"
+
 
 def test_command_line_trains_then_samples(tmp_path, capsys):
     text = tmp_path / "text.txt"
@@ -19,7 +21,13 @@ def test_command_line_trains_then_samples(tmp_path, capsys):
     assert main(["sample", *out, "--prompt", "to be", "--length", "10"]) == 0
     assert len(capsys.readouterr().out.strip("\n")) == 15
     assert main(["sample", *out, "--prompt", "2 B"]) == 1
-    assert "error: text: '2B' is not in the vocabulary" in capsys.readouterr().err
+    output = capsys.readouterr()
+    assert "error: text: '2B' is not in the vocabulary" in output.err
+    assert output.out == ""  # refused before the prompt is printed
+    assert main(["sample", *out, "--length", "-3"]) == 1
+    assert "error: length: got -3, want at least 0" in capsys.readouterr().err
+    assert main(["sample", *out, "--seed", HUGE]) == 1
+    assert f"error: seed: got {HUGE}, want at most" in capsys.readouterr().err
 
 
 def test_command_line_prints_a_plan(capsys):
@@ -33,6 +41,8 @@ def test_command_line_prints_a_plan(capsys):
     [
         (["train", "--dtype", "fp8"], "error: dtype: got 'fp8', want one of float32"),
         (["train", "--text", "nowhere.txt"], "error: text: cannot read 'nowhere.txt'"),
+        (["train", "--out", __file__], f"error: out: cannot write in '{__file__}'"),
+        (["train", "--seed", HUGE], f"error: seed: got {HUGE}, want at most"),
         (["sample", "--out", "nowhere"], "error: out: 'nowhere' holds no run"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,6 +1,7 @@
 """A whole training run: what it leaves, that it stops and goes on, what it refuses."""
 
 import csv
+import errno
 import io
 import os
 import signal
@@ -158,6 +159,83 @@ def test_run_stops_at_a_loss_that_is_not_finite(config):
     wild = changed(config, learning_rate=1e38)
     with pytest.raises(FloatingPointError, match="step 3: the loss is .*--restart"):
         printed(wild)
+
+
+def test_run_stops_at_a_held_out_loss_that_is_not_finite(config):
+    # The loss of the second step is that of the parameters before they are spoiled.
+    wild = changed(config, learning_rate=1e38, steps=2)
+    with pytest.raises(
+        FloatingPointError, match="step 2: the held-out loss .*no check"
+    ):
+        printed(wild)
+    assert Checkpoints(f"{config.out}/checkpoint").latest() is None
+
+
+def test_run_stopped_with_parameters_that_are_not_finite_keeps_the_last_checkpoint(
+    config, interrupt_after, monkeypatch
+):
+    interrupt_after(3)
+    take_step = _loop._take_step
+
+    def spoil(run):
+        bits = take_step(run)
+        if run.step == 3:
+            spoiled = jax.tree.map(lambda a: a * np.nan, run.state.params)
+            run.state = run.state._replace(params=spoiled)
+        return bits
+
+    monkeypatch.setattr(_loop, "_take_step", spoil)
+    with pytest.raises(FloatingPointError, match="step 3: a parameter .* of step 2"):
+        printed(changed(config, evaluate_every=2))
+    assert saved(config)[0] == 2
+
+
+def test_restart_killed_while_it_finishes_is_completed_by_the_next_command(
+    config, monkeypatch
+):
+    def killed(run, console):
+        raise KeyboardInterrupt
+
+    marks = [Path(config.out) / name for name in ("sample.txt", "plan.txt")]
+    printed(config)
+    for mark in marks:
+        mark.write_text("of the older run")
+    assert "is finished" in printed(config)[1]
+    monkeypatch.setattr(_loop, "_finish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        printed(config, restart=True)
+    assert not any(mark.exists() for mark in marks)
+    completed = []
+    monkeypatch.setattr(_loop, "_finish", lambda run, console: completed.append(run))
+    assert "Going on after step 6" in printed(config)[1]
+    assert len(completed) == 1
+
+
+def test_run_stopped_after_its_last_step_is_completed_by_the_next_command(
+    config, interrupt_after, monkeypatch
+):
+    interrupt_after(6)
+    assert printed(config)[0].signal == signal.SIGINT
+    completed = []
+    monkeypatch.setattr(_loop, "_finish", lambda run, console: completed.append(run))
+    assert printed(config)[0].signal is None
+    assert len(completed) == 1
+
+
+@pytest.mark.parametrize("name", ["sample.txt", "loss.png"])
+def test_run_names_out_when_a_folder_stands_where_a_file_goes(config, name):
+    (Path(config.out) / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match=f"^out: cannot write in .*{name}.*--out"):
+        printed(config)
+
+
+def test_run_names_out_when_the_disk_is_full(config, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Checkpoints, "save", full)
+    with pytest.raises(ValueError, match="^out: cannot write in .*No space left"):
+        printed(config)
 
 
 def test_command_stopped_by_ctrl_c_leaves_a_checkpoint_and_goes_on(config):

@@ -8,8 +8,15 @@ from typing import Any
 DTYPES = ("float32", "bfloat16")
 
 
-def _option(default: Any, help: str, *, least: float | None = None) -> Any:
-    return dataclasses.field(default=default, metadata={"help": help, "least": least})
+# A key is made of the low 32 bits of a seed: a larger one would repeat a smaller one.
+_LAST_SEED = 2**32 - 1
+
+
+def _option(
+    default: Any, help: str, *, least: float | None = None, most: int | None = None
+) -> Any:
+    metadata = {"help": help, "least": least, "most": most}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +44,7 @@ class Config:
         evaluate_every: Steps between two evaluations, each with a checkpoint.
         sample: Number of characters to generate at the end.
         temperature: Temperature of sampling; below 1 is more cautious.
-        seed: Seed of the initial parameters and of sampling.
+        seed: Seed of the initial parameters and of sampling, at most `2**32 - 1`.
 
     Raises:
         ValueError: If a field has a value that cannot work.
@@ -66,7 +73,7 @@ class Config:
     evaluate_every: int = _option(300, "steps between evaluations", least=1)
     sample: int = _option(800, "characters to generate at the end", least=0)
     temperature: float = _option(0.7, "temperature of sampling", least=1e-3)
-    seed: int = _option(0, "seed of parameters and sampling", least=0)
+    seed: int = _option(0, "seed of parameters and sampling", least=0, most=_LAST_SEED)
 
     def __post_init__(self) -> None:
         """Checks every field."""
@@ -81,6 +88,8 @@ class Config:
             # Written so that NaN is refused too.
             if least is not None and not value >= least:
                 raise ValueError(f"{field.name}: got {value}, want at least {least}")
+            if (most := field.metadata["most"]) is not None and value > most:
+                raise ValueError(f"{field.name}: got {value}, want at most {most}")
         if not 0.0 < self.held_out < 1.0:
             raise ValueError(
                 f"held_out: got {self.held_out}, want a share between 0 and 1"

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from scanrnn.nnx import LSTM
@@ -130,12 +131,12 @@ def generate(
         temperature: Divides the logits; below 1 is more cautious.
         key: PRNG key of the draws.
 
-    Yields:
-        The characters after the prompt.
+    Returns:
+        The characters after the prompt, each written when it is asked for.
 
     Raises:
-        ValueError: If the prompt has a character that is not in the vocabulary, or the
-            temperature is not positive.
+        ValueError: If the prompt has a character that is not in the vocabulary, the
+            length is negative, or the temperature is not positive.
 
     Example:
         >>> import jax
@@ -147,8 +148,23 @@ def generate(
     """
     if not temperature > 0:
         raise ValueError(f"temperature: got {temperature}, want more than 0")
+    if length < 0:
+        raise ValueError(f"length: got {length}, want at least 0")
     start = "\n" if "\n" in vocabulary.symbols else vocabulary.symbols[0]
     ids = vocabulary.encode(prompt or start)
+    # A generator of its own: the checks above are made now, not at the first character.
+    return _write(model, vocabulary.symbols, length, ids, temperature, key)
+
+
+def _write(
+    model: CharLM,
+    symbols: str,
+    length: int,
+    ids: np.ndarray,
+    temperature: float,
+    key: jax.Array,
+) -> Iterator[str]:
+    """Reads the ids, then yields one character after the other."""
     graphdef, params = nnx.split(model)
 
     @jax.jit
@@ -162,7 +178,7 @@ def generate(
     for number in range(length):
         draw = jax.random.fold_in(key, number)
         carry, symbol = write(params, carry, jnp.int32(symbol), draw)
-        yield vocabulary.symbols[int(symbol)]
+        yield symbols[int(symbol)]
 
 
 def zero_carry(model: CharLM, batch: int) -> Any:

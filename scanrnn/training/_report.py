@@ -3,7 +3,6 @@
 import csv
 import functools
 import io
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from scanrnn import _scan, cells
+from scanrnn.training._files import replaced
 from scanrnn.training._model import CharLM, zero_carry
 from scanrnn.training._step import TrainState, TrainStep
 
@@ -54,10 +54,8 @@ def write_metrics(path: Path, history: Sequence[Row]) -> None:
     """
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows([Row._fields, *history])
-    # Renamed when complete: a reader, or the next run, never sees half a file.
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(lines.getvalue())
-    os.replace(partial, path)
+    with replaced(path) as partial:
+        partial.write_text(lines.getvalue())
 
 
 def draw_losses(path: Path, history: Sequence[Row]) -> bool:
@@ -100,7 +98,8 @@ def draw_losses(path: Path, history: Sequence[Row]) -> bool:
     axes.set(xlabel="step", ylabel="bits per character", ylim=(0, None))
     axes.legend()
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    with replaced(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
     return True
 
 

@@ -1,0 +1,58 @@
+"""Writing into the folder of a run: whole files, and errors that name the folder."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Puts a file in place when it is complete: a reader never sees half of it.
+
+    Args:
+        path: The file, replaced at once if it is there.
+
+    Yields:
+        Where to write it.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "sample.txt"
+        ...     with replaced(path) as partial:
+        ...         _ = partial.write_text("to be")
+        ...     path.read_text(), partial.exists()
+        ('to be', False)
+    """
+    partial = path.with_name(path.name + ".partial")
+    yield partial
+    os.replace(partial, path)
+
+
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns what the file system refuses into an error that names `out`.
+
+    Args:
+        folder: The folder of the run.
+
+    Raises:
+        ValueError: If something in the folder cannot be written.
+
+    Example:
+        >>> import pathlib
+        >>> with writing(pathlib.Path("run")):  # doctest: +ELLIPSIS
+        ...     raise OSError("disk full")
+        Traceback (most recent call last):
+            ...
+        ValueError: out: cannot write in 'run' (disk full); make room for it or ...
+    """
+    try:
+        yield
+    # Orbax gives a ValueError when the disk is full.
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"out: cannot write in {str(folder)!r} ({error}); make room for it or "
+            "choose another folder with --out"
+        ) from error
