@@ -76,9 +76,10 @@ def _hoisted(plan, loop, consts, streams) -> dict:
         return streams | named(wanted, batched(streams, wanted))
     products = {*norms.streams, *wanted} - {*norms.outs, *streams}
     known = streams | named(products, batched(streams, products))
+    fixed = Env(graph.eqns, consts).read_all(norms.constants)
     run = Normed(graph, loop.length, norms)
-    reads = [known[v] for v in norms.streams], [consts[v] for v in norms.constants]
-    return known | named(norms.outs, run(*reads))
+    made = run([known[v] for v in norms.streams], fixed)
+    return known | named(norms.outs, made)
 
 
 def _spare(plan) -> frozenset:

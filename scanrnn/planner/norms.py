@@ -14,6 +14,7 @@ from typing import NamedTuple
 from jax.extend.core import Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.classify import bits_of
 from scanrnn.planner.graph import TIME, Graph, needed, variables
 
 # An array of fewer bytes is differentiated at once; a piece is of about so many.
@@ -25,7 +26,7 @@ class Norms(NamedTuple):
 
     Attributes:
       streams: what it reads of each step: time inputs and products.
-      constants: the weights that it reads.
+      constants: what it reads of weights alone.
       outs: what it computes of each step.
       size: the number of steps in a piece.
     """
@@ -42,12 +43,12 @@ def find_norms(graph: Graph, wanted: Iterable[Var], length: int) -> Norms | None
     heavy = (v for eqn in graph.eqns if ops.is_heavy(eqn) for v in eqn.outvars)
     known = (*graph.xs, *(v for v in heavy if bits[v] & TIME))
     outs = tuple(v for v in wanted if v not in known)
-    eqns = needed(graph.eqns, outs, known)
+    eqns = [e for e in needed(graph.eqns, outs, known) if bits_of(e, bits)]
     if not any(map(ops.is_reduction, eqns)) or not all(map(ops.is_inexact, outs)):
         return None
-    read = {v for eqn in eqns for v in variables(eqn.invars)}
+    read = dict.fromkeys(v for eqn in eqns for v in variables(eqn.invars))
     streams = tuple(v for v in known if v in read)
-    constants = tuple(v for v in graph.weights if v in read)
+    constants = tuple(v for v in read if not bits[v])
     size = _size(length, max(map(ops.bytes_of, (*streams, *outs))))
     return Norms(streams, constants, outs, size) if size < length else None
 

@@ -91,6 +91,11 @@ def on_one_device(avals: Iterable) -> bool:
     return jax.device_count() == 1 and not explicit
 
 
+def is_weak(atom) -> bool:
+    """Whether a value takes the dtype of what it meets, as Python's numbers do."""
+    return getattr(aval(atom), "weak_type", False)
+
+
 def is_heavy(eqn: JaxprEqn) -> bool:
     """Whether an equation is a contraction (GEMM or convolution)."""
     return eqn.primitive.name in HEAVY

@@ -68,7 +68,7 @@ class Plan:
         one chunk is not what the next one has to start with.
         """
         pairs = zip(self.source.carry, self.source.carry_out, strict=True)
-        changes = any(v.aval.weak_type != ops.aval(out).weak_type for v, out in pairs)
+        changes = any(ops.is_weak(v) != ops.is_weak(out) for v, out in pairs)
         if not isinstance(self.length, int) or changes:
             return None
         size, most = self.options.chunk, report.MOST_AT_ONCE
