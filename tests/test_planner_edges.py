@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 import scanrnn
 from tests.compare import assert_same, score, value_and_gradients
+from tests.step_table import normalise
 
 T, B, D, H = 5, 3, 4, 6
 
@@ -135,3 +138,117 @@ def test_random_numbers_without_a_key_are_drawn_at_each_step(arrays):
     _, drawn = scanrnn.scan(step, arrays["h"], arrays["xs"])
     assert len(np.unique(drawn)) == 2 * 2 * T
     assert "lax.rng_uniform" in str(scanrnn.plan(step, arrays["h"], arrays["xs"]))
+
+
+@jax.custom_vjp
+def clipped(w):
+    """The gradient of each step is clipped, not that of the sequence."""
+    return w * 1.0
+
+
+clipped.defvjp(lambda w: (w, None), lambda _, ct: (jnp.clip(ct, -0.01, 0.01),))
+
+
+def clipped_recurrent(p, h, x):
+    h = jnp.tanh(x @ p["W"] + h @ clipped(p["U"]))
+    return h, h
+
+
+def clipped_input(p, h, x):
+    h = jnp.tanh(x @ (2 * clipped(p["W"])) + h @ p["U"])
+    return h, h
+
+
+def clipped_readout(p, h, x):
+    h = jnp.tanh(x @ p["W"] + h @ p["U"])
+    return h, h @ clipped(p["V"])
+
+
+def clipped_gain_of_a_norm(p, h, x):
+    h = jnp.tanh(normalise(x @ p["W"]) * clipped(p["h"][0]) + h @ p["U"])
+    return h, h
+
+
+@pytest.mark.parametrize(
+    "step",
+    [clipped_recurrent, clipped_input, clipped_readout, clipped_gain_of_a_norm],
+    ids=lambda step: step.__name__,
+)
+def test_rule_of_the_author_for_a_weight_sees_each_step(arrays, step):
+    assert_same((step, arrays, arrays["h"], arrays["xs"]), value_and_gradients)
+
+
+def test_callback_in_the_rule_of_a_custom_jvp_equals_lax_scan(arrays):
+    @jax.custom_jvp
+    def square(x):
+        return x * x
+
+    def twice(x):
+        return jax.pure_callback(lambda a: np.asarray(2 * a), jax.typeof(x), x)
+
+    square.defjvp(lambda p, t: (square(*p), twice(*p) * t[0]))
+
+    def step(p, h, x):
+        h = jnp.tanh(square(x @ p["W"]) + h @ p["U"])
+        return h, h
+
+    assert_same((step, arrays, arrays["h"], arrays["xs"]), value_and_gradients)
+
+
+def test_rounding_by_a_large_array_equals_lax_scan(arrays):
+    def step(p, h, x):
+        z = (h @ p["U"] * 10 + x @ p["W"] + p["big"]) - p["big"]
+        return z * 0.1, z
+
+    make = step, arrays | {"big": jnp.asarray(1.5 * 2**52)}, arrays["h"], arrays["xs"]
+    assert_same(make, lambda loss, outputs: jax.jit(outputs))
+
+
+@pytest.mark.parametrize("activation", [jax.nn.relu, jax.nn.softplus, normalise])
+def test_gradient_inside_shard_map_equals_that_of_lax_scan(arrays, activation):
+    mesh = jax.make_mesh((1,), ("batch",), axis_types=(AxisType.Auto,))
+    specs = P("batch"), P(None, "batch")
+
+    def gradient(scan):
+        def loss(h, xs):
+            def step(h, x):
+                h = activation(x @ arrays["W"] + h @ arrays["U"])
+                return h, h
+
+            return score(scan(step, h, xs))
+
+        run = jax.shard_map(
+            jax.grad(loss, (0, 1)), mesh=mesh, in_specs=specs, out_specs=specs
+        )
+        return jax.jit(run)(arrays["h"], arrays["xs"])
+
+    chex.assert_trees_all_close(gradient(scanrnn.scan), gradient(lax.scan), rtol=1e-9)
+
+
+def test_gradient_under_strict_promotion_equals_that_of_lax_scan(arrays):
+    half = {k: v.astype(jnp.bfloat16) for k, v in arrays.items()}
+
+    def gradient(scan):
+        def loss(p):
+            def step(h, x):
+                return jnp.tanh(x @ p["W"] + h @ p["U"]), None
+
+            return scan(step, p["h"], p["xs"])[0].sum()
+
+        return jax.jit(jax.grad(loss))(half)
+
+    with jax.numpy_dtype_promotion("strict"):
+        ours, theirs = gradient(scanrnn.scan), gradient(lax.scan)
+    chex.assert_trees_all_close(ours, theirs, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_plan_of_few_steps_with_a_large_norm_can_be_printed(length):
+    W = jnp.ones((4, 2**20), "float32")
+
+    def step(h, x):
+        return jnp.tanh(h * 0.5 + normalise(x @ W)), None
+
+    xs = jnp.ones((length, 1, 4), "float32")
+    plan = scanrnn.plan(step, jnp.zeros((1, 2**20), "float32"), xs)
+    assert plan.norms is None and "Norms" not in str(plan)

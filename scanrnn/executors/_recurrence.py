@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn, Var
 
@@ -130,7 +129,7 @@ def zeros_of(rules: Derivative, known: Mapping[Var, Any]) -> dict[Var, Any]:
     """
     asked = (*rules.loop.carry, *rules.loop.xs, *rules.saved)
     missing = {v: ops.aval(v) for v in asked if v not in known}
-    return {v: jnp.zeros(a.shape, a.dtype) for v, a in missing.items()}
+    return {v: ops.zeros(a) for v, a in missing.items()}
 
 
 def names_of(groups: Iterable[Iterable[Var]]) -> tuple[tuple[Var, ...], ...]:

@@ -14,7 +14,15 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.crossing import cheapest_crossing
-from scanrnn.planner.graph import CARRY, TIME, Graph, needed, variables
+from scanrnn.planner.graph import (
+    CARRY,
+    TIME,
+    WEIGHTS,
+    Graph,
+    has_own_rule,
+    needed,
+    variables,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,10 +70,12 @@ def _hoisted(graph, bits) -> set[JaxprEqn]:
 def _sunk(graph, bits) -> set[JaxprEqn]:
     """Readout contractions, what follows them, and residual sums."""
     recurrent = set(needed(graph.eqns, graph.carry_out))
-    consumers = graph.consumers()
+    consumers, owned = graph.consumers(), _owned_weights(graph, bits)
     can: set[JaxprEqn] = set()
     for eqn in reversed(graph.eqns):
         if eqn in recurrent or not bits_of(eqn, bits) & CARRY:
+            continue
+        if not owned.isdisjoint(variables((*eqn.invars, *eqn.outvars))):
             continue
         users = [u for v in eqn.outvars for u in consumers.get(v, ())]
         if ops.is_movable(eqn) and all(u is None or u in can for u in users):
@@ -81,6 +91,17 @@ def _sunk(graph, bits) -> set[JaxprEqn]:
             sunk.add(eqn)
             made.update(eqn.outvars)
     return sunk
+
+
+def _owned_weights(graph, bits) -> set[Var]:
+    """What a `jax.custom_vjp` makes of weights: not to be stacked for all steps."""
+    owned: set[Var] = set()
+    for eqn in graph.eqns:
+        ins = variables(eqn.invars)
+        if all(bits[v] == WEIGHTS or v in owned for v in ins):
+            if has_own_rule(eqn) or not owned.isdisjoint(ins):
+                owned.update(eqn.outvars)
+    return owned
 
 
 def _cut(graph, bits, hoisted, sunk) -> Stages:
@@ -102,7 +123,7 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
         v if v in readers else _before_bias(v, producers, bits) for v in crossing
     }
     eqns = needed(graph.eqns, outs, {*crossing, *graph.carry, *graph.xs})
-    eqns = [e for e in eqns if bits_of(e, bits) or _grows(e)]
+    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or _grows(e)]
     reads = _reads(eqns, outs)
     loop = Graph(
         weights=tuple(v for v in reads if bits[v] == 0),

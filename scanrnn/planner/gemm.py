@@ -94,7 +94,7 @@ def _cotangent(dtype, axis, ct, other, precision):
         b,
         dimension_numbers=(((axis_a,), (axis_b,)), ((), ())),
         precision=precision,
-        preferred_element_type=jnp.promote_types(dtype, jnp.float32),
+        preferred_element_type=dtype if jnp.finfo(dtype).bits > 32 else jnp.float32,
     )
     return lax.convert_element_type(out, dtype)
 

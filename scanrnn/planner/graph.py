@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import DropVar, JaxprEqn, Literal, Var
+from jax.extend.core import DropVar, JaxprEqn, Literal, Var, jaxprs_in_params
 
 type_Atom = Var | Literal
 
@@ -41,13 +41,18 @@ class Graph:
         return (*self.carry_out, *self.ys)
 
     def depends(self) -> dict[Var, int]:
-        """For each variable, which of TIME and CARRY it depends on."""
+        """For each variable, which of TIME and CARRY it depends on.
+
+        What a `jax.custom_vjp` makes counts as recurrent even where it is made of
+        weights: its rule has to see the cotangent of each step, not their sum.
+        """
         bits = dict.fromkeys(self.weights, WEIGHTS)
         bits |= dict.fromkeys(self.xs, TIME) | dict.fromkeys(self.carry, CARRY)
         for eqn in self.eqns:
             kind = 0
             for v in variables(eqn.invars):
                 kind |= bits[v]
+            kind |= CARRY if has_own_rule(eqn) else 0
             bits |= dict.fromkeys(eqn.outvars, kind)
         return bits
 
@@ -88,6 +93,20 @@ def needed(
             kept.append(eqn)
             want |= {v for v in variables(eqn.invars) if v not in known}
     return kept[::-1]
+
+
+def has_own_rule(eqn: JaxprEqn) -> bool:
+    """Whether an equation is, or contains, a function with a `jax.custom_vjp`."""
+    names = (e.primitive.name for e in (eqn, *inside(eqn)))
+    return any(name.startswith("custom_vjp") for name in names)
+
+
+def inside(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
+    """The equations of an equation's own programs, and of those in them."""
+    for jaxpr in jaxprs_in_params(eqn.params):
+        for inner in jaxpr.eqns:
+            yield inner
+            yield from inside(inner)
 
 
 def eval_eqn(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:

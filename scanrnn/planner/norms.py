@@ -14,7 +14,6 @@ from typing import NamedTuple
 from jax.extend.core import Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.classify import bits_of
 from scanrnn.planner.graph import TIME, Graph, needed, variables
 
 # An array of fewer bytes is differentiated at once; a piece is of about so many.
@@ -43,7 +42,8 @@ def find_norms(graph: Graph, wanted: Iterable[Var], length: int) -> Norms | None
     heavy = (v for eqn in graph.eqns if ops.is_heavy(eqn) for v in eqn.outvars)
     known = (*graph.xs, *(v for v in heavy if bits[v] & TIME))
     outs = tuple(v for v in wanted if v not in known)
-    eqns = [e for e in needed(graph.eqns, outs, known) if bits_of(e, bits)]
+    eqns = needed(graph.eqns, outs, known)
+    eqns = [e for e in eqns if any(bits[v] for v in e.outvars)]
     if not any(map(ops.is_reduction, eqns)) or not all(map(ops.is_inexact, outs)):
         return None
     read = dict.fromkeys(v for eqn in eqns for v in variables(eqn.invars))
@@ -55,7 +55,7 @@ def find_norms(graph: Graph, wanted: Iterable[Var], length: int) -> Norms | None
 
 def _size(length: int, row: int) -> int:
     """Steps in a piece, all pieces alike; all steps where pieces are no use."""
-    if row * length < WORTH:
+    if row * length < WORTH or length == 1:
         return length
     # Of one step alone XLA would sum by columns, which is five times as slow.
     most = min(PIECE // row, length - 1)

@@ -12,10 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType
 
-from scanrnn.planner.graph import eval_eqn
+from scanrnn.planner.graph import eval_eqn, inside
 
 # Contractions: the work that is worth moving, saving and counting.
 HEAVY = frozenset({"dot_general", "conv_general_dilated"})
@@ -84,6 +86,16 @@ def is_varying(aval) -> bool:
     return bool(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
 
 
+def zeros(aval) -> jax.Array:
+    """Zeros of a type: sharded, and varying over mesh axes, as it says."""
+    sharding, extra = getattr(aval, "sharding", None), {}
+    if sharding is not None and not sharding.mesh.empty:
+        extra["out_sharding"] = sharding
+    made = jnp.zeros(aval.shape, aval.dtype, **extra)
+    axes = tuple(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+    return lax.pcast(made, axes, to="varying") if axes else made
+
+
 def on_one_device(avals: Iterable) -> bool:
     """Whether values of these types are whole: on one device, and of no mesh's axes."""
     meshes = [getattr(getattr(a, "sharding", None), "mesh", None) for a in avals]
@@ -121,8 +133,8 @@ def is_movable(eqn: JaxprEqn) -> bool:
     if eqn.effects:
         return False
     if name == "custom_jvp_call":
-        inside = (e for e in _inside(eqn) if not has_subjaxpr(e))
-        return not _loops(eqn) and all(map(is_movable, inside))
+        own = (e for e in inside(eqn) if not has_subjaxpr(e))
+        return not _loops(eqn) and all(map(is_movable, own)) and has_batched_rule(eqn)
     if name.startswith(_RANDOM):
         dtypes = {str(aval(v).dtype) for v in (*eqn.invars, *eqn.outvars)}
         keys = {d for d in dtypes if d.startswith("key<")}
@@ -144,6 +156,31 @@ def _can_be_batched(eqn: JaxprEqn) -> bool:
     return True
 
 
+def has_batched_rule(eqn: JaxprEqn) -> bool:
+    """Whether `vmap` knows what to do with its rule, if it is a `jax.custom_jvp`."""
+    if eqn.primitive.name != "custom_jvp_call":
+        return True
+
+    def tangents(*values):
+        moving = [v if is_inexact_dtype(v.dtype) else _no_tangent(v) for v in values]
+        return jax.jvp(lambda *args: eval_eqn(eqn, args), values, moving)[1]
+
+    shapes = [(2, *aval(a).shape) for a in eqn.invars]
+    avals = [
+        jax.ShapeDtypeStruct(s, aval(a).dtype)
+        for s, a in zip(shapes, eqn.invars, strict=True)
+    ]
+    try:
+        jax.eval_shape(jax.vmap(tangents), *avals)
+    except (NotImplementedError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _no_tangent(value):
+    return np.zeros(value.shape, jax.dtypes.float0)
+
+
 def _try_batched(eqn, axes) -> None:
     avals = [
         jax.ShapeDtypeStruct((*([2] * (axis == 0)), *aval(a).shape), aval(a).dtype)
@@ -155,21 +192,7 @@ def _try_batched(eqn, axes) -> None:
 
 def _loops(eqn: JaxprEqn) -> bool:
     """Whether there is control flow inside an equation (a planned scan, say)."""
-    return any(e.primitive.name in ("scan", "while", "cond") for e in _inside(eqn))
-
-
-def has_own_rule(eqn: JaxprEqn) -> bool:
-    """Whether an equation is, or contains, a function with a `jax.custom_vjp`."""
-    names = (e.primitive.name for e in (eqn, *_inside(eqn)))
-    return any(name.startswith("custom_vjp") for name in names)
-
-
-def _inside(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
-    """The equations of an equation's own programs, and of those in them."""
-    for jaxpr in jaxprs_in_params(eqn.params):
-        for inner in jaxpr.eqns:
-            yield inner
-            yield from _inside(inner)
+    return any(e.primitive.name in ("scan", "while", "cond") for e in inside(eqn))
 
 
 def is_checkpoint(eqn: JaxprEqn) -> bool:

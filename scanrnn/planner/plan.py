@@ -14,7 +14,7 @@ from jax.extend.core import Var
 from scanrnn.planner import counts, layout, ops, report, rewrite, tidy
 from scanrnn.planner.classify import Stages, bits_of, classify
 from scanrnn.planner.gradient import Derivative, derive
-from scanrnn.planner.graph import Graph, struct
+from scanrnn.planner.graph import Graph, has_own_rule, struct
 from scanrnn.planner.norms import Norms, find_norms
 from scanrnn.planner.options import Options
 from scanrnn.planner.residuals import residual_bytes
@@ -90,9 +90,11 @@ class Plan:
 
         Not where the author gave a part of it one by `jax.custom_vjp`: that need not
         be the derivative, so only JAX may differentiate it, and once for each order.
+        Nor where the rule of a `jax.custom_jvp` cannot be batched over time.
         """
         assert self.stages is not None
-        owned = any(map(ops.has_own_rule, self.stages.loop.eqns))
+        eqns = self.stages.loop.eqns
+        owned = any(has_own_rule(e) or not ops.has_batched_rule(e) for e in eqns)
         return self.options.defer and not owned
 
     @property

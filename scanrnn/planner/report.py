@@ -159,7 +159,8 @@ def _stays(plan) -> Iterator[str]:
             "gains, or read by an equation that is left alone."
         )
     if not plan.defer:
-        why = "Options(defer=False)" if not plan.options.defer else "jax.custom_vjp"
+        rule = "jax.custom_vjp, or a rule of jax.custom_jvp that cannot be batched"
+        why = "Options(defer=False)" if not plan.options.defer else rule
         yield f"Weight gradients stay in the reverse loop: {why}."
 
 

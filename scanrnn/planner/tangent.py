@@ -101,8 +101,9 @@ def _differentiated(eqn: JaxprEqn) -> JaxprEqn:
 
 
 def _zero_tangent(value):
-    inexact = ops.is_inexact_dtype(value.dtype)
-    return np.zeros(value.shape, value.dtype if inexact else jax.dtypes.float0)
+    if ops.is_inexact_dtype(value.dtype):
+        return ops.zeros(jax.typeof(value))
+    return np.zeros(value.shape, jax.dtypes.float0)
 
 
 def moves(eqn: JaxprEqn, nonzero: Sequence[bool]) -> bool:
@@ -138,15 +139,9 @@ def _push_linear(eqn, tangents):
 def _instantiated(eqn, tangents):
     """Zeros where a tangent is missing, as for every constant."""
     return [
-        _zeros(a) if t is None else t for a, t in zip(eqn.invars, tangents, strict=True)
+        ops.zeros(a.aval) if t is None else t
+        for a, t in zip(eqn.invars, tangents, strict=True)
     ]
-
-
-def _zeros(atom):
-    sharding = getattr(atom.aval, "sharding", None)
-    if sharding is not None and not sharding.mesh.empty:
-        return jnp.zeros(atom.aval.shape, atom.aval.dtype, out_sharding=sharding)
-    return jnp.zeros(atom.aval.shape, atom.aval.dtype)
 
 
 def _push_bilinear(eqn, tangents, primal, turned):

@@ -173,8 +173,12 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
         moving = [a for a in terms if a not in still]
         if len(still) < 2 or not any(recurrent(a, bits) for a in moving):
             return None
-        # Constants alone stay where they are: `(z + big) - big` rounds on purpose.
+        # What is subtracted again, and constants alone, stay where they are: so one
+        # rounds, `(z + big) - big`.
         if any(map(ops.is_literal, terms)) or not any(bits[v] & TIME for v in still):
+            return None
+        users = [u for u in consumers[eqn.outvars[0]] if u is not None]
+        if any(u.primitive.name == "sub" and u.invars[1] in terms for u in users):
             return None
         return [jnp.add(_total(moving, env), _total(still, env))]
 
