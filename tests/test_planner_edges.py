@@ -192,7 +192,22 @@ def test_callback_in_the_rule_of_a_custom_jvp_equals_lax_scan(arrays):
         h = jnp.tanh(square(x @ p["W"]) + h @ p["U"])
         return h, h
 
-    assert_same((step, arrays, arrays["h"], arrays["xs"]), value_and_gradients)
+    make = step, arrays, arrays["h"], arrays["xs"]
+    assert_same(make, value_and_gradients)
+    plan = scanrnn.plan(functools.partial(step, arrays), *make[2:])
+    assert not plan.defer and "cannot be batched" in str(plan)
+
+
+def test_rule_of_a_custom_jvp_that_can_be_batched_stays_ours(arrays):
+    def step(h, x):
+        h = jax.nn.relu(jax.nn.relu(x @ arrays["W"]) + h @ arrays["U"])
+        return h, h
+
+    plan = scanrnn.plan(step, arrays["h"], arrays["xs"])
+    assert plan.defer and [v.aval.shape for v in plan.stages.hoisted] == [(B, H)]
+    assert (
+        sum(e.primitive.name == "custom_jvp_call" for e in plan.stages.loop.eqns) == 1
+    )
 
 
 def test_rounding_by_a_large_array_equals_lax_scan(arrays):

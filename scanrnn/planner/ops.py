@@ -162,8 +162,8 @@ def has_batched_rule(eqn: JaxprEqn) -> bool:
         return True
 
     def tangents(*values):
-        moving = [v if is_inexact_dtype(v.dtype) else _no_tangent(v) for v in values]
-        return jax.jvp(lambda *args: eval_eqn(eqn, args), values, moving)[1]
+        moving = (v if is_inexact_dtype(v.dtype) else _no_tangent(v) for v in values)
+        return jax.jvp(lambda *args: eval_eqn(eqn, args), values, tuple(moving))[1]
 
     shapes = [(2, *aval(a).shape) for a in eqn.invars]
     avals = [
