@@ -7,6 +7,7 @@ from jax import lax
 
 import scanrnn
 from scanrnn.planner import norms
+from tests import step_table
 from tests.compare import assert_same, score, value_and_gradients
 from tests.jaxprs import loops
 from tests.step_table import normalise
@@ -27,11 +28,7 @@ def arrays():
     """Matrices, gains, a carry and inputs."""
     shapes = {"W": (D, 3 * H), "U": (H, 3 * H), "R": (D, H), "g": (3 * H,), "k": (D,)}
     shapes |= {"h": (B, H), "xs": (T, B, D)}
-    keys = jax.random.split(jax.random.key(5), len(shapes))
-    normal = jax.random.normal
-    return {
-        n: 0.5 * normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)
-    }
+    return step_table.arrays(jax.random.key(5), **shapes)
 
 
 def gates(h, z):

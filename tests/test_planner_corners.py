@@ -11,6 +11,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import scanrnn
+from tests import step_table
 from tests.compare import assert_same, score, value_and_gradients
 from tests.test_planner_transforms import forward_over_reverse, jvp
 
@@ -21,11 +22,7 @@ T, B, D, H = 5, 3, 4, 6
 def arrays():
     """Two recurrent matrices, an input matrix, a carry and inputs."""
     shapes = {"U": (H, H), "V": (H, H), "W": (D, H), "h": (B, H), "xs": (T, B, D)}
-    keys = jax.random.split(jax.random.key(3), len(shapes))
-    normal = jax.random.normal
-    return {
-        n: 0.5 * normal(k, s) for k, (n, s) in zip(keys, shapes.items(), strict=True)
-    }
+    return step_table.arrays(jax.random.key(3), **shapes)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])

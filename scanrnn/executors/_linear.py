@@ -132,7 +132,7 @@ def _twin_jvp(primals, tangents, *, jaxpr, plain):
     del jaxpr
     at = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
     some = [primals[i] for i in at], [tangents[i] for i in at]
-    return jax.jvp(_of_some(plain, primals, at), *some)
+    return jax.jvp(of_some(plain, primals, at), *some)
 
 
 def _twin_transpose(cts, *args, jaxpr, plain):
@@ -140,12 +140,12 @@ def _twin_transpose(cts, *args, jaxpr, plain):
     at = [i for i, a in enumerate(args) if ad.is_undefined_primal(a)]
     structs = [struct_of(args[i].aval) for i in at]
     full = list(map(ad.instantiate_zeros, cts))
-    found = jax.linear_transpose(_of_some(plain, args, at), *structs)(full)
+    found = jax.linear_transpose(of_some(plain, args, at), *structs)(full)
     found = dict(zip(at, found, strict=True))
     return [found.get(i) for i in range(len(args))]
 
 
-def _of_some(f, args, at) -> Callable:
+def of_some(f, args, at) -> Callable:
     """A function of its arguments at some places alone, the others given."""
 
     def of(*values):

@@ -15,7 +15,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from scanrnn.executors._inplace import Late, pair_up
-from scanrnn.executors._linear import Linear
+from scanrnn.executors._linear import Linear, of_some
 from scanrnn.executors._recurrence import named
 from scanrnn.executors._together import together
 from scanrnn.planner.graph import Env, Graph
@@ -63,13 +63,8 @@ class Normed:
 
     def _of(self, at, fixed) -> Callable[..., list]:
         """The outs as a function of the arguments at some places alone."""
-
-        def of(*values):
-            full = dict(enumerate(fixed)) | dict(zip(at, values, strict=True))
-            flat, count = list(full.values()), len(self.norms.streams)
-            return self._all(flat[:count], flat[count:])
-
-        return of
+        count = len(self.norms.streams)
+        return of_some(lambda *args: self._all(args[:count], args[count:]), fixed, at)
 
     def _forward(self, at, fixed, moving):
         return jax.jvp(self._of(at, fixed), [fixed[i] for i in at], moving)[1]
@@ -79,13 +74,10 @@ class Normed:
         count, pieces = len(self.norms.streams), self.length // self.norms.size
         cut = functools.partial(_folded, (pieces, self.norms.size))
         streams, constants = list(map(cut, fixed[:count])), fixed[count:]
-        given = {
-            v: ct for v, ct in named(self.norms.outs, cts).items() if ct is not None
-        }
-        given = {v: cut(ct) for v, ct in given.items()}
-        asked = tuple(given)
+        given = named(self.norms.outs, cts)
+        given = {v: cut(ct) for v, ct in given.items() if ct is not None}
         stacked = [self.norms.streams[i] for i in at if i < count]
-        over, late = pair_up(stacked, asked), Late(pieces, reverse=False)
+        over, late = pair_up(stacked, given), Late(pieces, reverse=False)
         arrays = [given.pop(v) for v in over.values()]
 
         def body(state, x):

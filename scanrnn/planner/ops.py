@@ -83,7 +83,11 @@ def aval(atom) -> Any:
 
 def is_varying(aval) -> bool:
     """Whether devices hold different values of it, inside `shard_map`."""
-    return bool(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+    return bool(_varying_axes(aval))
+
+
+def _varying_axes(aval) -> tuple:
+    return tuple(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
 
 
 def zeros(aval) -> jax.Array:
@@ -92,7 +96,7 @@ def zeros(aval) -> jax.Array:
     if sharding is not None and not sharding.mesh.empty:
         extra["out_sharding"] = sharding
     made = jnp.zeros(aval.shape, aval.dtype, **extra)
-    axes = tuple(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+    axes = _varying_axes(aval)
     return lax.pcast(made, axes, to="varying") if axes else made
 
 
@@ -162,7 +166,7 @@ def has_batched_rule(eqn: JaxprEqn) -> bool:
         return True
 
     def tangents(*values):
-        moving = (v if is_inexact_dtype(v.dtype) else _no_tangent(v) for v in values)
+        moving = (v if is_inexact_dtype(v.dtype) else no_tangent(v) for v in values)
         return jax.jvp(lambda *args: eval_eqn(eqn, args), values, tuple(moving))[1]
 
     shapes = [(2, *aval(a).shape) for a in eqn.invars]
@@ -177,7 +181,8 @@ def has_batched_rule(eqn: JaxprEqn) -> bool:
     return True
 
 
-def _no_tangent(value):
+def no_tangent(value) -> np.ndarray:
+    """What stands for the tangent of a value that can have none."""
     return np.zeros(value.shape, jax.dtypes.float0)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, primitives
 
@@ -103,7 +102,7 @@ def _differentiated(eqn: JaxprEqn) -> JaxprEqn:
 def _zero_tangent(value):
     if ops.is_inexact_dtype(value.dtype):
         return ops.zeros(jax.typeof(value))
-    return np.zeros(value.shape, jax.dtypes.float0)
+    return ops.no_tangent(value)
 
 
 def moves(eqn: JaxprEqn, nonzero: Sequence[bool]) -> bool:
