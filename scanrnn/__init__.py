@@ -6,6 +6,7 @@ from scanrnn._accelerate import accelerate as accelerate
 from scanrnn._allocator import tune_allocator as tune_allocator
 from scanrnn._scan import plan as plan
 from scanrnn._scan import scan as scan
+from scanrnn.machines import Machine as Machine
 from scanrnn.planner import Options as Options
 from scanrnn.planner import Plan as Plan
 

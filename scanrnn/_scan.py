@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 
 from scanrnn._tune import tuned
-from scanrnn.executors import EXECUTORS, PROGRAMS
+from scanrnn.executors import EXECUTORS, assign
+from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Options, Plan, Traced, make_plan, trace
 
 # One plan per traced step and options: JAX gives the same jaxpr object for the
@@ -27,6 +30,7 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
     unroll: int | bool = 1,
+    _split_transpose: bool = False,
     *,
     plan: Plan | Options | None = None,
     implementation: str | None = None,
@@ -47,6 +51,8 @@ def scan(
       length: T; needed only if `xs` is None.
       reverse: run from the last step to the first.
       unroll: steps per trip of the loop, or True for no loop.
+      _split_transpose: as for `jax.lax.scan`, where that is what runs; a planned
+        reverse loop is split already.
       plan: `Options` for the planner, or a `Plan` of this step to use again.
       implementation: None for the best, "planned" for that or an error that
         says why not, "scan" for `jax.lax.scan` itself.
@@ -74,20 +80,18 @@ def scan(
       Appleyard, Kocisky, Blunsom, "Optimizing Performance of Recurrent Neural
       Networks on GPUs", https://arxiv.org/abs/1604.01946.
     """
-    _check(plan, implementation, unroll)
+    _check(plan, implementation)
+    steps = _unrolled(unroll)
+    split = {"_split_transpose": True} if _split_transpose else {}
+    plain = functools.partial(lax.scan, f, init, xs, length, reverse, unroll, **split)
     if implementation == "scan" or getattr(jax.config, "jax_disable_jit", False):
-        return lax.scan(f, init, xs, length, reverse, unroll)
+        return plain()
     traced = trace(f, init, xs, length)
-    found = _fitted(traced, plan, bool(reverse), unroll, implementation is not None)
-    if found.plain is not None:
-        if implementation is not None:
-            raise ValueError(
-                f"scan: implementation={implementation!r} cannot run this step: "
-                f"{found.plain} (leave it None, or say 'scan')"
-            )
-        return lax.scan(f, init, xs, length, reverse, unroll)
+    found = _fitted(traced, plan, bool(reverse), steps, implementation)
+    if found.executor == "scan":
+        return plain()
     carry, ys = found.compiled(traced.weights, traced.init, traced.xs)
-    return traced.carry_tree.unflatten(carry), traced.ys_tree.unflatten(ys)
+    return traced.out_tree.unflatten([*carry, *ys])
 
 
 def plan(
@@ -141,6 +145,7 @@ def plan(
       >>> plan = scanrnn.plan(step, jnp.zeros((2, 64)), jnp.ones((50, 2, 30)))
       >>> print(plan)  # doctest: +ELLIPSIS
       Plan: 50 steps, 1 GEMM per step in the loop (of 2 in the step ...).
+      On ..., estimates of a training step: planned ... ms, scan ... ms.
       <BLANKLINE>
       path            phase                 M    N    K  count  where
       --------------  -------------------  --  ---  ---  -----  ------
@@ -160,15 +165,16 @@ def plan(
     except TypeError as error:
         known = ", ".join(Options.__dataclass_fields__)
         raise TypeError(f"plan: {error}; options are {known}") from None
+    steps = _unrolled(unroll)
     traced = trace(f, init, xs, length)
 
     def make(options):
-        return _fitted(traced, options, bool(reverse), unroll)
+        return _fitted(traced, options, bool(reverse), steps)
 
     return make(chosen) if tune is False else tuned(traced, chosen, make, tune)
 
 
-def _check(plan, implementation, unroll) -> None:
+def _check(plan, implementation) -> None:
     if implementation is not None and implementation not in EXECUTORS:
         raise ValueError(
             f"scan: implementation must be None or one of {', '.join(EXECUTORS)}; "
@@ -179,19 +185,35 @@ def _check(plan, implementation, unroll) -> None:
             "scan: plan must be None, scanrnn.Options(...) or what scanrnn.plan "
             f"returned; got {type(plan).__name__}"
         )
-    if not isinstance(unroll, bool) and operator.index(unroll) < 0:
+
+
+def _unrolled(unroll) -> int:
+    """Steps per trip as a number, 0 for all: `True == 1` would be one plan for two."""
+    if isinstance(unroll, bool | np.bool_):
+        return 0 if unroll else 1
+    try:
+        steps = operator.index(unroll)
+    except TypeError:
+        raise TypeError(
+            "scan: unroll must be a bool or a whole number of steps; got "
+            f"{unroll!r} of type {type(unroll).__name__}"
+        ) from None
+    if steps < 0:
         raise ValueError(f"scan: unroll must be a bool or at least 0; got {unroll}")
+    return steps
 
 
-def _fitted(traced: Traced, plan, reverse, unroll, insist=False) -> Plan:
+def _fitted(traced: Traced, plan, reverse, unroll, implementation=None) -> Plan:
     """The plan of a traced step, made once; an old plan must fit it."""
     options = plan.options if isinstance(plan, Plan) else plan or Options()
-    if insist and options.plain is None:
+    if implementation is not None and options.plain is None:
         options = dataclasses.replace(options, plain=False)
+    machine = _machine(traced, plan, options)
     plans = _plans.setdefault(traced.source, {})
-    key = (options, traced.length, reverse, unroll)
+    key = (options, machine, implementation, traced.length, reverse, unroll)
     if key not in plans:
-        plans[key] = make_plan(traced, options, PROGRAMS, reverse, unroll)
+        made = make_plan(traced, options, machine, reverse, unroll)
+        plans[key] = assign(made, implementation)
     if isinstance(plan, Plan) and plan.signature() != plans[key].signature():
         raise ValueError(
             "scan: plan was made for other arguments: it is for (weights, carry, xs), "
@@ -199,3 +221,12 @@ def _fitted(traced: Traced, plan, reverse, unroll, insist=False) -> Plan:
             f"{plans[key].signature()}; make it again with scanrnn.plan"
         )
     return plans[key]
+
+
+def _machine(traced: Traced, plan, options: Options) -> Machine:
+    """What was said, what a plan was made for, or where the arrays are."""
+    if options.machine is not None:
+        return machine_named(options.machine)
+    if isinstance(plan, Plan):
+        return plan.machine
+    return machine_of([*traced.xs, *traced.init, *traced.weights])

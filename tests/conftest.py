@@ -2,12 +2,12 @@
 
 import pytest
 
-from scanrnn.planner import plan
+from scanrnn.machines import Machine
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_steps_are_planned():
     """Tests are about plans, on arrays small enough for exact oracles."""
-    tiny, plan.TINY = plan.TINY, 0
+    small, Machine.small = Machine.small, 0
     yield
-    plan.TINY = tiny
+    Machine.small = small

@@ -10,8 +10,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import scanrnn
-from scanrnn.executors._inplace import Late, pair_up
 from scanrnn.executors._linear import Linear
+from scanrnn.machines import machine_of
+from scanrnn.planner.rows import Rows, pair_up
 from tests.compare import is_float, score
 from tests.step_table import ONE_GEMM, bound, build, lstm_pointwise
 
@@ -113,20 +114,23 @@ def test_nothing_is_copied_through_the_loops_for_large_weight_gradients():
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("length", [1, 2, 5])
-def test_late_writes_are_all_written(length, reverse):
-    late, rows = Late(length, reverse), jnp.arange(2.0 * length).reshape(length, 2)
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize(("length", "block"), [(1, 1), (2, 1), (5, 1), (6, 3), (4, 4)])
+def test_late_writes_are_all_written(length, block, reverse, fenced):
+    rows = Rows(length, reverse, block=block, fenced=fenced)
+    values = jnp.arange(2.0 * length).reshape(length, 2)
 
-    def body(state, t):
-        arrays, pending = state
-        arrays = late.write(arrays, pending, t)
-        return (arrays, [arrays[0][t] + 1]), arrays[0][t]
+    def body(state, trip):
+        arrays, late = state
+        arrays = rows.write(arrays, late, trip)
+        here = lax.dynamic_slice_in_dim(arrays[0], trip * block, block)
+        return (arrays, [here + 1]), here
 
-    (arrays, pending), read = lax.scan(
-        body, ([rows], late.start([rows])), jnp.arange(length), reverse=reverse
+    (arrays, late), read = lax.scan(
+        body, ([values], rows.start([values])), jnp.arange(rows.trips), reverse=reverse
     )
-    assert jnp.array_equal(read, rows)
-    assert jnp.array_equal(late.finish(arrays, pending)[0], rows + 1)
+    assert jnp.array_equal(read.reshape(values.shape), values)
+    assert jnp.array_equal(rows.finish(arrays, late)[0], values + 1)
 
 
 def test_pairs_are_of_one_type():
@@ -135,7 +139,7 @@ def test_pairs_are_of_one_type():
         return jax.make_jaxpr(lambda *args: args)(*zeros).jaxpr.invars
 
     written, read = variables((2, 4), (2, 2), (2, 4)), variables((2, 4), (4, 2))
-    assert pair_up(written, read) == {written[0]: read[0]}
+    assert pair_up(written, read) == {0: read[0]}
 
 
 def _scaled(known, moving):
@@ -148,7 +152,7 @@ def _scaled_back(known, cts):
     return [jnp.sin(a) * u, u + a * v]
 
 
-LINEAR = Linear(_scaled, _scaled_back)
+LINEAR = Linear(_scaled, lambda *_: _scaled_back, machine_of())
 
 
 @pytest.mark.parametrize(
@@ -185,7 +189,11 @@ def test_gradient_runs_the_transpose_that_was_given():
         return jnp.sum(function([x], [2 * x, x])[0] * 3)
 
     x = jnp.ones(3)
-    inner = jax.grad(lambda y: jnp.sum(Linear(_scaled, wrong)([x], [y, y])[0]))(x)
+    inner = jax.grad(
+        lambda y: jnp.sum(
+            Linear(_scaled, lambda *_: wrong, machine_of())([x], [y, y])[0]
+        )
+    )(x)
     assert jnp.allclose(inner, 7 * (jnp.sin(x) + 1))
     assert jax.grad(lambda x: loss(LINEAR, x))(x).shape == x.shape
 

@@ -6,7 +6,7 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.planner import norms
+from scanrnn.machines import Machine
 from tests import step_table
 from tests.compare import assert_same, score, value_and_gradients
 from tests.jaxprs import loops
@@ -19,8 +19,7 @@ T, B, D, H = 6, 3, 4, 5
 @pytest.fixture
 def pieces(monkeypatch):
     """However short the sequence, it is taken in pieces."""
-    monkeypatch.setattr(norms, "WORTH", 0)
-    monkeypatch.setattr(norms, "PIECE", 1)
+    monkeypatch.setattr(Machine, "norm_piece", 1)
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +154,9 @@ def piece(length, width):
         return jnp.tanh(h * 0.5 + z / z.std(-1, keepdims=True)), None
 
     plan = scanrnn.plan(step, h, xs)
-    assert ("steps at a time, which fit the cache" in str(plan)) == bool(plan.norms)
-    return plan.norms and plan.norms.size
+    size = plan.loop.piece
+    assert ("steps at a time, which fit the fast memory" in str(plan)) == bool(size)
+    return size
 
 
 def test_gradient_of_a_norm_takes_less_than_half_of_lax_scans_memory():

@@ -20,10 +20,11 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # package; dependencies point down this list.
 ROOMS = {
     "_allocator": (set(), set()),
-    "planner": (set(), {"jax", "numpy", "scipy"}),
-    "executors": ({"planner"}, {"jax", "numpy"}),
+    "machines": (set(), {"jax"}),
+    "planner": ({"machines"}, {"jax", "numpy", "scipy"}),
+    "executors": ({"machines", "planner"}, {"jax"}),
     "_tune": ({"planner", "executors"}, {"jax", "numpy"}),
-    "_scan": ({"planner", "executors", "_tune"}, {"jax", "numpy"}),
+    "_scan": ({"machines", "planner", "executors", "_tune"}, {"jax", "numpy"}),
     "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
     "cells": (set(), {"jax"}),
     "nnx": ({"_scan", "cells"}, {"jax", "flax"}),
@@ -32,7 +33,10 @@ ROOMS = {
         {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
     ),
     "__init__": (
-        {"_accelerate", "_allocator", "_scan", "cells", "nnx", "planner", "training"},
+        {
+            *("_accelerate", "_allocator", "_scan", "cells", "machines", "nnx"),
+            *("planner", "training"),
+        },
         set(),
     ),
     "__main__": ({"__init__", "training"}, {"jax", "flax", "rich"}),

@@ -37,7 +37,8 @@ def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
         "length": plan.length,
         "reverse": plan.reverse,
         "unroll": plan.unroll,
-        "options": dataclasses.asdict(plan.options),
+        "options": _fields(plan.options),
+        "machine": plan.machine.kind,
         "objective": goal,
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
@@ -50,6 +51,12 @@ def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
         "cores": _cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
+
+
+def _fields(options: Options) -> dict:
+    """Options as plain values; of the machine the key says more than its name."""
+    names = [field.name for field in dataclasses.fields(options)]
+    return {name: getattr(options, name) for name in names if name != "machine"}
 
 
 def _cores() -> int | None:
@@ -109,7 +116,8 @@ def _read(content: Any, key: dict, known: dict[str, Options]):
         if label not in known or not number:
             raise ValueError(f"{label!r}: {value!r} is not a time of a candidate")
     chosen = Options(**options)
-    labels = [label for label, o in known.items() if o == chosen and label in seconds]
+    same = [n for n, o in known.items() if _fields(o) == _fields(chosen)]
+    labels = [label for label in same if label in seconds]
     if not labels:
         raise ValueError("its options are not those of a candidate with a time")
     return labels[0], seconds
@@ -122,7 +130,7 @@ def remember(path: Path | None, key, options: Options, seconds) -> bool:
     content = {
         "format": FORMAT,
         "key": key,
-        "options": dataclasses.asdict(options),
+        "options": _fields(options),
         "seconds": seconds,
     }
     try:

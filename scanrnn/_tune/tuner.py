@@ -16,7 +16,6 @@ import numpy as np
 from jax.core import Tracer
 
 from scanrnn._tune import memory
-from scanrnn.executors import PROGRAMS
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.graph import struct_of
 
@@ -118,7 +117,7 @@ def _candidates(given: Options, options: Options) -> dict[str, Options]:
 
 def _program(plan: Plan, goal: str) -> Callable:
     """What is timed: the plan, or the gradient of the sum of all that it returns."""
-    run = PROGRAMS["planned" if plan.plain is None else "scan"]
+    run = plan.programs[plan.executor]
 
     def forward(weights, init, xs):
         return run(plan, weights, init, xs)

@@ -1,10 +1,47 @@
-"""Ways to run a plan: one file each, with `NAME`, `supports` and `run`.
+"""Ways to run a plan: one file each.
 
-`run(plan, weights, init, xs)` takes and returns flat lists of arrays.
+An executor is a module with `NAME` and
+
+- `refuse(plan, machine) -> str | None`: why it does not run this plan here;
+- `seconds(plan, machine) -> float`: its estimate of a training step;
+- `run(plan, weights, init, xs)`: on flat lists of arrays. One that only replaces the
+  loop gives `_program.run` its own `lower(graph, rows, constants, carry, known, ...)`,
+  which runs a graph over all steps: the loop's own and that of its reverse step.
+
+The cheapest that does not refuse is chosen.
 """
 
-from scanrnn.executors import planned, scan
+from __future__ import annotations
 
-# In order of preference: the first that supports a plan runs it.
+import dataclasses
+
+from scanrnn.executors import planned, scan
+from scanrnn.planner.plan import Candidate, Plan
+
 EXECUTORS = {executor.NAME: executor for executor in (planned, scan)}
-PROGRAMS = {name: executor.run for name, executor in EXECUTORS.items()}
+
+
+def assign(plan: Plan, implementation: str | None = None) -> Plan:
+    """The plan with its executor: the one that is asked for, or the cheapest.
+
+    Raises:
+      ValueError: if the one that is asked for refuses.
+    """
+    machine, found = plan.machine, []
+    for name, executor in EXECUTORS.items():
+        refusal = executor.refuse(plan, machine)
+        cost = None if refusal else executor.seconds(plan, machine)
+        found.append(Candidate(name, cost, refusal))
+    able = [c for c in found if c.refusal is None]
+    chosen = min(able, key=lambda c: c.seconds)
+    if implementation is not None:
+        (chosen,) = (c for c in found if c.name == implementation)
+    if chosen.refusal is not None:
+        raise ValueError(
+            f"scan: implementation={implementation!r} cannot run this step: "
+            f"{chosen.refusal} (leave it None, or say 'scan')"
+        )
+    programs = {name: executor.run for name, executor in EXECUTORS.items()}
+    return dataclasses.replace(
+        plan, executor=chosen.name, candidates=tuple(found), programs=programs
+    )

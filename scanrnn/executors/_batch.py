@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import jax
-from jax import lax
+from jax.extend.core import Literal
 
-from scanrnn.planner import ops
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import Env, eval_eqn, opened, variables
+from scanrnn.planner.graph import Env, Graph, eval_eqn, opened, variables
 
 
 def over_time(step: Callable, in_axes, length) -> Callable:
-    """`vmap` over time, with steps and batch as one axis in every contraction.
-
-    XLA for CPU transposes a whole `[T, B, N]` operand to contract over T and B
-    together, as the gradient of `x @ W` does; over one axis of T * B it need not.
-    With several devices a batch that is split among them must stay an axis.
-    """
+    """`vmap` over time, in which every product is one that knows its transpose."""
     batched = jax.vmap(step, in_axes, axis_size=length)
 
     def run(*args):
         leaves, tree = jax.tree.flatten(args)
-        if not ops.on_one_device(map(jax.typeof, leaves)):
-            return batched(*args)
         closed, shapes = jax.make_jaxpr(
             lambda *leaves: batched(*tree.unflatten(leaves)), return_shape=True
         )(*leaves)
@@ -34,7 +25,7 @@ def over_time(step: Callable, in_axes, length) -> Callable:
         env = Env(jaxpr.eqns, known)
         for eqn in jaxpr.eqns:
             values = [env.read(a) for a in eqn.invars]
-            outs = _flat_dot(eqn, values) if _flattens(eqn) else eval_eqn(eqn, values)
+            outs = _product(eqn, values) if _multiplies(eqn) else eval_eqn(eqn, values)
             env.update(zip(eqn.outvars, outs, strict=True))
         outs = [env.read(a) for a in jaxpr.outvars]
         return jax.tree.structure(shapes).unflatten(outs)
@@ -42,26 +33,40 @@ def over_time(step: Callable, in_axes, length) -> Callable:
     return run
 
 
-def _flattens(eqn) -> bool:
+def _product(eqn, values) -> list:
+    return [gemm(eqn.params, *values)]
+
+
+def _multiplies(eqn) -> bool:
     """Whether an equation is `[T, ..., K] @ [K, N]`."""
     if eqn.primitive.name != "dot_general" or len(variables(eqn.invars)) != 2:
         return False
     (contract, batch) = eqn.params["dimension_numbers"]
     data, weights = (a.aval for a in eqn.invars)
-    if batch != ((), ()) or tuple(contract[0]) != (data.ndim - 1,):
-        return False
-    return (
-        data.ndim > 2
-        and weights.ndim == 2
-        and all(isinstance(d, int) for d in data.shape)
-    )
+    last = batch == ((), ()) and tuple(contract[0]) == (data.ndim - 1,)
+    return last and data.ndim > 2 and weights.ndim == 2
 
 
-def _flat_dot(eqn, values):
-    data, weights = values
-    lead = data.shape[:-1]
-    flat = lax.reshape(data, (math.prod(lead), data.shape[-1]))
-    (contract, batch) = eqn.params["dimension_numbers"]
-    params = eqn.params | {"dimension_numbers": (((1,), contract[1]), batch)}
-    out = gemm(params, flat, weights)
-    return [lax.reshape(out, (*lead, out.shape[-1]))]
+def stage_over_time(graph: Graph, weights: list, xs: list, length, policy) -> list:
+    """The outputs of a stage for all steps at once.
+
+    What only passes through is not touched. `policy` is that of `jax.checkpoint` for
+    what is kept for the transpose, or None to leave that to JAX.
+    """
+    known = dict(zip(graph.xs, xs, strict=True))
+    missing = [a for a in graph.ys if isinstance(a, Literal) or a not in known]
+
+    def step(xs, weights):
+        values = zip((*graph.weights, *graph.xs), (*weights, *xs), strict=True)
+        return Env(graph.eqns, values).read_all(missing)
+
+    found = iter(())
+    if missing:
+        batched = over_time(step, (0, None), length)
+        if policy is not None:
+            batched = jax.checkpoint(batched, prevent_cse=False, policy=policy)
+        found = iter(batched(xs, weights))
+    return [
+        next(found) if isinstance(a, Literal) or a not in known else known[a]
+        for a in graph.ys
+    ]

@@ -4,49 +4,53 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import Var
 
 from scanrnn.executors._batch import over_time
-from scanrnn.executors._kept import Kept
 from scanrnn.executors._linear import Linear
-from scanrnn.executors._recurrence import (
-    Loop,
+from scanrnn.executors._names import (
     flat,
     grouped,
     named,
     names_of,
+    remembering_inputs,
+    split,
     values,
-    zeros_of,
 )
 from scanrnn.planner.graph import struct
+from scanrnn.planner.halves import in_wide_sums
+from scanrnn.planner.loops import Loop
 from scanrnn.planner.ordering import late
+from scanrnn.planner.reverse import zeros_of
 
 
 def contributions(
-    loop: Loop, kept: Kept, lazy: bool, known, d_weights, d_xs
+    loop: Loop,
+    constants: Mapping[Var, Any],
+    known: Mapping[Var, Any],
+    d_weights: Mapping[Var, Any],
+    d_xs: Mapping[Var, Any],
 ) -> dict[Var, Any]:
     """`E` for all steps at once, by the cut at which it enters.
 
-    `known` is constants, arrays of all steps, and edges, by name. If `lazy`, what the
-    transpose needs for it only is made late.
+    `known` is arrays of all steps, and edges, by name.
     """
     rules = loop.derivative
     if not rules.cuts or not (d_weights or d_xs):
         return {}
     cuts = _reached(rules, (*d_weights, *d_xs))
-    constants, arrays, edges = known
-    if lazy:
-        arrays, edges = kept.of(rules.read_outside, arrays, edges)
-    known, moving = (constants, arrays, edges), (d_weights, d_xs)
-    program = Contributions(loop, kept, names_of(known), names_of(moving), cuts)
-    run = loop.rematerialised(program.forward)
-    if lazy:
-        run = Linear(program.forward, program.transposed)
-    return named(cuts, run(flat(known), flat(moving)))
+    known = loop.recording.rows.of(rules.rows(rules.read_outside), known)
+    fixed, moving = (constants, known), (d_weights, d_xs)
+    program = Contributions(loop, names_of(fixed), names_of(moving), cuts)
+    if split([*flat(fixed), *flat(moving)]):
+        run = remembering_inputs(program.forward, loop.residuals)
+    else:
+        run = Linear(program.forward, lambda *_: program.transposed, loop.machine)
+    return named(cuts, run(flat(fixed), flat(moving)))
 
 
 def _reached(rules, moving) -> tuple[Var, ...]:
@@ -66,45 +70,48 @@ class Contributions:
 
     Attributes:
       loop: the loop.
-      kept: how the arrays of all steps are read.
-      known: names of constants, of arrays, of edges.
+      known: names of constants, and of arrays and edges.
       moving: names of tangents: of weights, of time inputs.
       cuts: where `E` enters.
     """
 
     loop: Loop
-    kept: Kept
     known: tuple[tuple[Var, ...], ...]
     moving: tuple[tuple[Var, ...], ...]
     cuts: tuple[Var, ...]
 
     def forward(self, known: list, moving: list) -> list:
         """The contributions, for all steps at once."""
-        constants, arrays, edges = grouped(self.known, known)
-        return self._all(constants, self.kept.whole(arrays, edges), self.cuts, moving)
+        constants, arrays = grouped(self.known, known)
+        rows, rules = self.loop.recording.rows, self.loop.derivative
+        streams = rows.whole(rules.rows(rules.read_outside), arrays)
+        return self._all(constants, streams, self.cuts, moving)
 
     def transposed(self, known: list, cts: list) -> list:
         """Cotangents of weights and time inputs, given those of `E` or None."""
-        constants, arrays, edges = grouped(self.known, known)
+        constants, arrays = grouped(self.known, known)
         given = {v: ct for v, ct in named(self.cuts, cts).items() if ct is not None}
         ready = next(iter(given.values()))
-        streams = self.kept.whole(arrays, {})
-        for v in (v for v in edges if v in self.loop.derivative.read_outside):
-            streams[v] = self._shifted(v, arrays, edges, ready)
+        rows, rules = self.loop.recording.rows, self.loop.derivative
+        names = rules.rows(rules.read_outside)
+        streams = rows.whole([v for v in names if v not in rows.shifts], arrays)
+        for v in names:
+            if v in rows.shifts:
+                # Made when `ready` is there: not to be kept through the loop.
+                parts = rows.of([v], arrays)
+                streams[v] = late(
+                    ready,
+                    lambda *parts_, v=v, names=tuple(parts): [
+                        rows.all(named(names, parts_), v)
+                    ],
+                    *parts.values(),
+                )[0]
         outside = functools.partial(self._all, constants, streams, tuple(given))
         weights, xs = (list(map(struct, group)) for group in self.moving)
         xs = [s.update(shape=(self.loop.length, *s.shape)) for s in xs]
-        (found,) = jax.linear_transpose(outside, [*weights, *xs])(values(given))
+        pull = in_wide_sums(jax.linear_transpose(outside, [*weights, *xs]))
+        (found,) = pull(values(given))
         return found
-
-    def _shifted(self, v, arrays, edges, ready):
-        """A shift, made when `ready` is there: not to be kept through the loop."""
-        parts = self.kept.of([v], arrays, edges)
-
-        def shifted(*known):
-            return [self.kept.shifted(v, *grouped(parts, known))]
-
-        return late(ready, shifted, *flat(parts))[0]
 
     def _all(self, constants, streams, cuts: Sequence[Var], moving: list) -> list:
         d_weights, d_xs = grouped(self.moving, moving)

@@ -12,13 +12,15 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from scanrnn.executors._staged import staged
+from scanrnn.machines import Machine
 from scanrnn.planner.graph import struct_of
 
-linear_p, twin_p = Primitive("linear"), Primitive("twin")
-linear_p.multiple_results = twin_p.multiple_results = True
+linear_p = Primitive("linear")
+linear_p.multiple_results = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,12 +31,14 @@ class Linear:
 
     Attributes:
       forward: `(fixed, moving) -> outs`; JAX may differentiate it in both.
-      transposed: `(fixed, cts) -> cts of moving`, where None stands for a
-        cotangent that is zero. It is never differentiated.
+      transposed: `(machine, alone) -> (fixed, cts) -> cts of moving`, where None
+        stands for a cotangent that is zero. It is never differentiated.
+      machine: that of the plan.
     """
 
     forward: Callable[[list, list], list]
-    transposed: Callable[[list, list], list]
+    transposed: Callable[[Machine, bool], Callable[[list, list], list]]
+    machine: Machine
 
     def __call__(self, fixed: Sequence, moving: Sequence) -> list:
         """Apply the function."""
@@ -108,57 +112,13 @@ def _transposed(function, structs) -> Callable:
 
             return flat
 
+        def build(machine, alone):
+            return full(function.transposed(machine, alone))
+
         given = [ct for ct in cts if ct is not None]
-        return _twin(full(function.transposed), full(plain), [*fixed, *given])
+        return staged(build, function.machine, full(plain), [*fixed, *given])
 
     return run
-
-
-def _twin(fast, plain, args) -> list:
-    """Values by one function, derivatives by the other.
-
-    As with `jax.custom_jvp`, but under `vmap` the axis of a batch is the first one of
-    each output of both: of a loop it depends on how the loop makes that output.
-    """
-    return twin_p.bind(*args, jaxpr=jax.make_jaxpr(fast)(*args), plain=plain)
-
-
-def _twin_value(*args, jaxpr, plain):
-    del plain
-    return jaxpr_as_fun(jaxpr)(*args)
-
-
-def _twin_jvp(primals, tangents, *, jaxpr, plain):
-    del jaxpr
-    at = [i for i, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-    some = [primals[i] for i in at], [tangents[i] for i in at]
-    return jax.jvp(of_some(plain, primals, at), *some)
-
-
-def _twin_transpose(cts, *args, jaxpr, plain):
-    del jaxpr
-    at = [i for i, a in enumerate(args) if ad.is_undefined_primal(a)]
-    structs = [struct_of(args[i].aval) for i in at]
-    full = list(map(ad.instantiate_zeros, cts))
-    found = jax.linear_transpose(of_some(plain, args, at), *structs)(full)
-    found = dict(zip(at, found, strict=True))
-    return [found.get(i) for i in range(len(args))]
-
-
-def of_some(f, args, at) -> Callable:
-    """A function of its arguments at some places alone, the others given."""
-
-    def of(*values):
-        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
-        return f(*full.values())
-
-    return of
-
-
-def _twin_batched(args, axes, *, jaxpr, plain):
-    fast, plain = (jax.vmap(f, tuple(axes)) for f in (jaxpr_as_fun(jaxpr), plain))
-    outs = _twin(fast, plain, args)
-    return outs, [0] * len(outs)
 
 
 def _batched(args, axes, *, function, count):
@@ -176,7 +136,10 @@ def _batched(args, axes, *, function, count):
     def mapped(f):
         return jax.vmap(f, (fixed_axes, 0), axis_size=size)
 
-    batch = Linear(mapped(function.forward), mapped(function.transposed))
+    def transposed(machine, alone):
+        return mapped(function.transposed(machine, alone))
+
+    batch = Linear(mapped(function.forward), transposed, function.machine)
     outs = batch(list(args[:count]), moving)
     return outs, [0] * len(outs)
 
@@ -187,10 +150,3 @@ ad.primitive_jvps[linear_p] = _jvp
 ad.primitive_transposes[linear_p] = _transpose
 batching.primitive_batchers[linear_p] = _batched
 mlir.register_lowering(linear_p, mlir.lower_fun(_forward, multiple_results=True))
-
-twin_p.def_impl(_twin_value)
-twin_p.def_abstract_eval(lambda *_, jaxpr, plain: jaxpr.out_avals)
-ad.primitive_jvps[twin_p] = _twin_jvp
-ad.primitive_transposes[twin_p] = _twin_transpose
-batching.primitive_batchers[twin_p] = _twin_batched
-mlir.register_lowering(twin_p, mlir.lower_fun(_twin_value, multiple_results=True))

@@ -1,14 +1,15 @@
 """The loop of a plan, with its own derivative rule.
 
-It is a `custom_jvp` around `lax.scan`. The tangent is a second scan in which
-only carry tangents flow; what weights contribute enters it as stacked inputs
-computed outside for all steps at once. Reverse mode is the transpose of that
+It is a `custom_jvp` around the loop that an executor makes. The tangent is a second
+loop in which only carry tangents flow; what weights contribute enters it as stacked
+inputs computed outside for all steps at once. Reverse mode is the transpose of that
 program: a reverse loop of state cotangents, then one contraction per weight.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,61 +17,74 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Var
 
-from scanrnn.executors._inplace import Late, piece
-from scanrnn.executors._recurrence import Loop, named, values, varying
-from scanrnn.executors._residuals import Residuals
+from scanrnn.executors._names import named, remembering_inputs, split, values
+from scanrnn.executors._staged import staged
 from scanrnn.executors._tangent import tangent_loop
 from scanrnn.executors._together import together
-from scanrnn.planner.layout import LaidEnv
+from scanrnn.planner.graph import Env
+from scanrnn.planner.layout import PLAIN
+from scanrnn.planner.loops import Loop
 
 
-def run_loop(loop: Loop, weights: list, carry: list, xs: list):
+def run_loop(loop: Loop, lower: Callable, weights: list, carry: list, xs: list):
     """Run the loop. Returns the final carry and the stacked ys."""
-    if not loop.defer:
-        return _forward(loop, weights, carry, xs)
 
     def forward(weights, carry, xs):
-        final, ys = _forward(loop, weights, carry, xs)
+        final, ys = _forward(loop, lower, weights, carry, xs)
         outs = together([*final, *ys], [*weights, *carry, *xs])
         return outs[: len(final)], outs[len(final) :]
 
     run = jax.custom_jvp(forward)
-    run.defjvp(functools.partial(_rule, loop), symbolic_zeros=True)
+    run.defjvp(functools.partial(_rule, loop, lower), symbolic_zeros=True)
     return run(weights, carry, xs)
 
 
-def _forward(loop, weights, carry, xs):
+def run_plain(loop: Loop, weights: list, carry: list, xs: list):
+    """Run the loop as JAX differentiates it: what a step says, by `lax.scan`."""
     graph, n = loop.graph, len(loop.graph.carry_out)
-    constants, streams = named(graph.weights, weights), named(graph.xs, xs)
-    over = {} if varying([*weights, *carry, *xs]) else loop.overwritten
-    layout = loop.layout.reading(over.values())
-    late = Late(loop.length, loop.reverse)
-    arrays = [streams.pop(v) for v in over.values()]
-    pieced = {v: streams.pop(v) for v in layout.streams if v in streams}
-    places = [graph.ys.index(v) for v in over]
-    apart = [i for i in range(len(graph.ys)) if i not in places]
+    constants = named(graph.weights, weights)
 
-    def body(state, x):
-        (carry, arrays, rows), (t, x) = state, x
-        arrays = late.write(arrays, rows, t)
-        known = constants | named(graph.carry, carry) | named(streams, x)
-        read = functools.partial(piece, pieced | named(over.values(), arrays), t)
-        outs = LaidEnv(graph, layout, known, read).read_all(graph.outs)
-        ys = outs[n:]
-        rows = [ys[i] for i in places]
-        return (outs[:n], arrays, rows), [ys[i] for i in apart]
+    def body(carry, x):
+        known = constants | named(graph.carry, carry) | named(graph.xs, x)
+        outs = Env(graph.eqns, known).read_all(graph.outs)
+        return outs[:n], outs[n:]
 
-    steps = lax.iota("int32", loop.length) if layout.streams else None
-    state = list(carry), arrays, late.start(arrays)
-    (carry, arrays, rows), ys = loop.scan(body, state, (steps, values(streams)))
-    stacked = dict(zip(places, late.finish(arrays, rows), strict=True))
-    stacked |= dict(zip(apart, ys, strict=True))
-    return carry, [stacked[i] for i in range(len(graph.ys))]
+    length = None if xs else loop.length
+    return lax.scan(body, list(carry), xs, length, loop.reverse, loop.unroll)
 
 
-def _rule(loop, primals, tangents):
+def _forward(loop, lower, weights, carry, xs):
+    graph, sizes = loop.graph, (len(weights), len(weights) + len(carry))
+
+    def plain(*args):
+        groups = args[: sizes[0]], args[sizes[0] : sizes[1]], args[sizes[1] :]
+        final, ys = run_plain(loop, *map(list, groups))
+        return [*final, *ys]
+
+    def build(machine, alone):
+        same = machine == loop.machine
+        rows = loop.rows if alone and same else loop.plain_rows(machine)
+        layout = loop.layout if same else PLAIN
+
+        def run(*args):
+            constants = named(graph.weights, args[: sizes[0]])
+            known = named(graph.xs, args[sizes[1] :])
+            carry = list(args[sizes[0] : sizes[1]])
+            choices = dict(machine=machine, layout=layout, unroll=loop.unroll)
+            final, ys = lower(graph, rows, constants, carry, known, **choices)
+            return [*final, *ys]
+
+        return run
+
+    args = [*weights, *carry, *xs]
+    # Types that speak of a mesh belong to the program that JAX makes.
+    outs = plain(*args) if split(args) else staged(build, loop.machine, plain, args)
+    return outs[: len(carry)], outs[len(carry) :]
+
+
+def _rule(loop, lower, primals, tangents):
     """Primal loop with residuals, contributions from outside, tangent loop."""
-    graph = loop.graph
+    graph, recording = loop.graph, loop.recording
     weights, carry, xs = primals
     d_weights, d_carry, d_xs = (
         _moving(names, ts)
@@ -78,20 +92,19 @@ def _rule(loop, primals, tangents):
             (graph.weights, graph.carry, graph.xs), tangents, strict=True
         )
     )
-    residuals = Residuals(loop)
-    final, stacked = run_loop(residuals.loop, weights, carry, xs)
+    final, stacked = run_loop(recording.loop, lower, weights, carry, xs)
 
-    def program(weights, carry, xs, final, stacked, *moving):
+    def program(weights, carry, xs, final, stacked, *tangents):
         constants = named(graph.weights, weights)
-        arrays, edges = residuals.streams(carry, final, stacked)
-        known = constants, arrays | named(graph.xs, xs), edges
+        known = named(graph.xs, xs) | recording.known(carry, final, stacked)
         names = (d_weights, d_carry, d_xs)
-        moving = [named(n, ts) for n, ts in zip(names, moving, strict=True)]
-        return tangent_loop(loop, residuals.kept, carry, known, *moving)
+        tangents = [named(n, ts) for n, ts in zip(names, tangents, strict=True)]
+        return tangent_loop(loop, lower, carry, constants, known, *tangents)
 
     # Rematerialised as a whole, so that what is kept is exactly its inputs.
-    moving = map(values, (d_weights, d_carry, d_xs))
-    d_out = loop.rematerialised(program)(weights, carry, xs, final, stacked, *moving)
+    tangents = map(values, (d_weights, d_carry, d_xs))
+    program = remembering_inputs(program, loop.residuals)
+    d_out = program(weights, carry, xs, final, stacked, *tangents)
     out = final, stacked[: len(graph.ys)]
     d_final, d_ys = (
         [_symbolic(t, y) for t, y in zip(ts, ys, strict=True)]

@@ -14,12 +14,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from scanrnn.executors._inplace import Late, pair_up
-from scanrnn.executors._linear import Linear, of_some
-from scanrnn.executors._recurrence import named
+from scanrnn.executors._linear import Linear
+from scanrnn.executors._names import named
+from scanrnn.executors._staged import of_some
 from scanrnn.executors._together import together
 from scanrnn.planner.graph import Env, Graph
-from scanrnn.planner.norms import Norms
+from scanrnn.planner.halves import in_wide_sums, rounded, zero_sum
+from scanrnn.planner.loops import Loop
+from scanrnn.planner.rows import Rows, pair_up
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,17 +29,15 @@ class Normed:
     """What norms give of all steps, as a function of what they read.
 
     Attributes:
-      graph: the step.
-      length: the number of steps.
-      norms: what is read, and what is made.
+      graph: the norms of one step.
+      loop: the loop that they come before, which says how many steps make a piece.
     """
 
     graph: Graph
-    length: int
-    norms: Norms
+    loop: Loop
 
     def __call__(self, streams: list, constants: list) -> list:
-        """The outs of all steps, given `norms.streams` and `norms.constants`."""
+        """The outs of all steps, given the time inputs and the weights of the graph."""
         run = jax.custom_jvp(self._primal)
         run.defjvp(self._rule, symbolic_zeros=True)
         return run(streams, constants)
@@ -47,10 +47,9 @@ class Normed:
 
     def _all(self, streams, constants):
         def step(streams, constants):
-            known = named(self.norms.streams, streams) | named(
-                self.norms.constants, constants
-            )
-            return Env(self.graph.eqns, known.items()).read_all(self.norms.outs)
+            names = (*self.graph.xs, *self.graph.weights)
+            known = zip(names, (*streams, *constants), strict=True)
+            return Env(self.graph.eqns, known).read_all(self.graph.ys)
 
         return jax.vmap(step, (0, None))(streams, constants)
 
@@ -58,62 +57,78 @@ class Normed:
         fixed, tangents = ([*streams, *rest] for streams, rest in (primals, tangents))
         at = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
         forward = functools.partial(self._forward, at)
-        run = Linear(forward, functools.partial(self._transposed, at))
+
+        def transposed(machine, alone):
+            # In pieces for one machine alone; JAX's own for all others.
+            pieces = alone and machine == self.loop.machine
+            over = pieces and self.loop.in_place
+            make = self._transposed if pieces else self._at_once
+            return functools.partial(make, at, over)
+
+        run = Linear(forward, transposed, self.loop.machine)
         return self(*primals), run(fixed, [tangents[i] for i in at])
 
     def _of(self, at, fixed) -> Callable[..., list]:
         """The outs as a function of the arguments at some places alone."""
-        count = len(self.norms.streams)
+        count = len(self.graph.xs)
         return of_some(lambda *args: self._all(args[:count], args[count:]), fixed, at)
 
     def _forward(self, at, fixed, moving):
         return jax.jvp(self._of(at, fixed), [fixed[i] for i in at], moving)[1]
 
-    def _transposed(self, at, fixed, cts):
+    def _at_once(self, at, _, fixed, cts):
+        given = {v: ct for v, ct in named(self.graph.ys, cts).items() if ct is not None}
+        return self._pull(at, fixed, given)
+
+    def _transposed(self, at, in_place, fixed, cts):
         """Cotangents of the arguments at some places, one piece after the other."""
-        count, pieces = len(self.norms.streams), self.length // self.norms.size
-        cut = functools.partial(_folded, (pieces, self.norms.size))
+        count, size = len(self.graph.xs), self.loop.piece
+        pieces = self.loop.length // size
+        cut = functools.partial(_folded, (pieces, size))
         streams, constants = list(map(cut, fixed[:count])), fixed[count:]
-        given = named(self.norms.outs, cts)
+        given = named(self.graph.ys, cts)
         given = {v: cut(ct) for v, ct in given.items() if ct is not None}
-        stacked = [self.norms.streams[i] for i in at if i < count]
-        over, late = pair_up(stacked, given), Late(pieces, reverse=False)
-        arrays = [given.pop(v) for v in over.values()]
+        stacked = [self.graph.xs[i] for i in at if i < count]
+        over = pair_up(stacked, given) if in_place else {}
+        rows, arrays = Rows(pieces), [given.pop(v) for v in over.values()]
 
         def body(state, x):
-            (arrays, rows, sums), (t, streams_t, given_t) = state, x
-            arrays = late.write(arrays, rows, t)
-            known = named(over.values(), (_row(a, t) for a in arrays))
+            (arrays, late, sums), (t, streams_t, given_t) = state, x
+            arrays = rows.write(arrays, late, t)
+            here = [lax.dynamic_index_in_dim(a, t, keepdims=False) for a in arrays]
+            known = named(over.values(), here)
             known |= named(given, given_t)
             found = self._pull(at, [*streams_t, *constants], known)
-            made, more = named(stacked, found[: len(stacked)]), found[len(stacked) :]
-            sums = [jnp.add(a, b) for a, b in zip(sums, more, strict=True)]
-            apart = [made[v] for v in stacked if v not in over]
-            return (arrays, [made[v] for v in over], sums), apart
+            made, more = found[: len(stacked)], found[len(stacked) :]
+            sums = [jnp.add(a, rounded(b, a)) for a, b in zip(sums, more, strict=True)]
+            apart = [ct for i, ct in enumerate(made) if i not in over]
+            late = [jnp.expand_dims(made[i], 0) for i in over]
+            return (arrays, late, sums), apart
 
-        sums = [jnp.zeros_like(fixed[i]) for i in at if i >= count]
-        state = arrays, late.start(arrays), sums
+        summed = [jax.typeof(fixed[i]) for i in at if i >= count]
+        sums = list(map(zero_sum, summed))
+        state = arrays, rows.start(arrays), sums
         xs = lax.iota("int32", pieces), streams, list(given.values())
-        (arrays, rows, sums), apart = lax.scan(body, state, xs)
-        made = named(over, late.finish(arrays, rows))
-        made |= named((v for v in stacked if v not in over), apart)
-        return [*(_folded((self.length,), made[v], 2) for v in stacked), *sums]
+        (arrays, late, sums), apart = lax.scan(body, state, xs)
+        made, rest = (
+            dict(zip(over, rows.finish(arrays, late), strict=True)),
+            iter(apart),
+        )
+        every = [made[i] if i in over else next(rest) for i in range(len(stacked))]
+        sums = map(rounded, sums, summed)
+        return [*(_folded((self.loop.length,), ct, 2) for ct in every), *sums]
 
     def _pull(self, at, fixed, cts) -> list:
         """Cotangents of some arguments, given those of some outs, of one piece."""
 
         def asked(*values):
-            outs = named(self.norms.outs, self._of(at, fixed)(*values))
+            outs = named(self.graph.ys, self._of(at, fixed)(*values))
             return [outs[v] for v in cts]
 
         _, pull = jax.vjp(asked, *(fixed[i] for i in at))
-        return list(pull(list(cts.values())))
+        return list(in_wide_sums(pull)(list(cts.values())))
 
 
 def _folded(lead, array, axes=1):
     """The array with other leading axes in place of its first ones."""
     return lax.reshape(array, (*lead, *array.shape[axes:]))
-
-
-def _row(array, t):
-    return lax.dynamic_index_in_dim(array, t, keepdims=False)

@@ -1,7 +1,7 @@
 """The loop in which tangents flow, and its transpose.
 
 The transpose is what a gradient runs: a loop from the last step to the first that
-stacks the cotangents of what entered. It writes them over what the forward loop
+stacks the cotangents of what entered. It may write them over what the forward loop
 kept for it, which nothing reads any more once a step has been passed.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,52 +17,51 @@ from jax import lax
 from jax.extend.core import Literal, Var
 
 from scanrnn.executors._contributions import contributions
-from scanrnn.executors._inplace import Late, pair_up
-from scanrnn.executors._kept import Kept
 from scanrnn.executors._linear import Linear
-from scanrnn.executors._recurrence import (
-    Loop,
+from scanrnn.executors._names import (
     flat,
     grouped,
     named,
     names_of,
+    remembering_inputs,
+    split,
     values,
-    varying,
-    zeros_of,
 )
+from scanrnn.planner import ops
 from scanrnn.planner.gemm import turn
-from scanrnn.planner.graph import struct
+from scanrnn.planner.halves import rounded, zero_sum
+from scanrnn.planner.loops import Loop
+from scanrnn.planner.reverse import Moving, push_step, reverse_step
+from scanrnn.planner.rows import pair_up
 
 
-def tangent_loop(loop, kept, carry, known, d_weights, d_carry, d_xs):
+def tangent_loop(loop, lower, carry, constants, known, d_weights, d_carry, d_xs):
     """Tangents of the final carry and the ys; None where structurally zero.
 
-    `known` is constants, arrays of all steps, and edges, by name.
+    `known` is arrays of all steps, and edges, by name.
     """
     graph, rules = loop.graph, loop.derivative
-    lazy = loop.in_place and not varying(flat((*known, d_weights, d_carry, d_xs)))
-    constants, arrays, edges = known
-    if not lazy:
-        arrays, edges, kept = kept.whole(arrays, edges), {}, Kept(loop.length)
-    known = constants, arrays, edges
-    entering = contributions(loop, kept, lazy, known, d_weights, d_xs)
+    entering = contributions(loop, constants, known, d_weights, d_xs)
     d_weights = {v: t for v, t in d_weights.items() if v in rules.inner_weights}
     d_xs = {v: t for v, t in d_xs.items() if v in rules.inner_xs}
     nonzero = _reach(loop, {*d_carry}, {*d_weights, *d_xs}, {*entering})
-    moving = [v for v in graph.carry if v in nonzero]
+    carries = [v for v in graph.carry if v in nonzero]
     ys = tuple(v for v in graph.ys if v in nonzero)
-    if not moving and not ys:
+    if not carries and not ys:
         return [None] * len(graph.carry), [None] * len(graph.ys)
     zeros = {v: jnp.zeros_like(c) for v, c in named(graph.carry, carry).items()}
-    init = {v: d_carry.get(v, zeros[v]) for v in moving}
+    init = {v: d_carry.get(v, zeros[v]) for v in carries}
     turned = {v: turn(constants[v]) for v in rules.matrices if v in constants}
-    arrays, edges = kept.of(rules.read_inside, arrays, edges)
-    known = constants, turned, arrays, edges
-    tangents = init, d_weights, entering, d_xs
-    program = Tangents(loop, kept, names_of(known), names_of(tangents), ys)
-    run = Linear(program.forward, program.transposed) if lazy else program.forward
-    outs = run(flat(known), flat(tangents))
-    d_final, d_ys = named(moving, outs[: len(moving)]), named(ys, outs[len(moving) :])
+    known = loop.recording.rows.of(rules.rows(rules.read_inside), known)
+    fixed, tangents = (constants, turned, known), (init, d_weights, entering, d_xs)
+    moving = Moving(*map(tuple, tangents), ys=ys)
+    program = Tangents(loop, lower, names_of(fixed), moving)
+    run = program.forward
+    if not split([*flat(fixed), *flat(tangents)]):
+        run = Linear(run, program.transposed, loop.machine)
+    outs = run(flat(fixed), flat(tangents))
+    n = len(carries)
+    d_final, d_ys = named(carries, outs[:n]), named(ys, outs[n:])
     return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in graph.ys]
 
 
@@ -71,119 +71,98 @@ class Tangents:
 
     Attributes:
       loop: the loop.
-      kept: how the arrays of all steps are read.
-      known: names of constants, of turned matrices, of arrays, of edges.
-      moving: names of tangents: of carries at the start, of weights, of what
-        enters from outside at each step, of time inputs.
-      ys: the stacked outputs that have a tangent.
+      lower: how an executor runs a graph over all steps.
+      known: names of constants, of turned matrices, of arrays and edges.
+      moving: names of what has a tangent.
     """
 
     loop: Loop
-    kept: Kept
+    lower: Callable
     known: tuple[tuple[Var, ...], ...]
-    moving: tuple[tuple[Var, ...], ...]
-    ys: tuple[Var, ...]
+    moving: Moving
 
-    def forward(self, known: list, moving: list) -> list:
+    def forward(self, known: list, tangents: list) -> list:
         """The tangents, by a loop that JAX may differentiate again."""
-        constants, turned, arrays, edges = grouped(self.known, known)
-        init, d_weights, entering, d_xs = grouped(self.moving, moving)
-        streams = self.kept.whole(arrays, edges)
-        groups = constants, turned, d_weights, streams, entering, d_xs
+        constants, turned, arrays = grouped(self.known, known)
+        init, d_weights, entering, d_xs = grouped(self.moving.ins, tangents)
+        loop, rules = self.loop, self.loop.derivative
+        streams = loop.recording.rows.whole(rules.rows(rules.read_inside), arrays)
 
-        def step(d_carry, *parts):
-            parts = [named(g, p) for g, p in zip(groups, parts, strict=True)]
-            constants, turned, d_weights, streams, entering, d_xs = parts
-            tangents = d_carry, values(d_weights), values(entering), values(d_xs)
-            return self._step(self.ys, constants | streams, turned, *tangents)
+        def step(d_carry, d_weights, fixed, x):
+            primals, turned_ = named(constants, fixed[0]), named(turned, fixed[1])
+            primals |= named(streams, x[0])
+            tangents = d_carry, d_weights, x[1], x[2]
+            outs = push_step(rules, self.moving, primals, turned_, *tangents)
+            return outs[: len(d_carry)], outs[len(d_carry) :]
 
-        step = self.loop.rematerialised(step)
-        fixed = [values(g) for g in groups[:3]]
-        d_final, d_ys = self.loop.scan(
-            lambda c, x: step(c, *fixed, *x),
+        step = remembering_inputs(step, loop.residuals)
+        fixed, more = [values(constants), values(turned)], values(d_weights)
+        xs = [values(streams), values(entering), values(d_xs)]
+        # A symbolic length cannot be given, only found in the shapes of xs.
+        length = None if jax.tree.leaves(xs) else loop.length
+        d_final, d_ys = lax.scan(
+            lambda c, x: step(c, more, fixed, x),
             values(init),
-            [values(g) for g in groups[3:]],
+            xs,
+            length,
+            loop.reverse,
+            loop.unroll,
         )
         return [*d_final, *d_ys]
 
-    def transposed(self, known: list, cts: list) -> list:
+    def transposed(self, machine, alone) -> Callable[[list, list], list]:
         """Cotangents of all that moves, given those of the outputs or None."""
-        constants, turned, arrays, edges = grouped(self.known, known)
-        carries, weights, *entering = self.moving
-        ct_ys = named(self.ys, cts[len(carries) :])
-        ct_ys = {v: ct for v, ct in ct_ys.items() if ct is not None}
-        stacked = [v for group in entering for v in group]
-        # Over what was kept, else over cotangents that came in.
-        over = self._overwritten()
-        again = pair_up((v for v in stacked if v not in over), ct_ys)
-        apart = [v for v in stacked if v not in over and v not in again]
-        late = Late(self.loop.length, not self.loop.reverse)
-        state = [arrays.pop(v) for v in over.values()]
-        state += [ct_ys.pop(v) for v in again.values()]
-        # Of these, more than a step's row is read, or a part of it.
-        wholes = {*self.kept.arrays(edges), *(p.whole for p in self.kept.packs)}
-        pieced = {v: arrays.pop(v) for v in [*arrays] if v in wholes}
+        return functools.partial(self._transposed, machine, alone)
 
-        def body(state, x):
-            ct_carry, sums, written, rows = state
-            t, rows_t, ct_ys_t = x
-            written = late.write(written, rows, t)
-            kept, came = written[: len(over)], written[len(over) :]
-            primals = constants | named(arrays, rows_t)
-            kept = pieced | named(over.values(), kept)
-            primals |= self.kept.rows(kept, edges, t)
-            ct_ys_t = named(ct_ys, ct_ys_t)
-            ct_ys_t |= self.kept.rows(named(again.values(), came), {}, t)
-            ct_carry, more, *made = self._pull(primals, turned, ct_carry, ct_ys_t)
-            sums = [jnp.add(a, b) for a, b in zip(sums, more, strict=True)]
-            made = named(stacked, [ct for group in made for ct in group])
-            rows = [made[v] for v in (*over, *again)]
-            return (ct_carry, sums, written, rows), [made[v] for v in apart]
-
-        ct_final = [
-            _zeros(v) if ct is None else ct
-            for v, ct in zip(carries, cts[: len(carries)], strict=True)
+    def _transposed(self, machine, alone, known, cts):
+        constants, turned, arrays = grouped(self.known, known)
+        n, moving, loop = len(self.moving.carry), self.moving, self.loop
+        given = named(moving.ys, cts[n:])
+        given = {v: ct for v, ct in given.items() if ct is not None}
+        reverse = reverse_step(loop.derivative, moving._replace(ys=tuple(given)))
+        constants |= {name: turned[v] for v, name in reverse.turned.items()}
+        constants |= reverse.consts
+        arrays |= {reverse.cts[v]: ct for v, ct in given.items()}
+        same_machine = machine == loop.machine
+        over = self._overwritten(reverse) if alone and same_machine else {}
+        rows = loop.recording.rows
+        same = loop.plain_rows(machine)
+        rows = dataclasses.replace(
+            rows,
+            reverse=not loop.reverse,
+            over=over,
+            block=same.block,
+            fenced=same.fenced,
+        )
+        ct_carry = [
+            ops.zeros(ops.aval(v)) if ct is None else ct
+            for v, ct in zip(moving.carry, cts[:n], strict=True)
         ]
-        state = ct_final, [_zeros(v) for v in weights], state, late.start(state)
-        steps = lax.iota("int32", self.loop.length)
-        xs = steps, values(arrays), values(ct_ys)
-        (ct_carry, sums, written, rows), ys = self.loop.scan_back(body, state, xs)
-        found = named((*over, *again), late.finish(written, rows)) | named(apart, ys)
-        return [*ct_carry, *sums, *(found[v] for v in stacked)]
+        sums = list(map(zero_sum, map(ops.aval, moving.weights)))
+        choices = dict(machine=machine, unroll=loop.unroll)
+        start = [*ct_carry, *sums]
+        final, made = self.lower(
+            reverse.graph, rows, constants, start, arrays, **choices
+        )
+        avals = map(ops.aval, moving.weights)
+        sums = list(map(rounded, final[n:], avals))
+        return [*final[:n], *sums, *made]
 
-    def _step(self, ys, primals, turned, d_carry, d_weights, entering, d_xs):
-        """Tangents of the carry after one step and of some ys."""
-        graph, rules = self.loop.graph, self.loop.derivative
-        carries, weights, cuts, xs = self.moving
-        after = named(graph.carry, graph.carry_out)
-        tangents = named(carries, d_carry) | named(weights, d_weights) | named(xs, d_xs)
-        primals = zeros_of(rules, primals) | primals
-        found = rules.inside(primals, tangents, named(cuts, entering), turned)
-        d_next = [
-            _or_zeros(found, after[v], t) for v, t in zip(carries, d_carry, strict=True)
-        ]
-        return d_next, [found[v] for v in ys]
-
-    def _pull(self, primals, turned, ct_carry, ct_ys):
-        """The transpose of one step."""
-        structs = [[struct(v) for v in group] for group in self.moving]
-        # Not zeros for the others: what nobody asks for need not be transposable.
-        ys = tuple(v for v in self.ys if v in ct_ys)
-        step = functools.partial(self._step, ys, primals, turned)
-        cts = ct_carry, [ct_ys[v] for v in ys]
-        return jax.linear_transpose(step, *structs)(cts)
-
-    def _overwritten(self) -> dict[Var, Var]:
+    def _overwritten(self, reverse) -> dict[int, Var]:
         """For what is stacked, the arrays that it is written over.
 
-        A shift may be read from one of them: of a row that is not yet written.
+        Over what was kept, else over cotangents that came in. A shift may be read from
+        one of them: of a row that is not yet written.
         """
-        rules, graph, loop = self.loop.derivative, self.loop.graph, self.loop
+        loop, graph = self.loop, self.loop.graph
+        rules, rows = loop.derivative, loop.recording.rows
+        if not loop.in_place:
+            return {}
         needed = {*graph.ys, *rules.read_outside, *(set(graph.xs) - loop.spare)}
-        needed |= self.kept.arrays(needed)
-        _, _, arrays, _ = self.known
-        _, _, cuts, xs = self.moving
-        return pair_up((*cuts, *xs), [v for v in arrays if v not in needed])
+        needed |= {*rows.sources(v for v in needed)}
+        edges, cts = rows.shifts, [*reverse.cts.values()]
+        free = [v for v in self.known[2] if v not in needed and v not in edges]
+        return pair_up(reverse.graph.ys, [*free, *cts])
 
 
 def _reach(loop, moving, inner, entering) -> set[Var]:
@@ -200,12 +179,3 @@ def _reach(loop, moving, inner, entering) -> set[Var]:
         if more <= moving:
             return nonzero
         moving |= more
-
-
-def _or_zeros(found, atom, like):
-    t = None if isinstance(atom, Literal) else found.get(atom)
-    return jnp.zeros_like(like) if t is None else t
-
-
-def _zeros(v):
-    return jnp.zeros(v.aval.shape, v.aval.dtype)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from jax import lax
 
+from scanrnn.machines import Machine
+from scanrnn.planner import costs
 from scanrnn.planner.graph import Env
 from scanrnn.planner.plan import Plan
 
 NAME = "scan"
 
 
-def supports(plan: Plan) -> str | None:
-    """Why this plan cannot run here, or None: `lax.scan` runs everything."""
-    del plan
+def refuse(plan: Plan, machine: Machine) -> str | None:
+    """Why this plan does not run here: `lax.scan` runs everything."""
+    del plan, machine
     return None
+
+
+def seconds(plan: Plan, machine: Machine) -> float:
+    """An estimate of a training step: everything step by step."""
+    return costs.scan_seconds(plan, machine)
 
 
 def run(plan: Plan, weights: list, init: list, xs: list):

@@ -1,7 +1,8 @@
 """The planner: from a step function to a plan. Knows jaxprs, never a cell."""
 
+from scanrnn.planner.decide import make_plan
 from scanrnn.planner.options import Options
-from scanrnn.planner.plan import Plan, make_plan
+from scanrnn.planner.plan import Plan
 from scanrnn.planner.report import Tuning
 from scanrnn.planner.trace import Traced, trace
 

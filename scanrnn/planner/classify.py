@@ -12,7 +12,7 @@ import dataclasses
 
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.planner import ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.crossing import cheapest_crossing
 from scanrnn.planner.graph import (
     CARRY,
@@ -27,17 +27,31 @@ from scanrnn.planner.graph import (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stages:
-    """The cut of a step into stages, by the variables that cross.
+    """The cut of a step into stages, each a graph with named inputs and outputs.
 
-    `constants` are computed once from weights; `hoisted` are computed before
-    the loop for all steps; `loop` is what remains, its `ys` are stacked; the
-    step's own outputs are computed after the loop from all of these.
+    Attributes:
+      graph: the whole step.
+      constants: what the loop and the norms read of weights alone.
+      before: from time inputs to what is computed before the loop, for all steps.
+      norms: what is left to do before the loop where there are reductions in it; it
+        reads what `before` makes, and weights that `constants` makes.
+      loop: what remains; its `ys` are stacked.
+      after: from all of these to the outputs of the step, for all steps.
     """
 
     graph: Graph
-    constants: tuple[Var, ...]
-    hoisted: tuple[Var, ...]
+    constants: Graph
+    before: Graph
+    norms: Graph | None
     loop: Graph
+    after: Graph
+
+    @property
+    def hoisted(self) -> tuple[Var, ...]:
+        """What is computed before the loop and read in it, or after it."""
+        made = (*self.before.ys, *(self.norms.ys if self.norms else ()))
+        read = {*self.loop.xs, *self.after.xs, *variables(self.after.ys)}
+        return tuple(v for v in variables(made) if v in read)
 
 
 def classify(graph: Graph, hoist: bool = True, sink: bool = True) -> Stages:
@@ -133,16 +147,71 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
         carry_out=graph.carry_out,
         ys=stacked,
     )
-    after = needed(graph.eqns, graph.ys, {*made_before, *stacked, *graph.xs})
-    used = {*loop.xs, *_reads(after, graph.ys)}
+    made = [v for e in graph.eqns for v in e.outvars if v in made_before]
+    known = (*graph.xs, *made, *stacked)
+    after = _stage(graph, graph.weights, known, graph.ys)
+    used = {*loop.xs, *after.xs, *variables(graph.ys)}
+    before, norms = _before(graph, bits, [v for v in made if v in used])
+    constants = (*loop.weights, *(norms.weights if norms else ()))
     return Stages(
         graph=graph,
-        constants=loop.weights,
-        hoisted=tuple(
-            v for e in graph.eqns for v in e.outvars if v in made_before & used
-        ),
+        constants=_stage(graph, graph.weights, (), _unique(constants)),
+        before=before,
+        norms=norms,
         loop=loop,
+        after=after,
     )
+
+
+def _stage(graph, weights, known, wanted) -> Graph:
+    """The part of a step that makes some values, given others of each step."""
+    eqns = needed(graph.eqns, wanted, known)
+    read = {v for e in eqns for v in variables(e.invars)} | {*variables(wanted)}
+    xs = tuple(v for v in known if v in read)
+    return Graph(weights, (), xs, tuple(eqns), (), tuple(wanted))
+
+
+def _before(graph, bits, wanted) -> tuple[Graph, Graph | None]:
+    """What runs before the loop: all of it, or contractions and then norms."""
+    heavy = [v for e in graph.eqns if ops.is_heavy(e) for v in e.outvars]
+    known = (*graph.xs, *(v for v in heavy if bits[v] & TIME))
+    late = tuple(v for v in wanted if v not in known)
+    eqns = needed(graph.eqns, late, known)
+    eqns = [e for e in eqns if any(bits[v] for v in e.outvars)]
+    if not any(map(ops.is_reduction, eqns)) or not all(map(ops.is_inexact, late)):
+        return _stage(graph, graph.weights, graph.xs, wanted), None
+    read = _reads(eqns, ())
+    norms = Graph(
+        weights=tuple(v for v in read if not bits[v]),
+        carry=(),
+        xs=tuple(v for v in read if bits[v]),
+        eqns=tuple(eqns),
+        carry_out=(),
+        ys=late,
+    )
+    early = [v for v in wanted if v not in late]
+    early += [v for v in norms.xs if v not in early and v not in graph.xs]
+    return _stage(graph, graph.weights, graph.xs, early), norms
+
+
+def can_defer(loop: Graph) -> bool:
+    """Whether a loop may have a derivative rule of ours.
+
+    Not where the author gave a part of it one by `jax.custom_vjp`: that need not be
+    the derivative, so only JAX may differentiate it, and once for each order. Nor where
+    something cannot be batched over time: the rule of a `jax.custom_jvp`, or what is
+    made of time inputs alone, whose tangents are computed for all steps at once.
+    """
+    bits = loop.depends()
+
+    def can(eqn) -> bool:
+        if has_own_rule(eqn) or not ops.has_batched_rule(eqn):
+            return False
+        timed = not bits_of(eqn, bits) & CARRY
+        # All steps of a checkpoint at once take the memory that it is there to save.
+        return not timed or (ops.can_be_batched(eqn) and not compat.is_checkpoint(eqn))
+
+    return all(map(can, loop.eqns))
 
 
 def _before_bias(v, producers, bits) -> Var:

@@ -34,21 +34,27 @@ class Gemm(NamedTuple):
         return 2 * self.M * self.N * self.K * self.count
 
 
-def gemms(plan) -> tuple[Gemm, ...]:
-    """Every contraction of a plan, forward and backward."""
-    if plan.stages is None:
-        eqns = [(e, "loop") for e in plan.source.eqns]
-        graph, deferred = plan.source, frozenset()
-    else:
-        graph = plan.stages.graph
-        eqns = list(placed(plan.stages))
-        deferred = plan.derivative.region if plan.defer else frozenset()
+def planned_gemms(plan, steps: int) -> tuple[Gemm, ...]:
+    """Every contraction of a planned sequence, forward and backward."""
+    deferred = plan.loop.regions.eqns if plan.defer else set()
+    eqns, chunk = placed(plan.stages), plan.chunk or steps
+    return _gemms(plan.stages.graph, list(eqns), deferred, steps, chunk)
+
+
+def scan_gemms(plan, steps: int) -> tuple[Gemm, ...]:
+    """Every contraction of the step with all of them in the loop."""
+    graph = plan.source if plan.stages is None else plan.stages.graph
+    eqns = [(e, "loop") for e in graph.eqns]
+    return _gemms(graph, eqns, set(), steps, steps)
+
+
+def _gemms(graph, eqns, deferred, steps, chunk) -> tuple[Gemm, ...]:
     bits, recurrent = graph.depends(), set(needed(graph.eqns, graph.carry_out))
     rows = [
         row
         for eqn, where in eqns
         if ops.is_heavy(eqn)
-        for row in _rows(eqn, where, bits, eqn in recurrent, deferred, plan)
+        for row in _rows(eqn, where, bits, eqn in recurrent, deferred, (steps, chunk))
     ]
     counts: dict[Gemm, int] = {}
     for row in rows:
@@ -71,15 +77,14 @@ def placed(stages) -> Iterator:
             yield eqn, "before" if eqn in before else "after"
 
 
-def _rows(eqn, where, bits, recurrent, deferred, plan) -> Iterator[Gemm]:
+def _rows(eqn, where, bits, recurrent, deferred, sizes) -> Iterator[Gemm]:
     kinds = [0 if ops.is_literal(a) else bits[a] for a in eqn.invars]
     if not any(kinds):
         return
     path = PATHS[0] if max(kinds) == TIME else PATHS[1] if recurrent else PATHS[2]
     weight = 0 if kinds[0] == 0 else 1
     M, N, K = _sizes(eqn, weight)
-    T = plan.length if isinstance(plan.length, int) else 1
-    at_once = plan.chunk or T
+    T, at_once = sizes[0], max(1, sizes[1])
     chunks = -(-T // at_once)
     steps, batched = (T, 1) if where == "loop" else (chunks, at_once)
     yield Gemm(path, PHASES[0], M, N * batched, K, steps, where)

@@ -1,13 +1,16 @@
-"""A matrix product that says how its own transpose is computed.
+"""A product that says how its own transpose is computed.
 
-`gemm` is `lax.dot_general` on two matrices with two decisions of its own:
+`gemm` is `lax.dot_general` without batch axes, with two decisions of its own:
 
 - What JAX makes of the transpose of a bfloat16 product that accumulates in float32
   is a product of float32 with bfloat16, which no library has a kernel for. Here the
   cotangent is rounded to bfloat16 as the operands were (as under autocast in torch,
   and in Flax with `dtype=bfloat16`); the product still accumulates in float32.
-- A weight gradient `x.T @ dz` contracts the rows of both. XLA for CPU has fast
-  kernels only for the columns of the left operand, and turns nothing by itself.
+- XLA for CPU transposes a whole `[T, B, N]` operand to contract over T and B together,
+  as the gradient of `x @ W` does; over one axis of T * B it need not. And it has fast
+  kernels only for the columns of the left operand, while a weight gradient
+  `x.T @ dz` contracts the rows of both. So there, on one device, axes are joined and
+  the left operand is turned. A batch that is split among devices stays an axis.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from scanrnn.planner import ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.ordering import in_branch
 
-gemm_p = Primitive("gemm")
+gemm_p = Primitive(ops.PRODUCT)
 
 # Fewer multiplications than this are not worth a second look.
 _LARGE = 2**22
@@ -42,12 +45,10 @@ def gemm(eqn_params: dict, a, b):
 
 
 def fits(params: dict, a, b) -> bool:
-    """Whether operands of these types are matrices of their own, on one device."""
+    """Whether operands of these types have no axes in common but contracted ones."""
     (contract, batch) = params["dimension_numbers"]
-    matrices = a.ndim == b.ndim == 2 and batch == ((), ()) and len(contract[0]) == 1
-    varying = any(map(ops.is_varying, (a, b)))
-    floats = all(v.dtype in _FLOATS for v in (a, b))
-    return matrices and floats and not varying and ops.on_one_device((a, b))
+    floats = all(v.dtype in _FLOATS and not ops.is_split(v) for v in (a, b))
+    return batch == ((), ()) and len(contract[0]) > 0 and floats
 
 
 def turn(matrix):
@@ -73,30 +74,43 @@ def dot(a, b, dimension_numbers, precision, preferred_element_type):
 
 
 def _transpose_lhs(ct, a, b, *, dimension_numbers, precision, **_):
-    ((axis_a,), (axis_b,)), _ = dimension_numbers
-    return _cotangent(a.aval.dtype, axis_a, (ct, 1), (b, 1 - axis_b), precision)
+    (ours, theirs), _ = dimension_numbers
+    free = a.aval.ndim - len(ours)
+    axes = tuple(range(free, ct.ndim))
+    return _cotangent(a.aval, (ours, theirs), (ct, axes), b, precision)
 
 
 def _transpose_rhs(ct, a, b, *, dimension_numbers, precision, **_):
-    ((axis_a,), (axis_b,)), _ = dimension_numbers
-    return _cotangent(b.aval.dtype, axis_b, (ct, 0), (a, 1 - axis_a), precision)
+    (theirs, ours), _ = dimension_numbers
+    axes = tuple(range(a.ndim - len(theirs)))
+    return _cotangent(b.aval, (ours, theirs), (ct, axes), a, precision)
 
 
-def _cotangent(dtype, axis, ct, other, precision):
-    """That of an operand: `ct` times the other one, each over the axis given with it.
+def _cotangent(aval, contract, ct, other, precision):
+    """That of an operand: `ct`, over the axes given with it, times the other one.
 
-    `axis` is the one over which the operand was contracted: it came from `other`.
+    `contract` are the axes that were contracted, of the operand and of the other one.
     """
-    ct = _rounded(ct[0], dtype, other[0].dtype), ct[1]
-    (a, axis_a), (b, axis_b) = (ct, other) if axis == 1 else (other, ct)
+    ours, theirs = contract
+    ct, axes = _rounded(ct[0], aval.dtype, other.dtype), ct[1]
+    free = tuple(i for i in range(other.ndim) if i not in theirs)
+    came = [ours[theirs.index(i)] for i in sorted(theirs)]
+    rest = [i for i in range(aval.ndim) if i not in ours]
+    # The one of two orders of the operands whose result lies as the operand does.
+    first = came == sorted(came) and came + rest == list(range(aval.ndim))
+    pairs = [(other, free), (ct, axes)] if first else [(ct, axes), (other, free)]
+    (a, axes_a), (b, axes_b) = pairs
+    wide = jnp.finfo(aval.dtype).bits > 32
     out = gemm_p.bind(
         a,
         b,
-        dimension_numbers=(((axis_a,), (axis_b,)), ((), ())),
+        dimension_numbers=((axes_a, axes_b), ((), ())),
         precision=precision,
-        preferred_element_type=dtype if jnp.finfo(dtype).bits > 32 else jnp.float32,
+        preferred_element_type=aval.dtype if wide else jnp.float32,
     )
-    return lax.convert_element_type(out, dtype)
+    order = came + rest if first else rest + came
+    out = lax.transpose(out, [order.index(i) for i in range(aval.ndim)])
+    return lax.convert_element_type(out, aval.dtype)
 
 
 def _rounded(ct, *dtypes):
@@ -114,10 +128,27 @@ def _batched(values, axes, **params):
 
 
 def _on_cpu(a, b, *, dimension_numbers, **params):
-    """`a.T @ b` in a form that XLA for CPU has a kernel for."""
-    large = a.shape[0] * a.shape[1] * b.shape[1] >= _LARGE
-    if dimension_numbers != _COLUMNS or not large:
-        return dot(a, b, dimension_numbers, **params)
+    """The product in a form that XLA for CPU has a kernel for."""
+    product = functools.partial(dot, dimension_numbers=dimension_numbers, **params)
+    (ours, theirs), _ = dimension_numbers
+    sizes = (*a.shape, *b.shape)
+    if not all(isinstance(d, int) for d in sizes):
+        return product(a, b)
+    # Leading axes that are contracted, or free, together are one axis in memory.
+    lead = tuple(range(len(ours)))
+    if ours == theirs == lead and a.ndim == b.ndim == len(lead) + 1:
+        return _columns(*(v.reshape(-1, v.shape[-1]) for v in (a, b)), **params)
+    if len(ours) == 1 and ours[0] == a.ndim - 1 and a.ndim > 2 and b.ndim == 2:
+        flat = a.reshape(-1, a.shape[-1])
+        out = dot(flat, b, (((1,), theirs), ((), ())), **params)
+        return out.reshape(*a.shape[:-1], out.shape[-1])
+    return product(a, b)
+
+
+def _columns(a, b, **params):
+    """`a.T @ b`."""
+    if a.shape[0] * a.shape[1] * b.shape[1] < _LARGE:
+        return dot(a, b, _COLUMNS, **params)
     halved = a.dtype == jnp.bfloat16 and not b.shape[1] % 2
     product = functools.partial(_halves if halved else _turned, **params)
     # Else the copy of an input would be made before the loops.
@@ -152,8 +183,7 @@ def _halves(a, b, **params):
 
 
 def _type(a, b, **params):
-    aval, _ = lax.dot_general_p.abstract_eval(a, b, out_sharding=None, **params)
-    return aval
+    return compat.type_of(lax.dot_general_p, a, b, out_sharding=None, **params)
 
 
 _eager = jax.jit(
@@ -165,6 +195,4 @@ gemm_p.def_impl(_eager)
 ad.defbilinear(gemm_p, _transpose_lhs, _transpose_rhs)
 batching.primitive_batchers[gemm_p] = _batched
 mlir.register_lowering(gemm_p, mlir.lower_fun(dot, multiple_results=False))
-mlir.register_lowering(
-    gemm_p, mlir.lower_fun(_on_cpu, multiple_results=False), platform="cpu"
-)
+compat.lower_alone(gemm_p, "cpu", _on_cpu, dot)

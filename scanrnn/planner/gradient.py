@@ -18,14 +18,13 @@ import functools
 from typing import Any
 
 import jax
-from jax.extend.core import DropVar, JaxprEqn, Var
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
 from scanrnn.planner.graph import CARRY, Env, Graph, needed, struct, variables
-from scanrnn.planner.regions import find_regions
+from scanrnn.planner.regions import Regions
+from scanrnn.planner.saved import candidates
 
-# What is so many times smaller than what is saved anyway is saved, too.
-_SMALL = 16
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
@@ -41,6 +40,7 @@ class Derivative:
       carry_saved: indices of carries whose value before each step is needed.
       inner_weights: weights whose tangents flow inside (gains, control flow).
       inner_xs: time inputs whose tangents flow inside.
+      turns: whether matrices are transposed before the reverse loop.
       read_inside: variables whose values the tangent loop reads.
       read_outside: variables whose values the contributions read.
     """
@@ -52,6 +52,7 @@ class Derivative:
     carry_saved: tuple[int, ...]
     inner_weights: frozenset[Var]
     inner_xs: frozenset[Var]
+    turns: bool = True
     read_inside: frozenset[Var] = frozenset()
     read_outside: frozenset[Var] = frozenset()
 
@@ -80,11 +81,23 @@ class Derivative:
         found = self._propagate(primals, tangents, {}, {}, outside=True)
         return {v: found[v] for v in self.cuts if found.get(v) is not None}
 
+    def rows(self, read: frozenset[Var]) -> tuple[Var, ...]:
+        """What is read of each step, in the order of the loop."""
+        loop = self.loop
+        carry = [loop.carry[i] for i in self.carry_saved]
+        asked = dict.fromkeys((*loop.xs, *carry, *self.saved))
+        return tuple(v for v in asked if v in read)
+
+    @functools.cached_property
+    def reverses(self) -> dict:
+        """Reverse steps that were made, by what moves in them."""
+        return {}
+
     @functools.cached_property
     def matrices(self) -> tuple[Var, ...]:
-        """Weights that the recurrence multiplies by, one contraction axis each."""
+        """Weights that the recurrence multiplies by, to be given transposed, too."""
         found = {}
-        for eqn in self.loop.eqns:
+        for eqn in self.loop.eqns if self.turns else ():
             for side, v in enumerate(eqn.invars if ops.is_heavy(eqn) else ()):
                 if (
                     not ops.is_literal(v)
@@ -170,17 +183,20 @@ class Derivative:
         return found
 
 
-def derive(loop: Graph, policy: str = "minimal") -> Derivative:
-    """Decide regions, cuts and what is saved.
+def derive(
+    loop: Graph, regions: Regions, policy: str = "minimal", turns: bool = True
+) -> Derivative:
+    """Decide what is saved, and what reads it.
 
     Args:
       loop: the part of the step that stays in the loop.
+      regions: where contributions from outside enter.
       policy: "minimal" saves what contractions produced, "recompute" only
         carries, "everything" all a tangent reads ("chunked" is "minimal" here:
         the executor cuts the sequence).
+      turns: whether matrices are transposed before the reverse loop.
     """
     bits = loop.depends()
-    regions = find_regions(loop, bits)
     inner = _inner(loop, bits, regions.eqns)
     draft = Derivative(
         loop=loop,
@@ -190,15 +206,16 @@ def derive(loop: Graph, policy: str = "minimal") -> Derivative:
         carry_saved=(),
         inner_weights=frozenset(inner & set(loop.weights)),
         inner_xs=frozenset(inner & set(loop.xs)),
+        turns=turns,
     )
-    candidates = _candidates(draft, regions, policy)
-    inside, outside = _read_primals(draft, candidates)
+    found = candidates(draft, regions, policy)
+    inside, outside = _read_primals(draft, found)
     used = inside | outside
     return dataclasses.replace(
         draft,
         read_inside=inside,
         read_outside=outside,
-        saved=tuple(v for v in candidates if v in used),
+        saved=tuple(v for v in found if v in used),
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
     )
 
@@ -216,46 +233,6 @@ def _inner(loop, bits, region) -> set[Var]:
     for eqn in needed(loop.eqns, wanted):
         wanted |= set(variables(eqn.invars))
     return wanted
-
-
-def _candidates(draft, regions, policy) -> list[Var]:
-    """What the forward loop could stack for the reverse one."""
-    loop = draft.loop
-    if policy == "recompute":
-        return []
-    if policy == "everything":
-        made = [v for e in loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
-        drop = draft.internal
-        return [v for v in made if not isinstance(v, DropVar) and v not in drop]
-    consumers = loop.consumers()
-    found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
-    return list(dict.fromkeys([*found, *_statistics(draft, found)]))
-
-
-def _statistics(draft, saved) -> list[Var]:
-    """One number per row, as a layer norm makes: a pass to compute, nothing to keep."""
-    most = max((ops.bytes_of(v) for v in saved), default=0) // _SMALL
-    made = [v for e in draft.loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
-    return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
-
-
-def _activated(v, consumers) -> list[Var]:
-    """Save `tanh(z)` instead of `z` where only the activation reads `z`.
-
-    Same bytes, and the reverse loop need not evaluate it again.
-    """
-    users = consumers.get(v, [])
-    if len(users) != 1 or users[0] is None:
-        return [v]
-    (eqn,) = users
-    if eqn.primitive.name in ops.FROM_OUTPUT:
-        return [eqn.outvars[0]]
-    if eqn.primitive.name == "split":
-        parts = [o for o in eqn.outvars if not isinstance(o, DropVar)]
-        after = [_activated(o, consumers) for o in parts]
-        if any(a != [o] for a, o in zip(after, parts, strict=True)):
-            return [o for a in after for o in a]
-    return [v]
 
 
 def _read_primals(draft, candidates) -> tuple[frozenset[Var], frozenset[Var]]:
@@ -280,7 +257,11 @@ def _read_primals(draft, candidates) -> tuple[frozenset[Var], frozenset[Var]]:
 
 
 def _reads(program, known, moving) -> frozenset[Var]:
-    """Those of `known` whose values `program(values, tangents)` needs."""
+    """Those of `known` whose values `program(values, tangents)` needs.
+
+    All of them where not everything can have a tangent at once: JAX has derivatives
+    of some functions for some operands only, and which move is known when it is asked.
+    """
 
     def flat(primals, tangents):
         primals = dict(zip(known, primals, strict=True))
@@ -288,7 +269,10 @@ def _reads(program, known, moving) -> frozenset[Var]:
         return [t for t in outs if t is not None]
 
     args = [struct(v) for v in known], [struct(v) for v in moving]
-    jaxpr = jax.make_jaxpr(flat)(*args).jaxpr
+    try:
+        jaxpr = jax.make_jaxpr(flat)(*args).jaxpr
+    except (NotImplementedError, TypeError, ValueError):
+        return frozenset(known)
     eqns = needed(jaxpr.eqns, jaxpr.outvars)
     read = {*variables(jaxpr.outvars), *(v for e in eqns for v in variables(e.invars))}
     pairs = zip(known, jaxpr.invars[: len(known)], strict=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import DropVar, JaxprEqn, Literal, Var, jaxprs_in_params
+
+from scanrnn.planner import compat
 
 type_Atom = Var | Literal
 
@@ -95,6 +97,22 @@ def needed(
     return kept[::-1]
 
 
+def renamed(graph: Graph, names: Mapping[Var, Var]) -> Graph:
+    """The same graph, some of its inputs under other names."""
+
+    def new(atoms) -> tuple:
+        return tuple(a if isinstance(a, Literal) else names.get(a, a) for a in atoms)
+
+    return Graph(
+        weights=new(graph.weights),
+        carry=new(graph.carry),
+        xs=new(graph.xs),
+        eqns=tuple(e.replace(invars=list(new(e.invars))) for e in graph.eqns),
+        carry_out=new(graph.carry_out),
+        ys=new(graph.ys),
+    )
+
+
 def has_own_rule(eqn: JaxprEqn) -> bool:
     """Whether an equation is, or contains, a function with a `jax.custom_vjp`."""
     names = (e.primitive.name for e in (eqn, *inside(eqn)))
@@ -111,10 +129,7 @@ def inside(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
 
 def eval_eqn(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
     """Evaluate one equation, in the context (mesh, metadata) it was traced in."""
-    bound: dict[str, Any] = eqn.primitive.get_bind_params(params or eqn.params)
-    with eqn.ctx.manager:
-        out = eqn.primitive.bind(*values, **bound)
-    return list(out) if eqn.primitive.multiple_results else [out]
+    return compat.bind(eqn, values, params)
 
 
 def opened(jaxpr) -> tuple[Any, Sequence]:
@@ -145,12 +160,16 @@ class Env(dict):
         return [self.read(a) for a in atoms]
 
     def run(self, eqns: Iterable[JaxprEqn]) -> None:
-        """Evaluate equations in the given order."""
+        """Evaluate equations in the given order.
+
+        What is known stays as it is: of the parts of a split some may be known, and
+        the others be asked for where nothing depends on what they are.
+        """
         for eqn in eqns:
             values = [a.val if isinstance(a, Literal) else self[a] for a in eqn.invars]
             for v, value in zip(eqn.outvars, eval_eqn(eqn, values), strict=True):
                 if not isinstance(v, DropVar):
-                    self[v] = value
+                    self.setdefault(v, value)
 
 
 def struct(atom) -> jax.ShapeDtypeStruct:
@@ -164,10 +183,7 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
     sharding = getattr(aval, "sharding", None)
     if sharding is not None and not sharding.mesh.empty:
         extra["sharding"] = sharding
-    # Under shard_map: the mesh axes over which the value varies.
-    manual = getattr(aval, "manual_axis_type", None)
-    if manual is not None:
-        extra["manual_axis_type"] = manual
+    extra |= compat.manual_axes(aval)
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **extra
     )
@@ -205,19 +221,3 @@ def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
         ys=tuple(jaxpr.outvars[n_out:]),
     )
     return new.pruned(), list(closed.consts)
-
-
-__all__ = [
-    "CARRY",
-    "TIME",
-    "WEIGHTS",
-    "Env",
-    "Graph",
-    "eval_eqn",
-    "needed",
-    "opened",
-    "retrace",
-    "struct",
-    "struct_of",
-    "variables",
-]

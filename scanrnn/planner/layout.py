@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import Any
 
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
@@ -77,11 +76,6 @@ class Layout:
         """Equations that run only in pieces."""
         return frozenset().union(*self.trees.values())
 
-    def reading(self, streams: Iterable[Var]) -> Layout:
-        """This layout, with more time inputs that are read from the whole."""
-        both = dict.fromkeys((*self.streams, *streams))
-        return dataclasses.replace(self, streams=tuple(both))
-
 
 PLAIN = Layout({}, ())
 
@@ -105,18 +99,18 @@ def lay_out(loop: Graph) -> Layout:
 class LaidEnv(Env):
     """Values of one step, in pieces where a layout says so.
 
-    `stream(v, axis, start, size)` reads a piece of a time input, or the whole of
-    it where `axis` is None.
+    `read(v)` gives the row of a time input whose value is not given, and
+    `read(v, axis, start, size)` a piece of it.
     """
 
-    def __init__(self, graph: Graph, layout: Layout, values: Iterable, stream):
-        """Start from known values, those of `layout.streams` left out."""
+    def __init__(self, graph: Graph, layout: Layout, values: Mapping, read: Callable):
+        """Start from known values."""
         super().__init__(graph.eqns, values)
         self._layout, self._skipped = layout, layout.skipped
         self._producers: dict = graph.producers()
-        self._stream: Callable[..., Any] = stream
+        self._read = read
         # What is read on demand is known, too: nothing need be run for it.
-        self._streams = set(layout.streams)
+        self._streams = dict.fromkeys(v for v in graph.xs if v not in values)
 
     def __contains__(self, v) -> bool:
         """Whether the value of a variable can be had without an equation."""
@@ -124,11 +118,11 @@ class LaidEnv(Env):
 
     def __iter__(self):
         """Every variable that can be had without an equation."""
-        yield from {*super().__iter__(), *self._streams}
+        yield from dict.fromkeys((*super().__iter__(), *self._streams))
 
     def __missing__(self, v):
         """The whole of a time input that is otherwise read in pieces."""
-        self[v] = self._stream(v, None, 0, 0)
+        self[v] = self._read(v)
         return self[v]
 
     def run(self, eqns: Iterable[JaxprEqn]) -> None:
@@ -149,7 +143,7 @@ class LaidEnv(Env):
                 return _split(split, self[v])
             starts = [sum(sizes[:i]) for i in range(len(sizes))]
             spans = zip(starts, sizes, strict=True)
-            return [self._stream(v, axis, start, size) for start, size in spans]
+            return [self._read(v, axis, start, size) for start, size in spans]
 
         return leaf
 

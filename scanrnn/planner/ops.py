@@ -7,7 +7,6 @@ Everything not named here is treated as a black box: it is evaluated with
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -17,10 +16,13 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType
 
+from scanrnn.planner import batching, compat
 from scanrnn.planner.graph import eval_eqn, inside
 
 # Contractions: the work that is worth moving, saving and counting.
 HEAVY = frozenset({"dot_general", "conv_general_dilated"})
+# The planner's own product, `gemm`.
+PRODUCT = "gemm"
 
 # Linear in all operands together: the tangent is the operation itself, and no
 # primal value is needed. The first operand may be the only differentiable one.
@@ -51,10 +53,18 @@ POINTWISE = frozenset(
     {"add", "sub", "mul", "div", "neg", "max", "min", "tanh", "logistic", "exp"}
 )
 
+
+def _slope_of_tanh(y):
+    # `1 - y` is exact where y is near 1; there `y * y` of a half has lost half of what
+    # is left. In float32 both are as good as y itself, and this is one operation less.
+    half = jnp.finfo(y.dtype).bits < 32
+    return (1 - y) * (1 + y) if half else 1 - y * y
+
+
 # Unary functions whose derivative is a polynomial of their *output*: saving the
 # output means the reverse loop never evaluates the transcendental again.
 FROM_OUTPUT = {
-    "tanh": lambda y: 1 - y * y,
+    "tanh": _slope_of_tanh,
     "logistic": lambda y: y * (1 - y),
     "exp": lambda y: y,
     "sqrt": lambda y: 0.5 / y,
@@ -83,28 +93,27 @@ def aval(atom) -> Any:
 
 def is_varying(aval) -> bool:
     """Whether devices hold different values of it, inside `shard_map`."""
-    return bool(_varying_axes(aval))
-
-
-def _varying_axes(aval) -> tuple:
-    return tuple(getattr(getattr(aval, "manual_axis_type", None), "varying", ()))
+    return bool(compat.varying_axes(aval))
 
 
 def zeros(aval) -> jax.Array:
-    """Zeros of a type: sharded, and varying over mesh axes, as it says."""
+    """Zeros of a type: weak, sharded, and varying over mesh axes, as it says."""
     sharding, extra = getattr(aval, "sharding", None), {}
     if sharding is not None and not sharding.mesh.empty:
         extra["out_sharding"] = sharding
-    made = jnp.zeros(aval.shape, aval.dtype, **extra)
-    axes = _varying_axes(aval)
+    if getattr(aval, "weak_type", False) and aval.dtype == jnp.result_type(float):
+        made = jnp.broadcast_to(0.0, aval.shape)
+    else:
+        made = jnp.zeros(aval.shape, aval.dtype, **extra)
+    axes = compat.varying_axes(aval)
     return lax.pcast(made, axes, to="varying") if axes else made
 
 
-def on_one_device(avals: Iterable) -> bool:
-    """Whether values of these types are whole: on one device, and of no mesh's axes."""
-    meshes = [getattr(getattr(a, "sharding", None), "mesh", None) for a in avals]
-    explicit = any(m is not None and AxisType.Explicit in m.axis_types for m in meshes)
-    return jax.device_count() == 1 and not explicit
+def is_split(aval) -> bool:
+    """Whether a type says that devices hold parts of a value, or different values."""
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    explicit = mesh is not None and AxisType.Explicit in mesh.axis_types
+    return explicit or is_varying(aval)
 
 
 def is_weak(atom) -> bool:
@@ -140,24 +149,16 @@ def is_movable(eqn: JaxprEqn) -> bool:
         own = (e for e in inside(eqn) if not has_subjaxpr(e))
         return not _loops(eqn) and all(map(is_movable, own)) and has_batched_rule(eqn)
     if name.startswith(_RANDOM):
-        dtypes = {str(aval(v).dtype) for v in (*eqn.invars, *eqn.outvars)}
-        keys = {d for d in dtypes if d.startswith("key<")}
-        return keys == {"key<fry>"}
-    return not has_subjaxpr(eqn) and _can_be_batched(eqn)
+        dtypes = {aval(v).dtype for v in (*eqn.invars, *eqn.outvars)}
+        keys = [d for d in dtypes if jnp.issubdtype(d, jax.dtypes.prng_key)]
+        return bool(keys) and all(map(compat.is_counter_based, keys))
+    return not has_subjaxpr(eqn) and can_be_batched(eqn)
 
 
-def _can_be_batched(eqn: JaxprEqn) -> bool:
-    """Whether `vmap` knows what to do with an equation, whatever of it is batched."""
-    if eqn.primitive.name in _BATCHED:
-        return True
-    count = len(eqn.invars)
-    alone = [[0 if i == k else None for i in range(count)] for k in range(count)]
-    try:
-        for axes in ([0] * count, *alone):
-            _try_batched(eqn, axes)
-    except (NotImplementedError, TypeError, ValueError):
-        return False  # there is no rule, or not for this
-    return True
+def can_be_batched(eqn: JaxprEqn) -> bool:
+    """Whether an equation, and its gradient, has a batched form; control flow has."""
+    known = eqn.primitive.name in _BATCHED or has_subjaxpr(eqn)
+    return known or batching.can_be_batched(eqn)
 
 
 def has_batched_rule(eqn: JaxprEqn) -> bool:
@@ -186,25 +187,9 @@ def no_tangent(value) -> np.ndarray:
     return np.zeros(value.shape, jax.dtypes.float0)
 
 
-def _try_batched(eqn, axes) -> None:
-    avals = [
-        jax.ShapeDtypeStruct((*([2] * (axis == 0)), *aval(a).shape), aval(a).dtype)
-        for a, axis in zip(eqn.invars, axes, strict=True)
-    ]
-    if any(axis == 0 for axis in axes):
-        jax.eval_shape(jax.vmap(lambda *values: eval_eqn(eqn, values), axes), *avals)
-
-
 def _loops(eqn: JaxprEqn) -> bool:
     """Whether there is control flow inside an equation (a planned scan, say)."""
     return any(e.primitive.name in ("scan", "while", "cond") for e in inside(eqn))
-
-
-def is_checkpoint(eqn: JaxprEqn) -> bool:
-    """Whether an equation is a `jax.checkpoint`, and not one of the executors'."""
-    policy = eqn.params.get("policy")
-    named = eqn.primitive.name in ("checkpoint", "remat2")
-    return named and policy not in (keep_inputs, keep_products)
 
 
 def keep_inputs(*_, **__) -> bool:
@@ -214,7 +199,8 @@ def keep_inputs(*_, **__) -> bool:
 
 def keep_products(primitive, *args, **params) -> bool:
     """A policy for `jax.checkpoint`: keep what contractions make, too."""
-    return jax.checkpoint_policies.dots_saveable(primitive, *args, **params)
+    del args, params
+    return primitive.name in HEAVY or primitive.name == PRODUCT
 
 
 def is_inexact(atom) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from scanrnn.machines import Machine, machine_named
 from scanrnn.planner.gradient import POLICIES
 
 
@@ -23,10 +24,12 @@ class Options:
       residuals: what the forward loop keeps for the reverse one. "minimal"
         (what contractions produced, and carries), "recompute" (carries),
         "chunked" (carries at the start of each chunk), "everything". None is
-        "chunked" for a step under `jax.checkpoint`, else "minimal".
+        "chunked" for a step that is under `jax.checkpoint` as a whole, else "minimal".
       chunk: run before, in and after the loop on so many steps at a time; None
         is sqrt(T) with "chunked", else all steps at once as long as what is
         computed before or after the loop takes no more than 256 MB.
+      machine: the machine to plan for, a `scanrnn.Machine` or a name such as "h100";
+        None is the one that the arrays are on.
 
     Raises:
       ValueError: for an unknown residual policy.
@@ -46,6 +49,7 @@ class Options:
     plain: bool | None = None
     residuals: str | None = None
     chunk: int | None = None
+    machine: Machine | str | None = None
 
     def __post_init__(self):
         """Check the values at the door."""
@@ -62,7 +66,11 @@ class Options:
             raise ValueError(
                 f"Options: chunk must be None or a number of steps; got {self.chunk!r}"
             )
-        for field in dataclasses.fields(self)[:-2]:
+        if self.machine is not None:
+            machine_named(self.machine)
+        for field in dataclasses.fields(self):
+            if field.name in ("residuals", "chunk", "machine"):
+                continue
             value = getattr(self, field.name)
             automatic = field.name == "plain" and value is None
             if not isinstance(value, bool) and not automatic:

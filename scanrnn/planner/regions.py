@@ -4,8 +4,8 @@ A *region* is a contraction (or an equation that gathers or rearranges a weight)
 with the sums, casts and splits that follow it; its ends are the *cuts*. What
 weights and hoisted inputs contribute within a region is added once, at its cuts.
 
-Gains make no region: each would have a cotangent as long as the sequence, only to
-be summed. Their gradients are summed in the loop, where a step's arrays are at hand.
+Gains need not make a region: each has a cotangent as long as the sequence, only to be
+summed. Then their gradients are summed in the loop, where a step's arrays are at hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
-from scanrnn.planner.graph import CARRY, variables
+from scanrnn.planner.graph import CARRY, TIME, variables
 
 # Single-operand steps a contribution may be carried through without a primal.
 _PASSES_ON = ops.ADDITIVE | {"convert_element_type", "neg"}
@@ -29,17 +29,19 @@ class Regions(NamedTuple):
     heavy_cuts: dict[Var, None]  # the cuts that end a contraction
 
 
-def find_regions(loop, bits) -> Regions:
+def find_regions(loop, bits, gains: bool = False) -> Regions:
     """Equations where outside contributions enter, and where they end up."""
     consumers = loop.consumers()
     weight_borne = _weight_borne(loop, bits)
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:
         ins = variables(eqn.invars)
-        heavy = ops.is_heavy(eqn)
+        # What multiplies by time inputs (the layers of a scan over layers) has nothing
+        # to sum over time: to stack its operands would be for nothing.
+        heavy = ops.is_heavy(eqn) and not any(bits[v] == TIME for v in ins)
         if not any(bits[v] & CARRY for v in ins) or not ops.is_movable(eqn):
             continue
-        gain = eqn.primitive.name in ops.POINTWISE
+        gain = eqn.primitive.name in ops.POINTWISE and not gains
         if not heavy and (gain or not any(v in weight_borne for v in ins)):
             continue
         regions.eqns.add(eqn)

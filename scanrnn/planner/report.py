@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
-
-from scanrnn.planner import ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.counts import placed
 from scanrnn.planner.graph import CARRY, variables
-from scanrnn.planner.layout import lay_out
-
-# More than this is not computed at once outside the loop: a long sequence must not
-# need memory that lax.scan does not. In chunks of this size it makes no difference.
-MOST_AT_ONCE = 2**28
 
 
 class Tuning(NamedTuple):
@@ -28,9 +21,9 @@ class Tuning(NamedTuple):
 
 def render(plan) -> str:
     """The whole report as text."""
-    lines = [_headline(plan), *_tuning(plan), ""]
+    lines = [_headline(plan), *_executors(plan), *_tuning(plan), ""]
     lines += _table(plan.gemms)
-    if plan.stages is not None:
+    if plan.plain is None:
         lines += ["", *_moves(plan), *_choices(plan), *_stays(plan)]
         lines += ["", *_residuals(plan)]
     return "\n".join(lines)
@@ -51,6 +44,20 @@ def _headline(plan) -> str:
         f"Plan: {head}, {len(here)} GEMM{'s' * (len(here) != 1)} per step in the loop "
         f"(of {len(was)} in the step after splitting and merging)."
     )
+
+
+def _executors(plan) -> Iterator[str]:
+    """The candidates with their estimates, the chosen one first."""
+    found = sorted(plan.candidates, key=lambda c: c.name != plan.executor)
+    told = [
+        f"{c.name} {1e3 * c.seconds:.3g} ms"
+        if c.refusal is None
+        else f"{c.name} refuses"
+        for c in found
+    ]
+    if told:
+        told = ", ".join(told)
+        yield f"On {plan.machine.kind}, estimates of a training step: {told}."
 
 
 def _tuning(plan) -> Iterator[str]:
@@ -102,23 +109,27 @@ def _moves(plan) -> Iterator[str]:
 
 def _choices(plan) -> Iterator[str]:
     """What the cost rules chose, and by which number."""
+    loop, most = plan.loop, _bytes(plan.machine.at_once)
     if plan.hoisted_bytes:
         size = _bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
-        yield f"Hoisted {part}: {size} in all; up to {_bytes(MOST_AT_ONCE)} go at once."
-    if plan.norms:
+        yield f"Hoisted {part}: {size} in all; up to {most} go at once."
+    if loop.piece is not None:
         yield (
-            f"Norms before the loop: differentiated {plan.norms.size} steps at a time, "
-            "which fit the cache (on one CPU device)."
+            f"Norms before the loop: differentiated {loop.piece} steps at a time, "
+            "which fit the fast memory."
         )
-    if plan.laid_out:
-        layout = lay_out(plan.stages.loop)
-        for v in layout.streams:
-            yield (
-                f"Read in pieces in the loop: {v.aval.str_short()}, one slice of the "
-                "sequence for each gate (slices of a slice are slow on a CPU)."
-            )
-    if jax.device_count() == 1 and any(map(_is_half, plan.stages.graph.eqns)):
+    for v in loop.layout.streams:
+        yield (
+            f"Read in pieces in the loop: {v.aval.str_short()}, one slice of the "
+            "sequence for each gate (slices of a slice are slow on a CPU)."
+        )
+    written = len(loop.recording.loop.rows.over) if plan.defer else 0
+    if written:
+        yield f"Written over what is read no more: {written} of the stacked arrays."
+    if loop.rows.block > 1:
+        yield f"Steps per trip of the loop: {loop.rows.block}: launches are dear."
+    if any(map(_is_half, plan.stages.graph.eqns)):
         yield (
             "Products of bfloat16: cotangents are rounded to bfloat16 as the operands "
             "are, and accumulated in float32."
@@ -146,7 +157,9 @@ def _stays(plan) -> Iterator[str]:
         name = eqn.primitive.name
         ins = variables(eqn.invars)
         recurrent = any(bits[v] & CARRY for v in ins)
-        if ops.has_subjaxpr(eqn) and name != "custom_jvp_call":
+        if compat.is_checkpoint(eqn):
+            yield "Left in the loop: jax.checkpoint (its author says what it keeps)."
+        elif ops.has_subjaxpr(eqn) and name != "custom_jvp_call":
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not recurrent:
             yield f"Left in the loop: a time-parallel {name} ({_hoist_reason(plan)})."
@@ -159,7 +172,7 @@ def _stays(plan) -> Iterator[str]:
             "gains, or read by an equation that is left alone."
         )
     if not plan.defer:
-        rule = "jax.custom_vjp, or a rule of jax.custom_jvp that cannot be batched"
+        rule = "jax.custom_vjp, or what cannot be batched over time"
         why = "Options(defer=False)" if not plan.options.defer else rule
         yield f"Weight gradients stay in the reverse loop: {why}."
 

@@ -25,7 +25,10 @@ def residual_bytes(program, args) -> int | None:
         outs, pull = jax.vjp(f, *(args[i] for i in moving))
         return jax.tree.leaves(outs), jax.tree.leaves(pull)
 
-    closed, (outs, _) = jax.make_jaxpr(linear, return_shape=True)(*args)
+    try:
+        closed, (outs, _) = jax.make_jaxpr(linear, return_shape=True)(*args)
+    except (NotImplementedError, TypeError, ValueError):
+        return None
     jaxpr = closed.jaxpr
     free = {*jaxpr.invars, *variables(jaxpr.outvars[: len(outs)])}
     kept = {v for v in variables(jaxpr.outvars[len(outs) :]) if v not in free}

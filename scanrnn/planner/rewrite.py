@@ -11,7 +11,7 @@ import itertools
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from scanrnn.planner import ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed, retrace
 
 
@@ -45,7 +45,7 @@ def _identity(eqn, same):
     if any(isinstance(a, Literal) and ops.aval(a).shape for a in eqn.invars):
         return None
     params = tuple(sorted(eqn.params.items(), key=str))
-    key = (eqn.primitive.name, eqn.ctx, ins, params)
+    key = (eqn.primitive.name, compat.context(eqn), ins, params)
     return key if _hashable(key) else None
 
 

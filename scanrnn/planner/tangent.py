@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, primitives
 
-from scanrnn.planner import ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import eval_eqn, struct
 
@@ -50,6 +50,8 @@ def push(
         return [_push_sum(eqn, tangents)]
     if name in ops.LINEAR:
         return _masked(eqn, _push_linear(eqn, tangents))
+    if name == "pad":
+        return [_push_pad(eqn, tangents)]
     if name == "select_n" and tangents[0] is None:
         zeros = _instantiated(eqn, [None, *tangents[1:]])[1:]
         return eval_eqn(eqn, [primal(eqn.invars[0]), *zeros])
@@ -95,8 +97,7 @@ def _differentiated(eqn: JaxprEqn) -> JaxprEqn:
         return jax.jvp(lambda *p: f(p), primals, tuple(zeros))[0]
 
     closed = jax.make_jaxpr(value)(*map(struct, eqn.invars))
-    params = {"call_jaxpr": closed}
-    return eqn.replace(primitive=primitives.closed_call_p, params=params)
+    return compat.calling(eqn, closed)
 
 
 def _zero_tangent(value):
@@ -133,6 +134,16 @@ def _push_sum(eqn, tangents):
 
 def _push_linear(eqn, tangents):
     return eval_eqn(eqn, _instantiated(eqn, tangents))
+
+
+def _push_pad(eqn, tangents):
+    """JAX has no transpose of a pad in the padding value alone."""
+    operand, value = eqn.invars
+    if tangents[0] is not None:
+        return eval_eqn(eqn, _instantiated(eqn, tangents))[0]
+    one = jnp.ones((), value.aval.dtype)
+    (around,) = eval_eqn(eqn, [ops.zeros(operand.aval), one])
+    return jnp.multiply(tangents[1], around)
 
 
 def _instantiated(eqn, tangents):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import jaxprs_in_params, mapped_aval
+from jax.extend.core import mapped_aval
 
-from scanrnn.planner import ops
+from scanrnn.planner import checkpoints, compat
+from scanrnn.planner.checkpoints import is_checkpointed
 from scanrnn.planner.gemm import dot, gemm_p
-from scanrnn.planner.graph import Graph, eval_eqn, opened, retrace, struct_of
-
-# Calls that only group equations; the planner reads what is inside.
-_INLINE = frozenset({"jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint"})
+from scanrnn.planner.graph import Env, Graph, eval_eqn, opened, retrace, struct_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,8 +26,7 @@ class Traced:
     weights: list[Any]
     init: list[Any]
     xs: list[Any]
-    carry_tree: Any
-    ys_tree: Any
+    out_tree: Any  # of the pair that the step returns
     length: Any
     source: Any  # the traced jaxpr: same step and shapes, same object
 
@@ -81,8 +78,7 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
         weights=list(closed.consts),
         init=init_flat,
         xs=xs_flat,
-        carry_tree=carry_tree,
-        ys_tree=jax.tree.structure(shapes[1]),
+        out_tree=jax.tree.structure(shapes),
         length=length,
         source=closed.jaxpr,
     )
@@ -90,55 +86,41 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
 
 def inline(graph: Graph) -> tuple[Graph, list]:
     """Replace nested calls by their equations. Returns new constants too."""
+    opens = functools.partial(_opens, is_checkpointed(graph))
     consts: list = []
-    while any(_inlinable(e) for e in graph.eqns):
-        graph, new = retrace(graph, _inline_rule)
+    while any(map(opens, graph.eqns)):
+        graph, new = retrace(graph, functools.partial(_inline_rule, opens))
         consts += new
     return graph.pruned(), consts
 
 
-def is_checkpointed(graph: Graph) -> bool:
-    """Whether the author put the step, or a part of it, under `jax.checkpoint`."""
-    return any(map(_checkpoints, graph.eqns))
+def _inline_rule(opens, eqn, env):
+    return _evaluated(opens, eqn, map(env.read, eqn.invars)) if opens(eqn) else None
 
 
-def _checkpoints(eqn) -> bool:
-    if ops.is_checkpoint(eqn):
-        return True
-    inner = jaxprs_in_params(eqn.params) if _inlinable(eqn) else ()
-    return any(_checkpoints(e) for jaxpr in inner for e in jaxpr.eqns)
-
-
-def _inline_rule(eqn, env):
-    if not _inlinable(eqn):
-        return None
-    values = [env.read(a) for a in eqn.invars]
-    return _eval_inlined(eqn, values)
-
-
-def _eval_inlined(eqn, values):
+def _evaluated(opens, eqn, values):
+    """The outputs of an equation, with its own program opened where it may be."""
+    if not opens(eqn):
+        return eval_eqn(eqn, list(values))
     if eqn.primitive is gemm_p:
         return [dot(*values, **eqn.params)]
-    jaxpr, consts = opened(
-        eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
+    jaxpr, consts = opened(compat.program(eqn))
+    env = Env(
+        (), zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *values), strict=True)
     )
-    env = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *values), strict=True))
-
-    def read(atom):
-        return atom.val if hasattr(atom, "val") else env[atom]
-
-    for e in jaxpr.eqns:
-        args = [read(a) for a in e.invars]
-        outs = _eval_inlined(e, args) if _inlinable(e) else eval_eqn(e, args)
-        env.update(zip(e.outvars, outs, strict=True))
-    return [read(a) for a in jaxpr.outvars]
+    for inner in jaxpr.eqns:
+        outs = _evaluated(opens, inner, map(env.read, inner.invars))
+        env.update(zip(inner.outvars, outs, strict=True))
+    return list(map(env.read, jaxpr.outvars))
 
 
-def _inlinable(eqn) -> bool:
-    if eqn.primitive is gemm_p:
-        return True  # of a planned scan within this step
+def _opens(whole, eqn) -> bool:
+    if compat.is_checkpoint(eqn):
+        return checkpoints.opens(eqn, whole)
     # A jit that pins shardings is a promise to the partitioner: keep it whole.
-    return eqn.primitive.name in _INLINE and not any(pinned(eqn).values())
+    # A product is that of a planned scan within this step.
+    calls = compat.is_call(eqn) and not any(pinned(eqn).values())
+    return calls or eqn.primitive is gemm_p
 
 
 def pinned(eqn) -> dict[str, tuple]:
@@ -146,7 +128,7 @@ def pinned(eqn) -> dict[str, tuple]:
     found = {}
     for name in ("in_shardings", "out_shardings"):
         given = [
-            None if "Unspecified" in type(s).__name__ else s
+            s if isinstance(s, jax.sharding.Sharding) else None
             for s in eqn.params.get(name, ())
         ]
         found[name] = tuple(given) if any(s is not None for s in given) else ()
@@ -179,8 +161,8 @@ def _length(xs_flat, xs_tree, length):
             )
     if length is None and not xs_flat:
         raise ValueError("scan: with xs=None, length must be given")
-    if isinstance(length, np.ndarray | np.generic | jax.Array | float):
-        length = operator.index(np.asarray(length).item())
+    if length is not None:
+        length = _whole(length)
     sizes = [x.shape[0] for x in xs_flat]
     wanted = sizes[0] if length is None else length
     if any(s != wanted for s in sizes):
@@ -190,6 +172,20 @@ def _length(xs_flat, xs_tree, length):
             + (f", length is {length}" if length is not None else "")
         )
     return wanted
+
+
+def _whole(length):
+    """A length as an int; a symbolic one as it is."""
+    numbers = int | float | np.ndarray | np.generic | jax.Array
+    if not isinstance(length, numbers) and hasattr(length, "__int__"):
+        return length
+    number = np.asarray(length)
+    if number.dtype.kind not in "biuf" or number.ndim:
+        got = f"{length!r} of type {type(length).__name__}"
+        raise TypeError(f"scan: length must be a number of steps; got {got}")
+    if not 0 <= number == np.floor(number) < np.inf:
+        raise ValueError(f"scan: length must be a whole number of steps; got {length}")
+    return int(number)
 
 
 def _paths(tree, leaves):

@@ -1,0 +1,117 @@
+"""A graph as a loop of XLA: what the `planned` executor makes of both its loops."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.layout import Layout as MemoryLayout
+from jax.experimental.layout import with_layout_constraint
+from jax.extend.core import Var
+
+from scanrnn.machines import Machine
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.layout import PLAIN, LaidEnv, Layout
+from scanrnn.planner.rows import Rows, piece
+
+
+def lower(
+    graph: Graph,
+    rows: Rows,
+    constants: Mapping[Var, Any],
+    carry: list,
+    known: Mapping[Var, Any],
+    *,
+    machine: Machine,
+    layout: Layout = PLAIN,
+    unroll: int = 1,
+) -> tuple[list, list]:
+    """Run a graph over all steps. Returns the final carry and the stacked ys.
+
+    Args:
+      graph: one step.
+      rows: where its time inputs lie, and what its ys are written over.
+      constants: values of its weights.
+      carry: values of its carry before the first step.
+      known: arrays of all steps, and edges, by name.
+      machine: what it runs on.
+      layout: which splits run in pieces.
+      unroll: steps per trip, 0 for no loop.
+    """
+    over, block = rows.over, rows.block
+    placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
+    indexed = {*layout.streams, *over.values(), *rows.sources(placed)}
+    known = dict(known) if not machine.pins else {v: _pin(a) for v, a in known.items()}
+    written = [known.pop(v) for v in over.values()]
+    inside = {v: a for v, a in known.items() if v in indexed}
+    scanned = [v for v in graph.xs if v in known and v not in indexed]
+    step = functools.partial(_step, graph, rows, layout, constants)
+
+    def body(state, x):
+        (carry, written, late), (trip, xs) = state, x
+        written = rows.write(written, late, trip)
+        here = inside | dict(zip(over.values(), written, strict=True))
+        made: list[list] = [[] for _ in graph.ys]
+        for j in range(block)[:: -1 if rows.reverse else 1]:
+            t, row = trip, xs
+            if block > 1:
+                t, row = trip * block + j, [x[j] for x in xs]
+            carry, ys = step(carry, here, t, dict(zip(scanned, row, strict=True)))
+            for rows_of, y in zip(made, ys, strict=True):
+                rows_of.insert(0 if rows.reverse else len(rows_of), y)
+        late = [_stacked(made[i]) for i in over]
+        apart = [ys for i, ys in enumerate(made) if i not in over]
+        return (carry, written, late), [
+            _stacked(ys) if block > 1 else ys[0] for ys in apart
+        ]
+
+    trips = lax.iota("int32", rows.trips) if indexed or block > 1 else None
+    xs = trips, [_blocks(known[v], block) for v in scanned]
+    state = list(carry), written, rows.start(written)
+    length = None if jax.tree.leaves(xs) else rows.trips
+    state, ys = lax.scan(body, state, xs, length, rows.reverse, unroll)
+    carry, written, late = state
+    ys = [_flat(y, block) for y in ys]
+    stacked = dict(zip(over, rows.finish(written, late), strict=True))
+    apart = [i for i in range(len(graph.ys)) if i not in over]
+    stacked |= dict(zip(apart, map(_pin, ys) if machine.pins else ys, strict=True))
+    return carry, [stacked[i] for i in range(len(graph.ys))]
+
+
+def _step(graph, rows, layout, constants, carry, here, t, scanned):
+    """One step: the next carry, and the ys."""
+    values = constants | dict(zip(graph.carry, carry, strict=True)) | scanned
+
+    def read(v, axis=None, start=0, size=0):
+        return (
+            rows.row(here, t, v)
+            if axis is None
+            else piece(here[v], t, axis, start, size)
+        )
+
+    outs = LaidEnv(graph, layout, values, read).read_all(graph.outs)
+    n = len(graph.carry_out)
+    return outs[:n], outs[n:]
+
+
+def _stacked(rows):
+    rows = [jnp.expand_dims(row, 0) for row in rows]
+    return rows[0] if len(rows) == 1 else lax.concatenate(rows, 0)
+
+
+def _blocks(array, size):
+    return array if size == 1 else array.reshape(-1, size, *array.shape[1:])
+
+
+def _flat(array, size):
+    return array if size == 1 else array.reshape(-1, *array.shape[2:])
+
+
+def _pin(array):
+    """An array laid out step by step, whatever comes before and after the loop."""
+    order = MemoryLayout(major_to_minor=tuple(range(array.ndim)))
+    return with_layout_constraint(array, order)

@@ -1,0 +1,75 @@
+"""What `vmap` can do with an equation of which nothing is known: JAX is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
+
+from scanrnn.planner.graph import eval_eqn
+
+_REFUSALS = (NotImplementedError, TypeError, ValueError)
+
+
+def can_be_batched(eqn: JaxprEqn) -> bool:
+    """Whether `vmap` has a rule for an equation, whatever of it is batched.
+
+    And, if it has a gradient, whether that is left: of a sparse product with a batch
+    on one side JAX has the value alone.
+    """
+    count = len(eqn.invars)
+    alone = [[0 if i == k else None for i in range(count)] for k in range(count)]
+    ways = [axes for axes in ([0] * count, *alone) if any(a == 0 for a in axes)]
+    if not all(_works(eqn, _outputs, axes) for axes in ways):
+        return False
+    if all(_works(eqn, _gradients, axes) for axes in ways):
+        return True
+    return not _works(eqn, _gradients, [None] * count)
+
+
+def _works(eqn: JaxprEqn, make: Callable, axes: Sequence[int | None]) -> bool:
+    """Whether a function of an equation's operands can be had, two steps at once."""
+    avals: list[Any] = [a.aval for a in eqn.invars]
+    structs = [
+        jax.ShapeDtypeStruct((*([2] * (axis == 0)), *aval.shape), aval.dtype)
+        for aval, axis in zip(avals, axes, strict=True)
+    ]
+
+    def outputs(*values):
+        outs = eval_eqn(eqn, values)
+        return [out for out in outs if _moves(out)] if make is _gradients else outs
+
+    batched = any(axis == 0 for axis in axes)
+    run = jax.vmap(outputs, tuple(axes)) if batched else outputs
+    try:
+        jax.eval_shape(make(run), *structs)
+    except _REFUSALS:
+        return False
+    return True
+
+
+def _outputs(run: Callable) -> Callable:
+    return run
+
+
+def _gradients(run: Callable) -> Callable:
+    def gradients(*values):
+        full = list(values)
+        at = [i for i, value in enumerate(values) if _moves(value)]
+
+        def of(*moving):
+            for i, value in zip(at, moving, strict=True):
+                full[i] = value
+            return run(*full)
+
+        outs, pull = jax.vjp(of, *(values[i] for i in at))
+        return pull(outs)
+
+    return gradients
+
+
+def _moves(value) -> bool:
+    return jnp.issubdtype(value.dtype, jnp.inexact)

@@ -1,0 +1,116 @@
+"""Names of JAX that nobody promises, or that differ from version to version.
+
+They are read here and in no other module, so that a new JAX is one file to look at.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import JaxprEqn, primitives
+from jax.interpreters import mlir
+
+# Calls that only group equations, under whatever names.
+_CALLS = (primitives.jit_p, primitives.call_p, primitives.closed_call_p)
+
+
+def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
+    """Evaluate one equation, in the context (mesh, metadata) it was traced in."""
+    bound = eqn.primitive.get_bind_params(params or eqn.params)
+    with eqn.ctx.manager:
+        out = eqn.primitive.bind(*values, **bound)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def context(eqn: JaxprEqn) -> Hashable:
+    """The context an equation was traced in."""
+    return eqn.ctx
+
+
+def is_call(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a call that does nothing but group others."""
+    return eqn.primitive in _CALLS
+
+
+def is_checkpoint(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a `jax.checkpoint`."""
+    return eqn.primitive is primitives.remat_p
+
+
+def program(eqn: JaxprEqn) -> Any:
+    """The jaxpr, open or closed, of a call or a checkpoint."""
+    return eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
+
+
+def calling(eqn: JaxprEqn, closed) -> JaxprEqn:
+    """An equation with the inputs and outputs of another, that calls a program."""
+    params = {"call_jaxpr": closed}
+    return eqn.replace(primitive=primitives.closed_call_p, params=params)
+
+
+def is_by_platform(eqn: JaxprEqn) -> bool:
+    """Whether a `cond` has a branch for each platform."""
+    return eqn.params.get("branches_platforms") is not None
+
+
+def scan_arity(eqn: JaxprEqn) -> tuple[int, int]:
+    """How many operands of a scan are constants, and how many carries."""
+    params = eqn.params
+    if "num_carry" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()  # jax 0.12
+    return len(list(consts)), len(list(carry))
+
+
+def type_of(primitive, *avals, **params) -> Any:
+    """The type of what a primitive makes of operands of given types."""
+    aval, _ = primitive.abstract_eval(*avals, **params)
+    return aval
+
+
+def manual_axes(aval) -> dict[str, Any]:
+    """The axes of a mesh over which a type varies, as for `jax.ShapeDtypeStruct`.
+
+    Empty but for types inside `jax.shard_map`.
+    """
+    manual = getattr(aval, "manual_axis_type", None)
+    return {} if manual is None else {"manual_axis_type": manual}
+
+
+def varying_axes(aval) -> tuple:
+    """Names of the mesh axes over which a value differs, inside `jax.shard_map`."""
+    manual = manual_axes(aval).get("manual_axis_type")
+    return tuple(getattr(manual, "varying", ()))
+
+
+def is_counter_based(dtype) -> bool:
+    """Whether keys of a type give the same numbers under `vmap` as one by one."""
+    return dtype == _counter_based()
+
+
+@functools.cache
+def _counter_based():
+    return jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32")).dtype
+
+
+def lower_alone(primitive, platform, alone, otherwise) -> None:
+    """Lower a primitive of one result by another function where there is one device."""
+
+    def lower(ctx, *args, **params):
+        f = alone if on_one_device(ctx) else otherwise
+        return mlir.lower_fun(f, multiple_results=False)(ctx, *args, **params)
+
+    mlir.register_lowering(primitive, lower, platform=platform)
+
+
+def on_one_device(ctx) -> bool:
+    """Whether a program is being lowered for a single device."""
+    return getattr(ctx.module_context.axis_context, "num_devices", 0) == 1
+
+
+def is_for_export(ctx) -> bool:
+    """Whether what is being lowered will be stored, as by `jax.export`."""
+    return bool(ctx.module_context.lowering_parameters.for_export)

@@ -1,0 +1,165 @@
+"""From a traced step to a plan for a machine: every choice, made once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from jax.extend.core import Var
+
+from scanrnn.machines import Machine
+from scanrnn.planner import layout, ops, rewrite, tidy
+from scanrnn.planner.classify import Stages, can_defer, classify
+from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.loops import Loop, steps_in_piece
+from scanrnn.planner.options import Options
+from scanrnn.planner.plan import Plan, outside_bytes
+from scanrnn.planner.trace import Traced, inline, is_checkpointed
+
+
+def make_plan(
+    traced: Traced,
+    options: Options,
+    machine: Machine,
+    reverse: bool = False,
+    unroll: int = 1,
+) -> Plan:
+    """Plan a traced step for a machine. What runs the plan is not decided here."""
+    graph = traced.graph
+    own = "chunked" if is_checkpointed(graph) else "minimal"
+    base = Plan(
+        options=options,
+        machine=machine,
+        source=graph,
+        length=traced.length,
+        reverse=reverse,
+        unroll=unroll,
+        residuals=options.residuals or own,
+    )
+    nothing = _left_alone(graph, traced.length, options)
+    if nothing is not None:
+        return dataclasses.replace(base, nothing=nothing)
+    graph, invariant = _without_invariant(graph)
+    graph, consts = inline(graph)
+    graph, more = _rewrite(graph, options)
+    stages = classify(graph, options.hoist, options.sink)
+    plan = dataclasses.replace(
+        base,
+        stages=stages,
+        consts=(*consts, *more),
+        invariant=invariant,
+        defer=options.defer and can_defer(stages.loop),
+        chunk=_chunk(base, stages),
+    )
+    whole = plan.chunk or plan.length
+    rest = plan.length % whole if plan.chunk else 0
+    loops = tuple(_loop(plan, size) for size in ([whole, rest] if rest else [whole]))
+    plan = dataclasses.replace(plan, loops=loops)
+    moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
+    if not moved and not (plan.defer and plan.loop.regions.cuts):
+        nothing = "nothing in the step can be moved, merged or deferred"
+        return dataclasses.replace(base, nothing=nothing)
+    return plan
+
+
+def _chunk(plan: Plan, stages: Stages) -> int | None:
+    """Steps per chunk, or None to run the sequence as a whole.
+
+    So it is where a step changes the weak types of its carry: what they are after
+    one chunk is not what the next one has to start with.
+    """
+    pairs = zip(plan.source.carry, plan.source.carry_out, strict=True)
+    changes = any(ops.is_weak(v) != ops.is_weak(out) for v, out in pairs)
+    if not isinstance(plan.length, int) or changes:
+        return None
+    size, most = plan.options.chunk, plan.machine.at_once
+    outside = outside_bytes(stages, plan.length)
+    if size is None and plan.residuals == "chunked":
+        size = math.isqrt(plan.length)
+    elif size is None and outside > most:
+        size = _even(plan.length, max(1, plan.length * most // outside))
+    return None if size is None or size >= plan.length else size
+
+
+def _even(length: int, most: int) -> int:
+    """A chunk of at most so many steps: one that leaves no rest, if that is not small.
+
+    What is left over would be compiled once more.
+    """
+    even = next(d for d in range(most, 0, -1) if not length % d)
+    return even if 2 * even >= most else most
+
+
+def _loop(plan: Plan, length) -> Loop:
+    """The loop for so many steps, with all its choices."""
+    stages, machine = plan.stages, plan.machine
+    assert stages is not None
+    read = {*stages.after.xs, *variables(stages.after.ys)}
+    # Where JAX differentiates a loop, what a step reads from the whole sequence would
+    # have a cotangent as long, to add to at every step.
+    laid_out, piece = plan.options.layout and plan.defer, None
+    if stages.norms is not None and laid_out:
+        row = max(map(ops.bytes_of, (*stages.norms.xs, *stages.norms.ys)))
+        piece = steps_in_piece(row, length, machine.norm_piece)
+    return Loop(
+        graph=stages.loop,
+        length=length,
+        reverse=plan.reverse,
+        unroll=plan.unroll,
+        residuals=plan.residuals,
+        laid_out=laid_out,
+        machine=machine,
+        spare=frozenset(v for v in stages.hoisted if v not in read),
+        piece=piece,
+    )
+
+
+def _left_alone(graph, length, options) -> str | None:
+    """Why a step is not planned at all, or None."""
+    if options.plain:
+        return "Options(plain=True)"
+    if isinstance(length, int) and length == 0:
+        return "there are no steps (length is 0)"
+    effects = {str(e) for eqn in graph.eqns for e in eqn.effects}
+    if effects:
+        return f"the step has side effects, whose order is kept ({', '.join(effects)})"
+    if any(eqn.primitive.name == "rng_uniform" for eqn in graph.eqns):
+        return "the step draws random numbers without a key (lax.rng_uniform)"
+    return None
+
+
+def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
+    """Carries that are returned unchanged are weights in disguise."""
+    pairs = list(zip(graph.carry, graph.carry_out, strict=True))
+    fixed = tuple(i for i, (v, out) in enumerate(pairs) if v is out)
+
+    def rest(group) -> tuple:
+        return tuple(v for i, v in enumerate(group) if i not in fixed)
+
+    invariant: tuple[Var, ...] = tuple(graph.carry[i] for i in fixed)
+    graph = dataclasses.replace(
+        graph,
+        weights=(*graph.weights, *invariant),
+        carry=rest(graph.carry),
+        carry_out=rest(graph.carry_out),
+    )
+    return graph, fixed
+
+
+def _rewrite(graph, options) -> tuple[Graph, list]:
+    passes = [
+        (True, rewrite.share),
+        (True, tidy.turn_products),
+        (options.split, rewrite.split),
+        (options.merge, rewrite.merge),
+        (True, tidy.gather_slices),
+        (True, tidy.cancel_splits),
+        (True, tidy.regroup_sums),
+        (options.layout, layout.push_splits),
+    ]
+    consts: list = []
+    for enabled, rule in passes:
+        if enabled:
+            graph, new = rule(graph)
+            consts += new
+    return graph, consts

@@ -1,0 +1,269 @@
+"""The loop of a plan for one number of steps, with every choice about it made."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+from jax.extend.core import DropVar, JaxprEqn, Var
+
+from scanrnn.machines import Machine
+from scanrnn.planner import ops
+from scanrnn.planner.gradient import Derivative, derive
+from scanrnn.planner.graph import Graph, struct, variables
+from scanrnn.planner.layout import PLAIN, Layout, lay_out
+from scanrnn.planner.regions import Regions, find_regions
+from scanrnn.planner.rows import Place, Rows, Shift, pair_up
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop graph and how it runs; the graph's `ys` are stacked.
+
+    Attributes:
+      graph: one step of it.
+      length: the number of steps.
+      reverse: whether the last step comes first.
+      unroll: steps per trip as asked for, 0 for no loop.
+      residuals: what is kept for the reverse loop.
+      laid_out: whether gates may be read, and kept, otherwise than the step says.
+      machine: where it runs.
+      spare: time inputs that nothing reads after the loop.
+      over: for ys, by number, what they are written over; None is to be decided.
+      piece: steps in a piece of the norms before the loop, None for all at once.
+    """
+
+    graph: Graph
+    length: Any
+    reverse: bool
+    unroll: int
+    residuals: str
+    laid_out: bool
+    machine: Machine
+    spare: frozenset[Var]
+    over: Mapping[int, Var] | None = None
+    piece: int | None = None
+
+    @functools.cached_property
+    def regions(self) -> Regions:
+        """Where contributions from outside enter."""
+        gains = not self.machine.sums_in_loop
+        return find_regions(self.graph, self.graph.depends(), gains)
+
+    @functools.cached_property
+    def derivative(self) -> Derivative:
+        """The derivative rules of this loop."""
+        return derive(self.graph, self.regions, self.residuals, self.machine.turns)
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """What runs in pieces, one for each gate."""
+        pieces = self.laid_out and self.machine.pieces
+        return lay_out(self.graph) if pieces else PLAIN
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """Where the ys are written."""
+        over = self.over
+        if over is None:
+            spare = [v for v in self.graph.xs if v in self.spare]
+            over = pair_up(self.graph.ys, spare) if self.in_place else {}
+        return dataclasses.replace(self.plain_rows(self.machine), over=over)
+
+    def plain_rows(self, machine: Machine) -> Rows:
+        """Where rows lie on a machine with nothing written over anything."""
+        block = machine.steps_per_trip(self.length) if self.unroll == 1 else 1
+        fenced = machine.platform == "cpu"
+        return Rows(self.length, self.reverse, block=block, fenced=fenced)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether stacked arrays may be written over those that are read no more.
+
+        Not of an unrolled loop: the second trip would write before all reads of the
+        first were done.
+        """
+        return (
+            self.machine.in_place
+            and self.laid_out
+            and self.unroll == 1
+            and self.residuals != "everything"
+            and isinstance(self.length, int)
+            and self.length > 1
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether no array of it is split among devices, as the types say."""
+        return not any(map(ops.is_split, map(ops.aval, self.graph.inputs)))
+
+    @functools.cached_property
+    def recording(self) -> Recording:
+        """This loop, stacking what its derivative reads, each value once."""
+        graph, rules = self.graph, self.derivative
+        packs = self._packs()
+        places = {v: place for pack in packs for v, place in pack.places()}
+        saved = [v for v in rules.saved if v not in places]
+        before = [graph.carry[i] for i in rules.carry_saved]
+        shifts, edges = _shifts(self, saved, before)
+        direct = [v for v in dict.fromkeys([*saved, *before]) if v not in shifts]
+        direct = [*(pack.whole for pack in packs), *direct]
+        more = [v for v in direct if v not in graph.ys]
+        loop = self._stacking(more, [pack.eqn for pack in packs])
+        at = {v: i for i, v in reversed([*enumerate(loop.graph.ys)])}
+        sources = [s.of for s in shifts.values() if s.of in at]
+        arrays = {v: at[v] for v in (*direct, *sources)}
+        return Recording(
+            loop, Rows(self.length, places=places, shifts=shifts), arrays, edges
+        )
+
+    def _packs(self) -> list[Pack]:
+        packs = self.machine.packs and self.laid_out and self.whole
+        if not packs or self.residuals == "everything":
+            return []
+        return find_packs(self.graph, self.derivative.saved)
+
+    def _stacking(self, ys: Iterable[Var], eqns: Iterable[JaxprEqn]) -> Loop:
+        """This loop, which stacks more, for a tangent that will read some inputs.
+
+        What it stacked already it writes where it did: under `vmap` a function and
+        its derivative rule must make each output in the same way.
+        """
+        graph, rules, over = self.graph, self.derivative, self.rows.over
+        taken = {*over.values(), *rules.read_inside, *rules.read_outside}
+        spare = [v for v in graph.xs if v in self.spare and v not in taken]
+        ys = tuple(ys)
+        more = pair_up(ys, spare) if self.in_place else {}
+        over = {**over, **{i + len(graph.ys): v for i, v in more.items()}}
+        eqns = (*rules.differentiated, *eqns)
+        graph = dataclasses.replace(graph, ys=(*graph.ys, *ys), eqns=eqns)
+        return dataclasses.replace(self, graph=graph, spare=frozenset(spare), over=over)
+
+
+class Recording(NamedTuple):
+    """What a loop stacks for its derivative, and how it lies in arrays.
+
+    Attributes:
+      loop: the loop that stacks all this.
+      rows: how the values of each variable are read.
+      arrays: what is stacked, with its place among the loop's ys.
+      edges: of what is a shift, where in the carry its first or last value is: at the
+        start if True, else at the end.
+    """
+
+    loop: Loop
+    rows: Rows
+    arrays: Mapping[Var, int]
+    edges: Mapping[Var, tuple[int, bool]]
+
+    def known(self, carry, final, stacked) -> dict[Var, Any]:
+        """Arrays and edges by variable."""
+        ends = {True: carry, False: final}
+        found = {v: stacked[i] for v, i in self.arrays.items()}
+        return found | {v: ends[first][i] for v, (i, first) in self.edges.items()}
+
+
+class Pack(NamedTuple):
+    """Gates that one split made, and the equation that makes one array of them.
+
+    The array is laid out as what the split took apart, so it has the shape of its
+    cotangent, and of what was hoisted into it: each can be written over the other.
+    """
+
+    members: tuple[Var, ...]
+    eqn: JaxprEqn
+
+    @property
+    def whole(self) -> Var:
+        """The array of all members."""
+        return self.eqn.outvars[0]
+
+    def places(self) -> Iterable[tuple[Var, Place]]:
+        """Each member with its place."""
+        axis = self.eqn.params["dimension"]
+        sizes = [ops.aval(v).shape[axis] for v in self.members]
+        starts = itertools.accumulate(sizes, initial=0)
+        for v, start, size in zip(self.members, starts, sizes, strict=False):
+            yield v, Place(self.whole, axis, start, size)
+
+
+def find_packs(loop: Graph, saved: Iterable[Var]) -> list[Pack]:
+    """The splits of which every part is saved, as it is or activated."""
+    consumers, free = loop.consumers(), set(saved) - set(variables(loop.outs))
+    packs = []
+    for eqn in loop.eqns:
+        if eqn.primitive.name == "split":
+            members = [_kept(v, consumers, free) for v in eqn.outvars]
+            if None not in members and len(members) > 1:
+                packs.append(_pack(tuple(members), eqn.params["axis"]))
+    return packs
+
+
+def _kept(part, consumers, free) -> Var | None:
+    """What is saved of a part of a split."""
+    if isinstance(part, DropVar):
+        return None
+    if part in free:
+        return part
+    users = consumers.get(part, [])
+    after = users[0].outvars[0] if len(users) == 1 and users[0] is not None else None
+    return after if after in free and _alike(part, after) else None
+
+
+def _alike(a, b) -> bool:
+    a, b = ops.aval(a), ops.aval(b)
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _pack(members, axis) -> Pack:
+    closed = jax.make_jaxpr(lambda *parts: lax.concatenate(parts, axis))(
+        *map(struct, members)
+    )
+    (eqn,) = closed.jaxpr.eqns
+    return Pack(members, eqn.replace(invars=list(members)))
+
+
+def _shifts(loop, saved, before) -> tuple[dict[Var, Shift], dict[Var, tuple]]:
+    """What need not be stacked, as it is a shift of something that is; its edges."""
+    graph = loop.graph
+    pairs = list(enumerate(zip(graph.carry, graph.carry_out, strict=True)))
+    pairs = [(i, (old, new)) for i, (old, new) in pairs if not ops.is_literal(new)]
+    shifts, edges = {}, {}
+    for i, (old, new) in pairs:
+        if new in saved and old in graph.ys and new not in graph.ys:
+            shifts[new], edges[new] = Shift(old, loop.reverse), (i, False)
+    stacked = {*graph.ys, *saved, *before} - shifts.keys()
+    for i, (old, new) in pairs:
+        wanted = old in before and old not in graph.ys
+        if wanted and new in stacked and not _leads(shifts, new, old):
+            shifts[old], edges[old] = Shift(new, not loop.reverse), (i, True)
+    return shifts, edges
+
+
+def _leads(shifts, v, to) -> bool:
+    """Whether a variable is, through others, a shift of a given one."""
+    while v in shifts and v is not to:
+        v = shifts[v].of
+    return v is to
+
+
+def steps_in_piece(row: int, length: Any, size: int | None) -> int | None:
+    """Steps of `row` bytes in pieces of about `size` bytes, all pieces alike.
+
+    None where pieces are no use: of less than two of them, and of one step alone, of
+    which XLA would sum by columns, five times as slow.
+    """
+    if size is None or not isinstance(length, int):
+        return None
+    if row * length < 2 * size or length == 1:
+        return None
+    most = min(size // row, length - 1)
+    fits = (d for d in range(most, 1, -1) if not length % d)
+    least = (d for d in range(2, length + 1) if not length % d)
+    steps = next(fits, None) or next(least)
+    return steps if steps < length else None

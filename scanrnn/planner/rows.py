@@ -1,0 +1,173 @@
+"""Rows: where the values of each step lie in the arrays of all steps.
+
+Gates that one split made may lie in one array. The carry before a step is the carry
+after the one before it: where one of them is stacked, the other is read from it. And
+what a loop stacks may be written over what it reads no more.
+
+XLA for CPU gives what a loop stacks memory of its own, and fills it with zeros first.
+An array that a trip reads and then overwrites it copies, whole, at every trip, unless
+every read comes after the write. So such rows are written one trip late: a trip first
+writes what the trip before it made, and then reads its own. With nothing in `over` all
+that is not there, and rows go the way of `lax.scan`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import Var
+
+from scanrnn.planner import ops
+
+
+class Place(NamedTuple):
+    """A part of each row of another array: along an axis of the row, from a start."""
+
+    whole: Var
+    axis: int
+    start: int
+    size: int
+
+
+class Shift(NamedTuple):
+    """Values that are those of another variable, one step later or earlier.
+
+    But for the first or last step: that value, the edge, is kept under the name of
+    the variable itself.
+    """
+
+    of: Var
+    later: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """How a loop of `length` steps finds its rows, the last first if `reverse`.
+
+    Attributes:
+      length: the number of steps.
+      reverse: the direction of the loop that reads and writes.
+      places: variables that lie inside another array.
+      shifts: variables that are a shift of another one.
+      over: for stacked outputs, by number, the arrays that they are written over.
+      block: steps in a trip, a divisor of `length` where it is not 1.
+      fenced: whether the last rows are written behind a fence of their own.
+    """
+
+    length: Any
+    reverse: bool = False
+    places: Mapping[Var, Place] = dataclasses.field(default_factory=dict)
+    shifts: Mapping[Var, Shift] = dataclasses.field(default_factory=dict)
+    over: Mapping[int, Var] = dataclasses.field(default_factory=dict)
+    block: int = 1
+    fenced: bool = True
+
+    def sources(self, names: Iterable[Var]) -> dict[Var, None]:
+        """The arrays and edges that the values of some variables are read from."""
+        found: dict[Var, None] = {}
+        for v in names:
+            while v in self.shifts:
+                found[v] = None
+                v = self.shifts[v].of
+            found[self.places[v].whole if v in self.places else v] = None
+        return found
+
+    def of(self, names: Iterable[Var], known: Mapping[Var, Any]) -> dict[Var, Any]:
+        """Those of the arrays and edges that some variables are read from."""
+        sources = self.sources(names)
+        return {v: a for v, a in known.items() if v in sources}
+
+    def row(self, known: Mapping[Var, Any], t, v: Var):
+        """The value of a variable at step `t`."""
+        if v in self.shifts:
+            of, later = self.shifts[v]
+            at, edge = (t - 1, 0) if later else (t + 1, self.length - 1)
+            row = self.row(known, jnp.clip(at, 0, self.length - 1), of)
+            return lax.select(t == edge, known[v], row)
+        if v in self.places:
+            return piece(known[self.places[v].whole], t, *self.places[v][1:])
+        return lax.dynamic_index_in_dim(known[v], t, keepdims=False)
+
+    def all(self, known: Mapping[Var, Any], v: Var):
+        """The values of a variable at all steps, as an array."""
+        if v in self.shifts:
+            of, later = self.shifts[v]
+            values, edge = self.all(known, of), jnp.expand_dims(known[v], 0)
+            parts = [edge, values[:-1]] if later else [values[1:], edge]
+            return lax.concatenate(parts, 0)
+        if v in self.places:
+            whole, axis, start, size = self.places[v]
+            return lax.slice_in_dim(known[whole], start, start + size, axis=axis + 1)
+        return known[v]
+
+    def whole(self, names: Iterable[Var], known: Mapping[Var, Any]) -> dict[Var, Any]:
+        """The values of some variables at all steps, each as an array."""
+        return {v: self.all(known, v) for v in names}
+
+    @property
+    def trips(self):
+        """The number of trips."""
+        return self.length // self.block if self.block > 1 else self.length
+
+    def start(self, arrays: Sequence) -> list:
+        """What the first trip writes: what is there."""
+        first = self.length - self.block if self.reverse else 0
+        return [lax.slice_in_dim(a, first, first + self.block) for a in arrays]
+
+    def write(self, arrays: Sequence, late: Sequence, trip) -> list:
+        """Write the rows that the trip before a given one made."""
+        if not arrays:
+            return []
+        before = jnp.clip(trip + 1 if self.reverse else trip - 1, 0, self.trips - 1)
+        at = before * self.block if self.block > 1 else before
+        return [_put(a, rows, at) for a, rows in zip(arrays, late, strict=True)]
+
+    def finish(self, arrays: Sequence, late: Sequence) -> list:
+        """Write the rows of the last trip.
+
+        If `fenced`, in a loop of its own, which writes the same twice: a bare update
+        XLA for CPU fuses with all that reads the array, and copies it for each.
+        """
+        if not arrays:
+            return []
+        last = 0 if self.reverse else self.length - self.block
+
+        def write(_, arrays):
+            return [_put(a, rows, last) for a, rows in zip(arrays, late, strict=True)]
+
+        fenced = functools.partial(lax.fori_loop, 0, 2, write)
+        return fenced(list(arrays)) if self.fenced else write(0, arrays)
+
+
+def _put(array, rows, t):
+    return lax.dynamic_update_slice_in_dim(array, rows.astype(array.dtype), t, 0)
+
+
+def piece(array, t, axis: int, start: int, size: int):
+    """A part of the row of step `t`: one slice of the whole, not a slice of a slice."""
+    starts, sizes = [np.int32(0)] * array.ndim, list(array.shape)
+    starts[0], sizes[0] = t, 1
+    starts[axis + 1], sizes[axis + 1] = np.int32(start), size
+    return lax.squeeze(lax.dynamic_slice(array, starts, sizes), [0])
+
+
+def pair_up(written: Sequence, read: Iterable[Var]) -> dict[int, Var]:
+    """For what is written, by number, what of the same type can be overwritten."""
+    free, pairs, seen = list(read), {}, set()
+    for i, v in enumerate(written):
+        fits = [u for u in free if _type(u) == _type(v)]
+        if fits and (ops.is_literal(v) or v not in seen):
+            pairs[i] = fits[0]
+            free.remove(fits[0])
+        seen.add(i if ops.is_literal(v) else v)
+    return pairs
+
+
+def _type(v):
+    return ops.aval(v).shape, ops.aval(v).dtype

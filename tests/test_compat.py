@@ -1,0 +1,149 @@
+"""What JAX does not promise stands in one module, and holds for this version of JAX."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core import primitives
+from jax.sharding import PartitionSpec as P
+
+from scanrnn.planner import compat
+from scanrnn.planner.trace import inline, trace
+
+PACKAGE = Path(__file__).parents[1] / "scanrnn"
+FRAGILE = re.compile(
+    r"jax\._src|\.ctx\b|get_bind_params|\.manager\b|Unspecified|key<|manual_axis_type"
+    r"|\.abstract_eval\(|call_jaxpr|branches_platforms|num_consts|num_carry|ft_in"
+    r"|remat2|pjit|closed_call|core_call"
+)
+X = jnp.arange(3.0)
+
+
+def wave(x):
+    return jnp.sin(x) * jnp.exp(x)
+
+
+def traced(f, *args):
+    (eqn,) = jax.make_jaxpr(f)(*args).eqns
+    return eqn
+
+
+def test_no_other_module_uses_names_that_jax_does_not_promise():
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "compat.py"
+        for line in path.read_text().splitlines()
+        if FRAGILE.search(line)
+    ]
+    assert found == []
+
+
+@jax.custom_vjp
+def identity(x):
+    return 1 * x
+
+
+identity.defvjp(lambda x: (x, None), lambda _, ct: (ct,))
+FUNCTIONS = {
+    "primitive": jnp.tanh,
+    "several results": lambda x: lax.split(x, (1, 2)),
+    "jit": jax.jit(wave),
+    "checkpoint": jax.checkpoint(wave),
+    "custom_jvp": jax.nn.relu,
+    "custom_vjp": identity,
+    "scan": lambda x: lax.scan(lambda c, x: (c + x, c), 0.0, x),
+    "cond": lambda x: lax.cond(True, jnp.sin, jnp.cos, x),
+}
+
+
+@pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_equation_is_evaluated_as_it_was_written(f):
+    eqn = traced(f, X)
+    values = [a.val if hasattr(a, "val") else X for a in eqn.invars]
+    got = compat.bind(eqn, values)
+    wanted = jax.tree.leaves(f(X))
+    for a, b in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(a, b)
+
+
+def test_equation_is_evaluated_in_the_context_it_was_written_in():
+    with jax.threefry_partitionable(False):
+        eqn = traced(lambda k: jax.random.key_data(k), jax.random.key(0))
+        again = traced(lambda k: jax.random.key_data(k), jax.random.key(0))
+    other = traced(lambda k: jax.random.key_data(k), jax.random.key(0))
+    assert compat.context(eqn) == compat.context(again) != compat.context(other)
+    seen = jax.make_jaxpr(lambda k: compat.bind(eqn, [k]))(jax.random.key(0))
+    assert compat.context(seen.eqns[0]) == compat.context(eqn)
+
+
+def test_calls_and_checkpoints_are_recognised_and_opened():
+    call, kept = traced(jax.jit(wave), X), traced(jax.checkpoint(wave), X)
+    assert [compat.is_call(e) for e in (call, kept)] == [True, False]
+    assert [compat.is_checkpoint(e) for e in (call, kept)] == [False, True]
+    assert len(compat.program(call).eqns) == len(compat.program(kept).eqns) > 1
+    closed = jax.make_jaxpr(wave)(X)
+    made = compat.calling(traced(jnp.tanh, X), closed)
+    assert made.primitive is primitives.closed_call_p and compat.is_call(made)
+    np.testing.assert_allclose(compat.bind(made, [X])[0], wave(X))
+    assert len(compat.program(made).eqns) == len(closed.eqns)
+
+
+def test_call_of_any_name_is_inlined():
+    closed = jax.make_jaxpr(wave)(X)
+    graph = trace(lambda c, _: (jnp.tanh(c), None), X, None, 2).graph
+    calls = tuple(compat.calling(e, closed) for e in graph.eqns)
+    graph, _ = inline(dataclasses.replace(graph, eqns=calls))
+    names = [e.primitive.name for e in graph.eqns]
+    assert names == [e.primitive.name for e in closed.eqns]
+
+
+def test_operands_of_a_scan_are_told_apart():
+    def step(c, x):
+        return (c[1] + X.sum() + x, c[0]), None
+
+    eqn = traced(lambda c, x: lax.scan(step, c, x)[0][0], (0.0, 1.0), X)
+    assert sum(compat.scan_arity(eqn)) + 1 == len(eqn.invars)
+    assert compat.scan_arity(eqn)[1] == 2
+
+
+def test_branches_for_platforms_are_recognised():
+    def by_platform(x):
+        return lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos)
+
+    eqns = jax.make_jaxpr(by_platform)(X).eqns
+    assert any(map(compat.is_by_platform, eqns))
+    assert not compat.is_by_platform(traced(FUNCTIONS["cond"], X))
+
+
+def test_axes_over_which_a_value_varies_are_those_of_its_mesh():
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    seen = []
+
+    def look(x, y):
+        seen.extend(map(jax.typeof, (x, y)))
+        return x + y
+
+    run = jax.shard_map(look, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"))
+    jax.eval_shape(run, X, X)
+    assert list(map(compat.varying_axes, seen)) == [("data",), ()]
+    assert compat.varying_axes(jax.typeof(X)) == ()
+    struct = jax.ShapeDtypeStruct((3,), X.dtype, **compat.manual_axes(seen[0]))
+    assert compat.varying_axes(struct) == ("data",)
+
+
+def test_only_threefry_keys_are_counter_based():
+    keys = {impl: jax.random.key(0, impl=impl) for impl in ("threefry2x32", "rbg")}
+    assert compat.is_counter_based(keys["threefry2x32"].dtype)
+    assert not compat.is_counter_based(keys["rbg"].dtype)
+    assert not compat.is_counter_based(X.dtype)
+
+
+def test_type_of_a_product_is_the_one_that_jax_gives_it():
+    params = traced(jnp.dot, X, X).params
+    assert compat.type_of(lax.dot_general_p, *[jax.typeof(X)] * 2, **params).shape == ()

@@ -1,0 +1,112 @@
+"""Plans for machines that are not here: found by name, and right on any."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import scanrnn
+from scanrnn.executors import _staged
+from scanrnn.machines import MACHINES, machine_for, machine_named, machine_of
+from tests.compare import assert_same, value_and_gradients
+from tests.step_table import build
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_machine_is_found_by_its_name(name):
+    assert machine_named(name).kind == name
+    assert machine_named(MACHINES[name]) is MACHINES[name]
+
+
+def test_machine_that_is_unknown_is_named_with_the_way_out():
+    with pytest.raises(ValueError, match="h200.*h100"):
+        scanrnn.Options(machine="h200")
+    with pytest.raises(TypeError, match="got int"):
+        scanrnn.Options(machine=3)
+
+
+def test_machine_is_that_of_the_arrays():
+    assert machine_of([jnp.ones(3)]).platform == jax.devices()[0].platform
+    assert machine_for("tpu", "TPU v5 lite") is MACHINES["tpu v5e"]
+    assert machine_for("elsewhere") is MACHINES["unknown"]
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("name", ["lstm", "ln_lstm", "gru", "output_head"])
+@pytest.mark.parametrize("machine", [m for m in MACHINES if m != "cpu"])
+def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, reverse):
+    """Its own rows, blocks of steps and sums, compiled for where the tests run."""
+    monkeypatch.setattr(_staged, "machine_for", lambda platform: MACHINES[machine])
+    step, params, init, xs = build(name)
+    xs = jnp.concatenate([xs, 2 * xs[:1]])  # six steps: of five no block can be made
+    plan = scanrnn.Options(machine=machine)
+    make = step, params, init, xs
+    assert_same(make, value_and_gradients, plan=plan, reverse=reverse)
+
+
+def test_plan_says_for_which_machine_it_is():
+    step, params, init, xs = build("lstm")
+    f = functools.partial(step, params)
+    told = {name: str(scanrnn.plan(f, init, xs, machine=name)) for name in MACHINES}
+    for name, text in told.items():
+        assert f"On {name}, estimates of a training step: planned" in text
+    assert "Written over what is read no more" in told["cpu"]
+    assert "Written over what is read no more" not in told["tpu v5e"]
+
+
+def test_export_for_several_platforms_holds_a_loop_of_each():
+    step, params, init, xs = build("lstm")
+
+    def run(init, xs):
+        return scanrnn.scan(functools.partial(step, params), init, xs)
+
+    export = functools.partial(jax.export.export, jax.jit(run))
+    loops = {}
+    for platforms in (["cpu"], ["cpu", "cuda", "tpu"]):
+        exported = export(platforms=platforms)(init, xs)
+        text = exported.mlir_module()
+        loops[len(platforms)] = text.count("stablehlo.while")
+        got = jax.tree.leaves(exported.call(init, xs))
+        for a, b in zip(got, jax.tree.leaves(run(init, xs)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+    # That of the CPU writes its last row in a loop of its own.
+    assert loops[3] > loops[1]
+
+
+@pytest.mark.parametrize("length", [50, 400])
+def test_sums_of_halves_keep_their_digits(length):
+    """An LSTM wholly in bfloat16: its bias is summed over 32 rows and all steps."""
+    H, key = 16, jax.random.key(0)
+    shapes = {"W": (H, 4 * H), "U": (H, 4 * H), "b": (4 * H,), "g": (H,)}
+    keys = jax.random.split(key, len(shapes))
+    params = {
+        name: jax.random.uniform(k, shape, "float32", -0.25, 0.25)
+        for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+    xs = jax.random.normal(key, (length, 32, H), "float32")
+
+    def gradients(scan, dtype):
+        def loss(p):
+            def step(carry, x):
+                h, c = carry
+                z = x @ p["W"] + h @ p["U"] + p["b"]
+                i, f, g, o = jnp.split(z, 4, -1)
+                c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g) * p["g"]
+                h = jax.nn.sigmoid(o) * jnp.tanh(c)
+                return (h, c), h
+
+            zeros = jnp.zeros((32, H), dtype)
+            ys = scan(step, (zeros, zeros), xs.astype(dtype))[1]
+            return jnp.sum(ys.astype("float32")) / length
+
+        cast = jax.tree.map(lambda a: a.astype(dtype), params)
+        return jax.jit(jax.grad(loss))(cast)
+
+    wanted = gradients(lax.scan, "float32")
+    got = gradients(scanrnn.scan, "bfloat16")
+    for name in ("b", "g"):
+        error = jnp.linalg.norm(got[name].astype("float32") - wanted[name])
+        assert error < 0.05 * jnp.linalg.norm(wanted[name]), name

@@ -1,0 +1,140 @@
+"""Steps that once failed or went wrong under a derivative, each equal to `lax.scan`."""
+
+import functools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import sparse
+from jax.scipy.special import betainc
+
+import scanrnn
+from tests import step_table
+from tests.compare import assert_same, score, value_and_gradients
+from tests.jaxprs import equations
+from tests.step_table import B, D, H, T
+from tests.test_planner_corners import reverse_of_vmap
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    """Two recurrent matrices, an input matrix, a carry and inputs."""
+    shapes = {"U": (H, H), "V": (H, H), "W": (D, H), "h": (B, H), "xs": (T, B, D)}
+    return step_table.arrays(jax.random.key(3), **shapes)
+
+
+def assert_equal(step, arrays, transform=value_and_gradients, **options):
+    plan = scanrnn.Options(**options)
+    assert_same((step, arrays, arrays["h"], arrays["xs"]), transform, plan=plan)
+
+
+def test_part_of_a_split_that_is_known_is_not_made_again(arrays):
+    """The maximum of one gate is asked for and of no use; the other gate is saved."""
+
+    def step(p, h, x):
+        gate = jax.nn.softmax(h @ p["V"])
+        h = jnp.tanh(x @ p["W"] + gate * (h @ p["U"]))
+        return h, None
+
+    assert_equal(step, arrays, residuals="everything")
+
+
+def stopped(p, carry, x):
+    """The incomplete beta function has a derivative for its last operand alone."""
+    h, _ = carry
+    a, b = lax.stop_gradient((jnp.exp(p["W"][0]), 1 + h * h))
+    h = betainc(a, b, jax.nn.sigmoid(x @ p["W"] + h @ p["U"]))
+    return (h, carry[1]), h * lax.stop_gradient(h)
+
+
+def counted(p, carry, x):
+    h, n = carry
+    h = jnp.tanh(x @ p["W"] + h @ p["U"] + lax.igamma(jnp.full_like(h, 2), h * h))
+    return (h, n + 1.0), lax.polygamma(n, 2 + h)
+
+
+@pytest.mark.parametrize("step", [stopped, counted], ids=lambda f: f.__name__)
+def test_function_with_derivatives_for_some_operands_equals_lax_scan(arrays, step):
+    def gradient(scan):
+        def loss(p, h, xs):
+            return score(scan(functools.partial(step, p), (h, jnp.ones_like(h)), xs))
+
+        return jax.grad(loss, (0, 1, 2))(arrays, arrays["h"], arrays["xs"])
+
+    chex.assert_trees_all_close(gradient(scanrnn.scan), gradient(lax.scan), rtol=1e-9)
+
+
+def test_plan_of_a_step_without_a_gradient_for_everything_can_be_printed(arrays):
+    init = arrays["h"], arrays["h"]
+    plan = scanrnn.plan(functools.partial(counted, arrays), init, arrays["xs"])
+    assert "the step has no reverse-mode derivative" in str(plan)
+
+
+def around(h, value):
+    """Between two columns of a value, of which it keeps the right one."""
+    return lax.pad(h, value, [(0, 0, 0), (1, 1, 0)])[:, 1:]
+
+
+PADS = {
+    "carry": lambda p, h, x: around(p["V"][:B], h[0, 0]) + around(x @ p["W"], h[1, 1]),
+    "weight": lambda p, h, x: (
+        around(h @ p["U"], p["V"][0, 0]) + around(x, p["W"][0, 0])
+    ),
+    "input": lambda p, h, x: around(h @ p["U"], x[0, 0]) * around(0 * h, x[0, 1]),
+    "readout": lambda p, h, x: around(h @ p["U"], (h @ p["V"])[0, 0]),
+}
+
+
+@pytest.mark.parametrize("pad", PADS.values(), ids=PADS)
+def test_padding_with_a_value_that_moves_equals_lax_scan(arrays, pad):
+    def step(p, h, x):
+        z = pad(p, h, x)
+        return jnp.tanh(x @ p["W"] + z[:, :-1]), jnp.sum(z * z, -1)
+
+    assert_equal(step, arrays)
+    assert_equal(step, arrays, reverse_of_vmap)
+
+
+SPARSE = {
+    "inputs": lambda p, h, x, m: (x @ p["W"] @ m + h @ p["U"], h),
+    "recurrence": lambda p, h, x, m: (x @ p["W"] + h @ m, h),
+    "readout": lambda p, h, x, m: (x @ p["W"] + h @ p["U"], h @ p["V"] @ m),
+}
+
+
+@pytest.mark.parametrize("where", SPARSE)
+def test_product_with_a_sparse_matrix_equals_lax_scan(arrays, where):
+    """JAX has no gradient of a batched one with respect to the matrix."""
+    places = jnp.array([[0, 1], [1, 2], [2, 0], [3, 3], [3, 0]])
+
+    def step(p, h, x):
+        m = sparse.BCOO((p["V"].ravel()[: len(places)], places), shape=(H, H))
+        z, y = SPARSE[where](p, h, x, m)
+        return jnp.tanh(z), y
+
+    assert_equal(step, arrays)
+
+
+def test_readout_products_are_kept_and_counted(arrays):
+    """JAX's policies do not know the planner's own product."""
+
+    def step(h, x):
+        h = jnp.tanh(x @ arrays["W"] + h @ arrays["U"])
+        return h, jnp.sin(h @ arrays["V"])
+
+    def loss(h):
+        return score(scanrnn.scan(step, h, arrays["xs"]))
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(arrays["h"]).jaxpr
+    products = [
+        e for e in equations(jaxpr) if e.primitive.name in ("gemm", "dot_general")
+    ]
+    shapes = [e.outvars[0].aval.shape for e in products]
+    # Inputs, readout, and the cotangent of the readout; in loops, one each.
+    assert sum(math.prod(s) == T * B * H for s in shapes) == 3
+    plan = scanrnn.plan(step, arrays["h"], arrays["xs"])
+    kept, item = plan.residual_bytes[0], arrays["h"].dtype.itemsize
+    assert kept == 2 * T * B * H * item
