@@ -12,11 +12,9 @@ import numpy as np
 from jax import lax
 
 from scanrnn._scan import scan
-from scanrnn.planner import Options
+from scanrnn.planner import Options, compat
 from scanrnn.planner.graph import Env, eval_eqn, opened
 from scanrnn.planner.trace import pinned
-
-_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call"})
 
 
 def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
@@ -98,9 +96,17 @@ def _evaluate(jaxpr, consts: Sequence, args: Sequence, plan) -> list:
     env = Env((), zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
     for eqn in jaxpr.eqns:
         values = [env.read(a) for a in eqn.invars]
-        run = _PLANNED.get(eqn.primitive.name, _as_it_is)
+        run = _way_to_run(eqn)
         env.update(zip(eqn.outvars, run(eqn, values, plan), strict=True))
     return [env.read(a) for a in jaxpr.outvars]
+
+
+def _way_to_run(eqn) -> Callable:
+    if compat.is_call(eqn):
+        return _call
+    if compat.is_checkpoint(eqn):
+        return _checkpoint
+    return {"scan": _scan, "cond": _cond}.get(eqn.primitive.name, _as_it_is)
 
 
 def _as_it_is(eqn, values, plan):
@@ -110,7 +116,7 @@ def _as_it_is(eqn, values, plan):
 
 def _scan(eqn, values, plan):
     params = eqn.params
-    n, m = _arity(params)
+    n, m = compat.scan_arity(eqn)
     consts, carry, xs = values[:n], values[n : n + m], values[n + m :]
 
     def body(carry, x):
@@ -124,16 +130,8 @@ def _scan(eqn, values, plan):
     return [*carry, *ys]
 
 
-def _arity(params) -> tuple[int, int]:
-    """How many operands of a scan are constants, and how many carries."""
-    if "num_carry" in params:
-        return params["num_consts"], params["num_carry"]
-    consts, carry, _ = params["ft_in"].unpack()  # jax 0.12
-    return len(list(consts)), len(list(carry))
-
-
 def _call(eqn, values, plan):
-    inner = eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
+    inner = compat.program(eqn)
     places: dict[str, Any] = {name: at for name, at in pinned(eqn).items() if at}
     if not places:
         return _inner(inner, values, plan)
@@ -143,7 +141,7 @@ def _call(eqn, values, plan):
 def _checkpoint(eqn, values, plan):
     params = eqn.params
     run = jax.checkpoint(
-        lambda *args: _inner(params["jaxpr"], args, plan),
+        lambda *args: _inner(compat.program(eqn), args, plan),
         prevent_cse=params["prevent_cse"],
         policy=params["policy"],
     )
@@ -152,7 +150,7 @@ def _checkpoint(eqn, values, plan):
 
 def _cond(eqn, values, plan):
     # Of branches for other platforms some may not even compile here.
-    if eqn.params.get("branches_platforms") is not None:
+    if compat.is_by_platform(eqn):
         return _as_it_is(eqn, values, plan)
     which, *operands = values
     branches = [
@@ -166,12 +164,3 @@ def _cond(eqn, values, plan):
 def _inner(inner, values, plan) -> list:
     jaxpr, consts = opened(inner)
     return _evaluate(jaxpr, consts, values, plan)
-
-
-_PLANNED = {
-    "scan": _scan,
-    "remat2": _checkpoint,
-    "checkpoint": _checkpoint,
-    "cond": _cond,
-    **dict.fromkeys(_CALLS, _call),
-}
