@@ -110,7 +110,7 @@ class JaxRunner:
         self.compiled = {
             "forward": compile_(model.apply, self._params, self._xs),
             "train": compile_(
-                _train_step(model.apply, problem.lr),
+                train_step(model.apply, problem.lr),
                 self._params,
                 self._xs,
                 self._target,
@@ -135,7 +135,7 @@ class JaxRunner:
         return jax.tree.map(np.asarray, self._model.export(self._params))
 
 
-def _train_step(apply, lr):
+def train_step(apply, lr):
     def step(params, xs, target):
         loss, grads = jax.value_and_grad(
             lambda params: mean_squared(apply(params, xs).astype(jnp.float32), target)

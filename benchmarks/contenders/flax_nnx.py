@@ -6,7 +6,11 @@ from flax import nnx
 
 from benchmarks.contenders._base import Contender, JaxRunner, Model, split_joint
 
-CELLS = {"lstm": nnx.OptimizedLSTMCell, "elman": nnx.SimpleCell}
+CELLS = {
+    "lstm": nnx.OptimizedLSTMCell,
+    "gru": nnx.GRUCell,
+    "elman": nnx.SimpleCell,
+}
 
 
 def supports(case):
@@ -21,13 +25,28 @@ def supports(case):
 
 def model(problem):
     case, w = problem.case, problem.weights
+    rnn = layer(case)
+    wx, wh = (w["wx"], w["wh"]) if "wx" in w else split_joint(w, case.D)
+    rnn.cell.dense_i.kernel[...], rnn.cell.dense_h.kernel[...] = wx, wh
+    biased = rnn.cell.dense_h if case.cell == "lstm" else rnn.cell.dense_i
+    biased.bias[...] = w["b"]
+    params, apply = split(rnn, case)
+    return Model(
+        params=params,
+        apply=apply,
+        export=lambda params: _export(case.cell, nnx.to_pure_dict(params)["cell"]),
+    )
+
+
+def layer(case):
+    """The layer of a case, with weights of its own."""
     dtype = None if case.dtype == "float32" else jnp.dtype(case.dtype)
     cell = CELLS[case.cell](case.D, case.H, dtype=dtype, rngs=nnx.Rngs(0))
-    rnn = nnx.RNN(cell, time_major=True, rngs=nnx.Rngs(0))
-    wx, wh = (w["wx"], w["wh"]) if "wx" in w else split_joint(w, case.D)
-    cell.dense_i.kernel[...], cell.dense_h.kernel[...] = wx, wh
-    biased = cell.dense_h if case.cell == "lstm" else cell.dense_i
-    biased.bias[...] = w["b"]
+    return nnx.RNN(cell, time_major=True, rngs=nnx.Rngs(0))
+
+
+def split(rnn, case):
+    """The params of a layer, and `apply(params, xs) -> ys`."""
     graph, params, rest = nnx.split(rnn, nnx.Param, ...)
 
     def apply(params, xs):
@@ -36,11 +55,7 @@ def model(problem):
         carry = (zeros, zeros) if case.cell == "lstm" else zeros
         return nnx.merge(graph, params, rest)(xs, initial_carry=carry)
 
-    return Model(
-        params=params,
-        apply=apply,
-        export=lambda params: _export(case.cell, nnx.to_pure_dict(params)["cell"]),
-    )
+    return params, apply
 
 
 def _export(cell, p):

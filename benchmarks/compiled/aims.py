@@ -1,0 +1,62 @@
+"""The aims for machines that are not there, each with the number that was found."""
+
+from benchmarks.aims import Aim, geometric_mean, worst
+from benchmarks.compiled import summary
+from benchmarks.compiled.suite import OURS
+from benchmarks.compiled.targets import TARGETS
+
+
+def has_norm(cell: str) -> bool:
+    """Whether a step of the cell normalises."""
+    return cell.startswith("ln_")
+
+
+def _ours(rows, machine):
+    """Our training steps."""
+    found = summary.cases(rows, machine, "train")
+    return [case[OURS] for case in found if OURS in case]
+
+
+def _launches(text, bound, chosen):
+    def number(rows):
+        records = [r for r in _ours(rows, "h100") if chosen(r["case"]["cell"])]
+        return worst(summary.per_step(record).total for record in records)
+
+    return Aim(text, bound, True, number)
+
+
+def _beside(rows):
+    return worst(summary.per_step(record).beside for record in _ours(rows, "h100"))
+
+
+def _against_scan(machine, what, bound, worst_bound, title):
+    name = TARGETS[machine].title
+    for summarise, limit in ((geometric_mean, bound), (worst, worst_bound)):
+        which = "geometric mean" if summarise is geometric_mean else "worst"
+        yield Aim(
+            f"{name}, train: {title} / lax.scan's, {which}",
+            limit,
+            True,
+            lambda rows, summarise=summarise: summarise(
+                summary.ratios(rows, machine, what)
+            ),
+        )
+
+
+AIMS: tuple[Aim, ...] = (
+    _launches(
+        "NVIDIA H100, train: launches per step, both loops, cells without norms, worst",
+        8,
+        lambda cell: not has_norm(cell),
+    ),
+    _launches(
+        "NVIDIA H100, train: launches per step, both loops, cells with norms, worst",
+        16,
+        has_norm,
+    ),
+    Aim("NVIDIA H100, train: loops beside those two, worst", 0, True, _beside),
+    *_against_scan("h100", "launches", 0.35, 0.35, "launches in all"),
+    *_against_scan("h100", "temp_bytes", 0.5, 0.5, "temporaries"),
+    *_against_scan("v5e", "cycles", 0.4, 0.7, "cycles of the whole step"),
+    *_against_scan("v5e", "temp_bytes", 0.5, 0.5, "temporaries"),
+)

@@ -1,0 +1,180 @@
+"""Results file (JSON) to report (Markdown and PNG); needs no compiler and nothing else.
+
+python -m benchmarks.compiled --report
+"""
+
+import json
+import pathlib
+
+from benchmarks.aims import geometric_mean, worst
+from benchmarks.compiled import picture, summary
+from benchmarks.compiled.aims import AIMS
+from benchmarks.compiled.measure import Row
+from benchmarks.compiled.suite import OURS, PEER, PLAIN
+from benchmarks.compiled.targets import TARGETS
+from benchmarks.report import aims_table
+
+KINDS = """\
+The real compilers of both machines ran; the machines did not: no number here is a time
+on a device. Each is one of these.
+
+- **Launches** (H100) are counted in the compiled program: all that the runtime starts
+  on the device, that is kernels, library calls and copies of memory, a loop's counter
+  among them. A loop counts its trips times its body. A launch costs 2 to 5 us, about
+  1 us inside a CUDA graph. Kernels are not tuned: there was nothing to try them on.
+- **Cycles** (TPU v5e) are the compiler's own estimate, summed over what it scheduled, a
+  loop's trips times its body. Scalar arithmetic and copies that run beside other work
+  have none; where an instruction on arrays has none, `?` follows the number. A program
+  that calls a kernel of its own has no sum.
+- **Temporaries** are bytes by the compiler's buffer assignment, without arguments and
+  results. A TPU's are those outside of its fast memory (128 MB), where small cases live
+  altogether.
+- **Compile s** are processor seconds of the compiler on the machine that ran it."""
+
+# So many cases of a machine are shown with the instructions of their loops.
+SHOWN = {"train": 3, "forward": 1}
+
+
+def write(source: pathlib.Path) -> pathlib.Path:
+    """Writes `NAME.md` and `NAME.png` beside `NAME.json`; gives the Markdown's path."""
+    results = json.loads(source.read_text())
+    target, image = source.with_suffix(".md"), source.with_suffix(".png")
+    picture.draw(results["rows"], image)
+    target.write_text(markdown(results, image.name))
+    return target
+
+
+def markdown(results: dict, image: str) -> str:
+    """The whole report."""
+    rows = results["rows"]
+    parts = [
+        "# What a step costs on machines that are not here",
+        KINDS,
+        _where(results),
+        "## Aims",
+        aims_table(AIMS, rows),
+        f"![relative to lax.scan]({image})",
+    ]
+    for machine, target in TARGETS.items():
+        parts += [f"## {target.title}"]
+        for mode in SHOWN:
+            parts += [_table(rows, machine, mode), *_dearest(rows, machine, mode)]
+    parts += [_failures(rows)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _where(results):
+    versions = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
+    dirty = " with local changes" if results["dirty"] else ""
+    seconds = sum(
+        row.get("lower_seconds", 0) + row.get("compile_seconds", 0)
+        for row in results["rows"]
+    )
+    return "\n".join(
+        [
+            f"- Versions: {versions}",
+            f"- Commit: {results['commit']}{dirty}, {results['date']}",
+            f"- {len(results['rows'])} programs, {seconds / 60:.0f} minutes of one"
+            " processor to trace and to compile them",
+            f"- `{OURS}` and `{PLAIN}` run the same naive step; `{PEER}` runs its own"
+            " cell, where it has one. Training is forward, gradient of every parameter"
+            " and its update. D = H; bf16: operands of products, summed in float32.",
+        ]
+    )
+
+
+def _table(rows, machine, mode):
+    """A case on each line: costs of a step, and of the whole program."""
+    unit = summary.UNITS[machine]
+    cases = list(summary.cases(rows, machine, mode))
+    if not cases:
+        return ""
+    loops = "forward + reverse loop" if mode == "train" else "the loop"
+    heads = [f"{name}: {unit} per step" for name in (OURS, PLAIN, PEER)]
+    heads += ["loops beside", f"{unit} in all", "temporaries MB", "compile s"]
+    lines = [
+        f"**{mode}**: {unit} of {loops} in each step; then scanrnn's, and in brackets"
+        " as a multiple of lax.scan's",
+        "",
+        "| case | " + " | ".join(heads) + " |",
+        "|---|" + "---|" * len(heads),
+    ]
+    for case in cases:
+        cells = [_per_step(case.get(name)) for name in (OURS, PLAIN, PEER)]
+        cells += [str(summary.per_step(case[OURS]).beside) if OURS in case else "-"]
+        cells += [_against(case, unit), _against(case, "temp_bytes", 1e6, ".1f")]
+        cells += [_against(case, "compile_seconds", 1, ".1f")]
+        lines.append(f"| {_name(case)} | " + " | ".join(cells) + " |")
+    means = [
+        _mean(rows, machine, mode, what)
+        for what in (unit, "temp_bytes", "compile_seconds")
+    ]
+    lines.append("| **geometric mean; worst** | | | | | " + " | ".join(means) + " |")
+    return "\n".join(lines)
+
+
+def _name(case):
+    sizes = next(iter(case.values()))["case"]
+    dtype = {"float32": "f32", "bfloat16": "bf16"}[sizes["dtype"]]
+    return f"{sizes['cell']} T={sizes['T']} B={sizes['B']} H={sizes['H']} {dtype}"
+
+
+def _per_step(record):
+    if record is None:
+        return "-"
+    step = summary.per_step(record)
+    return " + ".join(f"{n:,.0f}" for n in step[:2] if n is not None) or "no loop"
+
+
+def _against(case, what, unit=1, form=",.0f"):
+    if OURS not in case:
+        return "-"
+    shown = f"{case[OURS][what] / unit:{form}}"
+    if what == "cycles" and case[OURS]["unpriced"]:
+        shown += "?"
+    factor = summary.ratio(case, what, OURS, PLAIN)
+    return shown if factor is None else f"{shown} ({factor:.2f})"
+
+
+def _mean(rows, machine, mode, what):
+    ratios = summary.ratios(rows, machine, what, mode=mode)
+    if not ratios:
+        return "-"
+    return f"**{geometric_mean(ratios):.2f}**; {worst(ratios):.2f}"
+
+
+def _dearest(rows, machine, mode):
+    """The instructions of our programs that stand worst against lax.scan."""
+    unit = summary.UNITS[machine]
+    cases = [
+        case
+        for case in summary.cases(rows, machine, mode)
+        if any(loop["hot"] for loop in case.get(OURS, {}).get("loops", []))
+    ]
+    cases.sort(key=lambda c: summary.ratio(c, unit, OURS, PLAIN) or 0, reverse=True)
+    if cases:
+        yield f"What our loops hold where they stand worst against lax.scan, {mode}:"
+    for case in cases[: SHOWN[mode]]:
+        lines = [f"**{_name(case)}**", "", "```text"]
+        for loop in case[OURS]["loops"]:
+            lines += hot_lines(loop, machine)
+        yield "\n".join([*lines, "```"])
+
+
+def hot_lines(loop: dict, machine: str) -> list[str]:
+    """A loop and its instructions, for people."""
+    unit = summary.UNITS[machine]
+    indent = "  " * loop["depth"]
+    trips = "?" if loop["trips"] is None else loop["trips"]
+    lines = [f"{indent}{loop['name']}: {trips} trips of {loop[unit]:,} {unit}"]
+    for one in loop["hot"]:
+        price = f"{one['cycles']:>9,}  " if unit == "cycles" else "  "
+        kind = one["kind"].replace("__custom_fusion ", "").replace("__triton", "triton")
+        words = f"{one['name']:<40} {kind:<30} {one['type']}  {one['path']}"
+        lines.append(f"{indent}{price}{words}".rstrip())
+    return lines
+
+
+def _failures(rows):
+    failed = [f"- {Row.of(row).name}: {row['error']}" for row in rows if "error" in row]
+    return "\n".join(["## Not compiled", "", *failed]) if failed else ""

@@ -1,0 +1,47 @@
+"""Which programs are compiled: about ten minutes on two cores for both machines.
+
+Every cell's training step on every size in bfloat16, on half of the sizes in float32;
+forward passes on half of the sizes in bfloat16; Flax where it has the cell.
+"""
+
+from benchmarks.cases import Case
+from benchmarks.compiled.measure import Row
+from benchmarks.compiled.targets import TARGETS
+from benchmarks.steps import CELLS
+
+# T, B, H; as many inputs as features.
+SIZES = ((30, 32, 512), (256, 64, 1024), (1024, 16, 768), (512, 2, 128))
+# A sentence, and a long sequence in a small batch.
+FLOAT32_SIZES = (SIZES[0], SIZES[2])
+# A sentence, and a large layer.
+FORWARD_SIZES = (SIZES[0], SIZES[1])
+# What `flax.nnx` has, and the dtype in which its `RNN` takes it.
+FLAX = {"lstm": "bfloat16", "gru": "bfloat16", "elman": "float32"}
+
+OURS, PLAIN, PEER = CONTENDERS = ("scanrnn", "lax_scan", "flax_nnx")
+
+
+def rows() -> list[Row]:
+    """Every row of the suite, those of a case one after the other."""
+    return [
+        Row(machine, case, mode, contender)
+        for machine in TARGETS
+        for case, mode in _programs()
+        for contender in _contenders(case, mode)
+    ]
+
+
+def _programs():
+    for sizes, dtype, mode in (
+        (SIZES, "bfloat16", "train"),
+        (FLOAT32_SIZES, "float32", "train"),
+        (FORWARD_SIZES, "bfloat16", "forward"),
+    ):
+        for T, B, H in sizes:
+            for cell in CELLS:
+                yield Case(cell, T, B, H, H, dtype), mode
+
+
+def _contenders(case, mode):
+    has_peer = mode == "train" and FLAX.get(case.cell) == case.dtype
+    return CONTENDERS if has_peer else CONTENDERS[:2]

@@ -1,0 +1,72 @@
+"""What a record says: costs of a step, loops beside, ratios of two contenders."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# What a machine's loops are measured in.
+UNITS = {"h100": "launches", "v5e": "cycles"}
+
+
+class PerStep(NamedTuple):
+    """The loops over time, by launches or cycles in each step.
+
+    Attributes:
+      forward: of the first of the two that run longest.
+      reverse: of the other; None where there is one loop or none.
+      beside: how many other loops there are.
+    """
+
+    forward: float | None
+    reverse: float | None
+    beside: int
+
+    @property
+    def total(self) -> float:
+        return (self.forward or 0) + (self.reverse or 0)
+
+
+def per_step(record: dict) -> PerStep:
+    """The loops of a program that go over the sequence, and how many do not.
+
+    Those over time are the two with most trips (one in a forward pass). A loop over
+    two steps at once counts half of its body for each.
+    """
+    unit, T = UNITS[record["machine"]], record["case"]["T"]
+    wanted = 2 if record["mode"] == "train" else 1
+    outer = [loop for loop in record["loops"] if loop["depth"] == 0]
+
+    def length(loop):
+        return (loop["trips"] or 0, loop[unit])
+
+    chosen = sorted(outer, key=length, reverse=True)[:wanted]
+    # In the order of the schedule: the reverse loop needs what the forward one gives.
+    costs = [loop[unit] * (loop["trips"] or 1) / T for loop in outer if loop in chosen]
+    costs += [None] * (2 - len(costs))
+    return PerStep(costs[0], costs[1], len(record["loops"]) - len(chosen))
+
+
+def cases(rows: list[dict], machine: str, mode: str) -> Iterator[dict[str, dict]]:
+    """For each case the records by contender, without those that failed."""
+    found: dict[str, dict[str, dict]] = {}
+    for row in rows:
+        if (row["machine"], row["mode"]) == (machine, mode) and "error" not in row:
+            found.setdefault(str(row["case"]), {})[row["contender"]] = row
+    yield from found.values()
+
+
+def ratio(case: dict[str, dict], what: str, over: str, under: str) -> float | None:
+    """`over / under` of a number; None where either is missing or nothing.
+
+    Of cycles there is none where a kernel is called: the compiler does not know them.
+    """
+    pair = [case.get(name, {}) for name in (over, under)]
+    if what == "cycles" and any(record.get("kernels") for record in pair):
+        return None
+    numbers = [record.get(what) for record in pair]
+    return numbers[0] / numbers[1] if all(numbers) else None
+
+
+def ratios(rows, machine, what, over="scanrnn", under="lax_scan", mode="train"):
+    """All such ratios of a machine."""
+    found = [ratio(case, what, over, under) for case in cases(rows, machine, mode)]
+    return [number for number in found if number is not None]

@@ -1,0 +1,88 @@
+"""The two machines, and how to compile for them where they are not.
+
+Both compilers come from the package registry: `libtpu`, and jax's CUDA plugin with
+`ptxas`. They are the ones that the devices themselves are used with.
+"""
+
+import functools
+from typing import NamedTuple
+
+# An H100 SXM, as a text proto of XLA's GpuTargetConfig: facts of the card.
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472
+  threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98
+  device_memory_size: 84942979072 shared_memory_per_block_optin: 232448
+  cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+
+class Target(NamedTuple):
+    """A machine to compile for.
+
+    Attributes:
+      title: for people.
+      environment: variables that have to be there before JAX is imported; those of
+        the two machines exclude each other, so each gets a process of its own.
+      topology: arguments of `get_topology_desc`.
+      options: of the compiler.
+      packages: distributions that bring the compiler.
+    """
+
+    title: str
+    environment: dict[str, str]
+    topology: dict[str, str]
+    options: dict[str, str]
+    packages: tuple[str, ...]
+
+
+TARGETS = {
+    "h100": Target(
+        title="NVIDIA H100",
+        environment={"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"},
+        topology={"platform": "cuda", "topology": "1x1x1", "target_config": H100},
+        # There is nothing to try kernels on.
+        options={"xla_gpu_autotune_level": "0"},
+        packages=("jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"),
+    ),
+    "v5e": Target(
+        title="TPU v5e",
+        environment={
+            "TPU_SKIP_MDS_QUERY": "1",
+            # Nothing runs: compilers need not wait for each other.
+            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+            "TPU_ACCELERATOR_TYPE": "v5litepod-1",
+            "TPU_WORKER_HOSTNAMES": "localhost",
+        },
+        topology={"platform": "tpu", "topology_name": "v5e:2x2"},
+        options={},
+        packages=("libtpu",),
+    ),
+}
+
+
+def environment(name: str) -> dict[str, str]:
+    """What a process needs to compile for this machine and to run nothing on it."""
+    return {"JAX_PLATFORMS": "cpu", **TARGETS[name].environment}
+
+
+@functools.cache
+def sharding(name: str):
+    """On the one device of the machine, which is not there."""
+    from jax.experimental import topologies
+    from jax.sharding import SingleDeviceSharding
+
+    topology = topologies.get_topology_desc(**TARGETS[name].topology)
+    return SingleDeviceSharding(topology.devices[0])
+
+
+# What the planner calls them.
+MACHINES = {"h100": "h100", "v5e": "tpu v5e"}

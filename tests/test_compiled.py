@@ -1,0 +1,234 @@
+"""Programs for machines that are not here are read right, and do not grow.
+
+The quick tests read small texts; those marked slow run the real compilers, where they
+are installed (`make test-compiled`).
+"""
+
+import contextlib
+import json
+import shutil
+
+import pytest
+
+from benchmarks import steps
+from benchmarks.cases import Case
+from benchmarks.compiled import (
+    aims,
+    costs,
+    hlo,
+    measure,
+    report,
+    run,
+    suite,
+    summary,
+    workers,
+)
+from benchmarks.compiled.measure import Row
+from benchmarks.compiled.workers import Worker
+from tests.compiled_texts import H100, V5E
+
+
+def test_parser_reads_types_operands_and_metadata():
+    module = hlo.parse(H100)
+    assert module.entry == "main"
+    body = {i.name: i for i in module.computations["body"]}
+    assert body["dot"].type == "(f32[4]{0}, s8[64]{0})"
+    assert body["dot"].operands == ("h", "h")
+    assert body["kernel"].op_name == "jit(f)/while/body/odd)name{}/mul"
+    assert "metadata" not in body["kernel"].attributes
+    assert body["while.3"].called == {"condition": "cond", "body": "inner_body"}
+    assert hlo.root(module.computations["body"]).opcode == "tuple"
+    entry = {i.name: i for i in module.computations["main"]}
+    assert entry["which"].branches == ("cheap", "dear")
+    assert entry["zero"].operands == ("0",)
+    with pytest.raises(ValueError, match="it has no ENTRY"):
+        hlo.parse("HloModule empty")
+
+
+def test_launches_count_what_is_started():
+    module = hlo.parse(H100)
+    loops = {loop.name: loop for loop in costs.all_loops(module)}
+    # A library call, a kernel, the counter, and two trips of the loop inside.
+    assert loops["while.1"].cost.launches == 5
+    assert (loops["while.1"].trips, loops["while.1"].depth) == (5, 0)
+    assert (loops["while.3"].trips, loops["while.3"].depth) == (2, 1)
+    # Who does not know how often asks each time.
+    assert (loops["while.2"].trips, loops["while.2"].cost.launches) == (None, 2)
+    # Two copies, the loops, and the branch that costs more.
+    assert costs.total(module).launches == 2 + 5 * 5 + 2 + 2
+
+
+def test_cycles_are_summed_over_trips_and_not_inside_fusions():
+    module = hlo.parse(V5E)
+    one, other = costs.all_loops(module)
+    assert (one.trips, other.trips) == (28, 7)
+    assert one.cost.cycles == 788 and one.cost.unpriced == 1
+    assert costs.total(module).cycles == 35 * 788 + 100
+    assert costs.kernels(module) == 0
+    kernel = V5E.replace("AllocateBuffer", "tpu_custom_call")
+    assert costs.kernels(hlo.parse(kernel)) == 1
+
+
+def test_hot_names_the_dearest_first():
+    lines = measure.hot(V5E, 2)["body"]
+    assert [(one["name"], one["cycles"]) for one in lines] == [
+        ("dear", 768),
+        ("cheap", 20),
+    ]
+    assert lines[0]["kind"] == "fusion Output" and lines[0]["path"] == "mul"
+    kinds = [one["kind"] for one in measure.hot(H100)["body"]]
+    assert kinds == [
+        "custom-call __cublas$gemm",
+        "fusion Custom __triton",
+        "fusion Loop",
+    ]
+
+
+def _record(row, text, temp_bytes):
+    numbers = measure.read(text, top=4)
+    seconds = {"lower_seconds": 0.5, "compile_seconds": 1.5, "temp_bytes": temp_bytes}
+    return json.loads(json.dumps(row.as_json() | seconds | numbers))
+
+
+def _results():
+    """A results file with two programs for each machine and mode, and one failure."""
+    rows = []
+    for machine, text, T in (("h100", H100, 5), ("v5e", V5E, 28)):
+        for cell in ("lstm", "ln_lstm"):
+            case = Case(cell, T, 2, 4, 4)
+            for mode in ("train", "forward"):
+                rows.append(_record(Row(machine, case, mode, "scanrnn"), text, 3))
+                rows.append(_record(Row(machine, case, mode, "lax_scan"), text, 4))
+    failed = Row("v5e", Case("gru", 5, 2, 4, 4), "train", "scanrnn").as_json()
+    rows.append(failed | {"error": "RuntimeError: too large"})
+    about = {"date": "2026-01-01", "commit": "0123456789ab", "dirty": False}
+    return about | {"versions": {"jax": "1.2.3"}, "rows": rows}
+
+
+def test_step_costs_of_both_loops_and_those_beside():
+    rows = _results()["rows"]
+    h100, v5e = (
+        next(r for r in rows if r["machine"] == machine) for machine in ("h100", "v5e")
+    )
+    # The reverse loop of this program has no known trips, so it counts once.
+    assert summary.per_step(h100) == (5, 2 / 5, 1)
+    assert summary.per_step(v5e) == (788, 7 * 788 / 28, 0)
+    assert summary.per_step(v5e | {"mode": "forward"}) == (788, None, 1)
+
+
+def test_aims_are_measured_and_judged():
+    rows = _results()["rows"]
+    for aim in aims.AIMS:
+        number = aim.number(rows)
+        assert number is not None, aim.text
+        assert aim.met(rows) is (number <= aim.bound)
+        assert aim.number([]) is None
+    numbers = {aim.text: aim.number(rows) for aim in aims.AIMS}
+    assert numbers["NVIDIA H100, train: temporaries / lax.scan's, worst"] == 0.75
+    assert numbers["NVIDIA H100, train: loops beside those two, worst"] == 1
+
+
+def test_aims_know_no_cycles_of_a_program_with_its_own_kernel():
+    rows = _results()["rows"]
+    assert len(summary.ratios(rows, "v5e", "cycles")) == 2
+    next(r for r in rows if r["machine"] == "v5e")["kernels"] = 1
+    assert len(summary.ratios(rows, "v5e", "cycles")) == 1
+
+
+def test_report_regenerates_from_the_file_alone(tmp_path):
+    source = tmp_path / "compiled.json"
+    source.write_text(json.dumps(_results()))
+    written = report.write(source)
+    assert written == tmp_path / "compiled.md"
+    assert (tmp_path / "compiled.png").stat().st_size > 1000
+    text = written.read_text()
+    assert "jax 1.2.3" in text and "0123456789ab" in text
+    assert "RuntimeError: too large" in text
+    for aim in aims.AIMS:
+        assert aim.text in text
+    assert "| ln_lstm T=28 B=2 H=4 f32 | 788 + 197 | 788 + 197 | - | 0 | " in text
+    assert "      768  dear " in text
+
+
+def test_committed_report_is_that_of_the_committed_numbers(tmp_path):
+    kept = run.ROOT / "benchmarks" / "results" / "compiled.json"
+    source = tmp_path / kept.name
+    source.write_bytes(kept.read_bytes())
+    assert report.write(source).read_text() == kept.with_suffix(".md").read_text()
+
+
+def test_suite_has_every_cell_and_size_on_both_machines():
+    rows = suite.rows()
+    assert len({row.name for row in rows}) == len(rows)
+    for machine in ("h100", "v5e"):
+        trained = {
+            (row.case.cell, (row.case.T, row.case.B, row.case.H))
+            for row in rows
+            if (row.machine, row.mode) == (machine, "train")
+        }
+        assert trained == {(cell, size) for cell in steps.CELLS for size in suite.SIZES}
+
+
+def test_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    asked = []
+
+    class Fake(Worker):
+        def measure(self, row, **request):
+            asked.append(row.name)
+            return _record(row, H100 if row.machine == "h100" else V5E, 1)
+
+    monkeypatch.setattr(run, "Worker", Fake)
+    wanted = suite.rows()[:3] + suite.rows()[-2:]
+    monkeypatch.setattr(suite, "rows", lambda: wanted)
+    path = tmp_path / "results" / "compiled.json"
+    results = run.run(path, say=lambda text: None)
+    assert [Row.of(record) for record in results["rows"]] == wanted
+    assert sorted(asked) == sorted(row.name for row in wanted)
+    kept = json.loads(path.read_text())
+    assert kept == json.loads(json.dumps(results))
+    asked.clear()
+    kept["rows"][1]["source"] = "another"
+    kept["rows"][3]["error"] = "RuntimeError"
+    path.write_text(json.dumps(kept))
+    run.run(path, say=lambda text: None)
+    assert sorted(asked) == sorted([wanted[1].name, wanted[3].name])
+
+
+def test_worker_whose_compiler_dies_says_so(monkeypatch):
+    monkeypatch.setattr(workers.sys, "executable", shutil.which("false"))
+    row = suite.rows()[0]
+    with contextlib.closing(Worker(row.machine)) as worker:
+        record = worker.measure(row)
+    assert Row.of(record) == row
+    assert record["error"] == "the compiler ended its process: without a word"
+
+
+# Cell, machine: launches or cycles of a step in the forward and the reverse loop, and
+# how many loops there are beside. T=30, B=32, D=H=512, bfloat16.
+LIMITS = {
+    ("lstm", "h100"): (8, 7, 2),
+    ("ln_lstm", "h100"): (16, 20, 3),
+    ("lstm", "v5e"): (13_600, 14_400, 2),
+    ("ln_lstm", "v5e"): (36_400, 55_200, 3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cell", "machine"), LIMITS, ids=["-".join(key) for key in LIMITS]
+)
+def test_loops_do_not_grow(cell, machine, monkeypatch):
+    if missing := run.missing(machine):
+        pytest.skip(f"not installed: {', '.join(missing)}; see `make test-compiled`")
+    # What the other tests ask of XLA is not for these compilers.
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    row = Row(machine, Case(cell, 30, 32, 512, 512, "bfloat16"), "train", "scanrnn")
+    with contextlib.closing(Worker(machine)) as worker:
+        record = worker.measure(row, top=100)
+    assert "error" not in record, record["error"]
+    lines = [
+        line for loop in record["loops"] for line in report.hot_lines(loop, machine)
+    ]
+    found = summary.per_step(record)
+    for number, limit in zip(found, LIMITS[cell, machine], strict=True):
+        assert number <= limit, "\n".join([str(found), *lines])
