@@ -12,6 +12,10 @@ FOLDER = pathlib.Path(__file__).parent.parent / "notebooks"
 # What each notebook must show: text that it prints, and how many plots.
 SHOWS = {
     "01_quickstart": (("lax.scan: loss", "Plan:", "times as fast"), 1),
+    "02_what_the_planner_does": (
+        ("by lax.scan as it stands", "Plan: 20 steps, 1 GEMM", "--- tpu v5e", "pins"),
+        4,
+    ),
 }
 
 
