@@ -2,6 +2,8 @@
 # python3 >= 3.11 and make.  `make demo` and `make test` are the two to know.
 PYTHON ?= python3
 VENV ?= .venv
+# Compilers for machines that are not here, 1.2 GB: not for every environment.
+COMPILERS ?= .venv-compiled
 JOBS ?= 2
 ARGS ?=
 
@@ -11,24 +13,33 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 # Torch is a peer to test and to measure against, never a dependency.
 TORCH := torch==2.13.0
 
-.PHONY: help demo test test-slow lint bench notebooks clean
+.PHONY: help demo test test-quick test-slow test-compiled lint bench compiled notebooks
+.PHONY: clean
 
 help:
-	@echo "make demo       train a character language model (about three minutes)"
-	@echo "make test       lint and the quick tests"
-	@echo "make test-slow  the tests marked slow"
-	@echo "make bench      benchmarks against lax.scan and other libraries"
-	@echo "make notebooks  execute the notebooks"
-	@echo "make lint       ruff and pyright"
+	@echo "make demo        train a character language model (about three minutes)"
+	@echo "make test        lint and the quick tests"
+	@echo "make test-quick  the quick tests alone"
+	@echo "make test-slow   the tests marked slow"
+	@echo "make bench       benchmarks against lax.scan and other libraries"
+	@echo "make compiled    what a step costs on an H100 and a TPU v5e, by their compilers"
+	@echo "make notebooks   execute the notebooks"
+	@echo "make lint        ruff and pyright"
 
 demo: $(VENV)/.demo
 	@$(RUN) -m scanrnn train $(ARGS)
 
-test: lint
+test: lint test-quick
+
+test-quick: $(VENV)/.test
 	$(RUN) -m pytest -n $(JOBS) -p no:benchmark -m "not slow" -q $(ARGS)
 
-test-slow: $(VENV)/.test
+test-slow: $(VENV)/.test test-compiled
 	$(RUN) -m pytest -n $(JOBS) -p no:benchmark -m slow -q $(ARGS)
+
+# The tests that compile for an H100 and a TPU v5e: everywhere else they are skipped.
+test-compiled: $(COMPILERS)/.compiled
+	$(COMPILERS)/bin/python -m pytest -p no:benchmark -m slow -q tests/test_compiled.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check
@@ -38,11 +49,14 @@ lint: $(VENV)/.test
 bench: $(VENV)/.bench
 	$(RUN) -m benchmarks $(ARGS)
 
+compiled: $(COMPILERS)/.compiled
+	$(COMPILERS)/bin/python -m benchmarks.compiled $(ARGS)
+
 notebooks: $(VENV)/.test
 	$(RUN) -m pytest -q tests/test_notebooks.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(COMPILERS) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
 
 # Each stamp is redone when pyproject.toml changes.  A new pip is needed for
 # dependency groups.
@@ -69,6 +83,16 @@ $(VENV)/.bench: $(VENV)/.base
 	@echo "installing scanrnn and its peers into $(VENV)"
 	@$(PIP) --editable ".[bench]"
 	@$(torch)
+	@touch $@
+
+# The same rules in the other environment.
+$(COMPILERS)/.compiled: pyproject.toml
+	@$(MAKE) --no-print-directory VENV=$(COMPILERS) $(COMPILERS)/.compilers
+	@touch $@
+
+$(VENV)/.compilers: $(VENV)/.base
+	@echo "installing scanrnn and compilers for an H100 and a TPU v5e into $(VENV)"
+	@$(PIP) --editable ".[compiled]" --group test
 	@touch $@
 
 # Without torch the tests and benchmarks that compare with it are skipped.

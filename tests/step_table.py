@@ -470,6 +470,7 @@ ONE_GEMM = (
 )
 
 
+@functools.cache
 def build(name):
     return STEPS[name](jax.random.key(0))
 

@@ -127,6 +127,7 @@ def test_flax_cell_in_our_layer_equals_flax(kind, call):
     jax.tree.map(close, RNN(cell)(inputs, **call), nnx.RNN(cell)(inputs, **call))
 
 
+@nnx.jit
 def bidirectional_run(layer, inputs):
     """The outputs and last carries of a layer, and the gradient of all of them."""
 

@@ -66,7 +66,7 @@ def test_gradient_of_mapped_gradients_of_an_unmapped_carry_equals_lax_scan(array
 
     args = arrays["W"], arrays["h"], arrays["xs"]
     ours, theirs = (
-        jax.grad(functools.partial(total, scan), (0, 1, 2))(*args)
+        jax.jit(jax.grad(functools.partial(total, scan), (0, 1, 2)))(*args)
         for scan in (scanrnn.scan, lax.scan)
     )
     chex.assert_trees_all_close(ours, theirs, rtol=1e-9)
@@ -263,4 +263,4 @@ def test_plan_of_few_steps_with_a_large_norm_can_be_printed(length):
 
     xs = jnp.ones((length, 1, 4), "float32")
     plan = scanrnn.plan(step, jnp.zeros((1, 2**20), "float32"), xs)
-    assert plan.norms is None and "Norms" not in str(plan)
+    assert plan.loop.piece is None and "Norms" not in str(plan)

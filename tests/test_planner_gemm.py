@@ -94,6 +94,7 @@ def half_problem():
     return params, jnp.zeros((4, 16), jnp.float32), draw(keys[2], (12, 4, 8))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def gradient(scan, params, init, xs):
     def loss(params, init, xs):
         carry, ys = scan(functools.partial(half_step, params), init, xs)
@@ -117,7 +118,7 @@ def test_bfloat16_gradients_are_as_near_to_float64_as_those_of_lax_scan():
         carry, ys = lax.scan(step, init, xs)
         return jnp.sum(ys**2) + jnp.sum(carry)
 
-    want = jax.grad(exact_loss, (0, 1, 2))(*double)
+    want = jax.jit(jax.grad(exact_loss, (0, 1, 2)))(*double)
 
     def errors(got):
         return [

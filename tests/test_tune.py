@@ -271,7 +271,7 @@ def test_step_whose_text_holds_an_address_is_not_remembered(times, folder, monke
 
 def test_report_says_that_the_plan_was_tuned(times, folder):
     times["hoist=False"] = 0.5
-    line = str(plan()).splitlines()[1]
+    line = str(plan()).splitlines()[2]
     (path,) = folder.iterdir()
     assert line.startswith("Tuned (train): hoist=False is used; medians: as asked 1000")
     assert ", hoist=False 500 ms, " in line
