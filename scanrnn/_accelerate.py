@@ -27,10 +27,11 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
     it: in a function that holds a gradient already, the reverse loop is fixed.
 
     Args:
-      fn: a pure function of pytrees. Leaves that are not arrays (a flag, a name,
-        a number of Python or NumPy) are passed through as they are. What `fn` writes
-        into its arguments is lost, as under `jax.jit`: of an NNX module that counts
-        (dropout, batch statistics), accelerate a function of its split state.
+      fn: a pure function of pytrees. It is given its arguments as they are: a flag, a
+        name, the number of steps; and what it returns that is no array, a function or
+        a name, comes back as it is. What `fn` writes into its arguments is lost, as
+        under `jax.jit`: of an NNX module that counts (dropout, batch statistics),
+        accelerate a function of its split state.
       plan: `Options` for the planner.
 
     Returns:
@@ -61,26 +62,30 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
     @functools.wraps(fn)
     def run(*args, **kwargs):
         leaves, tree = jax.tree.flatten((args, kwargs))
-        moving = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+        outputs = []
 
-        def flat(*arrays):
-            full = list(leaves)
-            for i, a in zip(moving, arrays, strict=True):
-                full[i] = a
-            args, kwargs = jax.tree.unflatten(tree, full)
-            return fn(*args, **kwargs)
+        def arrays():
+            args, kwargs = tree.unflatten(leaves)
+            outputs[:] = jax.tree.flatten(fn(*args, **kwargs))
+            return list(filter(_is_array, outputs[0]))
 
-        arrays = [leaves[i] for i in moving]
-        closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
-        outs = _evaluate(closed.jaxpr, closed.consts, arrays, plan)
+        # Arrays are closed over, so that those with numbers in them still have them.
+        closed = jax.make_jaxpr(arrays)()
+        outs = _evaluate(closed.jaxpr, closed.consts, (), plan)
         outs = map(_as_array, outs, closed.out_avals)
-        return jax.tree.unflatten(jax.tree.structure(shapes), outs)
+        leaves, tree = outputs
+        return tree.unflatten(next(outs) if _is_array(x) else x for x in leaves)
 
     return run
 
 
 def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray)
+    """Whether `jax.jit` would make an array of an output."""
+    try:
+        jax.typeof(leaf)
+    except TypeError:
+        return False
+    return not isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _as_array(out: Any, aval) -> Any:

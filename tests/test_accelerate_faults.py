@@ -1,0 +1,93 @@
+"""What code may take and return, accelerated or not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import scanrnn
+
+X = jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
+
+
+def powers(x, n, scale=1.0):
+    """Takes numbers where Python wants them: as a length, a size, a condition."""
+    steps = np.asarray(n).sum()
+    if steps > 3:
+        x = x * float(np.max(np.asarray(scale)))
+    ys = lax.scan(lambda h, _: (jnp.tanh(h @ x.T @ x), h), x, None, int(steps))[1]
+    return ys.sum(0) + np.zeros(x.shape)[: int(steps)].sum()
+
+
+NUMBERS = {
+    "python": 4,
+    "numpy": np.int64(4),
+    "array of no axes": np.array(4),
+    "several": np.array([1, 3]),
+    "jax": jnp.int32(4),
+}
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad], ids=str)
+@pytest.mark.parametrize("n", NUMBERS.values(), ids=NUMBERS)
+def test_arguments_that_python_needs_as_numbers_stay_numbers(n, transform):
+    def run(wrap):
+        return transform(lambda x: wrap(powers)(x, n, scale=n).sum())(X)
+
+    np.testing.assert_allclose(run(scanrnn.accelerate), run(lambda f: f), rtol=1e-12)
+
+
+def test_outputs_that_are_no_arrays_come_back_as_they_are():
+    class Box:
+        pass
+
+    box, struct = Box(), jax.ShapeDtypeStruct((), float)
+
+    def fn(x):
+        total = lax.scan(lambda c, v: (c + v, None), jnp.zeros(3), x)[0]
+        return {"y": total, "f": jnp.tanh, "s": "name", "n": None, "o": [box, struct]}
+
+    got, wanted = scanrnn.accelerate(fn)(X), fn(X)
+    np.testing.assert_allclose(got.pop("y"), wanted.pop("y"))
+    assert got == wanted
+
+
+def test_pullback_that_code_returns_is_one_of_arrays():
+    def fn(x):
+        return jax.vjp(
+            lambda x: lax.scan(lambda c, v: (jnp.sin(c * v),) * 2, x[0], x), x
+        )
+
+    (_, ys), pull = scanrnn.accelerate(fn)(X)
+    ct = jnp.ones_like(X[0]), jnp.cos(ys)
+    np.testing.assert_allclose(pull(ct)[0], fn(X)[1](ct)[0], rtol=1e-12)
+
+
+def test_what_code_writes_into_its_arguments_is_lost():
+    notes = {"seen": []}
+
+    def fn(x, notes):
+        notes["seen"].append(x * 2)
+        notes["more"] = x
+        return lax.scan(lambda c, v: (c + v, None), x[0], x)[0]
+
+    scanrnn.accelerate(fn)(X, notes)
+    assert notes == {"seen": []}
+
+
+def test_code_that_closes_over_what_moves_has_its_gradient():
+    def mapped(x, u):
+        def fn():
+            return lax.scan(lambda h, _: (jnp.sin(h * u), h), x, None, 3)[1]
+
+        return scanrnn.accelerate(fn)()
+
+    def loss(u):
+        return jnp.sum(jax.vmap(mapped, (0, None))(X, u) ** 2)
+
+    def plain(u):
+        steps = X, jnp.sin(X * u), jnp.sin(jnp.sin(X * u) * u)
+        return sum(jnp.sum(h**2) for h in steps)
+
+    np.testing.assert_allclose(jax.grad(loss)(2.0), jax.grad(plain)(2.0), rtol=1e-12)
