@@ -35,11 +35,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options, console)
     except (ValueError, FloatingPointError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _fail(str(error))
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            return _fail(f"not enough memory for {_sizes(options)}")
+        raise
     except KeyboardInterrupt:
         console.print("stopped")
         return 130
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 1
+
+
+def _sizes(options: dict[str, Any]) -> str:
+    """What decides how much memory a command takes, as flags."""
+    names = [n for n in ("features", "layers", "batch", "window") if n in options]
+    return " ".join(f"--{n} {options[n]}" for n in names) or "the model of this run"
 
 
 def _parser() -> argparse.ArgumentParser:

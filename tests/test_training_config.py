@@ -42,3 +42,17 @@ def test_config_goes_through_the_command_line_and_back():
     for name, value in dataclasses.asdict(changed).items():
         words += ["--" + name.replace("_", "-"), str(value)]
     assert Config.from_mapping(vars(parser.parse_args(words))) == changed
+
+
+@pytest.mark.parametrize(
+    "field",
+    [f for f in dataclasses.fields(Config) if f.type in (int, float)],
+    ids=lambda f: f.name,
+)
+def test_config_refuses_an_absurd_number(field):
+    absurd = field.type(10**20)
+    if field.name == "clip":
+        assert Config(clip=absurd).clip == absurd  # gradients as they are
+        return
+    with pytest.raises(ValueError, match=f"{field.name}: got 1.*0, want "):
+        Config(**{field.name: absurd})

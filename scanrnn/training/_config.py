@@ -10,10 +10,12 @@ DTYPES = ("float32", "bfloat16")
 
 # A key is made of the low 32 bits of a seed: a larger one would repeat a smaller one.
 _LAST_SEED = 2**32 - 1
+# Steps are counted in 32 bits.
+_LAST_STEP = 2**31 - 1
 
 
 def _option(
-    default: Any, help: str, *, least: float | None = None, most: int | None = None
+    default: Any, help: str, *, least: float | None = None, most: float | None = None
 ) -> Any:
     metadata = {"help": help, "least": least, "most": most}
     return dataclasses.field(default=default, metadata=metadata)
@@ -61,18 +63,24 @@ class Config:
 
     out: str = _option("runs/demo", "folder for everything the run leaves")
     text: str = _option("", "text file to train on (default: Python's documentation)")
-    features: int = _option(256, "width of the embedding and of every layer", least=1)
-    layers: int = _option(2, "number of stacked layers", least=1)
-    batch: int = _option(8, "parallel streams of text", least=1)
-    window: int = _option(64, "characters per step and stream", least=1)
-    steps: int = _option(3000, "training steps", least=1)
-    learning_rate: float = _option(3e-3, "peak learning rate", least=0.0)
+    features: int = _option(
+        256, "width of the embedding and of every layer", least=1, most=2**16
+    )
+    layers: int = _option(2, "number of stacked layers", least=1, most=1000)
+    batch: int = _option(8, "parallel streams of text", least=1, most=2**20)
+    window: int = _option(64, "characters per step and stream", least=1, most=2**20)
+    steps: int = _option(3000, "training steps", least=1, most=_LAST_STEP)
+    learning_rate: float = _option(3e-3, "peak learning rate", least=0.0, most=1e6)
     clip: float = _option(1.0, "largest global norm of a gradient", least=0.0)
     held_out: float = _option(0.1, "share of the text, at its end, for evaluation")
     dtype: str = _option("bfloat16", f"type of matrix operands: {' or '.join(DTYPES)}")
-    evaluate_every: int = _option(300, "steps between evaluations", least=1)
-    sample: int = _option(800, "characters to generate at the end", least=0)
-    temperature: float = _option(0.7, "temperature of sampling", least=1e-3)
+    evaluate_every: int = _option(
+        300, "steps between evaluations", least=1, most=_LAST_STEP
+    )
+    sample: int = _option(
+        800, "characters to generate at the end", least=0, most=_LAST_STEP
+    )
+    temperature: float = _option(0.7, "temperature of sampling", least=1e-3, most=1e6)
     seed: int = _option(0, "seed of parameters and sampling", least=0, most=_LAST_SEED)
 
     def __post_init__(self) -> None:
