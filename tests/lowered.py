@@ -1,0 +1,55 @@
+"""Prints a digest of what some programs are lowered to: for a test of processes.
+
+`python -m tests.lowered WASTE` makes that many objects first, so that others have
+other addresses, by which variables are hashed.
+"""
+
+import functools
+import hashlib
+import sys
+
+import jax
+import jax.numpy as jnp
+
+import scanrnn
+from tests import step_table
+
+# Large enough for norms in pieces; nothing is compiled.
+T, B, D, H = 64, 32, 128, 128
+NAMES = ("ln_lstm", "mi_lstm")
+
+
+def struct(*shape):
+    return jax.ShapeDtypeStruct(shape, "float32")
+
+
+def large(name):
+    """A step of the table with its arguments, the sizes of the table scaled up."""
+    step, *args = step_table.build(name)
+    sizes = {step_table.T: T, step_table.B: B, step_table.D: D, 4 * D: 4 * H}
+    grown = {n: sizes.get(n, n * D // step_table.D) for n in range(1, 64)}
+
+    def grow(x):
+        shape = tuple(grown[n] for n in x.shape)
+        return jax.ShapeDtypeStruct(shape, x.dtype)
+
+    return step, *jax.tree.map(grow, args)
+
+
+def loss(step, params, init, xs):
+    carry, ys = scanrnn.scan(functools.partial(step, params), init, xs)
+    return sum(jnp.sum(jnp.sin(out)) for out in jax.tree.leaves((carry, ys)))
+
+
+def main(waste):
+    wasted = [object() for _ in range(waste)]
+    for name in NAMES:
+        step, params, init, xs = large(name)
+        for f in (loss, jax.grad(loss, (1, 2, 3), allow_int=True)):
+            text = jax.jit(f, static_argnums=0).lower(step, params, init, xs).as_text()
+            print(name, hashlib.sha256(text.encode()).hexdigest())
+    del wasted
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
