@@ -29,7 +29,9 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad], ids=str)
+@pytest.mark.parametrize(
+    "transform", [lambda f: f, jax.jit, jax.grad], ids=["eager", "jit", "grad"]
+)
 @pytest.mark.parametrize("n", NUMBERS.values(), ids=NUMBERS)
 def test_arguments_that_python_needs_as_numbers_stay_numbers(n, transform):
     def run(wrap):
