@@ -70,7 +70,7 @@ class Config:
     batch: int = _option(8, "parallel streams of text", least=1, most=2**20)
     window: int = _option(64, "characters per step and stream", least=1, most=2**20)
     steps: int = _option(3000, "training steps", least=1, most=_LAST_STEP)
-    learning_rate: float = _option(3e-3, "peak learning rate", least=0.0, most=1e6)
+    learning_rate: float = _option(3e-3, "peak learning rate", least=0.0, most=1e38)
     clip: float = _option(1.0, "largest global norm of a gradient", least=0.0)
     held_out: float = _option(0.1, "share of the text, at its end, for evaluation")
     dtype: str = _option("bfloat16", f"type of matrix operands: {' or '.join(DTYPES)}")
