@@ -50,9 +50,9 @@ def test_config_goes_through_the_command_line_and_back():
     ids=lambda f: f.name,
 )
 def test_config_refuses_an_absurd_number(field):
-    absurd = field.type(10**20)
+    absurd = 10**20 if field.type is int else 1e39  # beyond float32
     if field.name == "clip":
         assert Config(clip=absurd).clip == absurd  # gradients as they are
         return
-    with pytest.raises(ValueError, match=f"{field.name}: got 1.*0, want "):
+    with pytest.raises(ValueError, match=f"{field.name}: got 1.*, want "):
         Config(**{field.name: absurd})
