@@ -13,7 +13,7 @@ from jax import lax
 
 from scanrnn._scan import scan
 from scanrnn.planner import Options, compat
-from scanrnn.planner.graph import Env, eval_eqn, opened
+from scanrnn.planner.graph import eval_eqn, evaluate, opened
 from scanrnn.planner.trace import pinned
 
 
@@ -98,12 +98,9 @@ def _as_array(out: Any, aval) -> Any:
 
 def _evaluate(jaxpr, consts: Sequence, args: Sequence, plan) -> list:
     """Evaluate a jaxpr with its scans planned."""
-    env = Env((), zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *args), strict=True))
-    for eqn in jaxpr.eqns:
-        values = [env.read(a) for a in eqn.invars]
-        run = _way_to_run(eqn)
-        env.update(zip(eqn.outvars, run(eqn, values, plan), strict=True))
-    return [env.read(a) for a in jaxpr.outvars]
+    return evaluate(
+        jaxpr, consts, args, lambda eqn, values: _way_to_run(eqn)(eqn, values, plan)
+    )
 
 
 def _way_to_run(eqn) -> Callable:

@@ -65,6 +65,23 @@ class Machine:
         return self.platform != "tpu"
 
     @property
+    def fences(self) -> bool:
+        """Whether the rows of the last trip are written in a loop of their own.
+
+        A bare update XLA for CPU fuses with all that reads the array, and copies it
+        for each.
+        """
+        return self.platform == "cpu"
+
+    @property
+    def large_product(self) -> int:
+        """Multiplications of a weight gradient that are worth turning an operand for.
+
+        Where the compiler does not choose its kernel by itself.
+        """
+        return 2**22
+
+    @property
     def pieces(self) -> bool:
         """Whether each gate is read by its own slice of the sequence.
 

@@ -8,33 +8,16 @@ import jax
 from jax.extend.core import Literal
 
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import Env, Graph, eval_eqn, opened, variables
+from scanrnn.planner.graph import Env, Graph, reread, variables
 
 
 def over_time(step: Callable, in_axes, length) -> Callable:
     """`vmap` over time, in which every product is one that knows its transpose."""
-    batched = jax.vmap(step, in_axes, axis_size=length)
-
-    def run(*args):
-        leaves, tree = jax.tree.flatten(args)
-        closed, shapes = jax.make_jaxpr(
-            lambda *leaves: batched(*tree.unflatten(leaves)), return_shape=True
-        )(*leaves)
-        jaxpr, consts = opened(closed)
-        known = zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *leaves), strict=True)
-        env = Env(jaxpr.eqns, known)
-        for eqn in jaxpr.eqns:
-            values = [env.read(a) for a in eqn.invars]
-            outs = _product(eqn, values) if _multiplies(eqn) else eval_eqn(eqn, values)
-            env.update(zip(eqn.outvars, outs, strict=True))
-        outs = [env.read(a) for a in jaxpr.outvars]
-        return jax.tree.structure(shapes).unflatten(outs)
-
-    return run
+    return reread(jax.vmap(step, in_axes, axis_size=length), _product)
 
 
-def _product(eqn, values) -> list:
-    return [gemm(eqn.params, *values)]
+def _product(eqn, values) -> list | None:
+    return [gemm(eqn.params, *values)] if _multiplies(eqn) else None
 
 
 def _multiplies(eqn) -> bool:

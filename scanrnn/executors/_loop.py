@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Var
 
@@ -21,7 +20,7 @@ from scanrnn.executors._names import named, remembering_inputs, split, values
 from scanrnn.executors._staged import staged
 from scanrnn.executors._tangent import tangent_loop
 from scanrnn.executors._together import together
-from scanrnn.planner.graph import Env
+from scanrnn.executors.scan import scan_graph
 from scanrnn.planner.layout import PLAIN
 from scanrnn.planner.loops import Loop
 
@@ -39,26 +38,12 @@ def run_loop(loop: Loop, lower: Callable, weights: list, carry: list, xs: list):
     return run(weights, carry, xs)
 
 
-def run_plain(loop: Loop, weights: list, carry: list, xs: list):
-    """Run the loop as JAX differentiates it: what a step says, by `lax.scan`."""
-    graph, n = loop.graph, len(loop.graph.carry_out)
-    constants = named(graph.weights, weights)
-
-    def body(carry, x):
-        known = constants | named(graph.carry, carry) | named(graph.xs, x)
-        outs = Env(graph.eqns, known).read_all(graph.outs)
-        return outs[:n], outs[n:]
-
-    length = None if xs else loop.length
-    return lax.scan(body, list(carry), xs, length, loop.reverse, loop.unroll)
-
-
 def _forward(loop, lower, weights, carry, xs):
     graph, sizes = loop.graph, (len(weights), len(weights) + len(carry))
 
     def plain(*args):
         groups = args[: sizes[0]], args[sizes[0] : sizes[1]], args[sizes[1] :]
-        final, ys = run_plain(loop, *map(list, groups))
+        final, ys = scan_graph(graph, *map(list, groups), loop)
         return [*final, *ys]
 
     def build(machine, alone):

@@ -49,6 +49,7 @@ def lower(
     written = [known.pop(v) for v in over.values()]
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
+    apart = [i for i in range(len(graph.ys)) if i not in over]
     step = functools.partial(_step, graph, rows, layout, constants)
 
     def body(state, x):
@@ -61,13 +62,12 @@ def lower(
             if block > 1:
                 t, row = trip * block + j, [x[j] for x in xs]
             carry, ys = step(carry, here, t, dict(zip(scanned, row, strict=True)))
-            for rows_of, y in zip(made, ys, strict=True):
-                rows_of.insert(0 if rows.reverse else len(rows_of), y)
+            for values, y in zip(made, ys, strict=True):
+                values.append(y)
+        made = [ys[:: -1 if rows.reverse else 1] for ys in made]
         late = [_stacked(made[i]) for i in over]
-        apart = [ys for i, ys in enumerate(made) if i not in over]
-        return (carry, written, late), [
-            _stacked(ys) if block > 1 else ys[0] for ys in apart
-        ]
+        ys = [_stacked(made[i]) if block > 1 else made[i][0] for i in apart]
+        return (carry, written, late), ys
 
     trips = lax.iota("int32", rows.trips) if indexed or block > 1 else None
     xs = trips, [_blocks(known[v], block) for v in scanned]
@@ -77,7 +77,6 @@ def lower(
     carry, written, late = state
     ys = [_flat(y, block) for y in ys]
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
-    apart = [i for i in range(len(graph.ys)) if i not in over]
     stacked |= dict(zip(apart, map(_pin, ys) if machine.pins else ys, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
@@ -87,11 +86,9 @@ def _step(graph, rows, layout, constants, carry, here, t, scanned):
     values = constants | dict(zip(graph.carry, carry, strict=True)) | scanned
 
     def read(v, axis=None, start=0, size=0):
-        return (
-            rows.row(here, t, v)
-            if axis is None
-            else piece(here[v], t, axis, start, size)
-        )
+        if axis is None:
+            return rows.row(here, t, v)
+        return piece(here[v], t, axis, start, size)
 
     outs = LaidEnv(graph, layout, values, read).read_all(graph.outs)
     n = len(graph.carry_out)
@@ -104,11 +101,13 @@ def _stacked(rows):
 
 
 def _blocks(array, size):
-    return array if size == 1 else array.reshape(-1, size, *array.shape[1:])
+    count, *row = array.shape
+    return array if size == 1 else array.reshape(count // size, size, *row)
 
 
 def _flat(array, size):
-    return array if size == 1 else array.reshape(-1, *array.shape[2:])
+    count, *row = array.shape
+    return array if size == 1 else array.reshape(count * size, *row[1:])
 
 
 def _pin(array):

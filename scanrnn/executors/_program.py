@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._chunks import in_chunks, rematerialised
-from scanrnn.executors._loop import run_loop, run_plain
+from scanrnn.executors._loop import run_loop
 from scanrnn.executors._names import named, split
 from scanrnn.executors._normed import Normed
+from scanrnn.executors.scan import scan_graph
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env
 from scanrnn.planner.plan import Plan
@@ -41,25 +42,23 @@ def _run(plan, lower, weights, init, xs, length):
     consts = named(stages.graph.weights, weights)
     made = Env(stages.constants.eqns, consts).read_all(stages.constants.ys)
     constants = named(stages.constants.ys, made)
-    batched = functools.partial(_stage, plan, length, weights)
-    streams = batched(stages.before, named(stages.graph.xs, xs))
+    streams = named(stages.graph.xs, xs)
+
+    def stage(graph):
+        inputs = [streams[v] for v in graph.xs]
+        return stage_over_time(graph, weights, inputs, length, _policy(plan))
+
+    streams |= named(stages.before.ys, stage(stages.before))
     if stages.norms is not None:
         streams |= _norms(plan, loop, constants, streams)
     graph = stages.loop
     args = ([constants[v] for v in graph.weights], init, [streams[v] for v in graph.xs])
-    final, ys = run_loop(loop, lower, *args) if plan.defer else run_plain(loop, *args)
+    if plan.defer:
+        final, ys = run_loop(loop, lower, *args)
+    else:
+        final, ys = scan_graph(graph, *args, loop)
     streams |= named(graph.ys, ys)
-    after = stages.after
-    inputs = [streams[v] for v in after.xs]
-    ys = stage_over_time(after, weights, inputs, length, _policy(plan))
-    return final, ys
-
-
-def _stage(plan, length, weights, graph, streams) -> dict:
-    """The streams, and what a stage makes of them."""
-    inputs = [streams[v] for v in graph.xs]
-    outs = stage_over_time(graph, weights, inputs, length, _policy(plan))
-    return streams | named(graph.ys, outs)
+    return final, stage(stages.after)
 
 
 def _norms(plan, loop, constants, streams) -> dict:

@@ -6,7 +6,8 @@ from jax import lax
 
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
-from scanrnn.planner.graph import Env
+from scanrnn.planner.graph import Env, Graph
+from scanrnn.planner.loops import Loop
 from scanrnn.planner.plan import Plan
 
 NAME = "scan"
@@ -25,7 +26,11 @@ def seconds(plan: Plan, machine: Machine) -> float:
 
 def run(plan: Plan, weights: list, init: list, xs: list):
     """Run the step unchanged. Returns the final carry and the ys, flat."""
-    graph = plan.source
+    return scan_graph(plan.source, weights, init, xs, plan)
+
+
+def scan_graph(graph: Graph, weights: list, carry: list, xs: list, loop: Plan | Loop):
+    """A graph under `lax.scan`, as long, in the direction and unrolled as `loop` is."""
     constants = dict(zip(graph.weights, weights, strict=True))
 
     def body(carry, x):
@@ -34,5 +39,6 @@ def run(plan: Plan, weights: list, init: list, xs: list):
         n = len(graph.carry_out)
         return outs[:n], outs[n:]
 
-    length = None if xs else plan.length
-    return lax.scan(body, init, xs, length, plan.reverse, plan.unroll)
+    # A symbolic length cannot be given, only found in the shapes of xs.
+    length = None if xs else loop.length
+    return lax.scan(body, list(carry), xs, length, loop.reverse, loop.unroll)

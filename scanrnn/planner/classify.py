@@ -223,8 +223,7 @@ def _before_bias(v, producers, bits) -> Var:
         timed = [a for a in variables(eqn.invars) if bits[a] == TIME]
         if len(timed) != 1 or timed[0] not in producers:
             break
-        before, after = ops.aval(timed[0]), ops.aval(v)
-        if (before.shape, before.dtype) != (after.shape, after.dtype):
+        if not ops.alike(timed[0], v):
             break
         (v,) = timed
     return v

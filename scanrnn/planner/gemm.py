@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +24,12 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from scanrnn.machines import machine_for
 from scanrnn.planner import compat, ops
 from scanrnn.planner.ordering import in_branch
 
 gemm_p = Primitive(ops.PRODUCT)
 
-# Fewer multiplications than this are not worth a second look.
-_LARGE = 2**22
 _FLOATS = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 # Dimension numbers of `a @ b`, and of `a.T @ b`.
 _ROWS, _COLUMNS = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
@@ -137,17 +137,22 @@ def _on_cpu(a, b, *, dimension_numbers, **params):
     # Leading axes that are contracted, or free, together are one axis in memory.
     lead = tuple(range(len(ours)))
     if ours == theirs == lead and a.ndim == b.ndim == len(lead) + 1:
-        return _columns(*(v.reshape(-1, v.shape[-1]) for v in (a, b)), **params)
+        return _columns(_joined(a), _joined(b), **params)
     if len(ours) == 1 and ours[0] == a.ndim - 1 and a.ndim > 2 and b.ndim == 2:
-        flat = a.reshape(-1, a.shape[-1])
-        out = dot(flat, b, (((1,), theirs), ((), ())), **params)
+        out = dot(_joined(a), b, (((1,), theirs), ((), ())), **params)
         return out.reshape(*a.shape[:-1], out.shape[-1])
     return product(a, b)
 
 
+def _joined(a):
+    """All axes but the last as one; any of them may be of no size."""
+    return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+
+
 def _columns(a, b, **params):
     """`a.T @ b`."""
-    if a.shape[0] * a.shape[1] * b.shape[1] < _LARGE:
+    large = machine_for("cpu").large_product
+    if a.shape[0] * a.shape[1] * b.shape[1] < large:
         return dot(a, b, _COLUMNS, **params)
     halved = a.dtype == jnp.bfloat16 and not b.shape[1] % 2
     product = functools.partial(_halves if halved else _turned, **params)

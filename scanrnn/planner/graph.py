@@ -172,6 +172,32 @@ class Env(dict):
                     self.setdefault(v, value)
 
 
+def evaluate(jaxpr, consts: Sequence, values: Iterable, rule: Callable) -> list:
+    """Evaluate a jaxpr, each equation by `rule(eqn, values)`.
+
+    Where the rule gives None an equation is evaluated as it is.
+    """
+    names = (*jaxpr.constvars, *jaxpr.invars)
+    env = Env((), zip(names, (*consts, *values), strict=True))
+    for eqn in jaxpr.eqns:
+        ins = list(map(env.read, eqn.invars))
+        outs = rule(eqn, ins)
+        outs = eval_eqn(eqn, ins) if outs is None else outs
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return list(map(env.read, jaxpr.outvars))
+
+
+def reread(f: Callable, rule: Callable) -> Callable:
+    """A function whose equations are evaluated by a rule, as `evaluate` takes it."""
+
+    def run(*args):
+        closed, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
+        outs = evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args), rule)
+        return jax.tree.structure(shapes).unflatten(outs)
+
+    return run
+
+
 def struct(atom) -> jax.ShapeDtypeStruct:
     """The abstract value of a variable, in the form `jax.make_jaxpr` takes."""
     return struct_of(atom.aval)

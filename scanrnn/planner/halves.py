@@ -5,14 +5,14 @@ So products accumulate, too. A bfloat16 sum of a thousand terms loses every digi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Env, eval_eqn, opened
+from scanrnn.planner.graph import eval_eqn, reread
 
 
 def wide(dtype):
@@ -35,33 +35,18 @@ def rounded(total, aval):
 
 def in_wide_sums(f: Callable) -> Callable:
     """A function with every sum over axes in float32, and so what is added to it."""
-
-    def run(*args):
-        closed, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
-        jaxpr, consts = opened(closed)
-        leaves = jax.tree.leaves(args)
-        known = zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *leaves), strict=True)
-        env, sums = Env(jaxpr.eqns, known), {}
-        for eqn in jaxpr.eqns:
-            outs = _wide_sum(eqn, env, sums)
-            if outs is None:
-                outs = eval_eqn(eqn, [env.read(a) for a in eqn.invars])
-            env.update(zip(eqn.outvars, outs, strict=True))
-        outs = [env.read(a) for a in jaxpr.outvars]
-        return jax.tree.structure(shapes).unflatten(outs)
-
-    return run
+    return lambda *args: reread(f, functools.partial(_wide_sum, {}))(*args)
 
 
-def _wide_sum(eqn, env, sums):
+def _wide_sum(sums, eqn, values):
     """A sum in float32; a cast of one to float32 is the sum before it was rounded."""
     name, made = eqn.primitive.name, eqn.outvars[0]
-    if name == "convert_element_type":
-        found = sums.get(eqn.invars[0]) if not hasattr(eqn.invars[0], "val") else None
+    if name == "convert_element_type" and not ops.is_literal(eqn.invars[0]):
+        found = sums.get(eqn.invars[0])
         same = found is not None and made.aval.dtype == found.dtype
         return [found] if same else None
     if name != "reduce_sum" or wide(made.aval.dtype) == made.aval.dtype:
         return None
-    terms = lax.convert_element_type(env.read(eqn.invars[0]), wide(made.aval.dtype))
+    terms = lax.convert_element_type(values[0], wide(made.aval.dtype))
     sums[made] = eval_eqn(eqn, [terms])[0]
     return [lax.convert_element_type(sums[made], made.aval.dtype)]

@@ -78,8 +78,7 @@ class Loop:
     def plain_rows(self, machine: Machine) -> Rows:
         """Where rows lie on a machine with nothing written over anything."""
         block = machine.steps_per_trip(self.length) if self.unroll == 1 else 1
-        fenced = machine.platform == "cpu"
-        return Rows(self.length, self.reverse, block=block, fenced=fenced)
+        return Rows(self.length, self.reverse, block=block, fenced=machine.fences)
 
     @property
     def in_place(self) -> bool:
@@ -212,12 +211,7 @@ def _kept(part, consumers, free) -> Var | None:
         return part
     users = consumers.get(part, [])
     after = users[0].outvars[0] if len(users) == 1 and users[0] is not None else None
-    return after if after in free and _alike(part, after) else None
-
-
-def _alike(a, b) -> bool:
-    a, b = ops.aval(a), ops.aval(b)
-    return a.shape == b.shape and a.dtype == b.dtype
+    return after if after in free and ops.alike(part, after) else None
 
 
 def _pack(members, axis) -> Pack:

@@ -91,6 +91,12 @@ def aval(atom) -> Any:
     return atom.aval
 
 
+def alike(a, b) -> bool:
+    """Whether two atoms have one shape and dtype."""
+    a, b = aval(a), aval(b)
+    return (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
 def is_varying(aval) -> bool:
     """Whether devices hold different values of it, inside `shard_map`."""
     return bool(compat.varying_axes(aval))

@@ -131,8 +131,7 @@ class Rows:
     def finish(self, arrays: Sequence, late: Sequence) -> list:
         """Write the rows of the last trip.
 
-        If `fenced`, in a loop of its own, which writes the same twice: a bare update
-        XLA for CPU fuses with all that reads the array, and copies it for each.
+        If `fenced`, in a loop of its own, which writes the same twice.
         """
         if not arrays:
             return []
@@ -161,13 +160,9 @@ def pair_up(written: Sequence, read: Iterable[Var]) -> dict[int, Var]:
     """For what is written, by number, what of the same type can be overwritten."""
     free, pairs, seen = list(read), {}, set()
     for i, v in enumerate(written):
-        fits = [u for u in free if _type(u) == _type(v)]
+        fits = [u for u in free if ops.alike(u, v)]
         if fits and (ops.is_literal(v) or v not in seen):
             pairs[i] = fits[0]
             free.remove(fits[0])
         seen.add(i if ops.is_literal(v) else v)
     return pairs
-
-
-def _type(v):
-    return ops.aval(v).shape, ops.aval(v).dtype

@@ -15,7 +15,7 @@ from jax.extend.core import mapped_aval
 from scanrnn.planner import checkpoints, compat
 from scanrnn.planner.checkpoints import is_checkpointed
 from scanrnn.planner.gemm import dot, gemm_p
-from scanrnn.planner.graph import Env, Graph, eval_eqn, opened, retrace, struct_of
+from scanrnn.planner.graph import Graph, eval_eqn, evaluate, opened, retrace, struct_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,13 +105,7 @@ def _evaluated(opens, eqn, values):
     if eqn.primitive is gemm_p:
         return [dot(*values, **eqn.params)]
     jaxpr, consts = opened(compat.program(eqn))
-    env = Env(
-        (), zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *values), strict=True)
-    )
-    for inner in jaxpr.eqns:
-        outs = _evaluated(opens, inner, map(env.read, inner.invars))
-        env.update(zip(inner.outvars, outs, strict=True))
-    return list(map(env.read, jaxpr.outvars))
+    return evaluate(jaxpr, consts, values, functools.partial(_evaluated, opens))
 
 
 def _opens(whole, eqn) -> bool:
