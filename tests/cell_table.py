@@ -6,61 +6,161 @@ A new cell is one row here and one oracle in `oracles`; all tests go over this t
 import functools
 import itertools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from scanrnn import cells
-from tests import oracles
+from tests.oracles import gated
 
 T, B, H = 3, 2, 4
 
 
 class Row(NamedTuple):
-    factory: str  # the public name in scanrnn.cells
-    make: Callable  # makes the cell, given options that change no equation
-    oracle: Callable  # its step in NumPy
+    """One cell with its oracle.
+
+    Attributes:
+        factory: its public name in scanrnn.cells.
+        make: makes the cell, given options that change no equation.
+        oracle: its step in NumPy.
+        in_features: D.
+        gemms: how many are in the loops of training, forward and back; None is for no
+            loop that the planner would make.
+        draw: parameters in float64, given a generator and shapes, where normal ones
+            have no meaning.
+    """
+
+    factory: str
+    make: Callable
+    oracle: Callable
     in_features: int = 3
+    gemms: tuple[int, int] | None = (1, 1)
+    draw: Callable = lambda generator, shapes: {
+        name: generator.normal(size=shape) for name, shape in shapes.items()
+    }
 
     @property
     def cell(self):
         return self.make()
 
 
-_FAMILIES = {  # name: public factory, its first options, oracle
-    "elman": ("elman", {"activation": "tanh"}, oracles.elman(np.tanh)),
-    "elman_relu": ("elman", {"activation": "relu"}, oracles.elman(oracles.relu)),
-    "lstm": ("lstm", {}, oracles.lstm),
-    "gru": ("gru", {}, oracles.gru),
-}
+def row(factory, oracle, *, inner=None, **options):
+    """A row of a factory with its options, or of one that wraps the cell of a row."""
+    fields = {k: options.pop(k) for k in Row._fields if k in options}
+
+    def make(**others):
+        if inner is None:
+            return getattr(cells, factory)(**options, **others)
+        return getattr(cells, factory)(inner.make(**others), **options)
+
+    return Row(factory, make, oracle, **fields)
+
+
 NORMS = (None, "ba2016")
 INTEGRATIONS = ("additive", "multiplicative")
 
 
-def _rows():
-    for name, norm, integration in itertools.product(_FAMILIES, NORMS, INTEGRATIONS):
-        factory, options, oracle = _FAMILIES[name]
-        options = {**options, "norm": norm, "integration": integration}
+def _common():
+    """The first cells, with each norm and integration of these."""
+    families = {
+        "elman": ("elman", {}, functools.partial(gated.elman, np.tanh)),
+        "elman_relu": (
+            "elman",
+            {"activation": "relu"},
+            functools.partial(gated.elman, gated.relu),
+        ),
+        "lstm": ("lstm", {}, gated.lstm),
+        "gru": ("gru", {}, gated.gru),
+    }
+    for name, norm, integration in itertools.product(families, NORMS, INTEGRATIONS):
+        factory, options, oracle = families[name]
         parts = [name]
         parts += ["norm"] if norm else []
         parts += ["mi"] if integration == "multiplicative" else []
-        make = functools.partial(getattr(cells, factory), **options)
-        yield "-".join(parts), Row(factory, make, oracle)
+        options = {**options, "norm": norm, "integration": integration}
+        yield "-".join(parts), row(factory, oracle(norm=norm), **options)
 
 
-def _with_residual(row):
-    def make(**options):
-        return cells.residual(row.make(**options))
+def _dialects():
+    """Norms by dialect, and resets."""
+    for norm in ("fastrnns", "tfa", "tf", "praxis", "rms"):
+        yield f"lstm-{norm}", row("lstm", gated.lstm(norm), norm=norm)
+    yield (
+        "lstm-tf-mi",
+        row("lstm", gated.lstm("tf"), norm="tf", integration="multiplicative"),
+    )
+    yield "elman-praxis", row("elman", gated.elman(np.tanh, "praxis"), norm="praxis")
+    for norm in ("fastrnns", "tfa", "rms"):
+        yield f"gru-{norm}", row("gru", gated.gru(norm), norm=norm)
+    for dialect, norm in itertools.product(("cho2014", "haiku"), (None, "tf")):
+        name = f"gru-{dialect}" + (f"-{norm}" if norm else "")
+        oracle = gated.gru(norm, dialect)
+        yield name, row("gru", oracle, gemms=(2, 2), dialect=dialect, norm=norm)
 
-    return Row("residual", make, oracles.residual(row.oracle), in_features=H)
+
+def _parts():
+    """What an LSTM can have besides, and recurrent matrices of heads."""
+    yield "lstm-peephole", row("lstm", gated.lstm(), peephole=True)
+    yield "lstm-coupled", row("lstm", gated.lstm(coupled=True), coupled=True)
+    yield "lstm-projection", row("lstm", gated.lstm(), gemms=(2, 2), projection=2)
+    yield "lstm-clip", row("lstm", gated.lstm(clip=0.5), cell_clip=0.5)
+    yield (
+        "lstm-everything",
+        row(
+            "lstm",
+            gated.lstm("ba2016", coupled=True, heads=2),
+            gemms=(2, 2),
+            norm="ba2016",
+            integration="multiplicative",
+            peephole=True,
+            coupled=True,
+            projection=2,
+            heads=2,
+        ),
+    )
+    yield "elman-heads", row("elman", gated.elman(np.tanh, heads=2), heads=2)
+    yield "lstm-heads", row("lstm", gated.lstm(heads=2), heads=2)
+    yield "gru-heads", row("gru", gated.gru(heads=2), heads=2)
+    yield (
+        "gru-cho2014-heads",
+        row(
+            "gru",
+            gated.gru(dialect="cho2014", heads=2),
+            gemms=(2, 2),
+            dialect="cho2014",
+            heads=2,
+        ),
+    )
 
 
-CELLS = dict(_rows())
-CELLS |= {f"residual-{k}": _with_residual(CELLS[k]) for k in ("lstm-norm", "gru")}
+def _wrapped(inner):
+    """Cells round others, in evaluation."""
+    for name in ("lstm-norm", "gru"):
+        oracle = gated.residual(inner[name].oracle)
+        yield (
+            f"residual-{name}",
+            row("residual", oracle, inner=inner[name], in_features=H),
+        )
+    lstm, gru = inner["lstm"], inner["gru"]
+    oracle = gated.highway(lstm.oracle)
+    yield "highway-lstm", row("highway", oracle, inner=lstm, in_features=H)
+    oracle = gated.zoneout(lstm.oracle, 0.1, 0.3)
+    yield "zoneout-lstm", row("zoneout", oracle, inner=lstm, h=0.1, c=0.3)
+    yield "dropout-gru", row("dropout", gru.oracle, inner=gru, input=0.5, output=0.5)
+    yield "weight_drop-lstm", row("weight_drop", lstm.oracle, inner=lstm, rate=0.5)
+    yield "learned_carry-lstm", row("learned_carry", lstm.oracle, inner=lstm)
 
 
-def draw(row, seed=0):
+CELLS = dict(_common())
+CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
+
+# One row for each public name, for what holds for every option alike.
+ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}
+ONE_OF_EACH = {name: CELLS[name] for name in reversed(ONE_OF_EACH.values())}
+
+
+def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:
     """Params, xs `[T, B, D]` and a first carry, none of them zero, in float64.
 
     The params are drawn and not initialised, so that no gain is one and no bias zero.
@@ -68,7 +168,7 @@ def draw(row, seed=0):
     generator = np.random.default_rng(seed)
     cell = row.cell
     params = cell.init(jax.random.key(0), row.in_features, H)
-    params = {k: generator.normal(size=v.shape) for k, v in params.items()}
+    params = row.draw(generator, {k: v.shape for k, v in params.items()})
     xs = generator.normal(size=(T, B, row.in_features))
     zeros = cell.initial_carry(params, xs[0])
     carry = type(zeros)(*(generator.normal(size=field.shape) for field in zeros))

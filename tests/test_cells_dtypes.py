@@ -9,10 +9,12 @@ import pytest
 
 import scanrnn
 from tests import oracles
-from tests.cell_table import CELLS, draw
+from tests.cell_table import CELLS, ONE_OF_EACH, draw
 from tests.jaxprs import gemms
 
-every_cell = pytest.mark.parametrize("row", CELLS.values(), ids=CELLS.keys())
+one_of_each = pytest.mark.parametrize(
+    "row", ONE_OF_EACH.values(), ids=ONE_OF_EACH.keys()
+)
 every_half = pytest.mark.parametrize("half", ["bfloat16", "float16"])
 
 
@@ -21,7 +23,7 @@ def in_dtype(dtype, tree):
 
 
 @every_half
-@every_cell
+@one_of_each
 def test_half_precision_is_for_gemm_operands_alone(row, half):
     params, xs, carry = in_dtype(jnp.float32, draw(row))
     jaxpr = jax.make_jaxpr(row.make(dtype=half).step)(params, carry, xs[0])
@@ -47,7 +49,7 @@ def test_lower_precision_is_close_to_the_oracle(name, dtype, tolerance):
 
 
 @every_half
-@every_cell
+@one_of_each
 def test_carry_and_output_keep_the_dtype_of_the_carry(row, half):
     params, xs, carry = draw(row)
     given = in_dtype(half, carry)
@@ -55,7 +57,7 @@ def test_carry_and_output_keep_the_dtype_of_the_carry(row, half):
     assert {leaf.dtype for leaf in (*new, y)} == {jnp.dtype(half)}
 
 
-@every_cell
+@one_of_each
 def test_half_params_compute_in_float32(row):
     params, xs, carry = draw(row)
     half, wide = in_dtype("bfloat16", params), in_dtype("float32", (carry, xs[0]))
@@ -65,7 +67,7 @@ def test_half_params_compute_in_float32(row):
     jax.tree.map(np.testing.assert_array_equal, new, wanted)
 
 
-@every_cell
+@one_of_each
 def test_a_step_never_promotes_by_accident(row):
     params, xs, carry = draw(row)
     arguments = in_dtype("bfloat16", params), carry, jnp.float32(xs[0])
@@ -75,7 +77,7 @@ def test_a_step_never_promotes_by_accident(row):
     jax.tree.map(np.testing.assert_array_equal, got, wanted)
 
 
-@every_cell
+@one_of_each
 def test_layer_norm_of_a_large_input_stays_finite(row):
     params, xs, carry = in_dtype("float32", draw(row))
     new, y = row.make(dtype="float16").step(params, carry, 1e3 * xs[0])

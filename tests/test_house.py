@@ -121,11 +121,12 @@ def test_file_neither_prints_nor_configures_jax(path):
 @pytest.mark.parametrize("value", list(public_objects()))
 def test_public_name_is_documented(value):
     doc = inspect.getdoc(value) or ""
-    signature = inspect.signature(value)
     # What a record is good for is shown where it is used: its fields are enough.
-    record = inspect.isclass(value) and "Attributes:" in doc
-    wanted = set() if record else {"Example:", ">>> "}
-    if signature.parameters and not record:
+    if inspect.isclass(value) and "Attributes:" in doc:
+        return
+    signature = inspect.signature(value)
+    wanted = {"Example:", ">>> "}
+    if signature.parameters:
         wanted.add("Args:")
     if inspect.isfunction(value) and signature.return_annotation is not None:
         wanted.add("Yields:" if inspect.isgeneratorfunction(value) else "Returns:")

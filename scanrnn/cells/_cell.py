@@ -1,10 +1,24 @@
 """What every cell is: three pure functions, frozen together with their options."""
 
 import abc
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+
+class Noise(NamedTuple):
+    """The random numbers that a cell needs for a sequence, drawn before its loop.
+
+    Attributes:
+        fixed: arrays that are the same in every step, by name.
+        steps: arrays `[T, ...]`, by name: a row for every step.
+    """
+
+    fixed: dict[str, jax.Array]
+    steps: dict[str, jax.Array]
 
 
 class Cell(abc.ABC):
@@ -15,9 +29,14 @@ class Cell(abc.ABC):
     own, derive a frozen dataclass from `Cell` and give it the three functions: it
     then runs in every layer, and under `scanrnn.scan`.
 
+    A cell that needs random numbers (dropout, zoneout) draws them all before the loop:
+    `noise` gives them, and `step` takes those of its time step as a fourth argument.
+    Without them it is the deterministic cell of evaluation. `prepare` does both.
+
     Attributes:
         dtype: what the operands of the GEMMs are cast to, and the outputs of a layer;
             None for no cast.
+        emits: name of the field of the carry that is the output too, if one is.
 
     Example:
         >>> import dataclasses, jax, jax.numpy as jnp, scanrnn
@@ -42,6 +61,7 @@ class Cell(abc.ABC):
     """
 
     dtype: Any = None
+    emits: Any = None
 
     @abc.abstractmethod
     def init(
@@ -59,7 +79,11 @@ class Cell(abc.ABC):
             in_features: D, the size of an input.
             hidden_features: H, the size of the carry.
             dtype: of the parameters.
-            **initializers: what draws them, where not the default; see the cell.
+            **initializers: what draws them, where not the default. Every cell here
+                takes `scheme`, one of the names of `scanrnn.cells.SCHEMES` or what
+                `scanrnn.cells.chrono` makes, and instead of single parts of it
+                `kernel_init`, `recurrent_kernel_init` and `bias_init`, functions of
+                (key, shape, dtype). A matrix of gates is drawn gate by gate.
 
         Returns:
             A plain dict of arrays.
@@ -80,7 +104,7 @@ class Cell(abc.ABC):
 
     @abc.abstractmethod
     def initial_carry(self, params: dict, x: jax.Array, dtype: Any = None) -> Any:
-        """The carry of zeros before the first step.
+        """The carry before the first step: zeros, unless it is learnt.
 
         It is derived from `x`, so that it is sharded as `x` is.
 
@@ -92,3 +116,70 @@ class Cell(abc.ABC):
         Returns:
             A carry with fields `[..., H]`.
         """
+
+    def out_features(self, hidden_features: int) -> int:
+        """The size of the last axis of the outputs, for a carry of `hidden_features`.
+
+        Args:
+            hidden_features: H.
+
+        Returns:
+            H, unless the cell projects its output.
+        """
+        return hidden_features
+
+    def noise(self, key: jax.Array, params: dict, xs: jax.Array) -> Noise | None:
+        """Draw all random numbers that a sequence needs.
+
+        Args:
+            key: PRNG key.
+            params: from `init`.
+            xs: the inputs, `[T, ..., D]`; only their type is used.
+
+        Returns:
+            The numbers; None if the cell needs none.
+        """
+        del key, params, xs
+        return None
+
+    def prepare(
+        self, params: dict, xs: jax.Array, key: jax.Array | None = None
+    ) -> tuple[Callable, Any]:
+        """The step function and the inputs of a scan over a sequence.
+
+        Args:
+            params: from `init`.
+            xs: `[T, ..., D]`.
+            key: draws what the cell needs of random numbers, as in training; None for
+                the deterministic cell of evaluation.
+
+        Returns:
+            `step(carry, x)`, and the xs for it: `xs`, or a pair of it and the noise of
+            every step.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, scanrnn
+            >>> cell = scanrnn.cells.zoneout(scanrnn.cells.gru(), h=0.1)
+            >>> params = cell.init(jax.random.key(0), 3, 5)
+            >>> xs = jnp.ones([7, 2, 3])
+            >>> step, inputs = cell.prepare(params, xs, jax.random.key(1))
+            >>> carry = cell.initial_carry(params, xs[0])
+            >>> scanrnn.scan(step, carry, inputs)[1].shape
+            (7, 2, 5)
+        """
+        noise = None if key is None else self.noise(key, params, xs)
+        if noise is None:
+            return functools.partial(self.step, params), xs
+
+        def step(carry, inputs):
+            x, row = inputs
+            return advance(self, params, carry, x, noise.fixed | row)
+
+        return step, (xs, noise.steps)
+
+
+def advance(cell, params, carry, x, noise):
+    """A step of any cell: one that never needs noise takes three arguments."""
+    if noise:
+        return cell.step(params, carry, x, noise)
+    return cell.step(params, carry, x)

@@ -67,35 +67,33 @@ def check_floating(where, name, dtype):
         )
 
 
-def check_params(where, params, x, shapes):
-    """Raise unless `params` are those of a cell with these `shapes`, and fit `x`.
+def check_params(where, params, x, sizes, table):
+    """Raise unless `params` are those of a cell with this `table`, and fit `x`.
 
     Args:
         where: name of the cell, for the message.
         params: the parameters that came.
         x: the input that came, `[..., D]`.
-        shapes: function of (in_features, hidden_features) to the wanted shapes.
+        sizes: function of params to (in_features, hidden_features).
+        table: function of (in_features, hidden_features) to the wanted parameters.
     """
     if not isinstance(params, collections.abc.Mapping):
         raise TypeError(
             f"{where}: params must be the dict that init returns, got "
             f"{type(params).__name__}"
         )
-    names = shapes(1, 1)
+    names = table(1, 1)
     if set(params) != set(names):
         raise ValueError(
             f"{where}: params has the entries {sorted(params)}, want {sorted(names)}; "
             "they must come from init of a cell with the same options"
         )
-    in_features, hidden_features = (
-        params[name].shape[0] if params[name].ndim else 0
-        for name in ("kernel", "recurrent_kernel")
-    )
-    for name, shape in shapes(in_features, hidden_features).items():
-        if params[name].shape != shape:
+    in_features, hidden_features = sizes(params)
+    for name, wanted in table(in_features, hidden_features).items():
+        if params[name].shape != wanted.shape:
             raise ValueError(
                 f"{where}: params[{name!r}] has shape {params[name].shape}, want "
-                f"{shape}; they must come from init"
+                f"{wanted.shape}; they must come from init"
             )
         check_floating(where, f"params[{name!r}]", params[name].dtype)
     if x.shape[-1:] != (in_features,):
@@ -107,8 +105,16 @@ def check_params(where, params, x, shapes):
         raise TypeError(f"{where}: x has dtype {x.dtype}, want a real one")
 
 
-def check_carry(where, carry, kind, shape):
-    """Raise unless `carry` is a `kind` whose fields all have this `shape`."""
+def check_carry(where, carry, kind, batch, shapes):
+    """Raise unless `carry` is a `kind` whose fields have these shapes.
+
+    Args:
+        where: name of the cell, for the message.
+        carry: the carry that came.
+        kind: the NamedTuple that is wanted.
+        batch: the axes before the features, those of x.
+        shapes: of every field, without the batch.
+    """
     if not isinstance(carry, kind):
         fields = ", ".join(kind._fields)
         raise TypeError(
@@ -116,9 +122,10 @@ def check_carry(where, carry, kind, shape):
             f"{type(carry).__name__}; initial_carry makes one"
         )
     for name, value in zip(kind._fields, carry, strict=True):
+        shape = (*batch, *shapes[name])
         if value.shape != shape:
             raise ValueError(
                 f"{where}: carry.{name} has shape {value.shape}, want {shape}: "
-                "the batch axes of x, then hidden_features"
+                "the batch axes of x, then the features"
             )
         check_floating(where, f"carry.{name}", value.dtype)

@@ -1,179 +1,190 @@
-"""What the Elman cell, the LSTM and the GRU share: parameters, norm, integration."""
+"""Cells that join a product with x and a product with h, and the options they share."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, TypedDict
 
-import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _checks, _precision
-from scanrnn.cells._cell import Cell
-
-NORMS = (None, "ba2016")
-INTEGRATIONS = ("additive", "multiplicative")
-
-_EPSILON = 1e-5  # of the layer norm, as in the "ba2016" dialect
-
-_CONSTANTS = {  # how the parameters that are not drawn start
-    "recurrent_bias": 0.0,
-    "norm_x": 1.0,
-    "norm_h": 1.0,
-    "norm_c": 1.0,
-    "norm_c_bias": 0.0,
-    "alpha": 1.0,
-    "beta1": 0.5,
-    "beta2": 0.5,
-}
+from scanrnn.cells import _checks, _integration, _noise, _norms, _precision
+from scanrnn.cells._cell import Noise
+from scanrnn.cells._frame import FramedCell
+from scanrnn.cells._integration import Multiplicative
+from scanrnn.cells._table import Param
 
 
-def layer_norm(u, gain):
-    """Layer norm over the last axis, with a gain and no bias.
+class GateOptions(TypedDict, total=False):
+    r"""What every cell takes that joins :math:`W x` and :math:`U h` to gates.
 
-    `gain * (u - mean(u)) / sqrt(var(u) + eps)`
+    Attributes:
+        norm: None, or the dialect of a normalised cell, by which :math:`W x + U h + b`
+            becomes (an LSTM's memory c in brackets; g are gains, s shifts):
+
+            - "ba2016" (and haste): :math:`LN(W x; g_1) + LN(U h; g_2) + b`, each over
+              all gates jointly, eps 1e-5. [The output sees :math:`LN(c; g_3, s_3)`;
+              the carried c is raw.]
+            - "fastrnns" (PyTorch's example): :math:`LN(W x; g_1, s_1) +
+              LN(U h; g_2, s_2)`, jointly, no b, eps 1e-5. [:math:`LN(c; g_3, s_3)` is
+              carried.]
+            - "tfa" (TensorFlow Addons): as "fastrnns", with b, eps 1e-3.
+            - "tf" (`tf.contrib`): :math:`LN(W x + U h; g, s)` gate by gate, no b, eps
+              1e-12. [:math:`LN(c; g_3, s_3)` is carried.]
+            - "praxis": :math:`LN(W x + U h; g) + b` gate by gate, eps 1e-8.
+            - "rms": "ba2016" with root-mean-square norms, without means and
+              :math:`s_3`, eps 1e-6.
+
+            Params: `norm_x` and `norm_h`, or `norm`, `[G*H]`; `norm_c` `[H]`; shifts
+            have the same names with `_bias` behind.
+        integration: "additive"; "multiplicative", for which :math:`W x + U h + b`
+            becomes :math:`\alpha \odot W x \odot U h + \beta_1 \odot U h + \beta_2
+            \odot W x + b` on what the norm made of the products; the presets
+            "wu2016-exploratory" and "wu2016-skip-thought" of where the vectors start;
+            or a `Multiplicative`. Params: `alpha`, `beta1` and `beta2` `[G*H]`.
+        heads: into how many blocks h is cut: block n of h meets block n of the gates
+            alone, so `recurrent_kernel` is `[heads, H/heads, G*H/heads]`.
+        recurrent_dropout: probability with which a feature of h is zero where it meets
+            `recurrent_kernel`, and only there; the same features in every step.
+        mask_per_gate: whether every gate has its own features dropped.
+        dtype: of the GEMM operands, such as `jnp.bfloat16`. They are accumulated in
+            float32, and all else stays in the dtype of the carry. None for no cast.
+
+    Example:
+        >>> import jax, scanrnn
+        >>> options = {"norm": "ba2016", "integration": "multiplicative", "heads": 2}
+        >>> params = scanrnn.cells.gru(**options).init(jax.random.key(0), 3, 4)
+        >>> params["recurrent_kernel"].shape, params["alpha"].shape
+        ((2, 2, 6), (12,))
+
+    References:
+        Ba et al., "Layer normalization", 2016, arXiv:1607.06450. Zhang and Sennrich,
+        "Root mean square layer normalization", 2019, arXiv:1910.07467. Wu et al., "On
+        multiplicative integration with recurrent neural networks", 2016,
+        arXiv:1606.06630. Gal and Ghahramani, "A theoretically grounded application of
+        dropout in recurrent neural networks", 2016, arXiv:1512.05287.
     """
-    centred = u - jnp.mean(u, axis=-1, keepdims=True)
-    variance = jnp.mean(centred * centred, axis=-1, keepdims=True)
-    return gain * centred * jax.lax.rsqrt(variance + _EPSILON)
+
+    norm: str | None
+    integration: str | Multiplicative
+    heads: int
+    recurrent_dropout: float
+    mask_per_gate: bool
+    dtype: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GatedCell(Cell):
-    """A cell with one GEMM on x, one GEMM on h, and gates made from their sum.
+class GatedCell(FramedCell):
+    """A cell with a product with x, a product with h, and gates made of both.
 
-    Attributes:
-        norm: None or "ba2016".
-        integration: "additive" or "multiplicative".
-        dtype: of the GEMM operands, or None.
+    The attributes are those of `GateOptions`.
     """
 
-    name: ClassVar[str]
-    gates: ClassVar[tuple[str, ...]]  # their order along the G*H axis
-    carry_type: ClassVar[Any]
-
     norm: str | None = None
-    integration: str = "additive"
+    integration: Any = "additive"
+    heads: int = 1
+    recurrent_dropout: float = 0.0
+    mask_per_gate: bool = False
     dtype: Any = None
 
     def __post_init__(self):
-        """Refuse unknown options."""
-        _checks.check_option(self.name, "norm", self.norm, NORMS)
-        _checks.check_option(self.name, "integration", self.integration, INTEGRATIONS)
+        """Refuse unknown options, and what does not combine."""
+        _checks.check_option(self.name, "norm", self.norm, _norms.NORMS)
+        # Two names of one way to join make two equal cells.
+        self._set(integration=_integration.find(self.name, self.integration))
+        _checks.check_size(self.name, "heads", self.heads)
+        rate = self.recurrent_dropout
+        rate = _noise.check_rate(self.name, "recurrent_dropout", rate)
+        self._set(recurrent_dropout=rate)
+        self._set(dtype=_precision.compute_dtype(self.dtype))
 
-    def own_shapes(self, hidden_features):
-        """Shapes of the parameters that only this cell has."""
-        del hidden_features
-        return {}
+    def _set(self, **fields):
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
-    def gate_biases(self):
-        """What `init` adds to the bias of a gate, by the gate's name."""
-        return {}
+    @property
+    def normal(self):
+        """The dialect of the norm."""
+        return _norms.NORMS[self.norm]
 
-    def shapes(self, in_features, hidden_features):
-        """Shapes of all parameters, by name."""
-        gated = len(self.gates) * hidden_features
-        shapes = {
-            "kernel": (in_features, gated),
-            "recurrent_kernel": (hidden_features, gated),
-            "bias": (gated,),
+    def table(self, in_features, hidden_features):
+        """The two matrices, the bias, and the vectors of the options."""
+        D, H, G = in_features, hidden_features, len(self.gates)
+        table = {
+            "kernel": Param((D, G * H), "kernel", self.gates),
+            "recurrent_kernel": self.recurrent_param(H, H),
         }
-        if self.norm is not None:
-            shapes |= {"norm_x": (gated,), "norm_h": (gated,)}
-        if self.integration == "multiplicative":
-            shapes |= {"alpha": (gated,), "beta1": (gated,), "beta2": (gated,)}
-        return shapes | self.own_shapes(hidden_features)
+        if self.normal.bias:
+            table["bias"] = Param((G * H,), "bias", self.gates)
+        table |= self.normal.table(self.gates, H)
+        return table | self.integration.table(G * H)
 
-    def init(
-        self,
-        key,
-        in_features,
-        hidden_features,
-        dtype=jnp.float32,
-        *,
-        kernel_init=jax.nn.initializers.lecun_normal(),  # noqa: B008 (a pure function)
-        recurrent_kernel_init=jax.nn.initializers.orthogonal(),  # noqa: B008
-        bias_init=jax.nn.initializers.zeros,
-    ):
-        """Draw the parameters; see `Cell.init`.
+    def recurrent_param(self, in_features, hidden_features):
+        """The matrix that meets h, or one of every head."""
+        G, heads = len(self.gates), self.heads
+        shape = in_features // heads, G * hidden_features // heads
+        if heads == 1:
+            return Param(shape, "recurrent_kernel", self.gates)
+        return Param((heads, *shape), "recurrent_kernel", self.gates, stacked=1)
 
-        `recurrent_kernel_init` draws one `[H, H]` block per gate. All are drawn in
-        float32 or wider and then cast: a QR decomposition has no half precision.
-        """
-        _checks.check_size(self.name, "in_features", in_features)
-        _checks.check_size(self.name, "hidden_features", hidden_features)
-        _checks.check_floating(self.name, "dtype", dtype)
-        for name, value in (
-            ("kernel_init", kernel_init),
-            ("recurrent_kernel_init", recurrent_kernel_init),
-            ("bias_init", bias_init),
-        ):
-            _checks.check_initializer(self.name, name, value)
-        shapes = self.shapes(in_features, hidden_features)
-        wide = _precision.widest(dtype)
-        key, recurrent_key, bias_key = jax.random.split(key, 3)
-        square = (hidden_features, hidden_features)
-        blocks = [
-            recurrent_kernel_init(gate_key, square, wide)
-            for gate_key in jax.random.split(recurrent_key, len(self.gates))
-        ]
-        extra = self.gate_biases()
-        offset = jnp.array([extra.get(gate, 0.0) for gate in self.gates], wide)
-        params = {
-            "kernel": kernel_init(key, shapes["kernel"], wide),
-            "recurrent_kernel": jnp.concatenate(blocks, axis=-1),
-            "bias": bias_init(bias_key, shapes["bias"], wide)
-            + jnp.repeat(offset, hidden_features),
-        }
-        for name in shapes.keys() - params.keys():
-            params[name] = jnp.full(shapes[name], _CONSTANTS[name])
-        return {name: params[name].astype(dtype) for name in shapes}
+    def check_sizes(self, in_features, hidden_features):
+        """The heads share the features."""
+        if hidden_features % self.heads:
+            raise ValueError(
+                f"{self.name}: hidden_features={hidden_features} does not divide into "
+                f"heads={self.heads}"
+            )
 
-    def initial_carry(self, params, x, dtype=None):
-        """Zeros that are sharded as `x` is; see `Cell.initial_carry`."""
-        x = jnp.asarray(x)
-        _checks.check_params(self.name, params, x, self.shapes)
-        if dtype is None:
-            dtype = _precision.pointwise_dtype(params, x)
-        _checks.check_floating(self.name, "dtype", dtype)
-        # Zeros *like* a reduction of x have its sharding and its varying mesh axes;
-        # its value is not used, so the compiler drops the reduction.
-        zeros = jnp.zeros_like(jnp.sum(x, axis=-1, keepdims=True), dtype=dtype)
-        hidden_features = params["recurrent_kernel"].shape[0]
-        zeros = jnp.broadcast_to(zeros, (*x.shape[:-1], hidden_features))
-        return self.carry_type(*[zeros for _ in self.carry_type._fields])
+    def products(self, p, x, h, noise):
+        """W x and U h, `[..., G*H]`, normalised if the dialect does so."""
+        wx, uh = p.dot(x, "kernel"), self.recurrent(p, h, noise)
+        return self.normal.products(p, wx, uh, uh.shape[-1] // len(self.gates))
 
-    def project(self, params, carry, x):
-        """The two GEMMs of a step, normalised if the cell is.
+    def recurrent(self, p, h, noise, first=0, last=None):
+        """U h for the gates from `first` to before `last`, dropped out if need be."""
+        G, mask = len(self.gates), noise.get("recurrent")
+        part = slice(first, last)
+        if mask is not None:
+            mask = mask[..., part, :] if self.mask_per_gate else mask
+            h = h.astype(p.dtype)
+            h = h[..., None, :] * mask if self.mask_per_gate else h * mask
+        if self.heads == 1 and (mask is None or not self.mask_per_gate):
+            size = p.width("recurrent_kernel") // G
+            return p.dot(h, "recurrent_kernel", _columns(size, part))
+        # Every head, and every gate where masks differ, has a product of its own.
+        axes = "...gnd" if mask is not None and self.mask_per_gate else "...nd"
+        h = h.reshape(*h.shape[:-1], self.heads, h.shape[-1] // self.heads)
+        kernel = p.reshaped("recurrent_kernel", (self.heads, h.shape[-1], G, -1))
+        uh = p.einsum(f"{axes},ndgk->...gnk", h, kernel[:, :, part])
+        return uh.reshape(*uh.shape[:-3], -1)
 
-        Returns:
-            Wx `[..., G*H]`, Uh `[..., G*H]`, the parameter vectors by name, and the
-            carry, all in the dtype of pointwise arithmetic.
-        """
-        x = jnp.asarray(x)
-        _checks.check_params(self.name, params, x, self.shapes)
-        shape = (*x.shape[:-1], params["recurrent_kernel"].shape[0])
-        _checks.check_carry(self.name, carry, self.carry_type, shape)
-        dtype = _precision.pointwise_dtype(params, carry, x)
-        wx = _precision.matmul(x, params["kernel"], self.dtype).astype(dtype)
-        uh = _precision.matmul(carry.h, params["recurrent_kernel"], self.dtype)
-        uh = uh.astype(dtype)
-        p = _precision.vectors(params, like=wx)
-        if self.norm is not None:
-            wx, uh = layer_norm(wx, p["norm_x"]), layer_norm(uh, p["norm_h"])
-        return wx, uh, p, _precision.widen(carry, dtype)
+    def join(self, p, wx, uh, first=0, last=None):
+        """The arguments of the gates from `first` to before `last`, side by side."""
+        G = len(self.gates)
+        size = wx.shape[-1] // len(range(G)[first:last])
+        part = _columns(size, slice(first, last))
+        a = self.integration(p, wx, uh, part)
+        a = self.normal.joined(p, a, size, part)
+        return a + p["bias"][..., part] if self.normal.bias else a
 
-    def integrate(self, wx, uh, p, part=slice(None)):
-        """Join the two projections: their sum, or multiplicative integration.
-
-        Args:
-            wx: Wx, or the `part` of it that belongs to some gates.
-            uh: Uh, likewise.
-            p: parameter vectors, of all gates.
-            part: slice of the G*H axis that `wx` and `uh` are.
-        """
-        p = {name: p[name][..., part] for name in _JOINING if name in p}
-        if self.integration == "additive":
-            return wx + uh + p["bias"]
-        return p["alpha"] * wx * uh + p["beta1"] * uh + p["beta2"] * wx + p["bias"]
+    def noise(self, key, params, xs):
+        """The masks of recurrent dropout; see `Cell.noise`."""
+        if not self.recurrent_dropout:
+            return None
+        kernel = params["recurrent_kernel"]
+        features = kernel.shape[-2] * self.heads
+        rows = (len(self.gates), features) if self.mask_per_gate else (features,)
+        shape = (*xs.shape[1:-1], *rows)
+        dtype = _precision.widest(kernel.dtype)
+        mask = _noise.dropout_mask(key, self.recurrent_dropout, shape, dtype)
+        return Noise({"recurrent": mask}, {})
 
 
-_JOINING = ("bias", "alpha", "beta1", "beta2")
+def _columns(size, gates):
+    """The columns of these gates, `size` each."""
+    if gates == slice(0, None):
+        return slice(None)
+    stop = None if gates.stop is None else gates.stop * size
+    return slice(gates.start * size, stop)
+
+
+def split(a, count):
+    """The gates that lie side by side in `a`."""
+    return jnp.split(a, count, axis=-1)

@@ -1,22 +1,23 @@
-"""The long short-term memory."""
+"""The long short-term memory, with the parts that were added to it and taken away."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _checks, _precision
+from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
-from scanrnn.cells._gated import GatedCell, layer_norm
+from scanrnn.cells._gated import GatedCell, GateOptions, split
+from scanrnn.cells._table import Param
 
 
 class LSTMCarry(NamedTuple):
     """What an LSTM carries from step to step.
 
     Attributes:
-        h: output, `[..., H]`.
-        c: memory, `[..., H]`. Raw even in a normalised cell.
+        h: output, `[..., H]`, or `[..., P]` if it is projected.
+        c: memory, `[..., H]`.
     """
 
     h: jax.Array
@@ -26,88 +27,140 @@ class LSTMCarry(NamedTuple):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _LSTM(GatedCell):
     name = "lstm"
-    gates = ("i", "f", "g", "o")
     carry_type = LSTMCarry
 
-    forget_bias: float = 1.0
+    forget_bias: float | None = None
+    peephole: bool = False
+    coupled: bool = False
+    projection: int | None = None
+    cell_clip: float | None = None
 
-    def own_shapes(self, hidden_features):
-        if self.norm is None:
-            return {}
-        return {"norm_c": (hidden_features,), "norm_c_bias": (hidden_features,)}
+    def __post_init__(self):
+        super().__post_init__()
+        if self.projection is not None:
+            _checks.check_size(self.name, "projection", self.projection)
+        for name in ("forget_bias", "cell_clip"):
+            if (value := getattr(self, name)) is not None:
+                self._set(**{name: _checks.check_number(self.name, name, value)})
+        if self.cell_clip is not None and not self.cell_clip > 0:
+            raise ValueError(f"lstm: cell_clip={self.cell_clip}, want more than 0")
+
+    @property
+    def gates(self):
+        return ("f", "g", "o") if self.coupled else ("i", "f", "g", "o")
 
     def gate_biases(self):
         return {"f": self.forget_bias}
 
-    def step(self, params, carry, x):
-        wx, uh, p, (_, c) = self.project(params, carry, x)
-        i, f, g, o = jnp.split(self.integrate(wx, uh, p), len(self.gates), axis=-1)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        seen = c
-        if self.norm is not None:
-            seen = layer_norm(c, p["norm_c"]) + p["norm_c_bias"]
-        h = jax.nn.sigmoid(o) * jnp.tanh(seen)
-        new = _precision.cast_like(LSTMCarry(h, c), carry)
-        return new, new.h
+    def out_features(self, hidden_features):
+        return self.projection or hidden_features
+
+    def carry_shapes(self, hidden_features):
+        return {"h": (self.out_features(hidden_features),), "c": (hidden_features,)}
+
+    def check_sizes(self, in_features, hidden_features):
+        super().check_sizes(in_features, hidden_features)
+        P = self.out_features(hidden_features)
+        if P > hidden_features or P % self.heads:
+            raise ValueError(
+                f"lstm: projection={P}, want at most hidden_features="
+                f"{hidden_features} and a multiple of heads={self.heads}"
+            )
+
+    def table(self, in_features, hidden_features):
+        H, P = hidden_features, self.out_features(hidden_features)
+        table = super().table(in_features, H)
+        table["recurrent_kernel"] = self.recurrent_param(P, H)
+        if self.peephole:
+            sees_c = [gate for gate in self.gates if gate != "g"]
+            table |= {f"peephole_{gate}": Param((H,), 0.0) for gate in sees_c}
+        if self.projection is not None:
+            table["projection"] = Param((H, P), "kernel")
+        return table | self.normal.memory_table(H)
+
+    def equations(self, p, carry, x, noise):
+        wx, uh = self.products(p, x, carry.h, noise)
+        gates = split(self.join(p, wx, uh), len(self.gates))
+        a, c = dict(zip(self.gates, gates, strict=True)), p.wide(carry.c)
+        f = jax.nn.sigmoid(self._peep(p, a, "f", c))
+        i = 1 - f if self.coupled else jax.nn.sigmoid(self._peep(p, a, "i", c))
+        c = f * c + i * jnp.tanh(a["g"])
+        if self.cell_clip is not None:
+            c = jnp.clip(c, -self.cell_clip, self.cell_clip)
+        c, seen = self.normal.remembered(p, c)
+        h = jax.nn.sigmoid(self._peep(p, a, "o", c)) * jnp.tanh(seen)
+        if self.projection is not None:
+            h = p.dot(h, "projection")
+        return (h, c), h
+
+    def _peep(self, p, a, gate, c):
+        return a[gate] + p[f"peephole_{gate}"] * c if self.peephole else a[gate]
 
 
 def lstm(
     *,
-    norm: str | None = None,
-    integration: str = "additive",
-    forget_bias: float = 1.0,
-    dtype: Any = None,
+    forget_bias: float | None = None,
+    peephole: bool = False,
+    coupled: bool = False,
+    projection: int | None = None,
+    cell_clip: float | None = None,
+    **options: Unpack[GateOptions],
 ) -> Cell:
-    r"""The LSTM, plain, layer-normalised, multiplicatively integrated, or both.
+    r"""The long short-term memory, with options that compose.
 
     .. math::
-        i, f, g, o &= \mathrm{split}(z), \quad z = W x_t + U h_{t-1} + b \\
+        i, f, g, o &= \mathrm{split}(W x_t + U h_{t-1} + b) \\
         c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
         h_t &= \sigma(o) \odot \tanh(c_t)
 
-    With ``norm="ba2016"``, :math:`W x` becomes :math:`LN(W x; g_1)` and :math:`U h`
-    becomes :math:`LN(U h; g_2)`, each over all gates jointly, with a gain and no bias,
-    and :math:`h = \sigma(o) \odot \tanh(LN(c; g_3) + b_3)`; the carried c is raw.
-    With ``integration="multiplicative"``, :math:`z = \alpha \odot W x \odot U h +
-    \beta_1 \odot U h + \beta_2 \odot W x + b`, on the normalised terms if there are.
+    With `peephole`, i and f see :math:`w_i \odot c_{t-1}` and :math:`w_f \odot
+    c_{t-1}`, and o sees :math:`w_o \odot c_t`, added. With `coupled` (CIFG) there is no
+    i: :math:`1 - \sigma(f)` is in the place of :math:`\sigma(i)`. With `projection` to
+    P features, :math:`h_t = R (\sigma(o) \odot \tanh(c_t))`, which is PyTorch's
+    ``proj_size``. With `cell_clip`, :math:`c_t` is clipped as soon as it is made.
 
-    Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]`, `bias` `[4H]`, gates in
-    the order i, f, g, o; with the norm `norm_x` and `norm_h` `[4H]`, `norm_c` and
-    `norm_c_bias` `[H]`; with multiplicative integration `alpha`, `beta1` and `beta2`
-    `[4H]`, which start at 1, 0.5 and 0.5.
+    Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]` (`[P, 4H]`), `bias` `[4H]`,
+    gates in the order i, f, g, o (coupled: f, g, o); `peephole_i`, `peephole_f` and
+    `peephole_o` `[H]`; `projection` `[H, P]`; and those of the options.
 
     Args:
-        norm: None or "ba2016".
-        integration: "additive" or "multiplicative".
-        forget_bias: what `init` adds to the bias of the forget gate. It is a start and
-            not a term: `step` adds nothing.
-        dtype: of the GEMM operands, such as `jnp.bfloat16`. They are accumulated in
-            float32, and all else stays in the dtype of the carry. None for no cast.
+        forget_bias: what `init` adds to the bias of the forget gate; None for what its
+            scheme adds, 1 by default. It is a start and not a term: `step` adds
+            nothing. A norm without a bias has no place for it.
+        peephole: whether the gates see the memory.
+        coupled: whether the forget gate is the input gate, too.
+        projection: P, features of the output; None for H.
+        cell_clip: largest absolute value of c; None for any.
+        **options: see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is an `LSTMCarry(h, c)`.
 
     Raises:
-        TypeError: if `forget_bias` or `dtype` has the wrong type.
+        TypeError: if an option has the wrong type.
         ValueError: for an unknown option.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
-        >>> cell = scanrnn.cells.lstm(norm="ba2016")
+        >>> cell = scanrnn.cells.lstm(norm="ba2016", peephole=True)
         >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=5)
         >>> x = jnp.ones([2, 3])
         >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
         >>> carry.c.shape, y.shape
         ((2, 5), (2, 5))
 
-    Reference:
-        Hochreiter and Schmidhuber, "Long short-term memory", 1997. Ba et al., "Layer
-        normalization", 2016, arXiv:1607.06450. Wu et al., "On multiplicative
-        integration with recurrent neural networks", 2016, arXiv:1606.06630.
+    References:
+        Hochreiter and Schmidhuber, "Long short-term memory", 1997. Gers et al.,
+        "Learning precise timing with LSTM recurrent networks", 2002 (peepholes).
+        Greff et al., "LSTM: a search space odyssey", 2015, arXiv:1503.04069 (CIFG).
+        Sak et al., "Long short-term memory based recurrent neural network
+        architectures", 2014, arXiv:1402.1128 (projection).
     """
     return _LSTM(
-        norm=norm,
-        integration=integration,
-        forget_bias=_checks.check_number("lstm", "forget_bias", forget_bias),
-        dtype=_precision.compute_dtype(dtype),
+        forget_bias=forget_bias,
+        peephole=peephole,
+        coupled=coupled,
+        projection=projection,
+        cell_clip=cell_clip,
+        **options,
     )

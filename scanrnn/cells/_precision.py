@@ -52,30 +52,27 @@ def matmul(x, kernel, dtype):
     Returns:
         `[..., N]`.
     """
+    x, kernel = operands(x, kernel, dtype)
+    return jnp.matmul(x, kernel, preferred_element_type=widest(x.dtype))
+
+
+def einsum(formula, x, kernel, dtype):
+    """An einsum with operands and accumulation as in `matmul`."""
+    x, kernel = operands(x, kernel, dtype)
+    return jnp.einsum(formula, x, kernel, preferred_element_type=widest(x.dtype))
+
+
+def operands(x, kernel, dtype):
+    """Both in `dtype`; None for the dtype they promote to."""
     if dtype is None:
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.promote_types(x.dtype, kernel.dtype)
-    return jnp.matmul(
-        x.astype(dtype), kernel.astype(dtype), preferred_element_type=widest(dtype)
-    )
+    return x.astype(dtype), kernel.astype(dtype)
 
 
 def widen(tree, dtype):
     """`tree` with every leaf in `dtype`."""
     return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
-
-
-def vectors(params, like):
-    """The one-dimensional `params`, ready to meet an array such as `like` elementwise.
-
-    The leading axes are explicit, so that jax_numpy_rank_promotion="raise" is content.
-    """
-    leading = tuple(range(like.ndim - 1))
-    return {
-        name: jnp.expand_dims(value.astype(like.dtype), leading)
-        for name, value in params.items()
-        if value.ndim == 1
-    }
 
 
 def cast_like(new, old):

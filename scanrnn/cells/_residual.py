@@ -4,39 +4,29 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from scanrnn.cells._cell import Cell
+from scanrnn.cells import _wrapper
+from scanrnn.cells._cell import Cell, advance
 
 
 @dataclasses.dataclass(frozen=True)
-class _Residual(Cell):
-    inner: Cell
+class _Residual(_wrapper.Wrapper):
+    name = "residual"
+    once = False
 
-    @property
-    def dtype(self):
-        return self.inner.dtype
+    def keeps_output(self):
+        return False
 
     def init(
         self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
     ):
-        if in_features != hidden_features:
-            raise ValueError(
-                f"residual: in_features={in_features!r} and hidden_features="
-                f"{hidden_features!r} must be equal, because x is added to the output; "
-                "project x to hidden_features first"
-            )
+        out_features = self.out_features(hidden_features)
+        _wrapper.same_sizes(self.name, in_features, out_features)
         return self.inner.init(key, in_features, hidden_features, dtype, **initializers)
 
-    def step(self, params, carry, x):
-        carry, y = self.inner.step(params, carry, x)
-        if x.shape != y.shape:
-            raise ValueError(
-                f"residual: x has shape {x.shape} and the cell's output {y.shape}, "
-                "they must be equal, because they are added"
-            )
+    def step(self, params, carry, x, noise=None):
+        carry, y = advance(self.inner, params, carry, x, noise)
+        _wrapper.same_width(self.name, x, y)
         return carry, x.astype(y.dtype) + y
-
-    def initial_carry(self, params, x, dtype=None):
-        return self.inner.initial_carry(params, x, dtype)
 
 
 def residual(cell: Cell) -> Cell:
@@ -48,7 +38,7 @@ def residual(cell: Cell) -> Cell:
     The carry is the inner cell's own: what is added is not carried to the next step.
 
     Args:
-        cell: the inner cell. Its in_features and hidden_features must be equal.
+        cell: the inner cell. It must have as many output features as input features.
 
     Returns:
         A `Cell` with the params and the carry of `cell`.
@@ -70,9 +60,4 @@ def residual(cell: Cell) -> Cell:
         Prakash et al., "Neural paraphrase generation with stacked residual LSTM
         networks", 2016, arXiv:1610.03098.
     """
-    if not isinstance(cell, Cell):
-        raise TypeError(
-            f"residual: cell must be a scanrnn.cells.Cell, got {type(cell).__name__}; "
-            "make one with scanrnn.cells.lstm() or its like"
-        )
     return _Residual(cell)

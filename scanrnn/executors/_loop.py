@@ -43,7 +43,9 @@ def _forward(loop, lower, weights, carry, xs):
 
     def plain(*args):
         groups = args[: sizes[0]], args[sizes[0] : sizes[1]], args[sizes[1] :]
-        final, ys = scan_graph(graph, *map(list, groups), loop)
+        final, ys = scan_graph(
+            graph, list(groups[0]), list(groups[1]), list(groups[2]), loop
+        )
         return [*final, *ys]
 
     def build(machine, alone):

@@ -18,7 +18,7 @@ class LSTM(RNN):
         hidden_features: H, the size of the last axis of the outputs.
         norm: None or "ba2016".
         integration: "additive" or "multiplicative".
-        forget_bias: what the bias of the forget gate starts at.
+        forget_bias: what the bias of the forget gate starts at; None for 1.
         dtype: of the GEMM operands and of the outputs, such as `jnp.bfloat16`.
         **options: keyword arguments of `RNN`; `rngs` is needed.
 
@@ -43,7 +43,7 @@ class LSTM(RNN):
         *,
         norm: str | None = None,
         integration: str = "additive",
-        forget_bias: float = 1.0,
+        forget_bias: float | None = None,
         dtype: Any = None,
         **options: Unpack[LayerOptions],
     ):

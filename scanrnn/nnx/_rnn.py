@@ -223,16 +223,23 @@ class RNN(nnx.Module):
         """The weights of a layer."""
         params = self._cell(index).init(
             key,
-            self.hidden_features if index else self.in_features,
+            self._in_features(index),
             self.hidden_features,
             self.param_dtype,
             **initializers,
         )
         return nnx.Dict({name: nnx.Param(value) for name, value in params.items()})
 
+    def _in_features(self, index):
+        """The features that a layer is given: D, then those of the layer below."""
+        if index == 0:
+            return self.in_features
+        return self.cell.out_features(self.hidden_features)
+
     def _cell(self, index):
         """The cell of a layer, inside its residual connection if it has one."""
-        same = index > 0 or self.in_features == self.hidden_features
+        out_features = self.cell.out_features(self.hidden_features)
+        same = self._in_features(index) == out_features
         return residual_cell(self.cell) if self.residual and same else self.cell
 
     def _steps(self):
@@ -258,7 +265,9 @@ class RNN(nnx.Module):
             zeros.append(
                 self.cell.initial_carry(self._params(index), x, self.carry_dtype)
             )
-            x = jax.tree.leaves(zeros[0])[0]  # like the input of the next layer
+            # Like the input of the next layer.
+            out_features = self.cell.out_features(self.hidden_features)
+            x = jnp.broadcast_to(x[..., :1], (*x.shape[:-1], out_features))
         if given is None:
             return zeros
         wanted = zeros[0] if self.num_layers == 1 else tuple(zeros)

@@ -1,0 +1,96 @@
+"""Dropout of what goes into a cell and comes out of it."""
+
+import dataclasses
+
+import jax
+
+from scanrnn.cells import _noise, _precision, _wrapper
+from scanrnn.cells._cell import Cell, Noise, advance
+
+
+@dataclasses.dataclass(frozen=True)
+class _Dropout(_wrapper.Wrapper):
+    name = "dropout"
+
+    input: float = 0.0
+    output: float = 0.0
+    same_mask: bool = True
+
+    def keeps_output(self):
+        return not self.output
+
+    def own_noise(self, key, params, xs):
+        first = self.inner.initial_carry
+        ys = jax.eval_shape(
+            lambda params, x: self.inner.step(params, first(params, x), x)[1],
+            params,
+            xs[0],
+        )
+        masks = {}
+        for name, like in (("input", xs[0]), ("output", ys)):
+            key, own_key = jax.random.split(key)
+            if rate := getattr(self, name):
+                shape = like.shape if self.same_mask else (len(xs), *like.shape)
+                dtype = _precision.widest(like.dtype)
+                mask = _noise.dropout_mask(own_key, rate, shape, dtype)
+                masks[f"dropout_{name}"] = mask
+        return Noise(masks, {}) if self.same_mask else Noise({}, masks)
+
+    def step(self, params, carry, x, noise=None):
+        noise = noise or {}
+        x = _masked(x, noise.get("dropout_input"))
+        new, y = advance(self.inner, params, carry, x, noise)
+        return new, _masked(y, noise.get("dropout_output"))
+
+
+def _masked(a, mask):
+    if mask is None:
+        return a
+    return (a.astype(mask.dtype) * mask).astype(a.dtype)
+
+
+def dropout(
+    cell: Cell, *, input: float = 0.0, output: float = 0.0, same_mask: bool = True
+) -> Cell:
+    r"""Drop features of the input and of the output of a cell.
+
+    .. math::
+        y_t = m_y \odot \mathrm{cell}(m_x \odot x_t)
+
+    Masks are zero with the probability that is given, and else what keeps the mean.
+    They are the same in every step, which is variational dropout; with
+    ``same_mask=False`` every step has its own. What the cell carries is not touched:
+    the dropout of h on its way to the gates is the cell's own option
+    `recurrent_dropout`. Without noise, in evaluation, nothing is dropped.
+
+    Args:
+        cell: any cell.
+        input: probability for a feature of x.
+        output: probability for a feature of y.
+        same_mask: whether one mask is for all steps.
+
+    Returns:
+        A `Cell` with the params and the carry of `cell`.
+
+    Raises:
+        TypeError: if `cell` is not a `Cell`, or a rate no number.
+        ValueError: if a rate is not in [0, 1).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.dropout(scanrnn.cells.gru(), input=0.5, output=0.2)
+        >>> params = cell.init(jax.random.key(0), 3, 5)
+        >>> noise = cell.noise(jax.random.key(1), params, jnp.ones([7, 2, 3]))
+        >>> noise.fixed["dropout_input"].shape, noise.fixed["dropout_output"].shape
+        ((2, 3), (2, 5))
+
+    Reference:
+        Gal and Ghahramani, "A theoretically grounded application of dropout in
+        recurrent neural networks", 2016, arXiv:1512.05287.
+    """
+    return _Dropout(
+        cell,
+        input=_noise.check_rate("dropout", "input", input),
+        output=_noise.check_rate("dropout", "output", output),
+        same_mask=bool(same_mask),
+    )

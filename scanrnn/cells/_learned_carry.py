@@ -1,0 +1,86 @@
+"""A first carry that is learnt."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _wrapper
+from scanrnn.cells._cell import Cell, advance
+
+
+@dataclasses.dataclass(frozen=True)
+class _LearnedCarry(_wrapper.Wrapper):
+    name = "learned_carry"
+
+    def init(
+        self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
+    ):
+        params = self.inner.init(
+            key, in_features, hidden_features, dtype, **initializers
+        )
+        x = jax.ShapeDtypeStruct((in_features,), dtype)
+        # Without a batch: an example's first carry is every example's.
+        carry = jax.eval_shape(self.inner.initial_carry, params, x)
+        leaves = jax.tree.leaves(carry)
+        zeros = {_name(i): jnp.zeros(a.shape, dtype) for i, a in enumerate(leaves)}
+        return params | zeros
+
+    def initial_carry(self, params, x, dtype=None):
+        carry = self.inner.initial_carry(_without(params), x, dtype)
+        leaves, tree = jax.tree.flatten(carry)
+        learned = [_plus(a, params[_name(i)]) for i, a in enumerate(leaves)]
+        return jax.tree.unflatten(tree, learned)
+
+    def noise(self, key, params, xs):
+        return super().noise(key, _without(params), xs)
+
+    def step(self, params, carry, x, noise=None):
+        return advance(self.inner, _without(params), carry, x, noise)
+
+
+def _plus(zeros, learned):
+    """What is learnt, for every example of a batch."""
+    axes = tuple(range(zeros.ndim - learned.ndim))
+    return zeros + jnp.expand_dims(learned.astype(zeros.dtype), axes)
+
+
+def _name(index):
+    return f"initial_carry_{index}"
+
+
+def _without(params):
+    """The parameters of the inner cell."""
+    return {k: v for k, v in params.items() if not k.startswith("initial_carry_")}
+
+
+def learned_carry(cell: Cell) -> Cell:
+    r"""Learn the carry before the first step; it starts at zeros.
+
+    Params: the cell's, and `initial_carry_0`, `initial_carry_1`, ... `[H]`, one for
+    every field of the carry in its order: those of an LSTM are h and c.
+
+    Args:
+        cell: any cell.
+
+    Returns:
+        A `Cell` with the carry of `cell`, whose `initial_carry` gives the parameters to
+        every example of a batch.
+
+    Raises:
+        TypeError: if `cell` is not a `Cell`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.learned_carry(scanrnn.cells.gru())
+        >>> params = cell.init(jax.random.key(0), 3, 2)
+        >>> params["initial_carry_0"] = jnp.array([1.0, 2.0])
+        >>> cell.initial_carry(params, jnp.ones([1, 3])).h.tolist()
+        [[1.0, 2.0]]
+
+    Reference:
+        Mozer, "A focused backpropagation algorithm for temporal pattern recognition",
+        1989; Mohajerin and Waslander, "State initialization for recurrent neural
+        network modeling of time-series data", 2017.
+    """
+    return _LearnedCarry(cell)

@@ -1,0 +1,176 @@
+"""How parameters start, by the name of who starts them so."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks
+
+Initializer = Callable[..., jax.Array]
+_init = jax.nn.initializers
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """What draws the parameters of a cell of one size.
+
+    Attributes:
+        kernel: of matrices that meet the input, a function of (key, shape, dtype).
+        recurrent_kernel: of matrices that meet the carry.
+        bias: of biases.
+        gate_by_gate: whether the block of every gate is drawn for itself.
+        forget_bias: what is added to the biases of forget gates.
+        two_biases: a bias stands for the sum of two that are drawn alike.
+        longest: the span of time, in steps, up to which gates forget; None for no rule.
+    """
+
+    kernel: Initializer
+    recurrent_kernel: Initializer
+    bias: Initializer = _init.zeros
+    gate_by_gate: bool = True
+    forget_bias: float = 0.0
+    two_biases: bool = False
+    longest: float | None = None
+
+    def replaced(self, where, given):
+        """The scheme with the initializers of some parts replaced by those `given`.
+
+        Args:
+            where: name of the cell, for messages.
+            given: functions by the names `kernel_init` and so on.
+        """
+        known = {
+            f"{name}_init": name for name in ("kernel", "recurrent_kernel", "bias")
+        }
+        for name, value in given.items():
+            if name not in known:
+                raise TypeError(
+                    f"{where}: init has no argument {name!r}, it takes scheme, "
+                    f"{', '.join(known)}"
+                )
+            _checks.check_initializer(where, name, value)
+        parts = {known[name]: value for name, value in given.items()}
+        if "bias" in parts:
+            parts |= {"two_biases": False, "longest": None}
+        return dataclasses.replace(self, **parts)
+
+    def finished(self, bias, name, table, key):
+        """A bias with what concerns single gates.
+
+        Args:
+            bias: as drawn.
+            name: of the bias.
+            table: of the parameters: where a gate has a second bias, this is the first.
+            key: PRNG key.
+        """
+        gates = table[name].gates or ("",)
+        size = bias.shape[-1] // len(gates)
+        second_key, span_key = jax.random.split(key)
+        if self.two_biases:
+            own = table["recurrent_bias"].gates if "recurrent_bias" in table else ()
+            once = jnp.array([gate not in own for gate in gates], bias.dtype)
+            second = self.bias(second_key, bias.shape, bias.dtype)
+            bias += jnp.repeat(once, size) * second
+        if self.longest is not None:
+            span = jax.random.uniform(
+                span_key, (size,), bias.dtype, 1.0, self.longest - 1
+            )
+            # What is kept from step to step decays over about `span` steps.
+            signs = [_KEEPS.get(gate, 0.0) for gate in gates]
+            spread = jnp.kron(jnp.array(signs, bias.dtype), jnp.log(span))
+            bias = jnp.where(jnp.repeat(jnp.array(signs) != 0, size), spread, bias)
+        return bias
+
+
+_KEEPS = {"f": 1.0, "z": 1.0, "i": -1.0}  # gates of what stays, and of what comes
+
+
+def _default(hidden_features):
+    del hidden_features
+    return Scheme(_init.lecun_normal(), _init.orthogonal(), forget_bias=1.0)
+
+
+def _flax(hidden_features):
+    del hidden_features
+    return Scheme(_init.lecun_normal(), _init.orthogonal())
+
+
+def _keras(hidden_features):
+    del hidden_features
+    return Scheme(
+        _init.glorot_uniform(),
+        _init.orthogonal(),
+        gate_by_gate=False,
+        forget_bias=1.0,
+    )
+
+
+def _torch(hidden_features):
+    def uniform(key, shape, dtype):
+        bound = hidden_features**-0.5
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return Scheme(uniform, uniform, uniform, two_biases=True)
+
+
+SCHEMES = {"default": _default, "flax": _flax, "keras": _keras, "torch": _torch}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chrono:
+    longest: float
+    scheme: str
+
+    def __call__(self, hidden_features):
+        scheme = SCHEMES[self.scheme](hidden_features)
+        return dataclasses.replace(scheme, longest=self.longest, forget_bias=0.0)
+
+
+def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
+    r"""Biases with which gates remember over spans of time that the data has.
+
+    .. math::
+        b_f = \log u, \quad b_i = -b_f, \quad u \sim \mathcal U(1, T_{max} - 1)
+
+    The gate that keeps the carry (f of an LSTM, z of a GRU) gets :math:`b_f`, the input
+    gate of a cell that has one :math:`b_i`; all else is drawn by `scheme`.
+
+    Args:
+        longest: :math:`T_{max}`, the longest span, in steps; more than 2.
+        scheme: one of the names of `SCHEMES`.
+
+    Returns:
+        The `scheme` argument of `Cell.init`.
+
+    Raises:
+        TypeError: if `longest` is no number.
+        ValueError: if `longest` is not more than 2, or `scheme` is unknown.
+
+    Example:
+        >>> import jax, scanrnn
+        >>> scheme = scanrnn.cells.chrono(longest=100)
+        >>> params = scanrnn.cells.lstm().init(jax.random.key(0), 3, 5, scheme=scheme)
+        >>> i, f, g, o = params["bias"].reshape(4, 5)
+        >>> bool((i == -f).all()), bool((f > 0).all())
+        (True, True)
+
+    Reference:
+        Tallec and Ollivier, "Can recurrent neural networks warp time?", 2018,
+        arXiv:1804.11188.
+    """
+    longest = _checks.check_number("chrono", "longest", longest)
+    if not longest > 2:
+        raise ValueError(f"chrono: longest={longest}, want more than 2 steps")
+    _checks.check_option("chrono", "scheme", scheme, SCHEMES)
+    return _Chrono(longest, scheme)
+
+
+def find(where: str, scheme: Any) -> Callable[[int], Scheme]:
+    """The function of H that makes a scheme, by its name or as it is."""
+    if callable(scheme):
+        return scheme
+    _checks.check_option(where, "scheme", scheme, SCHEMES)
+    return SCHEMES[scheme]

@@ -1,0 +1,102 @@
+"""The table of a cell's parameters, and how they are drawn from it."""
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks, _precision, _schemes
+
+
+class Param(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        shape: of the array.
+        start: "kernel", "recurrent_kernel" or "bias" for what the scheme draws by that
+            name; a number for a constant; else a function of (key, shape, dtype).
+        gates: names of the equal blocks of the last axis, each drawn for itself.
+        stacked: how many leading axes only count matrices, each drawn for itself.
+    """
+
+    shape: tuple[int, ...]
+    start: str | float | Callable = 0.0
+    gates: tuple[str, ...] = ()
+    stacked: int = 0
+
+
+def draw(name, table, key, hidden_features, dtype, gate_biases, scheme, given):
+    """Draw the parameters of a cell.
+
+    All are drawn in float32 or wider and then cast: a QR decomposition has no half
+    precision.
+
+    Args:
+        name: of the cell, for messages.
+        table: `Param`s by name.
+        key: PRNG key.
+        hidden_features: H.
+        dtype: of the parameters.
+        gate_biases: what is added to the biases of gates, by the gate's name; where
+            it is None, what the scheme adds.
+        scheme: name of a scheme, or a function of H that makes one.
+        given: initializers in place of the scheme's: `kernel_init` and so on.
+    """
+    scheme = _schemes.find(name, scheme)(hidden_features).replaced(name, given)
+    biases = {
+        gate: scheme.forget_bias if value is None else value
+        for gate, value in gate_biases.items()
+    }
+    wide = _precision.widest(dtype)
+    keys = jax.random.split(key, len(table))
+    params = {
+        name: _drawn(param, key, wide, scheme)
+        for key, (name, param) in zip(keys, table.items(), strict=True)
+    }
+    # The bias of a norm of the sum is where a cell with no other has its own.
+    for name in ("bias", "norm_bias"):
+        if name in table:
+            params[name] += _offset(table[name], biases, wide)
+            key = jax.random.fold_in(key, 1)
+            params[name] = scheme.finished(params[name], name, table, key)
+            break
+    return {name: value.astype(dtype) for name, value in params.items()}
+
+
+def _drawn(param, key, dtype, scheme):
+    """One parameter: its blocks, each drawn for itself, side by side."""
+    if not isinstance(param.start, str | Callable):
+        return jnp.full(param.shape, param.start, dtype)
+    init = getattr(scheme, param.start) if isinstance(param.start, str) else param.start
+    alike = param.start == "bias" or not scheme.gate_by_gate
+    gates = 1 if alike else max(1, len(param.gates))
+    stack, (*inner, last) = param.shape[: param.stacked], param.shape[param.stacked :]
+    size = (*inner, last // gates)
+    keys = iter(jax.random.split(key, gates * max(1, _product(stack))))
+    matrices = [
+        jnp.concatenate([init(next(keys), size, dtype) for _ in range(gates)], axis=-1)
+        for _ in itertools.product(*map(range, stack))
+    ]
+    return jnp.stack(matrices).reshape(param.shape)
+
+
+def _product(sizes):
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def _offset(bias, biases, dtype):
+    """The array that is added to the `bias`: a number for every gate."""
+    offset = jnp.array([biases.get(gate, 0.0) for gate in bias.gates] or [0.0], dtype)
+    return jnp.repeat(offset, bias.shape[-1] // len(offset))
+
+
+def check_init(name, in_features, hidden_features, dtype):
+    """Raise unless parameters of these sizes and this dtype can be drawn."""
+    _checks.check_size(name, "in_features", in_features)
+    _checks.check_size(name, "hidden_features", hidden_features)
+    _checks.check_floating(name, "dtype", dtype)

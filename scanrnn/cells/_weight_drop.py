@@ -1,0 +1,87 @@
+"""Weight drop: recurrent weights that are missing for a sequence."""
+
+import dataclasses
+
+import jax
+
+from scanrnn.cells import _noise, _precision, _wrapper
+from scanrnn.cells._cell import Cell, Noise, advance
+
+
+@dataclasses.dataclass(frozen=True)
+class _WeightDrop(_wrapper.Wrapper):
+    name = "weight_drop"
+
+    rate: float = 0.0
+    names: tuple[str, ...] = ("recurrent_kernel",)
+
+    def own_noise(self, key, params, xs):
+        del xs
+        self._check(params)
+        masks = {}
+        for name in self.names if self.rate else ():
+            key, own_key = jax.random.split(key)
+            kernel = params[name]
+            dtype = _precision.widest(kernel.dtype)
+            mask = _noise.dropout_mask(own_key, self.rate, kernel.shape, dtype)
+            masks[f"weight_drop_{name}"] = mask
+        return Noise(masks, {})
+
+    def step(self, params, carry, x, noise=None):
+        self._check(params)
+        if noise and self.rate:
+            dropped = {
+                name: (params[name] * noise[f"weight_drop_{name}"]).astype(
+                    params[name].dtype
+                )
+                for name in self.names
+            }
+            params = {**params, **dropped}
+        return advance(self.inner, params, carry, x, noise)
+
+    def _check(self, params):
+        for name in self.names:
+            if name not in params:
+                raise ValueError(
+                    f"weight_drop: the cell has no parameter {name!r}, want one of "
+                    f"{sorted(params)}"
+                )
+
+
+def weight_drop(
+    cell: Cell, rate: float, names: tuple[str, ...] = ("recurrent_kernel",)
+) -> Cell:
+    r"""Drop single recurrent weights, the same ones in every step of a sequence.
+
+    .. math::
+        U \leftarrow U \odot M / (1 - p), \quad M \sim \mathrm{Bernoulli}(1 - p)
+
+    Without noise, in evaluation, all weights are there.
+
+    Args:
+        cell: any cell that has parameters of these names.
+        rate: p, the probability with which a weight is dropped.
+        names: of the parameters.
+
+    Returns:
+        A `Cell` with the params and the carry of `cell`.
+
+    Raises:
+        TypeError: if `cell` is not a `Cell`, or `rate` no number.
+        ValueError: if `rate` is not in [0, 1); from `step` and `noise` if the cell has
+            no such parameter.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.weight_drop(scanrnn.cells.lstm(), 0.5)
+        >>> params = cell.init(jax.random.key(0), 3, 5)
+        >>> noise = cell.noise(jax.random.key(1), params, jnp.ones([7, 2, 3]))
+        >>> noise.fixed["weight_drop_recurrent_kernel"].shape
+        (5, 20)
+
+    Reference:
+        Merity et al., "Regularizing and optimizing LSTM language models", 2017,
+        arXiv:1708.02182.
+    """
+    names = (names,) if isinstance(names, str) else tuple(names)
+    return _WeightDrop(cell, _noise.check_rate("weight_drop", "rate", rate), names)

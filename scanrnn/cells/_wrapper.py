@@ -1,0 +1,102 @@
+"""What is put round a cell: any cell, ours or a user's."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells._cell import Cell, Noise
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrapper(Cell):
+    """A cell round another; what it does not say is the inner cell's.
+
+    Attributes:
+        inner: the other.
+        name: of its factory, for messages.
+        once: whether a second one of its kind further in would clash with it.
+    """
+
+    name: ClassVar[str]
+    once: ClassVar[bool] = True
+
+    inner: Cell
+
+    def __post_init__(self):
+        """Refuse what is no cell, and a second wrapper of a kind that clashes."""
+        if not isinstance(self.inner, Cell):
+            raise TypeError(
+                f"{self.name}: cell must be a scanrnn.cells.Cell, got "
+                f"{type(self.inner).__name__}; make one with scanrnn.cells.lstm() or "
+                "its like"
+            )
+        inner = self.inner
+        while self.once and isinstance(inner, Wrapper):
+            if type(inner) is type(self):
+                raise ValueError(
+                    f"{self.name}: the cell has a {self.name} already; give both "
+                    "their numbers to one"
+                )
+            inner = inner.inner
+
+    @property
+    def dtype(self):
+        """The inner cell's."""
+        return self.inner.dtype
+
+    def keeps_output(self):
+        """Whether the output is the inner cell's."""
+        return True
+
+    @property
+    def emits(self) -> Any:
+        """The inner cell's; None if the wrapper changes the output."""
+        return self.inner.emits if self.keeps_output() else None
+
+    def init(
+        self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
+    ):
+        """Draw the parameters; see `Cell.init`."""
+        return self.inner.init(key, in_features, hidden_features, dtype, **initializers)
+
+    def initial_carry(self, params, x, dtype=None):
+        """The carry before the first step; see `Cell.initial_carry`."""
+        return self.inner.initial_carry(params, x, dtype)
+
+    def out_features(self, hidden_features):
+        """The size of the outputs; see `Cell.out_features`."""
+        return self.inner.out_features(hidden_features)
+
+    def own_noise(self, key, params, xs):
+        """What this wrapper alone needs of random numbers."""
+        del key, params, xs
+        return Noise({}, {})
+
+    def noise(self, key, params, xs):
+        """What both need; see `Cell.noise`."""
+        inner_key, own_key = jax.random.split(key)
+        own = self.own_noise(own_key, params, xs)
+        inner = self.inner.noise(inner_key, params, xs) or Noise({}, {})
+        both = Noise(inner.fixed | own.fixed, inner.steps | own.steps)
+        return both if both.fixed or both.steps else None
+
+
+def same_width(where, x, y):
+    """Raise ValueError unless input and output can meet elementwise."""
+    if x.shape != y.shape:
+        raise ValueError(
+            f"{where}: x has shape {x.shape} and the cell's output {y.shape}, "
+            "they must be equal, because they are added"
+        )
+
+
+def same_sizes(where, in_features, out_features):
+    """Raise ValueError unless a cell of these sizes can have its input added."""
+    if in_features != out_features:
+        raise ValueError(
+            f"{where}: in_features={in_features!r} and the output's features="
+            f"{out_features!r} must be equal, because x is added to the output; "
+            "project x first"
+        )

@@ -1,0 +1,92 @@
+"""Zoneout: parts of the carry that stay as they were."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _noise, _wrapper
+from scanrnn.cells._cell import Cell, Noise, advance
+
+
+@dataclasses.dataclass(frozen=True)
+class _Zoneout(_wrapper.Wrapper):
+    name = "zoneout"
+
+    rates: tuple[tuple[str, float], ...] = ()
+
+    def own_noise(self, key, params, xs):
+        like = jax.eval_shape(self.inner.initial_carry, params, xs[0])
+        keys = jax.random.split(key, len(self.rates))
+        masks = {
+            f"zoneout_{name}": jax.random.bernoulli(
+                key, rate, (len(xs), *self._field(like, name).shape)
+            )
+            for key, (name, rate) in zip(keys, self.rates, strict=True)
+        }
+        return Noise({}, masks)
+
+    def step(self, params, carry, x, noise=None):
+        new, y = advance(self.inner, params, carry, x, noise)
+        zoned = {}
+        for name, rate in self.rates:
+            before, after = self._field(carry, name), self._field(new, name)
+            if noise:
+                zoned[name] = jnp.where(noise[f"zoneout_{name}"], before, after)
+            else:
+                zoned[name] = rate * before + (1 - rate) * after
+        new = new._replace(**zoned)
+        return new, zoned.get(self.emits, y)
+
+    def _field(self, carry, name):
+        if name not in getattr(carry, "_fields", ()):
+            raise ValueError(
+                f"zoneout: the carry {type(carry).__name__} has no field {name!r}, "
+                f"want one of {getattr(carry, '_fields', ())}"
+            )
+        return getattr(carry, name)
+
+
+def zoneout(cell: Cell, **rates: float) -> Cell:
+    r"""Keep features of the carry as they were, each with a probability.
+
+    .. math::
+        h_t = m \odot h_{t-1} + (1 - m) \odot \tilde h_t, \quad
+        m \sim \mathrm{Bernoulli}(p_h)
+
+    where :math:`\tilde h` is what the cell makes; likewise every field of the carry
+    that has a rate, in each step anew. Without noise, in evaluation, :math:`p_h` is in
+    the place of m. The output is the new h where the cell's own output is. In an LSTM
+    :math:`\tilde h_t` is made of the memory before zoneout, as in the paper.
+
+    Args:
+        cell: any cell whose carry is a NamedTuple.
+        **rates: probabilities by field, such as ``h=0.05, c=0.5``.
+
+    Returns:
+        A `Cell` with the params and the carry of `cell`.
+
+    Raises:
+        TypeError: if `cell` is not a `Cell`, or a rate no number.
+        ValueError: if a rate is not in [0, 1), or there is none; from `step` and
+            `noise` if the carry has no such field.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.zoneout(scanrnn.cells.lstm(), h=0.05, c=0.5)
+        >>> params = cell.init(jax.random.key(0), 3, 5)
+        >>> xs = jnp.ones([7, 2, 3])
+        >>> noise = cell.noise(jax.random.key(1), params, xs)
+        >>> noise.steps["zoneout_c"].shape
+        (7, 2, 5)
+
+    Reference:
+        Krueger et al., "Zoneout: regularizing RNNs by randomly preserving hidden
+        activations", 2016, arXiv:1606.01305.
+    """
+    if not rates:
+        raise ValueError("zoneout: no rates, want some such as h=0.05, c=0.5")
+    checked = (
+        (name, _noise.check_rate("zoneout", name, rate)) for name, rate in rates.items()
+    )
+    return _Zoneout(cell, tuple(sorted(checked)))
