@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -171,6 +171,6 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
 def find(where: str, scheme: Any) -> Callable[[int], Scheme]:
     """The function of H that makes a scheme, by its name or as it is."""
     if callable(scheme):
-        return scheme
+        return cast(Callable[[int], Scheme], scheme)
     _checks.check_option(where, "scheme", scheme, SCHEMES)
     return SCHEMES[scheme]
