@@ -12,6 +12,8 @@ import tempfile
 # Before JAX is imported: tests are about answers, and a CPU gives the same ones
 # everywhere.  Set JAX_PLATFORMS to run them elsewhere.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Before Keras is: it reads this once.
+os.environ["KERAS_BACKEND"] = "jax"
 # Tests compile thousands of small programs and run each once: what costs time is the
 # compiler, and what it leaves out changes no answer that a test looks at.
 FLAGS = [
