@@ -58,12 +58,23 @@ def projections(params, x, h, gates, norm=None, heads=1):
 
 
 def recurrent(params, h, gates, heads=1):
-    """U h; with heads, block by block, then gate by gate over all heads."""
-    kernel = params["recurrent_kernel"]
-    if heads == 1:
-        return kernel.T @ h
+    """U h; with heads, block by block, then gate by gate over all heads.
+
+    A `recurrent_mask` `[H]`, or `[gates, H]`, drops features of h (Gal and Ghahramani
+    2016, equation 7; one for each gate is their untied version).
+    """
+    mask = np.broadcast_to(params.get("recurrent_mask", 1.0), (gates, len(h)))
+    kernel = params["recurrent_kernel"].reshape(heads, len(h) // heads, -1)
     blocks = [
-        np.split(kernel[n].T @ part, gates) for n, part in enumerate(np.split(h, heads))
+        [
+            u.T @ (m * part)
+            for u, m in zip(
+                np.split(kernel[n], gates, axis=1),
+                np.split(mask, heads, axis=1)[n],
+                strict=True,
+            )
+        ]
+        for n, part in enumerate(np.split(h, heads))
     ]
     return np.concatenate([block[g] for g in range(gates) for block in blocks])
 
