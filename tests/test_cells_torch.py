@@ -16,6 +16,7 @@ LAYERS = {  # our row: torch's layer
     "elman_relu": functools.partial(torch.nn.RNN, nonlinearity="relu"),
     "lstm": torch.nn.LSTM,
     "gru": torch.nn.GRU,
+    "lstm-projection": functools.partial(torch.nn.LSTM, proj_size=2),
 }
 
 
@@ -24,7 +25,10 @@ def torch_params(params):
     second = np.zeros_like(params["bias"])
     if "recurrent_bias" in params:
         second[2 * H :] = params["recurrent_bias"]
-    return {
+    projection = {}
+    if "projection" in params:
+        projection["weight_hr_l0"] = params["projection"].T
+    return projection | {
         "weight_ih_l0": params["kernel"].T,
         "weight_hh_l0": params["recurrent_kernel"].T,
         "bias_ih_l0": params["bias"],
@@ -42,6 +46,8 @@ def our_gradients(layer):
     }
     if isinstance(layer, torch.nn.GRU):
         ours["recurrent_bias"] = gradients["bias_hh_l0"][2 * H :]
+    if "weight_hr_l0" in gradients:
+        ours["projection"] = gradients["weight_hr_l0"].T
     return ours
 
 
@@ -56,21 +62,56 @@ def run_torch(make, params, xs, carry, weights):
     ys, last = layer(xs, tuple(first) if len(first) > 1 else first[0])
     last = last if len(first) > 1 else (last,)
     results = [ys, *(field[0] for field in last)]
-    sum(
-        (torch.tensor(w) * a).sum() for w, a in zip(weights, results, strict=True)
-    ).backward()
+    _backward(results, weights)
     gradients = (our_gradients(layer), xs.grad, [field.grad[0] for field in first])
     return [a.detach().numpy() for a in results], gradients
 
 
-@pytest.mark.parametrize("name", LAYERS)
+def run_fastrnns(params, xs, carry, weights):
+    """The equations of LayerNormLSTMCell in PyTorch's benchmarks/fastrnns."""
+    leaf = functools.partial(torch.tensor, requires_grad=True)
+    p = {name: leaf(value) for name, value in params.items()}
+    xs, first = leaf(xs), [leaf(field) for field in carry]
+    h, c = first
+
+    def norm(a, name):
+        return torch.nn.functional.layer_norm(
+            a, a.shape[-1:], p[f"norm_{name}"], p[f"norm_{name}_bias"]
+        )
+
+    ys = []
+    for x in xs:
+        z = norm(x @ p["kernel"], "x") + norm(h @ p["recurrent_kernel"], "h")
+        i, f, g, o = z.chunk(4, -1)
+        c = norm(f.sigmoid() * c + i.sigmoid() * g.tanh(), "c")
+        h = o.sigmoid() * c.tanh()
+        ys.append(h)
+    results = [torch.stack(ys), h, c]
+    _backward(results, weights)
+    gradients = {name: a.grad.numpy() for name, a in p.items()}
+    gradients = gradients, xs.grad, [field.grad for field in first]
+    return [a.detach().numpy() for a in results], gradients
+
+
+def _backward(results, weights):
+    scores = (
+        (torch.tensor(w) * a).sum() for w, a in zip(weights, results, strict=True)
+    )
+    sum(scores).backward()
+
+
+RUNS = {name: functools.partial(run_torch, make) for name, make in LAYERS.items()}
+RUNS["lstm-fastrnns"] = run_fastrnns
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_cell_equals_torch_in_values_and_gradients(name):
     row = CELLS[name]
     params, xs, carry = draw(row)
     generator = np.random.default_rng(1)
     weights = [generator.normal(size=(len(xs), *carry.h.shape))]
     weights += [generator.normal(size=field.shape) for field in carry]
-    wanted, wanted_gradients = run_torch(LAYERS[name], params, xs, carry, weights)
+    wanted, wanted_gradients = RUNS[name](params, xs, carry, weights)
 
     def score(params, xs, carry):
         last, ys = scanrnn.scan(functools.partial(row.cell.step, params), carry, xs)
