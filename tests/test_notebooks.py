@@ -16,6 +16,10 @@ SHOWS = {
         ("by lax.scan as it stands", "Plan: 20 steps, 1 GEMM", "--- tpu v5e", "pins"),
         4,
     ),
+    "03_write_a_cell": (
+        ("by differences", "Plan: 12 steps", "bits per character at the end"),
+        2,
+    ),
 }
 
 
