@@ -27,7 +27,8 @@ ROOMS = {
     "_scan": ({"machines", "planner", "executors", "_tune"}, {"jax", "numpy"}),
     "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
     "cells": (set(), {"jax"}),
-    "nnx": ({"_scan", "cells"}, {"jax", "flax"}),
+    "layers": ({"_scan", "cells"}, {"jax"}),
+    "nnx": ({"_scan", "cells", "layers"}, {"jax", "flax"}),
     "training": (
         {"_scan", "cells", "nnx"},
         {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},

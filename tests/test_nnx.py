@@ -269,7 +269,7 @@ def test_implementation_and_unroll_reach_the_scan(implementation, monkeypatch):
         calls.append(options)
         return jax.lax.scan(f, init, xs)
 
-    monkeypatch.setattr("scanrnn.nnx._rnn.scan", scan)
+    monkeypatch.setattr("scanrnn.layers._sequence.scan", scan)
     make(GRU, unroll=2, implementation=implementation)(jnp.ones([2, T, D]))
     wanted = {"reverse": False, "unroll": 2, "implementation": implementation}
     assert calls == [wanted]

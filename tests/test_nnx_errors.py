@@ -115,8 +115,25 @@ def test_call_refuses_the_carry_of_one_layer_for_two():
 
 def test_call_refuses_lengths_and_wrong_rngs():
     rnn = LSTM(D, H, rngs=nnx.Rngs(0))
-    with raises(ValueError, "seq_lengths", "[3, 4]", "mask", "flax.nnx.RNN"):
-        rnn(jnp.ones([2, T, D]), seq_lengths=jnp.array([3, 4]))
+    xs = jnp.ones([2, T, D])
+    for values, kind, words in (
+        ([3, T + 1], ValueError, ["values from 3 to", f"want 0 to {T}"]),
+        ([-1, 2], ValueError, ["values from -1 to"]),
+        ([1, 2, 3], ValueError, ["shape (3,)", "want (2,)", "batch axes"]),
+        ([1.0, 2.0], TypeError, ["dtype float", "integers", "mask="]),
+        ([True, False], TypeError, ["dtype bool", "integers", "mask="]),
+    ):
+        with raises(kind, "RNN: seq_lengths", *words):
+            rnn(xs, seq_lengths=jnp.array(values))
+    for name, value, kind, words in (
+        ("mask", jnp.ones([2, T]), TypeError, ["dtype float", "mask != 0"]),
+        ("mask", jnp.ones([T, 2], bool), ValueError, [f"({T}, 2)", f"(2, {T})"]),
+        ("resets", jnp.ones([2, T], int), TypeError, ["dtype int", "resets != 0"]),
+        ("segment_ids", jnp.ones([2, T]), TypeError, ["dtype float", "integers"]),
+        ("segment_ids", jnp.ones([2, 1], int), ValueError, ["(2, 1)"]),
+    ):
+        with raises(kind, f"RNN: {name}", *words):
+            rnn(xs, **{name: value})
     with raises(TypeError, "rngs", "got 0", "nnx.Rngs(0)"):
         rnn(jnp.ones([2, T, D]), rngs=0)
 

@@ -9,6 +9,7 @@ from flax import nnx
 from scanrnn._scan import EXECUTORS
 from scanrnn.cells import Cell
 from scanrnn.cells._checks import check_option, check_size, is_floating
+from scanrnn.cells._noise import check_rate
 
 
 def check_scan_options(implementation, unroll):
@@ -47,19 +48,20 @@ def check_constructor(rnn, rngs):
                 f"RNN: {name} must be a floating dtype of 16 bits or more, got "
                 f"{dtype!r}"
             )
+    check_option("RNN", "residual", rnn.residual, (False, True, "gnmt"))
+    rnn.dropout = check_rate("RNN", "dropout", rnn.dropout)
+    if rnn.highway and (rnn.bidirectional or rnn.residual):
+        raise ValueError(
+            "RNN: highway is a connection round one cell: it does not go with "
+            "bidirectional, whose outputs are wider, nor with residual"
+        )
     if not isinstance(rngs, nnx.Rngs):
         raise TypeError(f"RNN: rngs must be an nnx.Rngs, got {rngs!r}; try nnx.Rngs(0)")
     return rngs.params
 
 
-def check_call(seq_lengths, rngs):
-    """Raise unless the layer can honour these arguments of `flax.nnx.RNN`."""
-    if seq_lengths is not None:
-        raise ValueError(
-            f"RNN: seq_lengths must be None, got {seq_lengths!r}: sequences of "
-            "different lengths in a batch come later. Pad them and mask the loss, or, "
-            "if reversed too, use flax.nnx.RNN, whose loop scanrnn.accelerate plans"
-        )
+def check_rngs(rngs):
+    """Raise unless a call can draw from these."""
     if rngs is not None and not isinstance(rngs, nnx.Rngs | nnx.RngStream):
         raise TypeError(
             f"RNN: rngs must be None, an nnx.Rngs or an nnx.RngStream, got {rngs!r}; "

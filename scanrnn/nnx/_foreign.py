@@ -10,7 +10,10 @@ _UNUSED = {  # what a layer of a Flax cell is given for the arguments that it re
     "in_features": None,
     "hidden_features": None,
     "num_layers": 1,
+    "bidirectional": False,
     "residual": False,
+    "highway": False,
+    "dropout": 0.0,
     "param_dtype": jnp.float32,
     "carry_dtype": None,
 }

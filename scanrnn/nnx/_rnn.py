@@ -1,32 +1,37 @@
 """The recurrent layer: cells, one above the other, scanned over time."""
 
-import functools
 import operator
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from scanrnn._scan import scan
 from scanrnn.cells import Cell
-from scanrnn.cells import residual as residual_cell
-from scanrnn.nnx import _checks, _foreign
+from scanrnn.cells import highway as highway_cell
+from scanrnn.layers import Layer, out_features
+from scanrnn.nnx import _call, _checks, _foreign
 
 
 class LayerOptions(TypedDict, total=False):
     """The keyword arguments of `RNN` that its subclasses pass on."""
 
     num_layers: int
-    residual: bool
+    bidirectional: bool
+    residual: bool | Literal["gnmt"]
+    highway: bool
+    dropout: float
+    deterministic: bool
     param_dtype: Any
     carry_dtype: Any
     time_major: bool
     return_carry: bool
     reverse: bool
     keep_order: bool
+    zero_padding: bool
     unroll: int | bool
     implementation: str | None
+    scheme: Any
     kernel_init: nnx.Initializer | None
     recurrent_kernel_init: nnx.Initializer | None
     bias_init: nnx.Initializer | None
@@ -43,7 +48,8 @@ class RNN(nnx.Module):
     but its `nnx.Param`s, so it is a plain pytree to `jax.jit`, `jax.grad`, `jax.vmap`
     and `jax.export`, as well as to the transforms of NNX.
 
-    The weights are `layers[l]`, by the names that the cell gives them.
+    The weights are `layers[l]`, by the names that the cell gives them; those of the
+    backward direction `backward_layers[l]`.
 
     Args:
         cell: a `scanrnn.cells.Cell`, or one of Flax's own (a `flax.nnx.RNNCellBase`
@@ -52,8 +58,13 @@ class RNN(nnx.Module):
         in_features: D, the size of the last axis of the inputs.
         hidden_features: H, the size of the last axis of the outputs.
         num_layers: L, how many layers lie above each other.
-        residual: add its input to the output of every layer whose input has H
-            features: of all layers where D = H, else of all but the first.
+        bidirectional: every layer runs in both directions, with weights for each, and
+            gives both outputs side by side: 2H features.
+        residual: add its input to the output of every layer that has as many features
+            in as out; "gnmt" for that from the third layer on.
+        highway: let a gate choose between the output of such a layer and its input.
+        dropout: probability with which a feature between two layers is zero.
+        deterministic: whether to leave out dropout and all noise of the cell.
         param_dtype: of the weights.
         carry_dtype: of the carry; None for float32, or wider if `param_dtype` is.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
@@ -61,13 +72,14 @@ class RNN(nnx.Module):
         reverse: go through time backwards.
         keep_order: where `reverse`, give the outputs in the order of the inputs and
             not in the order in which they were computed.
+        zero_padding: outputs of steps that do not count are zeros.
         unroll: see `scanrnn.scan`.
         implementation: see `scanrnn.scan`.
-        kernel_init: draws the input weights `[D, G*H]` of a layer; None for the
-            cell's own choice, LeCun normal. Likewise the next two.
-        recurrent_kernel_init: draws the recurrent weights `[H, H]` of a gate;
-            orthogonal.
-        bias_init: draws the biases `[G*H]` of a layer; zeros.
+        scheme: what draws the weights, see `Cell.init`; None for the cell's own choice.
+        kernel_init: draws the input weights in place of the scheme; likewise the next
+            two.
+        recurrent_kernel_init: draws the recurrent weights of a gate.
+        bias_init: draws the biases.
         rngs: its `params` stream draws the weights. It is not kept, so a random
             `carry_init` of a Flax cell draws the same carry at every call that is
             given no `rngs` of its own.
@@ -81,7 +93,7 @@ class RNN(nnx.Module):
         >>> from flax import nnx
         >>> cell = scanrnn.cells.gru(norm="ba2016")
         >>> rnn = scanrnn.nnx.RNN(cell, 3, 5, num_layers=2, rngs=nnx.Rngs(0))
-        >>> rnn(jnp.ones([2, 7, 3])).shape
+        >>> rnn(jnp.ones([2, 7, 3]), seq_lengths=jnp.array([7, 4])).shape
         (2, 7, 5)
         >>> rnn.layers[0]["recurrent_kernel"].shape
         (5, 15)
@@ -94,15 +106,21 @@ class RNN(nnx.Module):
         hidden_features: int | None = None,
         *,
         num_layers: int = 1,
-        residual: bool = False,
+        bidirectional: bool = False,
+        residual: bool | Literal["gnmt"] = False,
+        highway: bool = False,
+        dropout: float = 0.0,
+        deterministic: bool = False,
         param_dtype: Any = jnp.float32,
         carry_dtype: Any = None,
         time_major: bool = False,
         return_carry: bool = False,
         reverse: bool = False,
         keep_order: bool = False,
+        zero_padding: bool = False,
         unroll: int | bool = 1,
         implementation: str | None = None,
+        scheme: Any = None,
         kernel_init: nnx.Initializer | None = None,
         recurrent_kernel_init: nnx.Initializer | None = None,
         bias_init: nnx.Initializer | None = None,
@@ -113,24 +131,31 @@ class RNN(nnx.Module):
         self.in_features: Any = in_features
         self.hidden_features: Any = hidden_features
         self.num_layers = num_layers
+        self.bidirectional = bidirectional
         self.residual = residual
+        self.highway = highway
+        self.dropout = dropout
+        self.deterministic = deterministic
         self.param_dtype = param_dtype
         self.carry_dtype = carry_dtype
         self.time_major = time_major
         self.return_carry = return_carry
         self.reverse = reverse
         self.keep_order = keep_order
+        self.zero_padding = zero_padding
         self.unroll = _checks.check_scan_options(implementation, unroll)
         self.implementation = implementation
         given = {
+            "scheme": scheme,
             "kernel_init": kernel_init,
             "recurrent_kernel_init": recurrent_kernel_init,
             "bias_init": bias_init,
         }
         initializers = {k: v for k, v in given.items() if v is not None}
+        self.layers = nnx.List([])
+        self.backward_layers = nnx.List([])
         if isinstance(cell, nnx.RNNCellBase):
             _foreign.check(self, initializers)
-            self.layers = nnx.List([])
             return
         stream = _checks.check_constructor(self, rngs)
         # A NumPy integer would be a leaf of this module's pytree, an int is not.
@@ -138,10 +163,10 @@ class RNN(nnx.Module):
             setattr(self, name, operator.index(getattr(self, name)))
         if carry_dtype is None:
             self.carry_dtype = jnp.promote_types(jnp.float32, param_dtype)
-        self.layers = nnx.List(
-            self._draw(index, stream(), initializers)
-            for index in range(self.num_layers)
-        )
+        for index in range(self.num_layers):
+            self.layers.append(self._draw(index, stream(), initializers))
+            if bidirectional:
+                self.backward_layers.append(self._draw(index, stream(), initializers))
 
     def __call__(
         self,
@@ -149,79 +174,88 @@ class RNN(nnx.Module):
         *,
         initial_carry: Any = None,
         seq_lengths: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        resets: jax.Array | None = None,
         return_carry: bool | None = None,
+        return_all_carries: bool = False,
+        include_initial: bool = False,
         time_major: bool | None = None,
         reverse: bool | None = None,
         keep_order: bool | None = None,
+        zero_padding: bool | None = None,
+        deterministic: bool | None = None,
         rngs: nnx.Rngs | nnx.RngStream | None = None,
     ) -> Any:
         """Run the layers over a sequence.
 
         Args:
             inputs: `[..., T, D]`, or `[T, ..., D]` if time-major, with any number of
-                batch axes, none included.
-            initial_carry: the carry before the first step, as `return_carry` gives it
-                (a tuple of one per layer where there are several); None for zeros.
-            seq_lengths: None. It is here because `flax.nnx.Bidirectional` passes it;
-                sequences of different lengths come later.
-            return_carry: overrides the constructor's argument; likewise the next
-                three.
-            time_major: see the class.
+                batch axes, none included; of a convolutional cell `[..., T, *spatial,
+                C]`.
+            initial_carry: the carry before the first step, as `return_carry` gives it;
+                None for the cell's own.
+            seq_lengths: integers `[...]` from 0 to T: steps behind them do not count:
+                the carry stays as it was, and what the inputs hold there, NaN included,
+                is not looked at. Where `reverse`, a sequence is read from its own end.
+            mask: booleans, the shape of the inputs without features: where False, a
+                step does not count.
+            segment_ids: integers of that shape, for several sequences packed in one:
+                each starts with the cell's own first carry where its number begins;
+                steps of number 0 do not count.
+            resets: booleans of that shape: the carry is the cell's own first one
+                *before* such a step is made. An RL environment that says ``done`` after
+                a step resets the next one: pass the ``done`` of the step before.
+            return_carry: overrides the constructor's argument.
+            return_all_carries: return the carry after every step in the place of the
+                last one, its fields with a time axis where that of the inputs is.
+            include_initial: with `return_all_carries`, T + 1 of them, the first one
+                (where `reverse`, the last) that before the first step.
+            time_major: see the class, as the next four.
             reverse: see the class.
             keep_order: see the class.
-            rngs: its `carry` stream draws the initial carry of a Flax cell, None for
-                the same at every call. Our own cells start at zeros and need none.
+            zero_padding: see the class.
+            deterministic: see the class.
+            rngs: its `dropout` stream draws dropout and the noise of the cell, its
+                `carry` stream the initial carry of a Flax cell, None for the same at
+                every call.
 
         Returns:
             The outputs `[..., T, H]`, or `[T, ..., H]` if time-major, in the cell's
             `dtype` if it has one and in the carry's if not. With `return_carry`, a
-            pair: the last carry (a tuple of one per layer where there are several),
-            and the outputs.
+            pair: the last carry, and the outputs. The carry of several layers is a
+            tuple of one per layer, that of two directions a pair.
 
         Raises:
-            TypeError: if `initial_carry` has the wrong structure or dtype, or `rngs`
-                the wrong type.
-            ValueError: if `inputs` or `initial_carry` has the wrong shape, or
-                `seq_lengths` is not None.
+            TypeError: if `initial_carry` has the wrong structure or dtype, or another
+                argument the wrong dtype.
+            ValueError: if an array has the wrong shape, a length is not from 0 to T, or
+                there is noise to draw and no `rngs` to draw it from.
         """
-        _checks.check_call(seq_lengths, rngs)
-        return_carry = self.return_carry if return_carry is None else return_carry
-        time_major = self.time_major if time_major is None else time_major
-        reverse = self.reverse if reverse is None else reverse
-        keep_order = self.keep_order if keep_order is None else keep_order
-
-        inputs = jnp.asarray(inputs)
-        feature_axes = _foreign.num_feature_axes(self.cell)
-        in_features = self.in_features or _foreign.num_features(self.cell)
-        _checks.check_inputs(inputs, in_features, feature_axes)
-        time_axis = 0 if time_major else inputs.ndim - feature_axes - 1
-        ys = jnp.moveaxis(inputs, time_axis, 0)
-        # One step of the inputs, for its type. Not ys[0]: there may be no steps.
-        carries = self._initial_carries(jnp.sum(ys, axis=0), initial_carry, rngs)
-        last = []
-        for step, carry in zip(self._steps(), carries, strict=True):
-            carry, ys = scan(
-                step,
-                carry,
-                ys,
-                reverse=reverse,
-                unroll=self.unroll,
-                implementation=self.implementation,
-            )
-            last.append(carry)
-        if reverse and not keep_order:
-            ys = jnp.flip(ys, axis=0)
-        ys = jnp.moveaxis(ys, 0, time_axis)
-        dtype = self.cell.dtype if isinstance(self.cell, Cell) else None
-        if dtype is not None:
-            ys = ys.astype(dtype)
-        if not return_carry:
-            return ys
-        return (last[0] if self.num_layers == 1 else tuple(last)), ys
+        own = {
+            "return_carry": return_carry,
+            "time_major": time_major,
+            "reverse": reverse,
+            "keep_order": keep_order,
+            "zero_padding": zero_padding,
+            "deterministic": deterministic,
+        }
+        call = _call.Call(
+            initial_carry=initial_carry,
+            seq_lengths=seq_lengths,
+            mask=mask,
+            segment_ids=segment_ids,
+            resets=resets,
+            return_all_carries=return_all_carries,
+            include_initial=include_initial,
+            rngs=rngs,
+            **{k: getattr(self, k) if v is None else v for k, v in own.items()},
+        )
+        return _call.run(self, inputs, call)
 
     def _draw(self, index, key, initializers):
-        """The weights of a layer."""
-        params = self._cell(index).init(
+        """The weights of a layer in one direction."""
+        params = self.layer_cell(index).init(
             key,
             self._in_features(index),
             self.hidden_features,
@@ -234,42 +268,29 @@ class RNN(nnx.Module):
         """The features that a layer is given: D, then those of the layer below."""
         if index == 0:
             return self.in_features
-        return self.cell.out_features(self.hidden_features)
+        return out_features(self.cell, self.hidden_features, self.bidirectional)
 
-    def _cell(self, index):
-        """The cell of a layer, inside its residual connection if it has one."""
-        out_features = self.cell.out_features(self.hidden_features)
-        same = self._in_features(index) == out_features
-        return residual_cell(self.cell) if self.residual and same else self.cell
+    def layer_cell(self, index: int) -> Cell:
+        """The cell of a layer, inside its highway connection if it has one.
 
-    def _steps(self):
-        """The step function of every layer, with its weights in it."""
-        if isinstance(self.cell, nnx.RNNCellBase):
-            return [self.cell]
+        Args:
+            index: of the layer, from 0.
+        """
+        out = self.cell.out_features(self.hidden_features)
+        same = self._in_features(index) == out
+        return highway_cell(self.cell) if self.highway and same else self.cell
+
+    def stack(self) -> list[list[Layer]]:
+        """The cell and the weights of every layer and direction."""
+        directions = [self.layers, *([self.backward_layers] * self.bidirectional)]
         return [
-            functools.partial(self._cell(index).step, self._params(index))
+            [
+                Layer(self.layer_cell(index), _values(layers[index]))
+                for layers in directions
+            ]
             for index in range(self.num_layers)
         ]
 
-    def _params(self, index):
-        return {name: param[...] for name, param in self.layers[index].items()}
 
-    def _initial_carries(self, x, given, rngs):
-        """The carry of every layer: the ones given, checked, or the cell's own."""
-        if isinstance(self.cell, nnx.RNNCellBase):
-            if given is None:
-                return [_foreign.initial_carry(self.cell, x, rngs)]
-            return [_foreign.checked_carry(self.cell, x, given)]
-        zeros = []
-        for index in range(self.num_layers):
-            zeros.append(
-                self.cell.initial_carry(self._params(index), x, self.carry_dtype)
-            )
-            # Like the input of the next layer.
-            out_features = self.cell.out_features(self.hidden_features)
-            x = jnp.broadcast_to(x[..., :1], (*x.shape[:-1], out_features))
-        if given is None:
-            return zeros
-        wanted = zeros[0] if self.num_layers == 1 else tuple(zeros)
-        given = _checks.check_initial_carry(given, wanted)
-        return [given] if self.num_layers == 1 else list(given)
+def _values(params):
+    return {name: param[...] for name, param in params.items()}

@@ -1,0 +1,172 @@
+"""Layers above each other, each in one direction or in two."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import Cell
+from scanrnn.layers._sequence import run, turn
+from scanrnn.layers._spans import Spans
+
+
+class Layer(NamedTuple):
+    """A cell with its parameters, for one direction."""
+
+    cell: Cell
+    params: dict
+
+
+class Stacked(NamedTuple):
+    """What a stack gives, a tuple of one for each layer and direction, but for `ys`.
+
+    Attributes:
+        ys: outputs `[T, *batch, features]`.
+        carries: last carries.
+        all_carries: carries after every step, or None.
+        initial_carries: those before the first step.
+        second: whether each is of a second direction.
+    """
+
+    ys: jax.Array
+    carries: tuple
+    all_carries: tuple | None
+    initial_carries: tuple
+    second: tuple[bool, ...]
+
+
+def out_features(cell: Cell, hidden_features: int, bidirectional: bool) -> int:
+    """The features that a layer gives to the next."""
+    return cell.out_features(hidden_features) * (2 if bidirectional else 1)
+
+
+def skips(residual: bool | str, index: int, features: tuple[int, int]) -> bool:
+    """Whether the input of a layer is added to its output.
+
+    Args:
+        residual: False; True for wherever it fits; "gnmt" for the third layer and those
+            above it, as in Wu et al., "Google's neural machine translation system",
+            2016, arXiv:1609.08144.
+        index: of the layer, from 0.
+        features: of its input and of its output.
+    """
+    return features[0] == features[1] and (
+        index >= 2 if residual == "gnmt" else bool(residual)
+    )
+
+
+def run_stack(
+    layers: Sequence[Sequence[Layer]],
+    xs: jax.Array,
+    carries: Sequence[Sequence[Any]] | None,
+    spans: tuple[Spans, Spans],
+    *,
+    carry_dtype: Any = None,
+    residual: bool | str = False,
+    dropout: float = 0.0,
+    key: jax.Array | None = None,
+    reverse: bool = False,
+    all_carries: bool = False,
+    **scan_options: Any,
+) -> Stacked:
+    """Run layers above each other over a sequence.
+
+    Args:
+        layers: for every layer its directions: one, or forward and backward.
+        xs: `[T, *batch, D]`.
+        carries: the first carry of each; None for the cells' own.
+        spans: which steps count, for a run forward and for one backward.
+        carry_dtype: of the cells' own first carries.
+        residual: see `skips`.
+        dropout: probability with which a feature between two layers is zero, each step
+            for itself.
+        key: draws the noise of the cells and of dropout; None for neither.
+        reverse: whether the first direction is backward.
+        all_carries: give the carry after every step, too.
+        **scan_options: of `scanrnn.scan`.
+    """
+    last, after, first = [], [], []
+    for index, directions in enumerate(layers):
+        key, layer_key, dropout_key = _split(key)
+        below, outs = xs, []
+        if index and dropout and dropout_key is not None:
+            below = _dropped(below, dropout, dropout_key)
+        # One step of the inputs, for its type. Not xs[0]: there may be no steps.
+        x = jnp.sum(below, axis=0)
+        for direction, (cell, params) in enumerate(directions):
+            layer_key, own_key, _ = _split(layer_key)
+            backward = reverse != bool(direction)
+            fresh = cell.initial_carry(params, x, carry_dtype)
+            begin = fresh if carries is None else carries[index][direction]
+            step, inputs = cell.prepare(params, below, own_key)
+            carry, ys, every = run(
+                step,
+                begin,
+                inputs,
+                spans[backward],
+                fresh,
+                reverse=backward,
+                all_carries=all_carries,
+                **scan_options,
+            )
+            outs.append(ys)
+            first.append(begin)
+            last.append(carry)
+            after.append(every)
+        ys = outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
+        if skips(residual, index, (below.shape[-1], ys.shape[-1])):
+            ys = below.astype(ys.dtype) + ys
+        xs = ys
+    second = tuple(bool(k) for directions in layers for k in range(len(directions)))
+    every = tuple(after) if all_carries else None
+    return Stacked(xs, tuple(last), every, tuple(first), second)
+
+
+def _split(key):
+    """Three keys of one, or of None."""
+    return (None,) * 3 if key is None else tuple(jax.random.split(key, 3))
+
+
+def _dropped(a, rate, key):
+    """Every feature of every step is zero with probability `rate`; means are kept."""
+    kept = jax.random.bernoulli(key, 1 - rate, a.shape)
+    return jnp.where(kept, a / jnp.asarray(1 - rate, a.dtype), jnp.zeros_like(a))
+
+
+def history(
+    out: Stacked,
+    reverse: bool,
+    include_initial: bool,
+    turned: bool,
+    lengths: jax.Array | None,
+    time_axis: int,
+) -> tuple:
+    """All carries of a stack, with time where the inputs have it.
+
+    Args:
+        out: of `run_stack`, with all carries.
+        reverse: whether the first direction is backward.
+        include_initial: whether the carries before the first step are among them.
+        turned: whether they are given in the order of processing.
+        lengths: of the sequences, or None.
+        time_axis: of the inputs.
+    """
+    if turned and lengths is not None and include_initial:
+        lengths = lengths + 1
+    found = []
+    for index, (every, first) in enumerate(
+        zip(out.all_carries or (), out.initial_carries, strict=True)
+    ):
+        backward = reverse != out.second[index]
+
+        def whole(steps, begin, backward=backward):
+            if include_initial:
+                begin = begin[None].astype(steps.dtype)
+                parts = (steps, begin) if backward else (begin, steps)
+                steps = jnp.concatenate(parts)
+            steps = turn(steps, lengths) if turned else steps
+            return jnp.moveaxis(steps, 0, time_axis)
+
+        found.append(jax.tree.map(whole, every, first))
+    return tuple(found)
