@@ -17,8 +17,17 @@ from scanrnn.cells._integration import Multiplicative as Multiplicative
 from scanrnn.cells._learned_carry import learned_carry as learned_carry
 from scanrnn.cells._lstm import LSTMCarry as LSTMCarry
 from scanrnn.cells._lstm import lstm as lstm
+from scanrnn.cells._mgu import MGUCarry as MGUCarry
+from scanrnn.cells._mgu import mgu as mgu
+from scanrnn.cells._multiplicative_lstm import (
+    multiplicative_lstm as multiplicative_lstm,
+)
 from scanrnn.cells._residual import residual as residual
+from scanrnn.cells._rhn import RHNCarry as RHNCarry
+from scanrnn.cells._rhn import rhn as rhn
 from scanrnn.cells._schemes import SCHEMES as SCHEMES
 from scanrnn.cells._schemes import chrono as chrono
+from scanrnn.cells._ugrnn import UGRNNCarry as UGRNNCarry
+from scanrnn.cells._ugrnn import ugrnn as ugrnn
 from scanrnn.cells._weight_drop import weight_drop as weight_drop
 from scanrnn.cells._zoneout import zoneout as zoneout
