@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from scanrnn import cells
-from tests.oracles import gated, minimal
+from tests.oracles import elementwise, gated, minimal
 
 T, B, H = 3, 2, 4
 
@@ -164,6 +164,28 @@ def _few_gates():
         yield name, row("rhn", oracle, gemms=gemms, depth=depth, coupled=coupled)
 
 
+def _elementwise():
+    """Cells with no matrix product in the loop."""
+    none, relu = {"gemms": (0, 0)}, minimal.indrnn(gated.relu)
+    yield "indrnn", row("indrnn", relu, **none)
+    oracle = minimal.indrnn(np.tanh)
+    yield "indrnn-tanh", row("indrnn", oracle, activation="tanh", **none)
+    yield "indrnn-mi", row("indrnn", relu, integration="multiplicative", **none)
+    oracle = elementwise.sru(highway_bias=-1.0)
+    yield "sru", row("sru", oracle, highway_bias=-1.0, **none)
+    yield "sru-square", row("sru", elementwise.sru(), in_features=H, **none)
+    oracle = elementwise.sru(np.tanh, scaled=False)
+    yield "sru-tanh", row("sru", oracle, activation="tanh", scaled=False, **none)
+    for window, pooling in itertools.product((1, 2), ("fo", "f", "ifo")):
+        options = {"window": window, "pooling": pooling}
+        yield (
+            f"qrnn-{window}-{pooling}",
+            row("qrnn", elementwise.qrnn(pooling), **options, **none),
+        )
+    oracle = elementwise.qrnn(inverted=True)
+    yield "qrnn-pytorch", row("qrnn", oracle, dialect="pytorch-qrnn", **none)
+
+
 def _wrapped(inner):
     """Cells round others, in evaluation."""
     for name in ("lstm-norm", "gru"):
@@ -184,7 +206,7 @@ def _wrapped(inner):
 
 CELLS = dict(_common())
 CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
-CELLS |= dict(_few_gates())
+CELLS |= dict(_few_gates()) | dict(_elementwise())
 
 # One row for each public name, for what holds for every option alike.
 ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}
