@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from scanrnn import cells
-from tests.oracles import gated
+from tests.oracles import elementwise, gated, minimal
 
 T, B, H = 3, 2, 4
 
@@ -134,6 +134,58 @@ def _parts():
     )
 
 
+def _few_gates():
+    """Cells of one gate, of none, or of products in series."""
+    families = {
+        "mgu": (minimal.mgu, (1, 1)),
+        "ugrnn": (minimal.ugrnn, (1, 1)),
+        "multiplicative_lstm": (minimal.multiplicative_lstm, (2, 2)),
+    }
+    for name, norm, integration in itertools.product(families, NORMS, INTEGRATIONS):
+        oracle, gemms = families[name]
+        parts = [name]
+        parts += ["norm"] if norm else []
+        parts += ["mi"] if integration == "multiplicative" else []
+        options = {"norm": norm, "integration": integration, "gemms": gemms}
+        yield "-".join(parts), row(name, oracle(norm=norm), **options)
+    for norm, integration in itertools.product((None, "tf"), INTEGRATIONS):
+        parts = ["mgu-zhou2016", *([norm] if norm else [])]
+        parts += ["mi"] if integration == "multiplicative" else []
+        options = {"dialect": "zhou2016", "norm": norm, "integration": integration}
+        oracle = minimal.mgu(norm, "zhou2016")
+        yield "-".join(parts), row("mgu", oracle, gemms=(2, 2), **options)
+    yield "ugrnn-heads", row("ugrnn", minimal.ugrnn(heads=2), heads=2)
+    oracle, dialect = minimal.multiplicative_lstm(None, "krause2016"), "krause2016"
+    name = "multiplicative_lstm"
+    yield f"{name}-{dialect}", row(name, oracle, gemms=(2, 2), dialect=dialect)
+    for depth, coupled in ((3, True), (1, True), (2, False)):
+        oracle, gemms = minimal.rhn(depth, coupled), (depth, depth)
+        name = f"rhn-{depth}" + ("" if coupled else "-uncoupled")
+        yield name, row("rhn", oracle, gemms=gemms, depth=depth, coupled=coupled)
+
+
+def _elementwise():
+    """Cells with no matrix product in the loop."""
+    none, relu = {"gemms": (0, 0)}, minimal.indrnn(gated.relu)
+    yield "indrnn", row("indrnn", relu, **none)
+    oracle = minimal.indrnn(np.tanh)
+    yield "indrnn-tanh", row("indrnn", oracle, activation="tanh", **none)
+    yield "indrnn-mi", row("indrnn", relu, integration="multiplicative", **none)
+    oracle = elementwise.sru(highway_bias=-1.0)
+    yield "sru", row("sru", oracle, highway_bias=-1.0, **none)
+    yield "sru-square", row("sru", elementwise.sru(), in_features=H, **none)
+    oracle = elementwise.sru(np.tanh, scaled=False)
+    yield "sru-tanh", row("sru", oracle, activation="tanh", scaled=False, **none)
+    for window, pooling in itertools.product((1, 2), ("fo", "f", "ifo")):
+        options = {"window": window, "pooling": pooling}
+        yield (
+            f"qrnn-{window}-{pooling}",
+            row("qrnn", elementwise.qrnn(pooling), **options, **none),
+        )
+    oracle = elementwise.qrnn(inverted=True)
+    yield "qrnn-pytorch", row("qrnn", oracle, dialect="pytorch-qrnn", **none)
+
+
 def _wrapped(inner):
     """Cells round others, in evaluation."""
     for name in ("lstm-norm", "gru"):
@@ -154,6 +206,7 @@ def _wrapped(inner):
 
 CELLS = dict(_common())
 CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
+CELLS |= dict(_few_gates()) | dict(_elementwise())
 
 # One row for each public name, for what holds for every option alike.
 ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}

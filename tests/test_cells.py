@@ -102,6 +102,19 @@ def test_multiplicative_integration_can_be_additive(name, norm):
     jax.tree.map(functools.partial(close, rtol=1e-14), got, want)
 
 
+@pytest.mark.parametrize("per_gate", [False, True])
+def test_independent_features_are_dropped_where_they_meet_their_weights(per_gate):
+    row = CELLS["indrnn-tanh"]
+    cell = row.make(recurrent_dropout=0.5, mask_per_gate=per_gate)
+    params, xs, carry = draw(row)
+    noise = cell.noise(jax.random.key(0), params, xs).fixed
+    mask = noise["recurrent"].reshape(carry.h.shape)
+    assert set(np.unique(mask)) == {0.0, 2.0}
+    got, _ = cell.step(params, carry, xs[0], noise)
+    want, _ = row.cell.step(params, carry._replace(h=mask * carry.h), xs[0])
+    close(got.h, want.h, 1e-14)
+
+
 @one_of_each
 def test_a_step_takes_any_batch_axes(row):
     params, xs, carry = draw(row)

@@ -46,6 +46,67 @@ def test_forget_bias_that_is_no_number_is_refused(value):
         cells.lstm(forget_bias=value)
 
 
+@pytest.mark.parametrize(
+    "name, option",
+    [
+        ("mgu", "forget_bias"),
+        ("ugrnn", "forget_bias"),
+        ("multiplicative_lstm", "forget_bias"),
+        ("qrnn", "forget_bias"),
+        ("rhn", "transfer_bias"),
+        ("sru", "highway_bias"),
+        ("indrnn", "longest"),
+    ],
+)
+def test_option_that_is_no_number_is_refused(name, option):
+    with raises(TypeError, f"{name}: {option} must be a number", "'1'"):
+        getattr(cells, name)(**{option: "1"})
+
+
+@pytest.mark.parametrize(
+    "name, options, words",
+    [
+        ("mgu", {"dialect": "keras"}, ["dialect='keras'", "'flax', 'zhou2016'"]),
+        ("mgu", {"norm": "praxis"}, ["W x + U h", "'ba2016'", "'zhou2016'"]),
+        (
+            "mgu",
+            {"dialect": "zhou2016", "norm": "ba2016"},
+            ["jointly", "'praxis'", "dialect='flax'"],
+        ),
+        ("indrnn", {"activation": "gelu"}, ["activation='gelu'", "'relu', 'tanh'"]),
+        ("indrnn", {"longest": 0}, ["longest=0", "at least 1"]),
+        ("indrnn", {"norm": "ba2016"}, ["independent", "norm=None", "inputs"]),
+        ("indrnn", {"heads": 2}, ["heads=2", "leave heads=1"]),
+        ("multiplicative_lstm", {"heads": 2}, ["cut m", "leave heads=1"]),
+        ("multiplicative_lstm", {"dialect": "x"}, ["'krause2017', 'krause2016'"]),
+        ("rhn", {"depth": 0}, ["depth must be at least 1", "0"]),
+        ("sru", {"activation": "gelu"}, ["'identity', 'tanh', 'relu'"]),
+        ("qrnn", {"window": 3}, ["window=3", "1 or 2", "convolution"]),
+        ("qrnn", {"pooling": "max"}, ["pooling='max'", "'f', 'fo', 'ifo'"]),
+        (
+            "qrnn",
+            {"pooling": "ifo", "dialect": "pytorch-qrnn"},
+            ["pooling='ifo'", "use dialect='bradbury2016'"],
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(name, options, words):
+    with raises(ValueError, name, *words):
+        getattr(cells, name)(**options)
+
+
+def test_sru_params_fit_one_relation_of_sizes():
+    wide, square = CELLS["sru"], CELLS["sru-square"]
+    params, xs, carry = draw(wide)
+    del params["skip_kernel"]
+    with raises(ValueError, "sru", "want", "skip_kernel"):
+        wide.cell.step(params, carry, xs[0])
+    params, xs, carry = draw(square)
+    with raises(ValueError, "sru", "skip_kernel", "want"):
+        extra = {**params, "skip_kernel": np.eye(H)}
+        square.cell.step(extra, carry, xs[0])
+
+
 @every_family
 @pytest.mark.parametrize(
     "option", ["kernel_init", "recurrent_kernel_init", "bias_init"]

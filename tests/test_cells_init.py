@@ -60,6 +60,56 @@ def test_forget_bias_is_the_only_bias_that_starts_off_zero():
         assert not init(getattr(cells, name)(), 3, H)["bias"].any()
 
 
+@pytest.mark.parametrize(
+    "cell, starts",
+    [
+        (cells.mgu(), [1, 0]),
+        (cells.mgu(dialect="zhou2016"), [0, 0]),
+        (cells.mgu(dialect="zhou2016", forget_bias=-2), [-2, 0]),
+        (cells.ugrnn(forget_bias=2), [2, 0]),
+        (cells.multiplicative_lstm(forget_bias=3), [0, 3, 0, 0]),
+        (cells.rhn(2, coupled=False), [0, -2, 2]),
+        (cells.rhn(3, transfer_bias=-4), [0, -4]),
+        (cells.sru(highway_bias=-3), [0, -3]),
+        (cells.qrnn(), [0, 1, 0]),
+        (cells.qrnn(dialect="pytorch-qrnn"), [0, 0, 0]),
+    ],
+    ids=lambda value: value.name if hasattr(value, "name") else None,
+)
+def test_biases_start_where_documented(cell, starts):
+    bias = init(cell, 3, H)["bias"]
+    wanted = np.broadcast_to(np.repeat(starts, H), bias.shape)
+    np.testing.assert_array_equal(bias, wanted)
+
+
+def test_gates_that_keep_and_that_let_in_are_told_apart():
+    scheme = cells.chrono(longest=100)
+    for options, sign in (({}, 1), ({"dialect": "zhou2016"}, -1)):
+        f, n = np.split(init(cells.mgu(**options), 3, H, scheme=scheme)["bias"], 2)
+        assert (sign * f > 0).all()
+        assert not n.any()
+
+
+@pytest.mark.parametrize("longest, most", [(None, 1.0), (1, 2.0), (100, 2**0.01)])
+def test_independent_weights_are_uniform_up_to_what_the_steps_bear(longest, most):
+    u = init(cells.indrnn(longest=longest), 3, 5000)["recurrent_kernel"]
+    assert (u >= 0).all()
+    assert (u <= most).all()
+    assert abs(np.mean(u) / most - 0.5) < 0.02
+    assert abs(np.std(u) / most * np.sqrt(12) - 1) < 0.02
+    ones = jax.nn.initializers.ones
+    drawn = init(cells.indrnn(), 3, H, recurrent_kernel_init=ones)
+    assert (drawn["recurrent_kernel"] == 1).all()
+
+
+def test_every_layer_of_a_recurrent_highway_is_orthogonal_gate_by_gate():
+    kernel = init(cells.rhn(3), 3, H, jnp.float64)["recurrent_kernel"]
+    blocks = [block for layer in kernel for block in np.split(layer, 2, axis=1)]
+    for block in blocks:
+        np.testing.assert_allclose(block.T @ block, np.eye(H), atol=1e-12)
+    assert len({float(block[0, 0]) for block in blocks}) == len(blocks)
+
+
 @every_gated
 def test_norm_and_integration_start_where_documented(name):
     cell = getattr(cells, name)(norm="ba2016", integration="multiplicative")
@@ -114,7 +164,7 @@ def test_initial_carry_is_float32_or_wider(row):
     def dtype(params_dtype, x_dtype):
         cast = {k: jnp.asarray(v, params_dtype) for k, v in params.items()}
         carry = row.cell.initial_carry(cast, jnp.asarray(xs[0], x_dtype))
-        return carry.h.dtype
+        return carry[0].dtype
 
     assert dtype("bfloat16", "bfloat16") == jnp.float32
     assert dtype("float32", "int32") == jnp.float32

@@ -13,12 +13,28 @@ from scanrnn.cells._gated import GateOptions as GateOptions
 from scanrnn.cells._gru import GRUCarry as GRUCarry
 from scanrnn.cells._gru import gru as gru
 from scanrnn.cells._highway import highway as highway
+from scanrnn.cells._indrnn import IndRNNCarry as IndRNNCarry
+from scanrnn.cells._indrnn import indrnn as indrnn
 from scanrnn.cells._integration import Multiplicative as Multiplicative
 from scanrnn.cells._learned_carry import learned_carry as learned_carry
 from scanrnn.cells._lstm import LSTMCarry as LSTMCarry
 from scanrnn.cells._lstm import lstm as lstm
+from scanrnn.cells._mgu import MGUCarry as MGUCarry
+from scanrnn.cells._mgu import mgu as mgu
+from scanrnn.cells._multiplicative_lstm import (
+    multiplicative_lstm as multiplicative_lstm,
+)
+from scanrnn.cells._qrnn import QRNNCarry as QRNNCarry
+from scanrnn.cells._qrnn import QRNNWindowCarry as QRNNWindowCarry
+from scanrnn.cells._qrnn import qrnn as qrnn
 from scanrnn.cells._residual import residual as residual
+from scanrnn.cells._rhn import RHNCarry as RHNCarry
+from scanrnn.cells._rhn import rhn as rhn
 from scanrnn.cells._schemes import SCHEMES as SCHEMES
 from scanrnn.cells._schemes import chrono as chrono
+from scanrnn.cells._sru import SRUCarry as SRUCarry
+from scanrnn.cells._sru import sru as sru
+from scanrnn.cells._ugrnn import UGRNNCarry as UGRNNCarry
+from scanrnn.cells._ugrnn import ugrnn as ugrnn
 from scanrnn.cells._weight_drop import weight_drop as weight_drop
 from scanrnn.cells._zoneout import zoneout as zoneout

@@ -82,14 +82,15 @@ def check_params(where, params, x, sizes, table):
             f"{where}: params must be the dict that init returns, got "
             f"{type(params).__name__}"
         )
-    names = table(1, 1)
+    # Which there are may depend on the sizes, and those are read from the kernel.
+    in_features, hidden_features = sizes(params) if "kernel" in params else (1, 1)
+    names = table(in_features, hidden_features)
     if set(params) != set(names):
         raise ValueError(
             f"{where}: params has the entries {sorted(params)}, want {sorted(names)}; "
             "they must come from init of a cell with the same options"
         )
-    in_features, hidden_features = sizes(params)
-    for name, wanted in table(in_features, hidden_features).items():
+    for name, wanted in names.items():
         if params[name].shape != wanted.shape:
             raise ValueError(
                 f"{where}: params[{name!r}] has shape {params[name].shape}, want "

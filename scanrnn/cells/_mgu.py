@@ -1,0 +1,149 @@
+"""The minimal gated unit, in two dialects."""
+
+import dataclasses
+from typing import NamedTuple, Unpack
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._gated import GatedCell, GateOptions, split
+from scanrnn.cells._table import Param
+
+DIALECTS = ("flax", "zhou2016")
+
+
+class MGUCarry(NamedTuple):
+    """What a minimal gated unit carries from step to step.
+
+    Attributes:
+        h: output, `[..., H]`.
+    """
+
+    h: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _MGU(GatedCell):
+    name = "mgu"
+    carry_type = MGUCarry
+
+    dialect: str = "flax"
+    forget_bias: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.check_option(self.name, "dialect", self.dialect, DIALECTS)
+        if self.forget_bias is not None:
+            number = _checks.check_number(self.name, "forget_bias", self.forget_bias)
+            self._set(forget_bias=number)
+        if self.dialect == "flax" and not self.normal.apart:
+            raise ValueError(
+                f"mgu: norm={self.norm!r} normalises W x + U h, but the candidate of "
+                "dialect='flax' gates U h before it is added; use a norm of the "
+                "products such as 'ba2016', or dialect='zhou2016'"
+            )
+        if self.dialect == "zhou2016" and not self.normal.per_gate:
+            raise ValueError(
+                f"mgu: norm={self.norm!r} normalises U h over all gates jointly, but "
+                "with dialect='zhou2016' the candidate's part is known only after the "
+                "gate; use a norm per gate such as 'praxis', or dialect='flax'"
+            )
+
+    @property
+    def gates(self):
+        # Schemes know a gate by what it does: the paper's f lets the candidate in.
+        return ("f", "n") if self.dialect == "flax" else ("i", "n")
+
+    def gate_biases(self):
+        return {"f": self.forget_bias, "i": self.forget_bias or 0.0}
+
+    def table(self, in_features, hidden_features):
+        table = super().table(in_features, hidden_features)
+        if self.dialect == "flax" and self.normal.bias:
+            table["recurrent_bias"] = Param((hidden_features,), "bias", ("n",))
+        return table
+
+    def equations(self, p, carry, x, noise):
+        h = p.wide(carry.h)
+        if self.dialect == "flax":
+            f, n = self._reset_after(p, carry, x, noise)
+            h = (1 - f) * n + f * h
+        else:
+            f, n = self._reset_before(p, carry, x, noise)
+            h = (1 - f) * h + f * n
+        return (h,), h
+
+    def _reset_after(self, p, carry, x, noise):
+        wx, uh = self.products(p, x, carry.h, noise)
+        (wx_f, wx_n), (uh_f, uh_n) = split(wx, 2), split(uh, 2)
+        f = jax.nn.sigmoid(self.join(p, wx_f, uh_f, 0, 1))
+        if "recurrent_bias" in p:
+            uh_n = uh_n + p["recurrent_bias"]
+        return f, jnp.tanh(self.join(p, wx_n, f * uh_n, 1))
+
+    def _reset_before(self, p, carry, x, noise):
+        wx_f, wx_n = split(p.dot(x, "kernel"), 2)
+        uh_f = self.recurrent(p, carry.h, noise, 0, 1)
+        f = jax.nn.sigmoid(self.join(p, wx_f, uh_f, 0, 1))
+        uh_n = self.recurrent(p, f * p.wide(carry.h), noise, 1)
+        return f, jnp.tanh(self.join(p, wx_n, uh_n, 1))
+
+
+def mgu(
+    *,
+    dialect: str = "flax",
+    forget_bias: float | None = None,
+    **options: Unpack[GateOptions],
+) -> Cell:
+    r"""The minimal gated unit: a GRU whose one gate resets and updates.
+
+    .. math::
+        f &= \sigma(W_f x_t + U_f h_{t-1} + b_f) \\
+        n &= \tanh(W_n x_t + b_n + f \odot (U_n h_{t-1} + b_{hn})) \\
+        h_t &= (1 - f) \odot n + f \odot h_{t-1}
+
+    That is dialect "flax", Flax's ``MGUCell``. In the paper's, "zhou2016", the gate
+    comes before the product, and f is the share of what is new:
+
+    .. math::
+        n &= \tanh(W_n x_t + U_n (f \odot h_{t-1}) + b_n) \\
+        h_t &= (1 - f) \odot h_{t-1} + f \odot n
+
+    With multiplicative integration, :math:`f \odot (U_n h + b_{hn})` is in the place of
+    :math:`U h` in the candidate of "flax", as in `gru`.
+
+    Params: `kernel` `[D, 2H]`, `recurrent_kernel` `[H, 2H]`, `bias` `[2H]`, gates in
+    the order f, n; with "flax" `recurrent_bias` `[H]`, which is :math:`b_{hn}`; and
+    those of the options.
+
+    Args:
+        dialect: "flax" or "zhou2016".
+        forget_bias: what `init` adds to :math:`b_f`; None for what its scheme adds to
+            a gate that keeps, 1 by default, and with "zhou2016", where f does not
+            keep, for nothing.
+        **options: see `GateOptions`.
+
+    Returns:
+        A `Cell` whose carry is an `MGUCarry(h)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for an unknown option; for a norm of the sum with "flax", and one
+            over all gates jointly with "zhou2016".
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.mgu()
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=5)
+        >>> x = jnp.ones([2, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.h.shape, y.shape
+        ((2, 5), (2, 5))
+
+    Reference:
+        Zhou et al., "Minimal gated unit for recurrent neural networks", 2016,
+        arXiv:1603.09420.
+    """
+    return _MGU(dialect=dialect, forget_bias=forget_bias, **options)

@@ -1,0 +1,180 @@
+"""The quasi-recurrent network: a convolution over time, and pooling."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks, _precision
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._frame import FramedCell
+from scanrnn.cells._gated import split
+from scanrnn.cells._table import Param
+
+DIALECTS = ("bradbury2016", "pytorch-qrnn")
+# What there is besides the candidate and f, in the order of the paper.
+_POOLINGS = {"f": (), "fo": ("o",), "ifo": ("o", "i")}
+
+
+class QRNNCarry(NamedTuple):
+    """What a quasi-recurrent network of window 1 carries from step to step.
+
+    Attributes:
+        c: memory, `[..., H]`.
+    """
+
+    c: jax.Array
+
+
+class QRNNWindowCarry(NamedTuple):
+    """What a quasi-recurrent network of window 2 carries from step to step.
+
+    Attributes:
+        c: memory, `[..., H]`.
+        previous: the part that the last input has in the next gates, `[..., G*H]`.
+    """
+
+    c: jax.Array
+    previous: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _QRNN(FramedCell):
+    name = "qrnn"
+
+    window: int
+    pooling: str
+    dialect: str
+    forget_bias: float | None
+    dtype: Any
+
+    @property
+    def gates(self):
+        # Schemes know a gate by what it does: an inverted f lets the candidate in.
+        f = "f" if self.dialect == "bradbury2016" else "i"
+        return ("g", f, *_POOLINGS[self.pooling])
+
+    @property
+    def carry_type(self):
+        return QRNNCarry if self.window == 1 else QRNNWindowCarry
+
+    @property
+    def emits(self) -> Any:
+        return "c" if self.pooling == "f" else None
+
+    def carry_shapes(self, hidden_features):
+        wide = len(self.gates) * hidden_features
+        return {"c": (hidden_features,), "previous": (wide,)}
+
+    def gate_biases(self):
+        own = {"f": self.forget_bias}
+        return own if "f" in self.gates else {"i": self.forget_bias or 0.0}
+
+    def table(self, in_features, hidden_features):
+        wide = len(self.gates) * hidden_features
+        matrix = Param((in_features, wide), "kernel", self.gates)
+        table = {"kernel": matrix, "bias": Param((wide,), "bias", self.gates)}
+        if self.window == 2:
+            table["previous_kernel"] = matrix
+        return table
+
+    def equations(self, p, carry, x, noise):
+        del noise
+        a = p.dot(x, "kernel") + p["bias"]
+        new = ()
+        if self.window == 2:
+            # Not x is carried but its product: that needs no carry, so it is made
+            # before the loop.
+            a = a + p.wide(carry.previous)
+            new = (p.dot(x, "previous_kernel"),)
+        z, f, *rest = split(a, len(self.gates))
+        z, f, *rest = jnp.tanh(z), *map(jax.nn.sigmoid, (f, *rest))
+        gates = dict(zip(_POOLINGS[self.pooling], rest, strict=True))
+        if self.dialect == "pytorch-qrnn":
+            f = 1 - f
+        c = f * p.wide(carry.c) + gates.get("i", 1 - f) * z
+        h = gates["o"] * c if "o" in gates else c
+        return (c, *new), h
+
+
+def qrnn(
+    window: int = 1,
+    *,
+    pooling: str = "fo",
+    dialect: str = "bradbury2016",
+    forget_bias: float | None = None,
+    dtype: Any = None,
+) -> Cell:
+    r"""The quasi-recurrent network, with a window of one or two inputs.
+
+    .. math::
+        z &= \tanh(W_z x_t + V_z x_{t-1} + b_z) \\
+        f &= \sigma(W_f x_t + V_f x_{t-1} + b_f) \\
+        o &= \sigma(W_o x_t + V_o x_{t-1} + b_o) \\
+        c_t &= f \odot c_{t-1} + (1 - f) \odot z \\
+        h_t &= o \odot c_t
+
+    where there is no V if the window is 1. There is no matrix product in its loop. That
+    is pooling "fo". With "f" there is no o, and :math:`h_t = c_t`; with "ifo" a fourth
+    gate i is in the place of :math:`1 - f`. In dialect "pytorch-qrnn", which is that
+    library's, f is the share of what is new: :math:`c_t = (1 - f) \odot c_{t-1} + f
+    \odot z`.
+
+    Zoneout is of c, by `zoneout` round the cell. The output is made of c before it, and
+    not, as in the paper, after it, but for pooling "f".
+
+    Params: `kernel` `[D, 3H]`, `bias` `[3H]`, gates in the order z, f, o, i, as far as
+    they are there; with window 2 `previous_kernel` `[D, 3H]`, which is V.
+
+    Args:
+        window: 1, or 2 to see the input before, too. Before the first step it is zero.
+        pooling: "f", "fo" or "ifo".
+        dialect: "bradbury2016" or "pytorch-qrnn".
+        forget_bias: what `init` adds to :math:`b_f`; None for what its scheme adds to
+            a gate that keeps, 1 by default, and with "pytorch-qrnn", where f does not
+            keep, for nothing.
+        dtype: of the GEMM operands, as in `GateOptions`.
+
+    Returns:
+        A `Cell` whose carry is a `QRNNCarry(c)`, or with window 2 a
+        `QRNNWindowCarry(c, previous)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for an unknown option, or pooling "ifo" with "pytorch-qrnn".
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.qrnn(window=2)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=5)
+        >>> x = jnp.ones([2, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.c.shape, carry.previous.shape, y.shape
+        ((2, 5), (2, 15), (2, 5))
+
+    Reference:
+        Bradbury et al., "Quasi-recurrent neural networks", 2016, arXiv:1611.01576.
+    """
+    _checks.check_size("qrnn", "window", window)
+    if window > 2:
+        raise ValueError(
+            f"qrnn: window={window}, want 1 or 2; for a longer one put a convolution "
+            "before the cell"
+        )
+    _checks.check_option("qrnn", "pooling", pooling, _POOLINGS)
+    _checks.check_option("qrnn", "dialect", dialect, DIALECTS)
+    if pooling == "ifo" and dialect != "bradbury2016":
+        raise ValueError(
+            "qrnn: pooling='ifo' has a gate i for what is new, which f is with "
+            f"dialect={dialect!r}; use dialect='bradbury2016'"
+        )
+    if forget_bias is not None:
+        forget_bias = _checks.check_number("qrnn", "forget_bias", forget_bias)
+    return _QRNN(
+        window=window,
+        pooling=pooling,
+        dialect=dialect,
+        forget_bias=forget_bias,
+        dtype=_precision.compute_dtype(dtype),
+    )

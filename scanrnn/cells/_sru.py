@@ -1,0 +1,132 @@
+"""The simple recurrent unit."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks, _precision
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._frame import FramedCell
+from scanrnn.cells._gated import split
+from scanrnn.cells._table import Param
+
+_ACTIVATIONS = {"identity": lambda c: c, "tanh": jnp.tanh, "relu": jax.nn.relu}
+
+
+class SRUCarry(NamedTuple):
+    """What a simple recurrent unit carries from step to step.
+
+    Attributes:
+        c: memory, `[..., H]`.
+    """
+
+    c: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SRU(FramedCell):
+    name = "sru"
+    gates = ("g", "f", "r")
+    carry_type = SRUCarry
+    emits = None
+
+    activation: str
+    highway_bias: float
+    scaled: bool
+    dtype: Any
+
+    def gate_biases(self):
+        return {"r": self.highway_bias}
+
+    def table(self, in_features, hidden_features):
+        D, H = in_features, hidden_features
+        table = {
+            "kernel": Param((D, 3 * H), "kernel", self.gates),
+            "bias": Param((2 * H,), "bias", ("f", "r")),
+            "peephole_f": Param((H,), _of_half_variance),
+            "peephole_r": Param((H,), _of_half_variance),
+        }
+        if D != H:
+            table["skip_kernel"] = Param((D, H), "kernel")
+        return table
+
+    def equations(self, p, carry, x, noise):
+        del noise
+        before, (b_f, b_r) = p.wide(carry.c), split(p["bias"], 2)
+        g, f, r = split(p.dot(x, "kernel"), 3)
+        f = jax.nn.sigmoid(f + p["peephole_f"] * before + b_f)
+        r = jax.nn.sigmoid(r + p["peephole_r"] * before + b_r)
+        c = f * before + (1 - f) * g
+        skip = p.dot(x, "skip_kernel") if "skip_kernel" in p else p.wide(x)
+        scale = math.sqrt(1 + 2 * math.exp(self.highway_bias)) if self.scaled else 1.0
+        h = r * _ACTIVATIONS[self.activation](c) + (1 - r) * (scale * skip)
+        return (c,), h
+
+
+def _of_half_variance(key, shape, dtype):
+    bound = math.sqrt(1.5)
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+def sru(
+    *,
+    activation: str = "identity",
+    highway_bias: float = 0.0,
+    scaled: bool = True,
+    dtype: Any = None,
+) -> Cell:
+    r"""The simple recurrent unit, with its highway connection.
+
+    .. math::
+        f &= \sigma(W_f x_t + v_f \odot c_{t-1} + b_f) \\
+        r &= \sigma(W_r x_t + v_r \odot c_{t-1} + b_r) \\
+        c_t &= f \odot c_{t-1} + (1 - f) \odot (W x_t) \\
+        h_t &= r \odot \phi(c_t) + (1 - r) \odot \alpha x_t
+
+    There is no matrix product in its loop. Where :math:`D \neq H`, a fourth product
+    :math:`W_x x_t` is in the place of :math:`x_t`. With `scaled`, :math:`\alpha =
+    \sqrt{1 + 2 e^b}`, where b is the number that :math:`b_r` starts from, which keeps
+    the variance from layer to layer; it is a constant, 1 if not `scaled`.
+
+    Params: `kernel` `[D, 3H]`, products in the order W, f, r; `bias` `[2H]`, gates in
+    the order f, r; `peephole_f` and `peephole_r` `[H]`, which are :math:`v_f` and
+    :math:`v_r`, drawn with variance 1/2; and `skip_kernel` `[D, H]`, which is
+    :math:`W_x`, where :math:`D \neq H`.
+
+    Args:
+        activation: :math:`\phi`, "identity" as in the paper's last version, "tanh" as
+            in its first ones, or "relu".
+        highway_bias: where :math:`b_r` starts: below zero, and most of x is passed on.
+        scaled: whether x is scaled by :math:`\alpha`.
+        dtype: of the GEMM operands, as in `GateOptions`.
+
+    Returns:
+        A `Cell` whose carry is an `SRUCarry(c)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for an unknown `activation`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.sru(highway_bias=-3)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=5)
+        >>> x = jnp.ones([2, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> params["skip_kernel"].shape, carry.c.shape, y.shape
+        ((3, 5), (2, 5), (2, 5))
+
+    Reference:
+        Lei et al., "Simple recurrent units for highly parallelizable recurrence", 2018,
+        arXiv:1709.02755.
+    """
+    _checks.check_option("sru", "activation", activation, _ACTIVATIONS)
+    return _SRU(
+        activation=activation,
+        highway_bias=_checks.check_number("sru", "highway_bias", highway_bias),
+        scaled=bool(scaled),
+        dtype=_precision.compute_dtype(dtype),
+    )

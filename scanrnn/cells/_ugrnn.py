@@ -1,0 +1,91 @@
+"""The update gate recurrent network."""
+
+import dataclasses
+from typing import NamedTuple, Unpack
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._gated import GatedCell, GateOptions, split
+
+
+class UGRNNCarry(NamedTuple):
+    """What an update gate RNN carries from step to step.
+
+    Attributes:
+        h: output, `[..., H]`.
+    """
+
+    h: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _UGRNN(GatedCell):
+    name = "ugrnn"
+    # The paper's g and c; schemes know what keeps the carry by the name f.
+    gates = ("f", "c")
+    carry_type = UGRNNCarry
+
+    forget_bias: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.forget_bias is not None:
+            number = _checks.check_number(self.name, "forget_bias", self.forget_bias)
+            self._set(forget_bias=number)
+
+    def gate_biases(self):
+        return {"f": self.forget_bias}
+
+    def equations(self, p, carry, x, noise):
+        wx, uh = self.products(p, x, carry.h, noise)
+        g, c = split(self.join(p, wx, uh), 2)
+        g = jax.nn.sigmoid(g)
+        h = g * p.wide(carry.h) + (1 - g) * jnp.tanh(c)
+        return (h,), h
+
+
+def ugrnn(*, forget_bias: float | None = None, **options: Unpack[GateOptions]) -> Cell:
+    r"""The update gate recurrent network: an Elman cell that may keep its carry.
+
+    .. math::
+        g &= \sigma(W_g x_t + U_g h_{t-1} + b_g) \\
+        c &= \tanh(W_c x_t + U_c h_{t-1} + b_c) \\
+        h_t &= g \odot h_{t-1} + (1 - g) \odot c
+
+    Flax's ``MGUCell`` is this cell with ``reset_gate=False``.
+
+    Params: `kernel` `[D, 2H]`, `recurrent_kernel` `[H, 2H]`, `bias` `[2H]`, gates in
+    the order g, c; and those of the options.
+
+    Args:
+        forget_bias: what `init` adds to :math:`b_g`; None for what its scheme adds, 1
+            by default. It is a start and not a term: `step` adds nothing. A norm
+            without a bias has no place for it.
+        **options: see `GateOptions`.
+
+    Returns:
+        A `Cell` whose carry is a `UGRNNCarry(h)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for an unknown option.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.ugrnn(forget_bias=2)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=2)
+        >>> params["bias"].tolist()
+        [2.0, 2.0, 0.0, 0.0]
+        >>> x = jnp.ones([2, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.h.shape, y.shape
+        ((2, 2), (2, 2))
+
+    Reference:
+        Collins et al., "Capacity and trainability in recurrent neural networks", 2016,
+        arXiv:1611.09913.
+    """
+    return _UGRNN(forget_bias=forget_bias, **options)
