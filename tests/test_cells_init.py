@@ -60,6 +60,13 @@ def test_forget_bias_is_the_only_bias_that_starts_off_zero():
         assert not init(getattr(cells, name)(), 3, H)["bias"].any()
 
 
+@pytest.mark.parametrize("dialect, sign", [("cudnn", 1), ("haiku", -1)])
+def test_chrono_knows_what_a_gate_does_with_the_carry(dialect, sign):
+    cell, scheme = cells.gru(dialect=dialect), cells.chrono(longest=100)
+    _, z, _ = np.split(init(cell, 3, H, scheme=scheme)["bias"], 3)
+    assert (sign * z > 0).all()
+
+
 @every_gated
 def test_norm_and_integration_start_where_documented(name):
     cell = getattr(cells, name)(norm="ba2016", integration="multiplicative")
@@ -114,7 +121,7 @@ def test_initial_carry_is_float32_or_wider(row):
     def dtype(params_dtype, x_dtype):
         cast = {k: jnp.asarray(v, params_dtype) for k, v in params.items()}
         carry = row.cell.initial_carry(cast, jnp.asarray(xs[0], x_dtype))
-        return carry.h.dtype
+        return carry[0].dtype
 
     assert dtype("bfloat16", "bfloat16") == jnp.float32
     assert dtype("float32", "int32") == jnp.float32
