@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from scanrnn import cells
-from tests.oracles import gated
+from tests.oracles import gated, linear
 
 T, B, H = 3, 2, 4
 
@@ -152,8 +152,18 @@ def _wrapped(inner):
     yield "learned_carry-lstm", row("learned_carry", lstm.oracle, inner=lstm)
 
 
+def _linear():
+    """Recurrences that are linear in the carry: no matrix meets it."""
+    for candidate, function in (("linear", linear.identity), ("positive", linear.g)):
+        options = {"candidate": candidate, "gemms": (0, 0)}
+        yield f"mingru-{candidate}", row("mingru", linear.mingru(function), **options)
+        oracle = linear.minlstm(function)
+        yield f"minlstm-{candidate}", row("minlstm", oracle, **options)
+
+
 CELLS = dict(_common())
 CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
+CELLS |= dict(_linear())
 
 # One row for each public name, for what holds for every option alike.
 ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}

@@ -17,6 +17,10 @@ from scanrnn.cells._integration import Multiplicative as Multiplicative
 from scanrnn.cells._learned_carry import learned_carry as learned_carry
 from scanrnn.cells._lstm import LSTMCarry as LSTMCarry
 from scanrnn.cells._lstm import lstm as lstm
+from scanrnn.cells._mingru import MinGRUCarry as MinGRUCarry
+from scanrnn.cells._mingru import mingru as mingru
+from scanrnn.cells._minlstm import MinLSTMCarry as MinLSTMCarry
+from scanrnn.cells._minlstm import minlstm as minlstm
 from scanrnn.cells._residual import residual as residual
 from scanrnn.cells._schemes import SCHEMES as SCHEMES
 from scanrnn.cells._schemes import chrono as chrono
