@@ -159,6 +159,13 @@ def _linear():
         yield f"mingru-{candidate}", row("mingru", linear.mingru(function), **options)
         oracle = linear.minlstm(function)
         yield f"minlstm-{candidate}", row("minlstm", oracle, **options)
+    yield "lru", row("lru", linear.lru, gemms=(0, 0))
+    options = {"gemms": (0, 0), "projection": 3, "skip": "diagonal"}
+    yield "lru-diagonal", row("lru", linear.lru, **options)
+    for heads in (1, 2):
+        name = "rglru" + ("-heads" if heads > 1 else "")
+        options = {"gemms": (0, 0), "in_features": H, "heads": heads}
+        yield name, row("rglru", linear.rglru(heads), **options)
 
 
 CELLS = dict(_common())

@@ -15,6 +15,8 @@ from scanrnn.cells._gru import gru as gru
 from scanrnn.cells._highway import highway as highway
 from scanrnn.cells._integration import Multiplicative as Multiplicative
 from scanrnn.cells._learned_carry import learned_carry as learned_carry
+from scanrnn.cells._lru import LRUCarry as LRUCarry
+from scanrnn.cells._lru import lru as lru
 from scanrnn.cells._lstm import LSTMCarry as LSTMCarry
 from scanrnn.cells._lstm import lstm as lstm
 from scanrnn.cells._mingru import MinGRUCarry as MinGRUCarry
@@ -22,6 +24,8 @@ from scanrnn.cells._mingru import mingru as mingru
 from scanrnn.cells._minlstm import MinLSTMCarry as MinLSTMCarry
 from scanrnn.cells._minlstm import minlstm as minlstm
 from scanrnn.cells._residual import residual as residual
+from scanrnn.cells._rglru import RGLRUCarry as RGLRUCarry
+from scanrnn.cells._rglru import rglru as rglru
 from scanrnn.cells._schemes import SCHEMES as SCHEMES
 from scanrnn.cells._schemes import chrono as chrono
 from scanrnn.cells._weight_drop import weight_drop as weight_drop
