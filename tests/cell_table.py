@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from scanrnn import cells
-from tests.oracles import gated, linear
+from tests.oracles import gated, linear, xlstm
 
 T, B, H = 3, 2, 4
 
@@ -29,6 +29,7 @@ class Row(NamedTuple):
             loop that the planner would make.
         draw: parameters in float64, given a generator and shapes, where normal ones
             have no meaning.
+        reachable: makes a carry that the cell can come to, where not every one is.
     """
 
     factory: str
@@ -39,6 +40,7 @@ class Row(NamedTuple):
     draw: Callable = lambda generator, shapes: {
         name: generator.normal(size=shape) for name, shape in shapes.items()
     }
+    reachable: Callable = lambda carry: carry
 
     @property
     def cell(self):
@@ -168,9 +170,28 @@ def _linear():
         yield name, row("rglru", linear.rglru(heads), **options)
 
 
+def _xlstm():
+    """The cells of xLSTM by forget gate, normaliser and heads."""
+    everything = {"norm": "ba2016", "integration": "multiplicative", "heads": 2}
+    for name, oracle, options in (
+        ("slstm", xlstm.slstm(), {}),
+        ("slstm-exp", xlstm.slstm("exp"), {"forget": "exp"}),
+        ("slstm-clamped", xlstm.slstm(least=1.0), {"normalizer": "clamped"}),
+        ("slstm-epsilon", xlstm.slstm(least=1e-6), {"normalizer": "epsilon"}),
+        ("slstm-heads", xlstm.slstm(heads=2), {"heads": 2}),
+        ("slstm-everything", xlstm.slstm(norm="ba2016", heads=2), everything),
+    ):
+        yield name, row("slstm", oracle, reachable=_weighted, **options)
+
+
+def _weighted(carry):
+    """A normaliser is a sum of weights."""
+    return carry._replace(n=np.abs(carry.n))
+
+
 CELLS = dict(_common())
 CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
-CELLS |= dict(_linear())
+CELLS |= dict(_linear()) | dict(_xlstm())
 
 # One row for each public name, for what holds for every option alike.
 ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}
@@ -189,4 +210,4 @@ def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:
     xs = generator.normal(size=(T, B, row.in_features))
     zeros = cell.initial_carry(params, xs[0])
     carry = type(zeros)(*(generator.normal(size=field.shape) for field in zeros))
-    return params, xs, carry
+    return params, xs, row.reachable(carry)

@@ -28,5 +28,7 @@ from scanrnn.cells._rglru import RGLRUCarry as RGLRUCarry
 from scanrnn.cells._rglru import rglru as rglru
 from scanrnn.cells._schemes import SCHEMES as SCHEMES
 from scanrnn.cells._schemes import chrono as chrono
+from scanrnn.cells._slstm import SLSTMCarry as SLSTMCarry
+from scanrnn.cells._slstm import slstm as slstm
 from scanrnn.cells._weight_drop import weight_drop as weight_drop
 from scanrnn.cells._zoneout import zoneout as zoneout
