@@ -182,6 +182,13 @@ def _xlstm():
         ("slstm-everything", xlstm.slstm(norm="ba2016", heads=2), everything),
     ):
         yield name, row("slstm", oracle, reachable=_weighted, **options)
+    for name, oracle, options in (
+        ("mlstm", xlstm.mlstm(), {}),
+        ("mlstm-exp", xlstm.mlstm("exp"), {"forget": "exp"}),
+        ("mlstm-clamped", xlstm.mlstm(clamped=True), {"normalizer": "clamped"}),
+        ("mlstm-heads", xlstm.mlstm(), {"heads": 2}),
+    ):
+        yield name, row("mlstm", oracle, gemms=(0, 0), **options)
 
 
 def _weighted(carry):

@@ -23,6 +23,8 @@ from scanrnn.cells._mingru import MinGRUCarry as MinGRUCarry
 from scanrnn.cells._mingru import mingru as mingru
 from scanrnn.cells._minlstm import MinLSTMCarry as MinLSTMCarry
 from scanrnn.cells._minlstm import minlstm as minlstm
+from scanrnn.cells._mlstm import MLSTMCarry as MLSTMCarry
+from scanrnn.cells._mlstm import mlstm as mlstm
 from scanrnn.cells._residual import residual as residual
 from scanrnn.cells._rglru import RGLRUCarry as RGLRUCarry
 from scanrnn.cells._rglru import rglru as rglru
