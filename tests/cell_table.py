@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from scanrnn import cells
-from tests.oracles import elementwise, gated, minimal
+from tests.oracles import elementwise, gated, linear, minimal, xlstm
 
 T, B, H = 3, 2, 4
 
@@ -29,6 +29,7 @@ class Row(NamedTuple):
             loop that the planner would make.
         draw: parameters in float64, given a generator and shapes, where normal ones
             have no meaning.
+        reachable: makes a carry that the cell can come to, where not every one is.
     """
 
     factory: str
@@ -39,6 +40,7 @@ class Row(NamedTuple):
     draw: Callable = lambda generator, shapes: {
         name: generator.normal(size=shape) for name, shape in shapes.items()
     }
+    reachable: Callable = lambda carry: carry
 
     @property
     def cell(self):
@@ -204,9 +206,52 @@ def _wrapped(inner):
     yield "learned_carry-lstm", row("learned_carry", lstm.oracle, inner=lstm)
 
 
+def _linear():
+    """Recurrences that are linear in the carry: no matrix meets it."""
+    for candidate, function in (("linear", linear.identity), ("positive", linear.g)):
+        options = {"candidate": candidate, "gemms": (0, 0)}
+        yield f"mingru-{candidate}", row("mingru", linear.mingru(function), **options)
+        oracle = linear.minlstm(function)
+        yield f"minlstm-{candidate}", row("minlstm", oracle, **options)
+    yield "lru", row("lru", linear.lru, gemms=(0, 0))
+    options = {"gemms": (0, 0), "projection": 3, "skip": "diagonal"}
+    yield "lru-diagonal", row("lru", linear.lru, **options)
+    for heads in (1, 2):
+        name = "rglru" + ("-heads" if heads > 1 else "")
+        options = {"gemms": (0, 0), "in_features": H, "heads": heads}
+        yield name, row("rglru", linear.rglru(heads), **options)
+
+
+def _xlstm():
+    """The cells of xLSTM by forget gate, normaliser and heads."""
+    everything = {"norm": "ba2016", "integration": "multiplicative", "heads": 2}
+    for name, oracle, options in (
+        ("slstm", xlstm.slstm(), {}),
+        ("slstm-exp", xlstm.slstm("exp"), {"forget": "exp"}),
+        ("slstm-clamped", xlstm.slstm(least=1.0), {"normalizer": "clamped"}),
+        ("slstm-epsilon", xlstm.slstm(least=1e-6), {"normalizer": "epsilon"}),
+        ("slstm-heads", xlstm.slstm(heads=2), {"heads": 2}),
+        ("slstm-everything", xlstm.slstm(norm="ba2016", heads=2), everything),
+    ):
+        yield name, row("slstm", oracle, reachable=_weighted, **options)
+    for name, oracle, options in (
+        ("mlstm", xlstm.mlstm(), {}),
+        ("mlstm-exp", xlstm.mlstm("exp"), {"forget": "exp"}),
+        ("mlstm-clamped", xlstm.mlstm(clamped=True), {"normalizer": "clamped"}),
+        ("mlstm-heads", xlstm.mlstm(), {"heads": 2}),
+    ):
+        yield name, row("mlstm", oracle, gemms=(0, 0), **options)
+
+
+def _weighted(carry):
+    """A normaliser is a sum of weights."""
+    return carry._replace(n=np.abs(carry.n))
+
+
 CELLS = dict(_common())
 CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
 CELLS |= dict(_few_gates()) | dict(_elementwise())
+CELLS |= dict(_linear()) | dict(_xlstm())
 
 # One row for each public name, for what holds for every option alike.
 ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}
@@ -225,4 +270,4 @@ def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:
     xs = generator.normal(size=(T, B, row.in_features))
     zeros = cell.initial_carry(params, xs[0])
     carry = type(zeros)(*(generator.normal(size=field.shape) for field in zeros))
-    return params, xs, carry
+    return params, xs, row.reachable(carry)

@@ -110,6 +110,13 @@ def test_every_layer_of_a_recurrent_highway_is_orthogonal_gate_by_gate():
     assert len({float(block[0, 0]) for block in blocks}) == len(blocks)
 
 
+@pytest.mark.parametrize("dialect, sign", [("cudnn", 1), ("haiku", -1)])
+def test_chrono_knows_what_a_gate_does_with_the_carry(dialect, sign):
+    cell, scheme = cells.gru(dialect=dialect), cells.chrono(longest=100)
+    _, z, _ = np.split(init(cell, 3, H, scheme=scheme)["bias"], 3)
+    assert (sign * z > 0).all()
+
+
 @every_gated
 def test_norm_and_integration_start_where_documented(name):
     cell = getattr(cells, name)(norm="ba2016", integration="multiplicative")

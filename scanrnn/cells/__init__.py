@@ -17,10 +17,18 @@ from scanrnn.cells._indrnn import IndRNNCarry as IndRNNCarry
 from scanrnn.cells._indrnn import indrnn as indrnn
 from scanrnn.cells._integration import Multiplicative as Multiplicative
 from scanrnn.cells._learned_carry import learned_carry as learned_carry
+from scanrnn.cells._lru import LRUCarry as LRUCarry
+from scanrnn.cells._lru import lru as lru
 from scanrnn.cells._lstm import LSTMCarry as LSTMCarry
 from scanrnn.cells._lstm import lstm as lstm
 from scanrnn.cells._mgu import MGUCarry as MGUCarry
 from scanrnn.cells._mgu import mgu as mgu
+from scanrnn.cells._mingru import MinGRUCarry as MinGRUCarry
+from scanrnn.cells._mingru import mingru as mingru
+from scanrnn.cells._minlstm import MinLSTMCarry as MinLSTMCarry
+from scanrnn.cells._minlstm import minlstm as minlstm
+from scanrnn.cells._mlstm import MLSTMCarry as MLSTMCarry
+from scanrnn.cells._mlstm import mlstm as mlstm
 from scanrnn.cells._multiplicative_lstm import (
     multiplicative_lstm as multiplicative_lstm,
 )
@@ -28,10 +36,14 @@ from scanrnn.cells._qrnn import QRNNCarry as QRNNCarry
 from scanrnn.cells._qrnn import QRNNWindowCarry as QRNNWindowCarry
 from scanrnn.cells._qrnn import qrnn as qrnn
 from scanrnn.cells._residual import residual as residual
+from scanrnn.cells._rglru import RGLRUCarry as RGLRUCarry
+from scanrnn.cells._rglru import rglru as rglru
 from scanrnn.cells._rhn import RHNCarry as RHNCarry
 from scanrnn.cells._rhn import rhn as rhn
 from scanrnn.cells._schemes import SCHEMES as SCHEMES
 from scanrnn.cells._schemes import chrono as chrono
+from scanrnn.cells._slstm import SLSTMCarry as SLSTMCarry
+from scanrnn.cells._slstm import slstm as slstm
 from scanrnn.cells._sru import SRUCarry as SRUCarry
 from scanrnn.cells._sru import sru as sru
 from scanrnn.cells._ugrnn import UGRNNCarry as UGRNNCarry

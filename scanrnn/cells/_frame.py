@@ -47,6 +47,17 @@ class FramedCell(Cell):
         """What is added to the first bias of a gate; None for what the scheme adds."""
         return {"f": None}
 
+    def keeps(self) -> dict[str, float]:
+        """By gate, 1.0 if it keeps the carry, -1.0 if it lets the new in: for `chrono`.
+
+        A gate called z does the one in one paper and the other in the next.
+        """
+        return {"f": 1.0, "i": -1.0}
+
+    def initializers(self) -> dict[str, Any]:
+        """Those of the cell's paper, where scheme "default" has others."""
+        return {}
+
     def carry_shapes(self, hidden_features: int) -> dict[str, tuple[int, ...]]:
         """The shape of every field of the carry, without the axes of a batch."""
         return {name: (hidden_features,) for name in self.carry_type._fields}
@@ -71,6 +82,8 @@ class FramedCell(Cell):
         """Draw the parameters; see `Cell.init`."""
         _table.check_init(self.name, in_features, hidden_features, dtype)
         self.check_sizes(in_features, hidden_features)
+        if isinstance(scheme, str) and scheme == "default":
+            initializers = self.initializers() | initializers
         return _table.draw(
             self.name,
             self.table(in_features, hidden_features),
@@ -78,6 +91,7 @@ class FramedCell(Cell):
             hidden_features,
             dtype,
             self.gate_biases(),
+            self.keeps(),
             scheme,
             initializers,
         )

@@ -52,6 +52,9 @@ class _GRU(GatedCell):
     def gate_biases(self):
         return {}
 
+    def keeps(self):
+        return {"z": -1.0 if self.dialect == "haiku" else 1.0}
+
     def table(self, in_features, hidden_features):
         table = super().table(in_features, hidden_features)
         if self.dialect == "cudnn" and self.normal.bias:

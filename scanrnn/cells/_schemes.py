@@ -57,7 +57,7 @@ class Scheme:
             parts |= {"two_biases": False, "longest": None}
         return dataclasses.replace(self, **parts)
 
-    def finished(self, bias, name, table, key):
+    def finished(self, bias, name, table, key, keeps):
         """A bias with what concerns single gates.
 
         Args:
@@ -65,6 +65,7 @@ class Scheme:
             name: of the bias.
             table: of the parameters: where a gate has a second bias, this is the first.
             key: PRNG key.
+            keeps: by gate, 1.0 if it keeps the carry, -1.0 if it lets the new in.
         """
         gates = table[name].gates or ("",)
         size = bias.shape[-1] // len(gates)
@@ -79,13 +80,10 @@ class Scheme:
                 span_key, (size,), bias.dtype, 1.0, self.longest - 1
             )
             # What is kept from step to step decays over about `span` steps.
-            signs = [_KEEPS.get(gate, 0.0) for gate in gates]
+            signs = [keeps.get(gate, 0.0) for gate in gates]
             spread = jnp.kron(jnp.array(signs, bias.dtype), jnp.log(span))
             bias = jnp.where(jnp.repeat(jnp.array(signs) != 0, size), spread, bias)
         return bias
-
-
-_KEEPS = {"f": 1.0, "z": 1.0, "i": -1.0}  # gates of what stays, and of what comes
 
 
 def _default(hidden_features):
@@ -135,8 +133,9 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
     .. math::
         b_f = \log u, \quad b_i = -b_f, \quad u \sim \mathcal U(1, T_{max} - 1)
 
-    The gate that keeps the carry (f of an LSTM, z of a GRU) gets :math:`b_f`, the input
-    gate of a cell that has one :math:`b_i`; all else is drawn by `scheme`.
+    The gate that keeps the carry (f of an LSTM, z of a GRU) gets :math:`b_f`, the one
+    that lets the new in, where a cell has one (i of an LSTM, z of Haiku's GRU),
+    :math:`b_i`; all else is drawn by `scheme`.
 
     Args:
         longest: :math:`T_{max}`, the longest span, in steps; more than 2.

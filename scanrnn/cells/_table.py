@@ -27,7 +27,7 @@ class Param(NamedTuple):
     stacked: int = 0
 
 
-def draw(name, table, key, hidden_features, dtype, gate_biases, scheme, given):
+def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, given):
     """Draw the parameters of a cell.
 
     All are drawn in float32 or wider and then cast: a QR decomposition has no half
@@ -41,6 +41,7 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, scheme, given):
         dtype: of the parameters.
         gate_biases: what is added to the biases of gates, by the gate's name; where
             it is None, what the scheme adds.
+        keeps: by gate, 1.0 if it keeps the carry, -1.0 if it lets the new in.
         scheme: name of a scheme, or a function of H that makes one.
         given: initializers in place of the scheme's: `kernel_init` and so on.
     """
@@ -55,12 +56,13 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, scheme, given):
         name: _drawn(param, key, wide, scheme)
         for key, (name, param) in zip(keys, table.items(), strict=True)
     }
-    # The bias of a norm of the sum is where a cell with no other has its own.
-    for name in ("bias", "norm_bias"):
+    # The first of these that a cell has is the one of its gates: a norm of the sum
+    # has it where there is no other.
+    for name in ("gate_bias", "bias", "norm_bias"):
         if name in table:
             params[name] += _offset(table[name], biases, wide)
             key = jax.random.fold_in(key, 1)
-            params[name] = scheme.finished(params[name], name, table, key)
+            params[name] = scheme.finished(params[name], name, table, key, keeps)
             break
     return {name: value.astype(dtype) for name, value in params.items()}
 

@@ -1,0 +1,200 @@
+"""The linear recurrent unit: a complex diagonal recurrence."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks, _precision
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._frame import FramedCell
+from scanrnn.cells._gated import split
+from scanrnn.cells._table import Param
+
+SKIPS = ("matrix", "diagonal")
+
+
+class LRUCarry(NamedTuple):
+    """What an LRU carries from step to step.
+
+    Attributes:
+        re: real part of the state, `[..., H]`.
+        im: imaginary part, `[..., H]`.
+    """
+
+    re: jax.Array
+    im: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _LRU(FramedCell):
+    name = "lru"
+    gates = ("re", "im")
+    carry_type = LRUCarry
+    emits = None
+
+    projection: int | None = None
+    skip: str = "matrix"
+    r_min: float = 0.0
+    r_max: float = 1.0
+    max_phase: float = 6.283
+    dtype: Any = None
+
+    def __post_init__(self):
+        if self.projection is not None:
+            _checks.check_size(self.name, "projection", self.projection)
+        _checks.check_option(self.name, "skip", self.skip, SKIPS)
+        for name in ("r_min", "r_max", "max_phase"):
+            number = _checks.check_number(self.name, name, getattr(self, name))
+            object.__setattr__(self, name, number)
+        if not 0 <= self.r_min < self.r_max <= 1:
+            raise ValueError(
+                f"lru: r_min={self.r_min}, r_max={self.r_max}, want a ring with "
+                "0 <= r_min < r_max <= 1, in which the recurrence is stable"
+            )
+        if not self.max_phase > 0:
+            raise ValueError(f"lru: max_phase={self.max_phase}, want more than 0")
+        object.__setattr__(self, "dtype", _precision.compute_dtype(self.dtype))
+
+    def out_features(self, hidden_features):
+        return self.projection or hidden_features
+
+    def check_sizes(self, in_features, hidden_features):
+        P = self.out_features(hidden_features)
+        if self.skip == "diagonal" and in_features != P:
+            raise ValueError(
+                f"lru: skip='diagonal' multiplies x elementwise, but in_features="
+                f"{in_features} and the output has {P}; use skip='matrix', or "
+                f"projection={in_features}"
+            )
+
+    def initializers(self):
+        # Parts of a complex matrix: each has half of its variance.
+        return {"kernel_init": jax.nn.initializers.variance_scaling(0.5, *_NORMAL)}
+
+    def table(self, in_features, hidden_features):
+        D, H, P = in_features, hidden_features, self.out_features(hidden_features)
+        # The fan-in of the readout's 2H rows is H complex numbers.
+        readout = jax.nn.initializers.variance_scaling(2.0, *_NORMAL)
+        diagonal = self.skip == "diagonal"
+        return {
+            "kernel": Param((D, 2 * H), "kernel", self.gates),
+            "nu": Param((H,), self._ring),
+            "theta": Param((H,), self._phases),
+            "gamma": Param((H,), 0.0),
+            "readout": Param((2 * H, P), readout),
+            "skip": Param((P,), _standard) if diagonal else Param((D, P), _lecun),
+        }
+
+    def init(
+        self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
+    ):
+        params = super().init(key, in_features, hidden_features, dtype, **initializers)
+        # It starts from another parameter: inputs of the state have its variance.
+        nu = params["nu"].astype(_precision.widest(dtype))
+        gamma = 0.5 * jnp.log(-jnp.expm1(-2 * jnp.exp(nu)))
+        return params | {"gamma": gamma.astype(dtype)}
+
+    def _ring(self, key, shape, dtype):
+        """Logarithms of eigenvalues that are uniform in the ring, by area."""
+        inner, outer = self.r_min**2, self.r_max**2
+        square = jax.random.uniform(key, shape, dtype, inner, outer)
+        # Neither on the circle nor at its centre: their nu are not finite.
+        epsilon = jnp.finfo(dtype).eps
+        square = jnp.clip(square, epsilon, 1 - epsilon)
+        return jnp.log(-0.5 * jnp.log(square))
+
+    def _phases(self, key, shape, dtype):
+        u = jax.random.uniform(key, shape, dtype, jnp.finfo(dtype).eps, 1.0)
+        return jnp.log(self.max_phase * u)
+
+    def equations(self, p, carry, x, noise):
+        radius, phase = jnp.exp(-jnp.exp(p["nu"])), jnp.exp(p["theta"])
+        a, b = radius * jnp.cos(phase), radius * jnp.sin(phase)
+        bx = split(p.dot(x, "kernel"), 2)
+        bx_re, bx_im = (jnp.exp(p["gamma"]) * part for part in bx)
+        re, im = p.wide(carry)
+        re, im = a * re - b * im + bx_re, b * re + a * im + bx_im
+        y = p.dot(jnp.concatenate([re, -im], axis=-1), "readout")
+        if self.skip == "diagonal":
+            return (re, im), y + p["skip"] * p.wide(x)
+        return (re, im), y + p.dot(x, "skip")
+
+
+_NORMAL = ("fan_in", "normal")
+_lecun = jax.nn.initializers.lecun_normal()
+
+
+def _standard(key, shape, dtype):
+    return jax.random.normal(key, shape, dtype)
+
+
+def lru(
+    *,
+    projection: int | None = None,
+    skip: str = "matrix",
+    r_min: float = 0.0,
+    r_max: float = 1.0,
+    max_phase: float = 6.283,
+    dtype: Any = None,
+) -> Cell:
+    r"""The linear recurrent unit.
+
+    .. math::
+        \lambda &= \exp(-e^\nu + \mathrm{i} e^\theta) \\
+        h_t &= \lambda \odot h_{t-1} + e^\gamma \odot (B x_t) \\
+        y_t &= \mathrm{Re}(C h_t) + D x_t
+
+    with H complex numbers in h. They are carried as two real arrays: so the carry may
+    have any dtype that other cells' may have, half precision among them. No GEMM meets
+    the carry but the readout C, and that does not feed back.
+
+    Params: `kernel` `[D, 2H]`, which is B with blocks re, im; `nu`, `theta` and
+    `gamma` `[H]`, logarithms all three; `readout` `[2H, P]`, which is the real part of
+    C above the imaginary one; `skip` `[D, P]`, or `[P]` if diagonal.
+
+    :math:`|\lambda|` starts in a ring, uniformly by area, the phase of
+    :math:`\lambda` uniformly up to `max_phase`, and :math:`e^\gamma` at :math:`\sqrt{1
+    - |\lambda|^2}`. The parts of B start with variance 1/(2D), those of C with 1/H, as
+    in the paper; only B follows a scheme other than "default".
+
+    Args:
+        projection: P, features of the output; None for H. The paper's is D.
+        skip: "matrix" for a full D, as in the paper's equations; "diagonal" for a
+            vector, as in the paper's code, which takes as many features in as out.
+        r_min: inner radius of the ring that :math:`\lambda` starts in.
+        r_max: outer radius, at most 1.
+        max_phase: largest phase that :math:`\lambda` starts with, in radians.
+        dtype: of the GEMM operands; see `GateOptions`. The readout's operand h is not
+            bounded: float16 holds up to 65504.
+
+    Returns:
+        A `Cell` whose carry is an `LRUCarry(re, im)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for an unknown skip, and a ring or phase that is none; from `init`,
+            if the skip is diagonal and the sizes differ.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.lru(projection=3, skip="diagonal", r_min=0.9)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=5)
+        >>> x = jnp.ones([2, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.re.shape, y.shape
+        ((2, 5), (2, 3))
+
+    Reference:
+        Orvieto et al., "Resurrecting recurrent neural networks for long sequences",
+        2023, arXiv:2303.06349.
+    """
+    return _LRU(
+        projection=projection,
+        skip=skip,
+        r_min=r_min,
+        r_max=r_max,
+        max_phase=max_phase,
+        dtype=dtype,
+    )

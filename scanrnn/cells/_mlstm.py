@@ -1,0 +1,185 @@
+"""The matrix memory of xLSTM."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks, _precision
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._frame import FramedCell
+from scanrnn.cells._gated import split
+from scanrnn.cells._slstm import FORGETS, forget_biases, stabilised
+from scanrnn.cells._table import Param
+
+NORMALIZERS = ("paper", "clamped")
+LARGEST_M = 40.0  # e^-40 and its square are float32's
+
+
+class MLSTMCarry(NamedTuple):
+    r"""What an mLSTM carries from step to step.
+
+    Attributes:
+        C: memory, times :math:`e^{-m}`, `[..., heads, H/heads, H/heads]`: a row for
+            every feature of the values, a column for every feature of the keys.
+        n: normaliser, times :math:`e^{-m}`, `[..., heads, H/heads]`.
+        m: stabiliser, `[..., heads]`.
+    """
+
+    C: jax.Array
+    n: jax.Array
+    m: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _MLSTM(FramedCell):
+    name = "mlstm"
+    gates = ("q", "k", "v", "o")
+    carry_type = MLSTMCarry
+    emits = None
+
+    heads: int = 1
+    forget: str = "sigmoid"
+    normalizer: str = "paper"
+    forget_bias: float | None = None
+    dtype: Any = None
+
+    def __post_init__(self):
+        _checks.check_size(self.name, "heads", self.heads)
+        _checks.check_option(self.name, "forget", self.forget, FORGETS)
+        _checks.check_option(self.name, "normalizer", self.normalizer, NORMALIZERS)
+        if self.forget_bias is not None:
+            bias = _checks.check_number(self.name, "forget_bias", self.forget_bias)
+            object.__setattr__(self, "forget_bias", bias)
+        object.__setattr__(self, "dtype", _precision.compute_dtype(self.dtype))
+
+    def gate_biases(self):
+        return forget_biases(self.forget, self.forget_bias)
+
+    def keeps(self):
+        return super().keeps() if self.forget == "sigmoid" else {}
+
+    def check_sizes(self, in_features, hidden_features):
+        if hidden_features % self.heads:
+            raise ValueError(
+                f"mlstm: hidden_features={hidden_features} does not divide into "
+                f"heads={self.heads}"
+            )
+
+    def carry_shapes(self, hidden_features):
+        d = hidden_features // self.heads
+        return {"C": (self.heads, d, d), "n": (self.heads, d), "m": (self.heads,)}
+
+    def table(self, in_features, hidden_features):
+        D, H, scalars = in_features, hidden_features, ("i", "f")
+        return {
+            "kernel": Param((D, 4 * H), "kernel", self.gates),
+            "bias": Param((4 * H,), "bias", self.gates),
+            "gate_kernel": Param((D, 2 * self.heads), "kernel", scalars),
+            "gate_bias": Param((2 * self.heads,), "bias", scalars),
+        }
+
+    def equations(self, p, carry, x, noise):
+        q, k, v, o = self._projections(p, x)
+        i, f = split(p.dot(x, "gate_kernel") + p["gate_bias"], 2)
+        C, n, m = p.wide(carry)
+        m, keep, come = stabilised(p, FORGETS[self.forget](f) + m, i, carry.m)
+        kept, new = keep[..., None], come[..., None] * v
+        C = kept[..., None] * C + new[..., None] * k[..., None, :]
+        n = kept * n + come[..., None] * k
+        # Sums and not GEMMs: a memory is read as precisely as it is written.
+        value = jnp.sum(C * q[..., None, :], axis=-1)
+        weight = jnp.abs(jnp.sum(n * q, axis=-1))
+        h = self._normalised(value, weight, m)
+        h = jax.nn.sigmoid(o) * h.reshape(*h.shape[:-2], -1)
+        return (C, n, m), h
+
+    def _projections(self, p, x):
+        """Queries, keys and values, head by head, and the argument of o."""
+        wx, bias = split(p.dot(x, "kernel"), 4), split(p["bias"], 4)
+        d = wx[0].shape[-1] // self.heads
+        wx[1] = wx[1] * d**-0.5  # before the bias is added, as in the paper
+        q, k, v, o = (a + b for a, b in zip(wx, bias, strict=True))
+        q, k, v = (a.reshape(*a.shape[:-1], self.heads, d) for a in (q, k, v))
+        return q, k, v, o
+
+    def _normalised(self, value, weight, m):
+        """C q by max(|n q|, e^-m), with neither e^m nor e^-m where it is large."""
+        if self.normalizer == "clamped":
+            return value / jnp.maximum(weight, 1.0)[..., None]
+        scale = jnp.exp(jnp.minimum(m, 0.0))
+        least = jnp.exp(-jnp.clip(m, 0.0, LARGEST_M))
+        divisor = jnp.maximum(weight * scale, least)
+        return value * (scale / divisor)[..., None]
+
+
+def mlstm(
+    *,
+    heads: int = 1,
+    forget: str = "sigmoid",
+    normalizer: str = "paper",
+    forget_bias: float | None = None,
+    dtype: Any = None,
+) -> Cell:
+    r"""The LSTM with exponential gates and a matrix memory.
+
+    .. math::
+        q_t &= W_q x_t + b_q, \quad k_t = \tfrac{1}{\sqrt d} W_k x_t + b_k, \quad
+        v_t = W_v x_t + b_v \\
+        C_t &= \phi(f) \, C_{t-1} + e^i \, v_t k_t^\top \\
+        n_t &= \phi(f) \, n_{t-1} + e^i \, k_t \\
+        h_t &= \sigma(W_o x_t + b_o) \odot \frac{C_t q_t}{\max(|n_t^\top q_t|, 1)}
+
+    for every head of d = H/heads features, with :math:`i = w_i^\top x_t + b_i` and
+    :math:`f = w_f^\top x_t + b_f` one number each in every head, and :math:`\phi`
+    :math:`\sigma` or the exponential. It is computed stabilised as in `slstm`: C and n
+    are carried as their products with :math:`e^{-m}`, so that 1 becomes :math:`e^{-m}`.
+
+    With normalizer "paper" h is that of the equations above, whatever m is. (In
+    :math:`e^{-m}`, m counts as 40 at most: a smaller :math:`|n^\top q|` is rounding.)
+    With "clamped" the 1 stays 1 beside the stabilised n: then h depends on m, and on
+    that m starts at 0.
+
+    No gate sees h, and no matrix of weights meets the carry. Every step reads and
+    writes C: for a gradient step by step, T of them are kept.
+
+    Params: `kernel` `[D, 4H]` and `bias` `[4H]` in the order q, k, v, o, heads side by
+    side in each; `gate_kernel` `[D, 2*heads]` and `gate_bias` `[2*heads]` in the order
+    i, f.
+
+    Args:
+        heads: how many memories share the features.
+        forget: :math:`\phi`, "sigmoid" or "exp". With "exp" m may grow by f in every
+            step: too much for a float16 carry in the end.
+        normalizer: "paper" or "clamped".
+        forget_bias: what `init` adds to the bias of the forget gate; None for what its
+            scheme adds, 1 by default, and for 0 with "exp".
+        dtype: of the GEMM operands; see `GateOptions`. C q is no GEMM.
+
+    Returns:
+        A `Cell` whose carry is an `MLSTMCarry(C, n, m)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for an unknown option; from `init`, if the heads do not divide H.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.mlstm(heads=2)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=4)
+        >>> x = jnp.ones([5, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.C.shape, y.shape
+        ((5, 2, 2, 2), (5, 4))
+
+    Reference:
+        Beck et al., "xLSTM: extended long short-term memory", 2024, arXiv:2405.04517.
+    """
+    return _MLSTM(
+        heads=heads,
+        forget=forget,
+        normalizer=normalizer,
+        forget_bias=forget_bias,
+        dtype=dtype,
+    )

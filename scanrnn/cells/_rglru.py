@@ -1,0 +1,151 @@
+"""The real-gated linear recurrent unit of Griffin."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks, _precision
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._frame import FramedCell
+from scanrnn.cells._gated import split
+from scanrnn.cells._table import Param
+
+SHARPNESS = 8.0  # the paper's c
+KEPT = (0.9, 0.999)  # where a^c starts
+
+
+class RGLRUCarry(NamedTuple):
+    """What an RG-LRU carries from step to step.
+
+    Attributes:
+        h: output, `[..., H]`.
+    """
+
+    h: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _RGLRU(FramedCell):
+    name = "rglru"
+    gates = ("r", "i")
+    carry_type = RGLRUCarry
+
+    heads: int = 1
+    dtype: Any = None
+
+    def __post_init__(self):
+        _checks.check_size(self.name, "heads", self.heads)
+        object.__setattr__(self, "dtype", _precision.compute_dtype(self.dtype))
+
+    def check_sizes(self, in_features, hidden_features):
+        if in_features != hidden_features:
+            raise ValueError(
+                f"rglru: in_features={in_features!r} and hidden_features="
+                f"{hidden_features!r} must be equal, because x enters h elementwise; "
+                "project x first"
+            )
+        if hidden_features % self.heads:
+            raise ValueError(
+                f"rglru: hidden_features={hidden_features} does not divide into "
+                f"heads={self.heads}"
+            )
+
+    def keeps(self):
+        return {}
+
+    def sizes(self, params):
+        D, H = super().sizes(params)
+        return D * self.heads, H * self.heads
+
+    def table(self, in_features, hidden_features):
+        H, heads = hidden_features, self.heads
+        shape = in_features // heads, 2 * H // heads
+        kernel = Param(shape, "kernel", self.gates)
+        if heads > 1:
+            kernel = Param((heads, *shape), "kernel", self.gates, stacked=1)
+        return {
+            "kernel": kernel,
+            "bias": Param((2 * H,), "bias", self.gates),
+            "decay": Param((H,), _decay),
+        }
+
+    def equations(self, p, carry, x, noise):
+        r, i = split(jax.nn.sigmoid(self._blocks(p, x) + p["bias"]), 2)
+        log_a = -SHARPNESS * jax.nn.softplus(p["decay"]) * r
+        come = _root(-jnp.expm1(2 * log_a)) * (i * p.wide(x))
+        h = jnp.exp(log_a) * p.wide(carry.h) + come
+        return (h,), h
+
+    def _blocks(self, p, x):
+        """W x, gate by gate over all blocks."""
+        if self.heads == 1:
+            return p.dot(x, "kernel")
+        x = x.reshape(*x.shape[:-1], self.heads, -1)
+        kernel = p.reshaped("kernel", (self.heads, x.shape[-1], 2, -1))
+        wx = p.einsum("...nd,ndgk->...gnk", x, kernel)
+        return wx.reshape(*wx.shape[:-3], -1)
+
+
+def _root(a):
+    """The square root, with slope 0 at 0.
+
+    The root's own slope grows without limit as r falls, but that of r falls faster:
+    their product goes to 0. So it is exact to say 0 where 1 - a^2 has become 0.
+    """
+    positive = a > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, a, 1.0)), 0.0)
+
+
+def _decay(key, shape, dtype):
+    """Where exp(-c softplus) is uniform."""
+    kept = jax.random.uniform(key, shape, dtype, *KEPT)
+    return jnp.log(jnp.expm1(-jnp.log(kept) / SHARPNESS))
+
+
+def rglru(*, heads: int = 1, dtype: Any = None) -> Cell:
+    r"""The real-gated linear recurrent unit.
+
+    .. math::
+        r_t &= \sigma(W_r x_t + b_r) \\
+        i_t &= \sigma(W_i x_t + b_i) \\
+        \log a_t &= -c \, \mathrm{softplus}(\Lambda) \odot r_t, \quad c = 8 \\
+        h_t &= a_t \odot h_{t-1} + \sqrt{1 - a_t^2} \odot (i_t \odot x_t)
+
+    x enters h elementwise, so D is H. The root is computed as :math:`\sqrt{-
+    \mathrm{expm1}(2 \log a_t)}`. Its gradients are exact and finite without a limit
+    on them: as :math:`a_t` goes to 1 the slope of the root grows, and the slope of
+    :math:`r_t`, by which it is multiplied, falls faster.
+
+    Params: `kernel` `[D, 2H]` (`[heads, D/heads, 2H/heads]`) and `bias` `[2H]`, gates
+    in the order r, i; `decay` `[H]`, which is :math:`\Lambda`, and starts where
+    :math:`\exp(-c \, \mathrm{softplus}(\Lambda))` is uniform in [0.9, 0.999]. The paper
+    has :math:`a = \sigma(\Lambda)`, too, with which :math:`\Lambda` has the other sign.
+
+    Args:
+        heads: how many blocks the block-diagonal :math:`W_r` and :math:`W_i` have.
+        dtype: of the GEMM operands; see `GateOptions`.
+
+    Returns:
+        A `Cell` whose carry is an `RGLRUCarry(h)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: if `heads` is less than 1; from `init`, if the sizes differ or do
+            not divide into heads.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.rglru(heads=2)
+        >>> params = cell.init(jax.random.key(0), in_features=4, hidden_features=4)
+        >>> x = jnp.ones([2, 4])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.h.shape, y.shape
+        ((2, 4), (2, 4))
+
+    Reference:
+        De et al., "Griffin: mixing gated linear recurrences with local attention for
+        efficient language models", 2024, arXiv:2402.19427.
+    """
+    return _RGLRU(heads=heads, dtype=dtype)

@@ -1,0 +1,56 @@
+"""Gates that are shut or open as far as they go: nothing may become infinite or NaN."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from tests.cell_table import CELLS, ONE_OF_EACH, draw
+
+# Rows that may not be finite here, and why not.
+UNBOUNDED: dict[str, str] = {}
+
+EVERY_VARIANT = [  # with exponentials or quotients, which each variant has its own of
+    name for name in CELLS if name.startswith(("min", "rglru", "slstm", "mlstm"))
+]
+
+
+def in_float32(tree):
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+
+
+def assert_finite(row, params, xs):
+    """Values and gradients, from the first step on, under lax.scan and planned."""
+    params, xs = in_float32((params, xs))
+    first = row.cell.initial_carry(params, xs[0], jnp.float32)
+
+    def score(params, xs, carry, implementation):
+        step = functools.partial(row.cell.step, params)
+        outputs = scanrnn.scan(step, carry, xs, implementation=implementation)
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(outputs)), outputs
+
+    for implementation in ("scan", None):
+        run = functools.partial(score, implementation=implementation)
+        run = jax.jit(jax.value_and_grad(run, argnums=(0, 1, 2), has_aux=True))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(run(params, xs, first)):
+            assert jnp.isfinite(leaf).all(), jax.tree_util.keystr(path)
+
+
+@pytest.mark.parametrize("name", dict.fromkeys([*ONE_OF_EACH, *EVERY_VARIANT]))
+def test_large_inputs_have_finite_values_and_gradients(name):
+    if name in UNBOUNDED:
+        pytest.skip(UNBOUNDED[name])
+    params, xs, _ = draw(CELLS[name])
+    assert_finite(CELLS[name], params, 1e4 * xs)
+
+
+@pytest.mark.parametrize("sign", [-1, 1], ids=["negative", "positive"])
+@pytest.mark.parametrize("name", EVERY_VARIANT)
+def test_every_gate_may_be_shut_or_open(name, sign):
+    params, xs, _ = draw(CELLS[name])
+    for bias in {"bias", "gate_bias"} & params.keys():
+        params[bias] = np.full_like(params[bias], sign * 1e4)
+    assert_finite(CELLS[name], params, xs)
