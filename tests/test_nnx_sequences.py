@@ -1,0 +1,284 @@
+"""Sequences of which not every step counts: each against the steps that do, alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from scanrnn import cells
+from scanrnn.nnx import GRU, LSTM, RNN
+from tests.jaxprs import gemms_in_loops
+
+T, B, D, H = 6, 3, 3, 4
+LAYERS = {
+    "lstm": functools.partial(LSTM, D, H, norm="ba2016"),
+    "two": functools.partial(GRU, D, H, num_layers=2),
+    "both": functools.partial(LSTM, D, H, num_layers=2, bidirectional=True),
+    "flax": lambda **options: RNN(
+        nnx.OptimizedLSTMCell(D, H, param_dtype=jnp.float64, rngs=nnx.Rngs(0)),
+        **{k: v for k, v in options.items() if k not in ("param_dtype", "rngs")},
+    ),
+}
+every_layer = pytest.mark.parametrize("name", LAYERS)
+both_ways = pytest.mark.parametrize("reverse", [False, True], ids=["", "reverse"])
+close = functools.partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-12)
+
+
+def make(name, **options):
+    options = {"param_dtype": jnp.float64, "keep_order": True, **options}
+    return LAYERS[name](**options, rngs=nnx.Rngs(0))
+
+
+def normal(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
+
+
+def alone(rnn, xs, steps, carry=None, **call):
+    """The outputs and the last carry of one example that has these steps only."""
+    if carry is not None:
+        call["initial_carry"] = carry
+    return rnn(xs[np.asarray(steps)], return_carry=True, **call)
+
+
+def first_carry(rnn, xs):
+    """A carry that is not zero."""
+    carry = rnn(xs, return_carry=True)[0]
+    leaves, tree = jax.tree.flatten(carry)
+    drawn = [normal(*leaf.shape, seed=k) for k, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(tree, drawn)
+
+
+def example(tree, b):
+    return jax.tree.map(lambda leaf: leaf[b], tree)
+
+
+@every_layer
+@both_ways
+def test_lengths_equal_each_sequence_alone(name, reverse):
+    rnn, xs = make(name, reverse=reverse), normal(B, T, D)
+    lengths = np.array([T, 2, 0])
+    carry = first_carry(rnn, xs)
+    xs = jnp.where(np.arange(T)[:, None] < lengths[:, None, None], xs, np.nan)
+    call = functools.partial(rnn, initial_carry=carry, return_carry=True)
+    last, ys = jax.jit(call)(xs, seq_lengths=lengths)
+    for b, length in enumerate(lengths):
+        if length == 0:  # the carry is what it was
+            jax.tree.map(close, example(last, b), example(carry, b))
+            continue
+        want_last, want = alone(rnn, xs[b], range(length), example(carry, b))
+        close(ys[b, :length], want)
+        jax.tree.map(close, example(last, b), want_last)
+
+
+@every_layer
+@both_ways
+def test_a_mask_equals_the_steps_that_count_alone(name, reverse):
+    rnn, xs = make(name, reverse=reverse), normal(B, T, D)
+    mask = np.array([[1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 1, 0], [1] * T], bool)
+    xs = jnp.where(mask[..., None], xs, np.nan)
+    last, ys = rnn(xs, mask=mask, return_carry=True)
+    for b in range(B):
+        want_last, want = alone(rnn, xs[b], np.flatnonzero(mask[b]))
+        close(ys[b, mask[b]], want)
+        jax.tree.map(close, example(last, b), want_last)
+
+
+@every_layer
+@both_ways
+def test_segments_equal_each_alone(name, reverse):
+    rnn, xs = make(name, reverse=reverse), normal(B, T, D)
+    ids = np.array([[1, 1, 2, 2, 2, 0], [5, 3, 3, 0, 7, 7], [1] * T])
+    xs = jnp.where((ids != 0)[..., None], xs, np.nan)
+    ys = rnn(xs, segment_ids=ids)
+    for b in range(B):
+        for number in set(ids[b]) - {0}:
+            steps = np.flatnonzero(ids[b] == number)
+            close(ys[b, steps], alone(rnn, xs[b], steps)[1])
+
+
+@pytest.mark.parametrize("name", ["lstm", "two", "flax"])
+def test_resets_come_before_the_step(name):
+    rnn, xs = make(name), normal(B, T, D)
+    resets = np.array([[0, 0, 1, 0, 0, 1], [1, 0, 0, 0, 0, 0], [0] * T], bool)
+    carry = first_carry(rnn, xs)
+    last, ys = rnn(xs, resets=resets, initial_carry=carry, return_carry=True)
+    for b in range(B):
+        begin, first = 0, example(carry, b)
+        for end in [*np.flatnonzero(resets[b]), T]:
+            if end > begin:
+                state, want = alone(rnn, xs[b], range(begin, end), first)
+                close(ys[b, begin:end], want)
+            begin, first = end, None
+        jax.tree.map(close, example(last, b), state)
+
+
+def test_a_step_at_a_time_equals_the_sequence_with_resets():
+    """As an RL agent acts: it resets by the `done` of the step before."""
+    rnn, xs = make("lstm"), normal(B, T, D)
+    dones = np.array([[0, 1, 0, 0, 1, 0], [0] * T, [1] * T], bool)
+    prev_done = np.concatenate([np.zeros((B, 1), bool), dones[:, :-1]], axis=1)
+    want = rnn(xs, resets=prev_done)
+    carry, ys = None, []
+    for t in range(T):
+        carry, y = rnn(
+            xs[:, t : t + 1],
+            initial_carry=carry,
+            resets=prev_done[:, t : t + 1],
+            return_carry=True,
+        )
+        ys.append(y)
+    close(jnp.concatenate(ys, axis=1), want)
+
+
+@every_layer
+def test_no_gradient_comes_from_padding_though_it_is_nan(name):
+    rnn, xs = make(name, zero_padding=True), normal(B, T, D)
+    lengths = np.array([T, 2, 0])
+    inside = np.arange(T)[:, None] < lengths[:, None, None]
+
+    def loss(rnn, xs):
+        return jnp.sum(jnp.sin(rnn(xs, seq_lengths=lengths)))
+
+    want, gradient = jax.value_and_grad(loss, argnums=(0, 1))(rnn, xs)
+    got, nans = jax.value_and_grad(loss, argnums=(0, 1))(
+        rnn, jnp.where(inside, xs, np.nan)
+    )
+    close(got, want)
+    assert not jnp.any(jnp.where(inside, 0, gradient[1]))
+    jax.tree.map(close, nans, gradient)
+
+
+@every_layer
+def test_zero_padding_and_any_batch_axes(name):
+    rnn, xs = make(name), normal(B, T, D)
+    lengths = jnp.array([T, 2, 0])
+    ys = rnn(xs, seq_lengths=lengths, zero_padding=True)
+    plain = rnn(xs, seq_lengths=lengths)
+    close(ys, jnp.where((np.arange(T) < lengths[:, None])[..., None], plain, 0))
+    more = rnn(xs.reshape(1, B, T, D), seq_lengths=lengths[None], return_carry=True)
+    close(more[1][0], plain)
+    one = rnn(xs[1], seq_lengths=lengths[1])
+    close(one[:2], plain[1, :2])
+    major = rnn(jnp.swapaxes(xs, 0, 1), seq_lengths=lengths, time_major=True)
+    close(jnp.swapaxes(major, 0, 1), plain)
+
+
+@pytest.mark.parametrize("seq_lengths", [None, [T, 2, 0]])
+@pytest.mark.parametrize("kind", [nnx.OptimizedLSTMCell, nnx.SimpleCell])
+def test_reverse_puts_outputs_where_flax_does(kind, seq_lengths):
+    cell = kind(D, H, param_dtype=jnp.float64, dtype=jnp.float64, rngs=nnx.Rngs(0))
+    xs = normal(B, T, D)
+    lengths = None if seq_lengths is None else jnp.array(seq_lengths)
+    for keep_order in (False, True):
+        options = {"reverse": True, "keep_order": keep_order}
+        got = RNN(cell, **options)(xs, seq_lengths=lengths)
+        want = nnx.RNN(cell, **options)(xs, seq_lengths=lengths)
+        for b, length in enumerate(seq_lengths or [T] * B):
+            close(got[b, :length], want[b, :length])
+
+
+@every_layer
+@pytest.mark.parametrize("keep_order", [True, False])
+@both_ways
+def test_all_carries_are_those_after_each_step(name, reverse, keep_order):
+    rnn = make(name, reverse=reverse, keep_order=keep_order)
+    xs = normal(B, T, D)
+    first = first_carry(rnn, xs)
+    call = functools.partial(rnn, xs, initial_carry=first)
+    last, ys = call(return_carry=True)
+    carries, same = call(return_all_carries=True)
+    close(same, ys)
+    longer, _ = call(return_all_carries=True, include_initial=True)
+    if name == "both":
+        first, last, carries, longer = first[0], last[0], carries[0], longer[0]
+    directions = zip(*map(jax.tree.leaves, (first, last, carries, longer)), strict=True)
+    for index, (begin, end, every, all_) in enumerate(directions):
+        second = name == "both" and index >= 2
+        backward = (reverse != second) if keep_order or not reverse else second
+        at_end, at_begin = (0, -1) if backward else (-1, 0)
+        close(every[:, at_end], end)
+        close(all_[:, at_begin], begin)
+        close(all_[:, :-1] if backward else all_[:, 1:], every)
+
+
+@pytest.mark.parametrize("option", ["seq_lengths", "mask", "resets", "segment_ids"])
+def test_what_counts_costs_no_gemm(option):
+    rnn, xs = make("lstm"), normal(B, T, D)
+    value = {
+        "seq_lengths": jnp.array([T, 2, 0]),
+        "mask": jnp.ones([B, T], bool),
+        "resets": jnp.zeros([B, T], bool),
+        "segment_ids": jnp.ones([B, T], int),
+    }[option]
+
+    def loss(rnn, xs, value):
+        return jnp.sum(jnp.sin(rnn(xs, **{option: value})))
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss, argnums=(0, 1), allow_int=True))(
+        rnn, xs, value
+    )
+    assert gemms_in_loops(jaxpr.jaxpr) == [1, 1]
+
+
+def test_bidirectional_equals_two_layers_of_one_direction():
+    rnn = LSTM(D, H, bidirectional=True, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    xs, lengths = normal(B, T, D), jnp.array([T, 2, 1])
+    halves = []
+    for layers, reverse in ((rnn.layers, False), (rnn.backward_layers, True)):
+        one = LSTM(D, H, reverse=reverse, keep_order=True, rngs=nnx.Rngs(1))
+        one.layers = layers
+        one.carry_dtype = jnp.float64
+        halves.append(one(xs, seq_lengths=lengths, return_carry=True))
+    last, ys = rnn(xs, seq_lengths=lengths, return_carry=True)
+    close(ys, jnp.concatenate([half[1] for half in halves], axis=-1))
+    jax.tree.map(close, last, tuple(half[0] for half in halves))
+
+
+def test_residual_gnmt_and_highway_join_layers():
+    xs = normal(B, T, H)
+    options = {"num_layers": 4, "param_dtype": jnp.float64, "rngs": nnx.Rngs(0)}
+    rnn = GRU(H, H, residual="gnmt", **options)
+    ys = xs
+    for index, params in enumerate(rnn.layers):
+        one = GRU(H, H, param_dtype=jnp.float64, rngs=nnx.Rngs(1))
+        one.layers = nnx.List([params])
+        ys = one(ys) + (ys if index >= 2 else 0)
+    close(rnn(xs), ys)
+    rnn = GRU(
+        H, H, highway=True, num_layers=1, param_dtype=jnp.float64, rngs=nnx.Rngs(0)
+    )
+    cell = cells.highway(cells.gru())
+    params = {name: param[...] for name, param in rnn.layers[0].items()}
+    carry = cell.initial_carry(params, xs[:, 0])
+    close(rnn(xs)[:, 0], cell.step(params, carry, xs[:, 0])[1])
+
+
+def test_dropout_is_between_layers_and_needs_rngs():
+    rnn = GRU(
+        D, H, num_layers=2, dropout=0.5, param_dtype=jnp.float64, rngs=nnx.Rngs(0)
+    )
+    xs = normal(B, T, D)
+    quiet = rnn(xs, deterministic=True)
+    with pytest.raises(ValueError, match="rngs is None.*deterministic=True"):
+        rnn(xs)
+    one, same, other = (rnn(xs, rngs=nnx.Rngs(dropout=seed)) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert not np.allclose(one, other) and not np.allclose(one, quiet)
+    rnn.eval()
+    close(rnn(xs), quiet)
+    single = GRU(D, H, dropout=0.5, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    single(xs)  # there is nothing between
+
+
+def test_noise_of_a_cell_is_drawn_by_the_layer():
+    cell = cells.zoneout(cells.lstm(recurrent_dropout=0.5), h=0.1, c=0.1)
+    rnn = RNN(cell, D, H, num_layers=2, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    xs = normal(B, T, D)
+    with pytest.raises(ValueError, match="noise to draw"):
+        rnn(xs)
+    one, same = (rnn(xs, rngs=nnx.Rngs(dropout=3)) for _ in range(2))
+    np.testing.assert_array_equal(one, same)
+    assert not np.allclose(one, rnn(xs, deterministic=True))
