@@ -13,6 +13,7 @@ import scanrnn
 from scanrnn import cells
 from scanrnn.nnx import GRU, LSTM, RNN, Elman
 from tests import oracles
+from tests.cell_table import CELLS
 from tests.oracles import gated
 
 T, D, H = 5, 3, 4
@@ -64,13 +65,19 @@ def first_carry(rnn, batch, seed=1):
     return rnn.cell.carry_type(*map(float64, values))
 
 
-def test_every_public_layer_has_a_row():
-    layers = {
+def test_every_cell_has_a_layer():
+    layers = [
         value
         for name, value in vars(scanrnn.nnx).items()
-        if isinstance(value, type) and not name.startswith("_")
-    }
-    assert layers == {*FLAX, RNN}
+        if isinstance(value, type) and not name.startswith("_") and value is not RNN
+    ]
+    wrappers = {"residual", "highway", "zoneout", "dropout", "weight_drop"}
+    wrappers |= {"learned_carry"}
+    made = {layer.make.__name__ for layer in layers}
+    assert made == {row.factory for row in CELLS.values()} - wrappers
+    for layer in layers:
+        name = layer.make.__name__.replace("_", "").lower()
+        assert layer.__name__.lower() == name
 
 
 CALLS = [

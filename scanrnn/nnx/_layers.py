@@ -1,140 +1,73 @@
 """Layers of one family of cells, by name."""
 
-from typing import Any, Unpack
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from scanrnn import cells
 from scanrnn.nnx._rnn import RNN, LayerOptions
 
 
-class LSTM(RNN):
-    """Layers of LSTM cells.
+class CellLayer(RNN):
+    """Layers of the cells that one factory makes; see `RNN`."""
 
-    The equations and the options of the cell are those of `scanrnn.cells.lstm`, all
-    else is `RNN`'s. Its carry is an `LSTMCarry(h, c)`, a tuple of one per layer where
-    there are several.
+    make: ClassVar[Callable[..., cells.Cell]]
 
-    Args:
-        in_features: D, the size of the last axis of the inputs.
-        hidden_features: H, the size of the last axis of the outputs.
-        norm: None or "ba2016".
-        integration: "additive" or "multiplicative".
-        forget_bias: what the bias of the forget gate starts at; None for 1.
-        dtype: of the GEMM operands and of the outputs, such as `jnp.bfloat16`.
-        **options: keyword arguments of `RNN`; `rngs` is needed.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: for an unknown option, or a size less than one.
-
-    Example:
-        >>> import jax.numpy as jnp, scanrnn
-        >>> from flax import nnx
-        >>> rnn = scanrnn.nnx.LSTM(3, 5, num_layers=2, norm="ba2016", residual=True,
-        ...                        return_carry=True, rngs=nnx.Rngs(0))
-        >>> carry, ys = rnn(jnp.ones([2, 7, 3]))
-        >>> ys.shape, carry[1].c.shape
-        ((2, 7, 5), (2, 5))
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        norm: str | None = None,
-        integration: str = "additive",
-        forget_bias: float | None = None,
-        dtype: Any = None,
-        **options: Unpack[LayerOptions],
-    ):
+    def __init__(self, in_features: int, hidden_features: int, **options: Any):
         """Draw the weights; see the class."""
-        cell = cells.lstm(
-            norm=norm, integration=integration, forget_bias=forget_bias, dtype=dtype
-        )
-        super().__init__(cell, in_features, hidden_features, **options)
+        names = LayerOptions.__annotations__
+        own = {name: options.pop(name) for name in names if name in options}
+        cell = type(self).make(**options)
+        super().__init__(cell, in_features, hidden_features, **own)
 
 
-class GRU(RNN):
-    """Layers of GRU cells, cuDNN's and PyTorch's kind.
+_DOC = """Layers of the cells of `scanrnn.cells.{factory}`.
 
-    The equations and the options of the cell are those of `scanrnn.cells.gru`, all
-    else is `RNN`'s. Its carry is a `GRUCarry(h)`, a tuple of one per layer where there
-    are several.
+The equations, the options and the carry are the cell's, all else is `RNN`'s.
 
-    Args:
-        in_features: D, the size of the last axis of the inputs.
-        hidden_features: H, the size of the last axis of the outputs.
-        norm: None or "ba2016".
-        integration: "additive" or "multiplicative".
-        dtype: of the GEMM operands and of the outputs, such as `jnp.bfloat16`.
-        **options: keyword arguments of `RNN`; `rngs` is needed.
+Args:
+    in_features: D, the size of the last axis of the inputs.
+    hidden_features: H, the size of the carry.
+    **options: of `scanrnn.cells.{factory}`, and keyword arguments of `RNN`, of which
+        `rngs` is needed.
 
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: for an unknown option, or a size less than one.
+Raises:
+    TypeError: if an argument has the wrong type.
+    ValueError: for an unknown option, or a size less than one.
 
-    Example:
-        >>> import jax.numpy as jnp, scanrnn
-        >>> from flax import nnx
-        >>> rnn = scanrnn.nnx.GRU(3, 5, time_major=True, rngs=nnx.Rngs(0))
-        >>> rnn(jnp.ones([7, 2, 3])).shape
-        (7, 2, 5)
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        norm: str | None = None,
-        integration: str = "additive",
-        dtype: Any = None,
-        **options: Unpack[LayerOptions],
-    ):
-        """Draw the weights; see the class."""
-        cell = cells.gru(norm=norm, integration=integration, dtype=dtype)
-        super().__init__(cell, in_features, hidden_features, **options)
+Example:
+    >>> import jax.numpy as jnp, scanrnn
+    >>> from flax import nnx
+    >>> rnn = scanrnn.nnx.{name}(5, 5, {more}rngs=nnx.Rngs(0))
+    >>> rnn(jnp.ones([2, {inputs}5]), seq_lengths=jnp.array([7, 4])).shape
+    (2, {inputs}5)
+"""
 
 
-class Elman(RNN):
-    """Layers of Elman cells, the simple recurrent network.
+def _layers_of(
+    name: str,
+    factory: Callable[..., cells.Cell],
+    more: str = "",
+    inputs: str = "7, ",
+) -> type[CellLayer]:
+    """The class of layers of a factory; `more` and `inputs` are for its example."""
+    doc = _DOC.format(name=name, factory=factory.__name__, more=more, inputs=inputs)
+    names = {"__doc__": doc, "__module__": __name__, "make": staticmethod(factory)}
+    return type(name, (CellLayer,), names)
 
-    The equations and the options of the cell are those of `scanrnn.cells.elman`, all
-    else is `RNN`'s. Its carry is an `ElmanCarry(h)`, a tuple of one per layer where
-    there are several.
 
-    Args:
-        in_features: D, the size of the last axis of the inputs.
-        hidden_features: H, the size of the last axis of the outputs.
-        activation: "tanh" or "relu".
-        norm: None or "ba2016".
-        integration: "additive" or "multiplicative".
-        dtype: of the GEMM operands and of the outputs, such as `jnp.bfloat16`.
-        **options: keyword arguments of `RNN`; `rngs` is needed.
-
-    Raises:
-        TypeError: if an argument has the wrong type.
-        ValueError: for an unknown option, or a size less than one.
-
-    Example:
-        >>> import jax.numpy as jnp, scanrnn
-        >>> from flax import nnx
-        >>> rnn = scanrnn.nnx.Elman(3, 5, reverse=True, rngs=nnx.Rngs(0))
-        >>> rnn(jnp.ones([7, 3])).shape
-        (7, 5)
-    """
-
-    def __init__(
-        self,
-        in_features: int,
-        hidden_features: int,
-        *,
-        activation: str = "tanh",
-        norm: str | None = None,
-        integration: str = "additive",
-        dtype: Any = None,
-        **options: Unpack[LayerOptions],
-    ):
-        """Draw the weights; see the class."""
-        cell = cells.elman(activation, norm=norm, integration=integration, dtype=dtype)
-        super().__init__(cell, in_features, hidden_features, **options)
+Elman = _layers_of("Elman", cells.elman)
+LSTM = _layers_of("LSTM", cells.lstm)
+GRU = _layers_of("GRU", cells.gru)
+MGU = _layers_of("MGU", cells.mgu)
+UGRNN = _layers_of("UGRNN", cells.ugrnn)
+IndRNN = _layers_of("IndRNN", cells.indrnn)
+MultiplicativeLSTM = _layers_of("MultiplicativeLSTM", cells.multiplicative_lstm)
+RHN = _layers_of("RHN", cells.rhn)
+SRU = _layers_of("SRU", cells.sru)
+QRNN = _layers_of("QRNN", cells.qrnn)
+MinGRU = _layers_of("MinGRU", cells.mingru)
+MinLSTM = _layers_of("MinLSTM", cells.minlstm)
+LRU = _layers_of("LRU", cells.lru)
+RGLRU = _layers_of("RGLRU", cells.rglru)
+SLSTM = _layers_of("SLSTM", cells.slstm)
+MLSTM = _layers_of("MLSTM", cells.mlstm)
