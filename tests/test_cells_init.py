@@ -102,7 +102,7 @@ def test_initial_carry_is_zeros_with_the_batch_axes_of_x(row):
         zeros = row.cell.initial_carry(params, x * np.nan, jnp.float32)
         assert type(zeros) is type(carry)
         for field, given in zip(zeros, carry, strict=True):
-            assert field.shape == (*x.shape[:-1], *given.shape[1:])
+            assert field.shape == (*x.shape[:-1], *given.shape[xs.ndim - 2 :])
             assert field.dtype == jnp.float32
             assert not field.any()
 

@@ -159,7 +159,8 @@ class RNN(nnx.Module):
 
         Args:
             inputs: `[..., T, D]`, or `[T, ..., D]` if time-major, with any number of
-                batch axes, none included.
+                batch axes, none included; of a convolutional cell `[..., T, *spatial,
+                C]`.
             initial_carry: the carry before the first step, as `return_carry` gives it
                 (a tuple of one per layer where there are several); None for zeros.
             seq_lengths: None. It is here because `flax.nnx.Bidirectional` passes it;
