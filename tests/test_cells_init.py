@@ -60,6 +60,25 @@ def test_forget_bias_is_the_only_bias_that_starts_off_zero():
         assert not init(getattr(cells, name)(), 3, H)["bias"].any()
 
 
+@pytest.mark.parametrize(
+    "name, dialect, sign",
+    [
+        ("gru", "cudnn", 1),
+        ("gru", "cho2014", 1),
+        ("gru", "haiku", -1),
+        ("conv_gru", "cudnn", 1),
+        ("conv_gru", "ballas2015", -1),
+    ],
+)
+def test_chrono_makes_a_gru_remember(name, dialect, sign):
+    """Where z weighs the new, remembering is a z near zero."""
+    cell = getattr(cells, name)(dialect=dialect)
+    bias = init(cell, 3, H, scheme=cells.chrono(100))["bias"]
+    r, z, n = np.split(bias, 3)
+    assert (sign * z > 0).all()
+    assert not r.any() and not n.any()
+
+
 @every_gated
 def test_norm_and_integration_start_where_documented(name):
     cell = getattr(cells, name)(norm="ba2016", integration="multiplicative")

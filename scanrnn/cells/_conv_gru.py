@@ -29,13 +29,16 @@ class ConvGRUCarry(NamedTuple):
 class _ConvGRU(ConvCell):
     name = "conv_gru"
     carry_type = ConvGRUCarry
-    gates = ("r", "z", "n")
 
     dialect: str = "ballas2015"
 
     def __post_init__(self):
         super().__post_init__()
         _checks.check_option(self.name, "dialect", self.dialect, DIALECTS)
+
+    @property
+    def gates(self):
+        return ("r", "z" if self.dialect == "cudnn" else "u", "n")
 
     def table(self, in_features, hidden_features):
         table = super().table(in_features, hidden_features)

@@ -27,7 +27,6 @@ class GRUCarry(NamedTuple):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _GRU(GatedCell):
     name = "gru"
-    gates = ("r", "z", "n")
     carry_type = GRUCarry
 
     dialect: str = "cudnn"
@@ -48,6 +47,10 @@ class _GRU(GatedCell):
                 "after the others; use a norm per gate such as 'praxis', or "
                 "dialect='cudnn'"
             )
+
+    @property
+    def gates(self):
+        return ("r", "u" if self.dialect == "haiku" else "z", "n")
 
     def gate_biases(self):
         return {}

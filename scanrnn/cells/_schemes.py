@@ -85,7 +85,8 @@ class Scheme:
         return bias
 
 
-_KEEPS = {"f": 1.0, "z": 1.0, "i": -1.0}  # gates of what stays, and of what comes
+# Gates of what stays, and of what comes. "u" is the z of a GRU that weighs the new.
+_KEEPS = {"f": 1.0, "z": 1.0, "i": -1.0, "u": -1.0}
 
 
 def _default(hidden_features):
@@ -136,7 +137,8 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
         b_f = \log u, \quad b_i = -b_f, \quad u \sim \mathcal U(1, T_{max} - 1)
 
     The gate that keeps the carry (f of an LSTM, z of a GRU) gets :math:`b_f`, the input
-    gate of a cell that has one :math:`b_i`; all else is drawn by `scheme`.
+    gate of a cell that has one :math:`b_i`, and so does z where it weighs the new
+    ("haiku", "ballas2015"); all else is drawn by `scheme`.
 
     Args:
         longest: :math:`T_{max}`, the longest span, in steps; more than 2.
