@@ -16,7 +16,8 @@ class Case:
 
     The output has H features for every cell of the benchmark. The loss is half
     the squared error against a target, summed over features, averaged over T
-    and B; its update is plain gradient descent.
+    and B; its update is plain gradient descent. A cell that convolves sees pictures
+    of S x S places in the place of vectors; its loss is averaged over them, too.
     """
 
     cell: str
@@ -25,6 +26,7 @@ class Case:
     D: int
     H: int
     dtype: str = "float32"
+    S: int = 0
 
     def __post_init__(self):
         if self.cell not in steps.CELLS:
@@ -35,12 +37,25 @@ class Case:
             )
         if "res" in self.cell and self.D != self.H:
             raise ValueError(f"{self.cell} adds x to h: expected D == H, came {self}")
+        if ("conv" in self.cell) != bool(self.S):
+            raise ValueError(f"S, the side of pictures, is of conv cells: came {self}")
 
     @property
     def name(self) -> str:
         """Readable and unique, such as `lstm-T30-B32-D512-H512-float32`."""
-        sizes = f"T{self.T}-B{self.B}-D{self.D}-H{self.H}"
+        side = f"-S{self.S}" if self.S else ""
+        sizes = f"T{self.T}-B{self.B}{side}-D{self.D}-H{self.H}"
         return f"{self.cell}-{sizes}-{self.dtype}"
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The axes of one example before its features."""
+        return (self.S, self.S) if self.S else ()
+
+    @property
+    def rows(self) -> int:
+        """How many vectors of features there are."""
+        return self.T * self.B * int(np.prod(self.places))
 
     def flops(self, mode: str) -> int:
         """Multiply-adds times two in the GEMMs that nobody can leave out.
@@ -51,7 +66,7 @@ class Case:
         from_x, from_h = steps.CELLS[self.cell].columns(self.H)
         x_part, h_part = self.D * from_x, self.H * from_h
         per_row = x_part + h_part if mode == "forward" else 2 * x_part + 3 * h_part
-        return 2 * self.T * self.B * per_row
+        return 2 * self.rows * per_row
 
     def traffic(self, mode: str) -> int:
         """Float32 bytes that must cross memory at least once.
@@ -61,7 +76,7 @@ class Case:
         """
         shapes = steps.CELLS[self.cell].shapes(self.D, self.H).values()
         weights = sum(int(np.prod(shape)) for shape in shapes)
-        xs, ys = self.T * self.B * self.D, self.T * self.B * self.H
+        xs, ys = self.rows * self.D, self.rows * self.H
         forward = xs + ys + weights
         return 4 * (forward if mode == "forward" else forward + ys + xs + 2 * weights)
 
@@ -73,8 +88,8 @@ class Problem:
     Attributes:
       case: the sizes.
       weights: float32 params of the naive step, by name.
-      xs: inputs `[T, B, D]`.
-      target: `[T, B, H]`.
+      xs: inputs `[T, B, D]`, or `[T, B, S, S, D]`.
+      target: `[T, B, H]`, or `[T, B, S, S, H]`.
       lr: the learning rate of the update.
     """
 
@@ -89,8 +104,9 @@ class Problem:
 def problem(case: Case) -> Problem:
     """The data of a case, the same in every run."""
     rng = np.random.default_rng(1)
-    xs = rng.standard_normal((case.T, case.B, case.D), np.float32)
-    target = 0.5 * rng.standard_normal((case.T, case.B, case.H), np.float32)
+    size = case.T, case.B, *case.places
+    xs = rng.standard_normal((*size, case.D), np.float32)
+    target = 0.5 * rng.standard_normal((*size, case.H), np.float32)
     return Problem(case, steps.init(case.cell, case.D, case.H), xs, target)
 
 

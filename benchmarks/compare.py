@@ -23,7 +23,8 @@ def main(argv=None) -> Race:
     """Parses, races, prints."""
     args = _parser().parse_args(argv)
     machine.prepare()
-    case = Case(args.cell, args.T, args.B, args.D or args.H, args.H, args.dtype)
+    D = args.D or args.H
+    case = Case(args.cell, args.T, args.B, D, args.H, args.dtype, args.S)
     contenders = [find(name) for name in args.contenders.split(",")]
     race = Race(case, contenders, args.mode.split(","))
     rounds = args.rounds or race.rounds(args.budget)
@@ -79,6 +80,7 @@ def _parser():
     parser.add_argument("--B", type=int, default=32, help="batch")
     parser.add_argument("--D", type=int, default=0, help="inputs (default: H)")
     parser.add_argument("--H", type=int, default=512, help="hidden features")
+    parser.add_argument("--S", type=int, default=0, help="side of pictures")
     parser.add_argument("--dtype", default="float32", help="float32 or bfloat16")
     parser.add_argument("--mode", default=",".join(MODES), help="train,forward")
     parser.add_argument("--contenders", default="scanrnn,lax_scan,torch")

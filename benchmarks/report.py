@@ -22,6 +22,7 @@ AGAINST = {
     "bf16": ("torch",),
     "accelerate": ("scanrnn",),
     "ladder": ("lax_scan",),
+    "conv": ("lax_scan",),
 }
 
 
@@ -155,7 +156,8 @@ def _contenders(records):
 
 def _case(record):
     case = record["case"]
-    return f"{case['cell']} T={case['T']} B={case['B']} D={case['D']} H={case['H']}"
+    sizes = [f"{name}={case[name]}" for name in "TBSDH" if case.get(name)]
+    return " ".join([case["cell"], *sizes])
 
 
 def _cell(record, name, mode):

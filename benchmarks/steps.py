@@ -4,7 +4,8 @@ Nothing here is arranged for speed: some steps concatenate `[x, h]`, gates are
 split from one array, layer norm spells out its mean and variance. These same
 functions run under `lax.scan` and under `scanrnn.scan`.
 
-Letters: T steps, B batch, D input features, H hidden features, O output features.
+Letters: T steps, B batch, D input features, H hidden features, O output features, S
+the side of a picture.
 Params are plain dicts. Kernels may come in half precision: `dot` then multiplies
 in half precision and accumulates in float32, and all the rest stays in float32.
 """
@@ -23,6 +24,18 @@ def dot(a, kernel):
     """Multiplies in the kernel's dtype and accumulates in float32 or better."""
     accumulate = jnp.promote_types(kernel.dtype, jnp.float32)
     return jnp.dot(a.astype(kernel.dtype), kernel, preferred_element_type=accumulate)
+
+
+def convolve(a, kernel):
+    """Pictures `[B, S, S, D]` under a window `[3, 3, D, N]`, as `dot` multiplies."""
+    return jax.lax.conv_general_dilated(
+        a.astype(kernel.dtype),
+        kernel,
+        (1, 1),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        preferred_element_type=jnp.promote_types(kernel.dtype, jnp.float32),
+    )
 
 
 def layer_norm(u, eps=1e-5):
@@ -105,6 +118,15 @@ def ln_mi_res_lstm(params, carry, x):
     return (h, c), x + h
 
 
+def conv_lstm(params, carry, x):
+    """Convolutional LSTM of Shi et al. (2015), without peepholes."""
+    h, c = carry
+    z = convolve(x, params["wx"]) + convolve(h, params["wh"]) + params["b"]
+    o, c = lstm_pointwise(z, c)
+    h = o * jnp.tanh(c)
+    return (h, c), h
+
+
 class Cell(NamedTuple):
     """One row of the table below.
 
@@ -112,7 +134,8 @@ class Cell(NamedTuple):
       step: `step(params, carry, x) -> (carry, y)`.
       carries: how many `[B, H]` arrays the carry holds.
       shapes: `(D, H) -> {name: shape}` of the params.
-      columns: `H -> ` output columns of the GEMMs that read x, and that read h.
+      columns: `H -> ` output columns of the GEMMs that read x, and that read h; of a
+        convolution, as many for each place of its window.
     """
 
     step: Callable
@@ -138,6 +161,10 @@ def _joint(**columns):
     }
 
 
+def _windows(D, H):
+    return {"wx": (3, 3, D, 4 * H), "wh": (3, 3, H, 4 * H), "b": (4 * H,)}
+
+
 _LN = {"gx": 4, "gh": 4, "b": 4, "gc": 1, "bc": 1}
 _MI = {"alpha": 4, "beta1": 4, "beta2": 4, "b": 4}
 
@@ -154,6 +181,7 @@ CELLS = {
     "ln_mi_res_lstm": Cell(
         ln_mi_res_lstm, 2, _separate(4, **(_LN | _MI)), lambda H: (4 * H, 4 * H)
     ),
+    "conv_lstm": Cell(conv_lstm, 2, _windows, lambda H: (9 * 4 * H, 9 * 4 * H)),
 }
 
 CUSTOM = ("ln_lstm", "mi_lstm", "res_lstm", "ln_mi_res_lstm")
@@ -181,7 +209,7 @@ def unrolled(cell: str, scan: Callable) -> Callable:
     def apply(params, xs):
         hidden = _hidden(params, xs.shape[-1])
         dtype = jnp.promote_types(xs.dtype, jnp.float32)
-        zeros = jnp.zeros((xs.shape[1], hidden), dtype)
+        zeros = jnp.zeros((*xs.shape[1:-1], hidden), dtype)
         init = zeros if row.carries == 1 else (zeros,) * row.carries
         return scan(lambda carry, x: row.step(params, carry, x), init, xs)[1]
 
@@ -190,5 +218,5 @@ def unrolled(cell: str, scan: Callable) -> Callable:
 
 def _hidden(params, in_features):
     if "wh" in params:
-        return params["wh"].shape[0]
+        return params["wh"].shape[-2]
     return params["w"].shape[0] - in_features

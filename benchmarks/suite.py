@@ -80,6 +80,13 @@ def _accelerate():
         yield _square("lstm", T, B, H), ("scanrnn", *itertools.chain(*pairs))
 
 
+def _conv():
+    """A convolutional LSTM over pictures; other libraries' as they are and planned."""
+    pairs = [(peer, f"accelerate:{peer}") for peer in ("flax_linen", "keras")]
+    case = Case("conv_lstm", T=10, B=8, S=32, D=8, H=16)
+    yield case, (*PLAIN, *itertools.chain(*pairs))
+
+
 _ALL = "split+hoist+sink+merge+defer+layout"
 LADDER = {
     "naive": "lax_scan",
@@ -112,6 +119,7 @@ SECTIONS = {
     "bf16": _bf16,
     "accelerate": _accelerate,
     "ladder": _ladder,
+    "conv": _conv,
 }
 
 

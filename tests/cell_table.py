@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from scanrnn import cells
-from tests.oracles import elementwise, gated, linear, minimal, xlstm
+from tests.oracles import conv, elementwise, gated, linear, minimal, xlstm
 
 T, B, H = 3, 2, 4
 
@@ -25,8 +25,9 @@ class Row(NamedTuple):
         make: makes the cell, given options that change no equation.
         oracle: its step in NumPy.
         in_features: D.
-        gemms: how many are in the loops of training, forward and back; None is for no
-            loop that the planner would make.
+        gemms: how many are in the loops of training, forward and back, convolutions
+            among them; None is for no loop that the planner would make.
+        spatial: sizes of the axes between the batch and the features.
         draw: parameters in float64, given a generator and shapes, where normal ones
             have no meaning.
         reachable: makes a carry that the cell can come to, where not every one is.
@@ -37,6 +38,7 @@ class Row(NamedTuple):
     oracle: Callable
     in_features: int = 3
     gemms: tuple[int, int] | None = (1, 1)
+    spatial: tuple[int, ...] = ()
     draw: Callable = lambda generator, shapes: {
         name: generator.normal(size=shape) for name, shape in shapes.items()
     }
@@ -188,6 +190,22 @@ def _elementwise():
     yield "qrnn-pytorch", row("qrnn", oracle, dialect="pytorch-qrnn", **none)
 
 
+def _conv():
+    """Convolutions over one, two and three axes, with windows of odd and even sizes."""
+    line = {"kernel_size": 3, "spatial": (3,)}
+    plane = {"kernel_size": (2, 2), "spatial": (3, 2), "in_features": 1}
+    solid = {"kernel_size": (2, 1, 2), "spatial": (2, 2, 3), "in_features": 1}
+    yield "conv_lstm", row("conv_lstm", conv.lstm, **line)
+    yield "conv_lstm-2d", row("conv_lstm", conv.lstm, **plane)
+    yield "conv_lstm-3d", row("conv_lstm", conv.lstm, **solid)
+    yield "conv_lstm-peephole", row("conv_lstm", conv.lstm, peephole=True, **plane)
+    yield "conv_gru", row("conv_gru", conv.gru, gemms=(2, 2), **line)
+    yield "conv_gru-2d", row("conv_gru", conv.gru, gemms=(2, 2), **plane)
+    after = {"oracle": conv.gru_reset_after, "dialect": "cudnn"}
+    yield "conv_gru-cudnn", row("conv_gru", **after, **line)
+    yield "conv_gru-cudnn-3d", row("conv_gru", **after, **solid)
+
+
 def _wrapped(inner):
     """Cells round others, in evaluation."""
     for name in ("lstm-norm", "gru"):
@@ -252,6 +270,7 @@ CELLS = dict(_common())
 CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
 CELLS |= dict(_few_gates()) | dict(_elementwise())
 CELLS |= dict(_linear()) | dict(_xlstm())
+CELLS |= dict(_conv())
 
 # One row for each public name, for what holds for every option alike.
 ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}
@@ -259,7 +278,7 @@ ONE_OF_EACH = {name: CELLS[name] for name in reversed(ONE_OF_EACH.values())}
 
 
 def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:
-    """Params, xs `[T, B, D]` and a first carry, none of them zero, in float64.
+    """Params, xs `[T, B, *spatial, D]` and a first carry, no zeros, in float64.
 
     The params are drawn and not initialised, so that no gain is one and no bias zero.
     """
@@ -267,7 +286,7 @@ def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:
     cell = row.cell
     params = cell.init(jax.random.key(0), row.in_features, H)
     params = row.draw(generator, {k: v.shape for k, v in params.items()})
-    xs = generator.normal(size=(T, B, row.in_features))
+    xs = generator.normal(size=(T, B, *row.spatial, row.in_features))
     zeros = cell.initial_carry(params, xs[0])
     carry = type(zeros)(*(generator.normal(size=field.shape) for field in zeros))
     return params, xs, row.reachable(carry)

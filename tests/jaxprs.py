@@ -17,8 +17,9 @@ def _is_jaxpr(value):
 
 
 def gemms(jaxpr):
-    """The dots of a jaxpr, and of the jaxprs inside it."""
-    return (e for e in equations(jaxpr) if e.primitive.name == "dot_general")
+    """The dots and convolutions of a jaxpr, and of the jaxprs inside it."""
+    heavy = ("dot_general", "conv_general_dilated")
+    return (e for e in equations(jaxpr) if e.primitive.name in heavy)
 
 
 def loops(jaxpr):
@@ -32,5 +33,5 @@ def _slices(scan):
 
 
 def gemms_in_loops(jaxpr):
-    """How many dots each loop over a sequence holds, in order."""
+    """How many dots and convolutions each loop over a sequence holds, in order."""
     return [len(list(gemms(e.params["jaxpr"].jaxpr))) for e in loops(jaxpr)]

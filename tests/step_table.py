@@ -224,20 +224,45 @@ def linear_recurrence(key):
     return step, weights(key, 1), start(key), sequence(key)
 
 
-def convolutional(key):
-    def convolve(x, kernel):
-        return lax.conv_general_dilated(
-            x, kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
-        )
+def convolve(x, kernel):
+    return lax.conv_general_dilated(
+        x, kernel, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+    )
 
+
+def pictures(key):
+    """The carry of a convolutional LSTM, and its inputs."""
+    carry = arrays(jax.random.fold_in(key, 2), h=(B, 5, 2), c=(B, 5, 2))
+    return tuple(carry.values()), sequence(key, B, 5, 2)
+
+
+def convolutional(key):
     def step(p, carry, x):
         h, c = carry
         h, c = lstm_pointwise(convolve(x, p["W"]) + convolve(h, p["U"]) + p["b"], c)
         return (h, c), h
 
     params = arrays(key, W=(3, 2, 8), U=(3, 2, 8), b=(8,))
-    carry = arrays(jax.random.fold_in(key, 2), h=(B, 5, 2), c=(B, 5, 2))
-    return step, params, tuple(carry.values()), sequence(key, B, 5, 2)
+    return step, params, *pictures(key)
+
+
+def convolutional_per_gate(key):
+    """A convolution of [x, h] for every gate, channels first."""
+
+    def gate(both, kernel):
+        return lax.conv_general_dilated(both, kernel, (1,), "SAME")
+
+    def step(p, carry, x):
+        h, c = carry
+        both = jnp.concatenate([x, h], axis=-2)
+        z = [gate(both, p[name]) + p["b"] for name in "ifgo"]
+        i, f, o = sigmoid(z[0]), sigmoid(z[1]), sigmoid(z[3])
+        c = f * c + i * jnp.tanh(z[2])
+        h = o * jnp.tanh(c)
+        return (h, c), h
+
+    params = arrays(key, **{name: (5, 10, 3) for name in "ifgo"}, b=(5, 1))
+    return step, params, *pictures(key)
 
 
 def attention(key):
@@ -450,7 +475,7 @@ def pointwise(key):
 
 
 _TOOLS = {"arrays", "weights", "sequence", "start", "normalise", "sigmoid"}
-_TOOLS |= {"lstm_pointwise", "lstm_like"}
+_TOOLS |= {"lstm_pointwise", "lstm_like", "convolve", "pictures"}
 STEPS = {n: f for n, f in list(globals().items()) if callable(f) and n not in _TOOLS}
 
 # The cells of the literature: exactly one contraction per step each way.

@@ -44,20 +44,25 @@ COMPUTES = {
     "scanrnn": tuple(steps.CELLS),
     "lax_scan": tuple(steps.CELLS),
     "torch": (*STOCK, "seed_rnn"),
-    "torch_lstm": tuple(cell for cell in steps.CELLS if cell != "lstm"),
-    "flax_linen": STOCK,
+    "torch_lstm": tuple(c for c in steps.CELLS if c not in ("lstm", "conv_lstm")),
+    "flax_linen": (*STOCK, "conv_lstm"),
     "flax_nnx": ("lstm", "elman"),
     "haiku": ("lstm",),
     "equinox": ("lstm", "gru"),
-    "keras": STOCK,
+    "keras": (*STOCK, "conv_lstm"),
 }
 # lax.scan is what the gate itself compares with, and torch_lstm is torch: one cell
 # of each will do. The planned scan has its own tests.
 GATED = COMPUTES | {
-    "scanrnn": ("seed_rnn", "ln_mi_res_lstm"),
+    "scanrnn": ("seed_rnn", "ln_mi_res_lstm", "conv_lstm"),
     "lax_scan": ("elman",),
     "torch_lstm": ("mi_lstm",),
 }
+
+
+def _tiny(cell):
+    """A tiny case of any cell; pictures for those that convolve."""
+    return dataclasses.replace(TINY, cell=cell, S=5 if "conv" in cell else 0)
 
 
 def _find(name):
@@ -75,11 +80,7 @@ def test_contenders_are_all_in_the_table():
 @pytest.mark.parametrize("name", COMPUTES)
 def test_contenders_support_the_cells_they_claim(name):
     contender = _find(name)
-    claimed = {
-        cell
-        for cell in steps.CELLS
-        if contender.supports(dataclasses.replace(TINY, cell=cell)) is None
-    }
+    claimed = {cell for cell in steps.CELLS if contender.supports(_tiny(cell)) is None}
     assert claimed == set(COMPUTES[name])
 
 
@@ -89,7 +90,7 @@ def test_contenders_support_the_cells_they_claim(name):
 )
 def test_contenders_pass_the_gate(name, cell):
     contender = _find(name)
-    case = contender.computes(dataclasses.replace(TINY, cell=cell))
+    case = contender.computes(_tiny(cell))
     verdict = gate.check(contender.setup(cases.problem(case)), case)
     assert verdict.passed, verdict
 
@@ -113,6 +114,9 @@ def test_case_refuses_what_it_cannot_be():
         cases.Case("lstm", 1, 1, 1, 1, "int8")
     with pytest.raises(ValueError, match="expected D == H"):
         cases.Case("res_lstm", 1, 1, 2, 3)
+    for cell, S in (("conv_lstm", 0), ("lstm", 4)):
+        with pytest.raises(ValueError, match="S, the side of pictures"):
+            cases.Case(cell, 1, 1, 2, 3, S=S)
 
 
 class Answering:
@@ -191,6 +195,8 @@ def test_case_counts_the_flops_of_its_gemms():
     case = cases.Case("lstm", T=5, B=3, D=7, H=2)
     assert case.flops("forward") == 2 * 5 * 3 * (7 + 2) * 8
     assert case.flops("train") == 2 * case.flops("forward") + 2 * 5 * 3 * 2 * 8
+    case = cases.Case("conv_lstm", T=5, B=3, S=4, D=7, H=2)
+    assert case.flops("forward") == 2 * 5 * 3 * 4 * 4 * 3 * 3 * (7 + 2) * 8
 
 
 @pytest.mark.parametrize("section", suite.SECTIONS)

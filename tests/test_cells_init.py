@@ -110,11 +110,23 @@ def test_every_layer_of_a_recurrent_highway_is_orthogonal_gate_by_gate():
     assert len({float(block[0, 0]) for block in blocks}) == len(blocks)
 
 
-@pytest.mark.parametrize("dialect, sign", [("cudnn", 1), ("haiku", -1)])
-def test_chrono_knows_what_a_gate_does_with_the_carry(dialect, sign):
-    cell, scheme = cells.gru(dialect=dialect), cells.chrono(longest=100)
-    _, z, _ = np.split(init(cell, 3, H, scheme=scheme)["bias"], 3)
+@pytest.mark.parametrize(
+    "name, dialect, sign",
+    [
+        ("gru", "cudnn", 1),
+        ("gru", "cho2014", 1),
+        ("gru", "haiku", -1),
+        ("conv_gru", "cudnn", 1),
+        ("conv_gru", "ballas2015", -1),
+    ],
+)
+def test_chrono_makes_a_gru_remember(name, dialect, sign):
+    """Where z weighs the new, remembering is a z near zero."""
+    cell = getattr(cells, name)(dialect=dialect)
+    bias = init(cell, 3, H, scheme=cells.chrono(100))["bias"]
+    r, z, n = np.split(bias, 3)
     assert (sign * z > 0).all()
+    assert not r.any() and not n.any()
 
 
 @every_gated
@@ -159,7 +171,7 @@ def test_initial_carry_is_zeros_with_the_batch_axes_of_x(row):
         zeros = row.cell.initial_carry(params, x * np.nan, jnp.float32)
         assert type(zeros) is type(carry)
         for field, given in zip(zeros, carry, strict=True):
-            assert field.shape == (*x.shape[:-1], *given.shape[1:])
+            assert field.shape == (*x.shape[:-1], *given.shape[xs.ndim - 2 :])
             assert field.dtype == jnp.float32
             assert not field.any()
 

@@ -11,7 +11,7 @@ from jax import lax
 
 import scanrnn
 from tests.compare import score
-from tests.jaxprs import equations, gemms_in_loops, loops
+from tests.jaxprs import gemms, gemms_in_loops, loops
 from tests.step_table import ONE_GEMM, bound, build
 
 
@@ -49,17 +49,20 @@ def test_loops_of_a_cell_with_two_gemms_in_series_hold_two(name):
     assert gemms_in_loops(training_jaxpr(scanrnn.scan, build(name))) == [2, 2]
 
 
-def test_convolutions_of_the_kernel_gradient_are_outside_the_loops():
-    jaxpr = training_jaxpr(scanrnn.scan, build("convolutional"))
-    scans = loops(jaxpr)
-    counts = [
-        sum(e.primitive.name == "conv_general_dilated" for e in equations(body))
-        for body in (loop.params["jaxpr"].jaxpr for loop in scans)
-    ]
-    assert counts == [1, 1]
+CONVOLUTIONAL = ("convolutional", "convolutional_per_gate")
 
 
-@pytest.mark.parametrize("name", [*ONE_GEMM, "convolutional"])
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+def test_one_convolution_is_left_in_each_loop(name):
+    jaxpr = training_jaxpr(scanrnn.scan, build(name))
+    assert gemms_in_loops(jaxpr) == [1, 1]
+    # Outside, the input's of each gate: itself and its two gradients; and for all
+    # gates the gradient of the recurrent kernel.
+    gates = {"convolutional": 1, "convolutional_per_gate": 4}[name]
+    assert len(list(gemms(jaxpr))) == 2 + 3 * gates + 1
+
+
+@pytest.mark.parametrize("name", [*ONE_GEMM, *CONVOLUTIONAL])
 def test_reverse_loop_accumulates_no_gradient_of_a_matrix(name):
     """A gradient accumulated in the loop leaves it in the weight's shape."""
     step, params, init, xs = build(name)

@@ -44,7 +44,7 @@ class Runner(Protocol):
         """One forward, backward and update; the weights move. Returns the loss."""
 
     def ys(self) -> np.ndarray:
-        """The outputs of `forward`, `[T, B, H]` float32."""
+        """The outputs of `forward`, `[T, B, ..., H]` float32."""
         ...
 
     def weights(self) -> Weights:
@@ -102,7 +102,8 @@ class JaxRunner:
 
     def __init__(self, problem: Problem, model: Model):
         self._model = model
-        order = (1, 0, 2) if model.batch_major else (0, 1, 2)
+        axes = (1, 0) if model.batch_major else (0, 1)
+        order = *axes, *range(2, problem.xs.ndim)
         # Own copies: the params are donated, and NumPy memory may be shared.
         self._params = jax.tree.map(lambda a: jnp.array(a, copy=True), model.params)
         self._xs = jnp.array(problem.xs.transpose(order), copy=True)
@@ -146,8 +147,8 @@ def train_step(apply, lr):
 
 
 def to_compute_dtype(params, dtype):
-    """Kernels (matrices) in the compute dtype, everything else as it is."""
-    return jax.tree.map(lambda p: p.astype(dtype) if p.ndim == 2 else p, params)
+    """Kernels in the compute dtype, vectors as they are."""
+    return jax.tree.map(lambda p: p.astype(dtype) if p.ndim > 1 else p, params)
 
 
 def split_joint(weights: Weights, in_features: int) -> tuple[np.ndarray, np.ndarray]:

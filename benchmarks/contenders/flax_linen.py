@@ -1,12 +1,19 @@
 """Flax Linen: `RNN` over the cells it ships, time-major."""
 
+import functools
+
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.contenders._base import Contender, JaxRunner, Model, split_joint
 
-CELLS = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell, "elman": nn.SimpleCell}
+CELLS = {
+    "lstm": nn.OptimizedLSTMCell,
+    "gru": nn.GRUCell,
+    "elman": nn.SimpleCell,
+    "conv_lstm": functools.partial(nn.ConvLSTMCell, kernel_size=(3, 3)),
+}
 
 
 def supports(case):
@@ -78,10 +85,32 @@ def _export_elman(p):
     return {"wx": p["i"]["kernel"], "wh": p["h"]["kernel"], "b": p["i"]["bias"]}
 
 
+def _conv_lstm(w, case):
+    """Its gates are i, g, f, o; it adds one to f when it runs, and has two biases."""
+    wx, wh, b = (_swapped(w[name]) for name in ("wx", "wh", "b"))
+    zeros = np.zeros_like(b)
+    one = np.repeat(np.array([0, 0, 1, 0], np.float32), case.H)
+    return {"ih": {"kernel": wx, "bias": b - one}, "hh": {"kernel": wh, "bias": zeros}}
+
+
+def _export_conv_lstm(p):
+    """Each of its biases has the whole gradient: ours is the first, after one step."""
+    wx, wh, b = p["ih"]["kernel"], p["hh"]["kernel"], p["ih"]["bias"]
+    one = np.repeat(np.array([0, 0, 1, 0], np.float32), len(b) // 4)
+    return {"wx": _swapped(wx), "wh": _swapped(wh), "b": _swapped(b + one)}
+
+
+def _swapped(a):
+    """The gates in the middle in the other order."""
+    i, f, g, o = np.split(np.asarray(a), 4, axis=-1)
+    return np.concatenate([i, g, f, o], axis=-1)
+
+
 CONVERTERS = {
     "lstm": (_lstm, _export_lstm),
     "gru": (_gru, _export_gru),
     "elman": (_elman, _export_elman),
+    "conv_lstm": (_conv_lstm, _export_conv_lstm),
 }
 
 CONTENDERS = [

@@ -1,5 +1,6 @@
 """Keras 3 on JAX: its layers through `stateless_call`, in their batch-major layout."""
 
+import functools
 import os
 
 os.environ["KERAS_BACKEND"] = "jax"  # read once, when Keras is imported
@@ -18,6 +19,12 @@ LAYERS = {
     "lstm": keras.layers.LSTM,
     "gru": keras.layers.GRU,
     "elman": keras.layers.SimpleRNN,
+    "conv_lstm": functools.partial(
+        keras.layers.ConvLSTM2D,
+        kernel_size=3,
+        padding="same",
+        recurrent_activation="sigmoid",
+    ),
 }
 ZRN = (1, 0, 2)  # Keras keeps the GRU's gates as z, r, h; ours are r, z, n
 
@@ -34,7 +41,7 @@ def model(problem):
     case, w = problem.case, problem.weights
     policy = "float32" if case.dtype == "float32" else f"mixed_{case.dtype}"
     layer = LAYERS[case.cell](case.H, return_sequences=True, dtype=policy)
-    layer.build((case.B, case.T, case.D))
+    layer.build((case.B, case.T, *case.places, case.D))
     layer.set_weights(_to_keras(w, case))
     state = [variable.value for variable in layer.non_trainable_variables]
     return Model(
@@ -48,7 +55,7 @@ def model(problem):
 def _to_keras(w, case):
     if case.cell == "lstm":
         return [*split_joint(w, case.D), w["b"]]
-    if case.cell == "elman":
+    if case.cell in ("elman", "conv_lstm"):
         return [w["wx"], w["wh"], w["b"]]
     recurrent = np.concatenate([np.zeros(2 * case.H, np.float32), w["bn"]])
     biases = np.stack([_reorder(w["b"]), _reorder(recurrent)])
@@ -59,7 +66,7 @@ def _export(cell, params):
     wx, wh, b = params
     if cell == "lstm":
         return {"w": np.concatenate([wx, wh]), "b": b}
-    if cell == "elman":
+    if cell in ("elman", "conv_lstm"):
         return {"wx": wx, "wh": wh, "b": b}
     bn = b[1, -wh.shape[0] :]
     return {"wx": _reorder(wx), "wh": _reorder(wh), "b": _reorder(b[0]), "bn": bn}

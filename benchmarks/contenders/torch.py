@@ -118,6 +118,13 @@ def _export(cell, module):
     return weights
 
 
+def _refuses(case):
+    """Why the stock LSTM cannot stand for a case."""
+    if case.S:
+        return "torch's LSTM takes no pictures"
+    return "it is `torch`" if case.cell == "lstm" else None
+
+
 CONTENDERS = [
     Contender(
         name="torch",
@@ -130,7 +137,7 @@ CONTENDERS = [
     ),
     Contender(
         name="torch_lstm",
-        supports=lambda case: "it is `torch`" if case.cell == "lstm" else None,
+        supports=_refuses,
         setup=TorchRunner,
         computes=lambda case: dataclasses.replace(case, cell="lstm"),
     ),

@@ -6,6 +6,11 @@ A cell is written as its paper writes it, with its GEMMs in the step. It runs un
 
 from scanrnn.cells._cell import Cell as Cell
 from scanrnn.cells._cell import Noise as Noise
+from scanrnn.cells._conv import ConvOptions as ConvOptions
+from scanrnn.cells._conv_gru import ConvGRUCarry as ConvGRUCarry
+from scanrnn.cells._conv_gru import conv_gru as conv_gru
+from scanrnn.cells._conv_lstm import ConvLSTMCarry as ConvLSTMCarry
+from scanrnn.cells._conv_lstm import conv_lstm as conv_lstm
 from scanrnn.cells._dropout import dropout as dropout
 from scanrnn.cells._elman import ElmanCarry as ElmanCarry
 from scanrnn.cells._elman import elman as elman

@@ -37,6 +37,8 @@ class Cell(abc.ABC):
         dtype: what the operands of the GEMMs are cast to, and the outputs of a layer;
             None for no cast.
         emits: name of the field of the carry that is the output too, if one is.
+        num_feature_axes: how many axes of x, its last ones, are no batch axes: 1, and
+            the spatial ones of a convolution.
 
     Example:
         >>> import dataclasses, jax, jax.numpy as jnp, scanrnn
@@ -62,6 +64,7 @@ class Cell(abc.ABC):
 
     dtype: Any = None
     emits: Any = None
+    num_feature_axes: Any = 1
 
     @abc.abstractmethod
     def init(

@@ -19,8 +19,10 @@ class _LearnedCarry(_wrapper.Wrapper):
         params = self.inner.init(
             key, in_features, hidden_features, dtype, **initializers
         )
-        x = jax.ShapeDtypeStruct((in_features,), dtype)
-        # Without a batch: an example's first carry is every example's.
+        # Without a batch: an example's first carry is every example's; and of one
+        # place, for what is learnt of a channel is every place's.
+        places = (1,) * (self.num_feature_axes - 1)
+        x = jax.ShapeDtypeStruct((*places, in_features), dtype)
         carry = jax.eval_shape(self.inner.initial_carry, params, x)
         leaves = jax.tree.leaves(carry)
         zeros = {_name(i): jnp.zeros(a.shape, dtype) for i, a in enumerate(leaves)}
@@ -58,7 +60,8 @@ def learned_carry(cell: Cell) -> Cell:
     r"""Learn the carry before the first step; it starts at zeros.
 
     Params: the cell's, and `initial_carry_0`, `initial_carry_1`, ... `[H]`, one for
-    every field of the carry in its order: those of an LSTM are h and c.
+    every field of the carry in its order: those of an LSTM are h and c. Of a
+    convolutional cell they are `[1, ..., F]`, and every place starts alike.
 
     Args:
         cell: any cell.

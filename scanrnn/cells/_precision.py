@@ -1,11 +1,13 @@
 """Every dtype decision of the cells, in one place.
 
-- A GEMM casts its operands to the cell's `dtype` (left out: to the type they promote
-  to), and accumulates in float32 or wider.
+- A GEMM, or a convolution, casts its operands to the cell's `dtype` (left out: to the
+  type they promote to), and accumulates in float32 or wider.
 - Everything else (biases, gates, layer-norm statistics) is computed in the widest of
   float32, the parameters, the carry and the input.
 - The new carry, and the output with it, has the old carry's dtype.
 """
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +62,39 @@ def einsum(formula, x, kernel, dtype):
     """An einsum with operands and accumulation as in `matmul`."""
     x, kernel = operands(x, kernel, dtype)
     return jnp.einsum(formula, x, kernel, preferred_element_type=widest(x.dtype))
+
+
+def convolve(x, kernel, dtype):
+    """A convolution with operands and accumulation as in `matmul`.
+
+    Its stride is 1, and so much of zeros is put round `x` that its shape stays.
+
+    Args:
+        x: `[..., *spatial, C]`.
+        kernel: `[*window, C, N]`.
+        dtype: of the operands; None for the dtype they promote to.
+
+    Returns:
+        `[..., *spatial, N]`.
+    """
+    x, kernel = operands(x, kernel, dtype)
+    batch = x.ndim - kernel.ndim + 1
+    axes = kernel.ndim - 2
+    out = jax.lax.conv_general_dilated(
+        x.reshape(math.prod(x.shape[:batch]), *x.shape[batch:]),
+        kernel,
+        (1,) * axes,
+        "SAME",
+        dimension_numbers=_channels_last(axes),
+        preferred_element_type=widest(x.dtype),
+    )
+    return out.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+def _channels_last(axes):
+    """Where batch, spatial axes and channels lie in input, kernel and output."""
+    data, kernel = (0, axes + 1, *range(1, axes + 1)), (axes + 1, axes, *range(axes))
+    return jax.lax.ConvDimensionNumbers(data, kernel, data)
 
 
 def operands(x, kernel, dtype):

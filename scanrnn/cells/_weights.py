@@ -42,6 +42,11 @@ class Weights:
         kernel = self._params[name][..., columns]
         return _precision.matmul(a, kernel, self._operands).astype(self.dtype)
 
+    def convolve(self, a, name, columns=slice(None)):
+        """`a` under the window `p[name]`, with the operands and columns of `dot`."""
+        kernel = self._params[name][..., columns]
+        return _precision.convolve(a, kernel, self._operands).astype(self.dtype)
+
     def einsum(self, formula, a, kernel):
         """An einsum of `a` and an unwidened `kernel` with the operands of a GEMM."""
         product = _precision.einsum(formula, a, kernel, self._operands)

@@ -46,6 +46,11 @@ class Wrapper(Cell):
         """The inner cell's."""
         return self.inner.dtype
 
+    @property
+    def num_feature_axes(self):
+        """The inner cell's."""
+        return self.inner.num_feature_axes
+
     def keeps_output(self):
         """Whether the output is the inner cell's."""
         return True

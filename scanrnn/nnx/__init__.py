@@ -11,6 +11,8 @@ from scanrnn.nnx._layers import RHN as RHN
 from scanrnn.nnx._layers import SLSTM as SLSTM
 from scanrnn.nnx._layers import SRU as SRU
 from scanrnn.nnx._layers import UGRNN as UGRNN
+from scanrnn.nnx._layers import ConvGRU as ConvGRU
+from scanrnn.nnx._layers import ConvLSTM as ConvLSTM
 from scanrnn.nnx._layers import Elman as Elman
 from scanrnn.nnx._layers import IndRNN as IndRNN
 from scanrnn.nnx._layers import MinGRU as MinGRU

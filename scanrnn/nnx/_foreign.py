@@ -38,8 +38,8 @@ def check(rnn, initializers):
 
 
 def num_feature_axes(cell):
-    """How many trailing axes of its input are one step's features."""
-    return cell.num_feature_axes if isinstance(cell, nnx.RNNCellBase) else 1
+    """How many trailing axes of its input are one step's features, ours or Flax's."""
+    return cell.num_feature_axes
 
 
 def num_features(cell):

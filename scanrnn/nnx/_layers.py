@@ -57,6 +57,8 @@ def _layers_of(
 
 Elman = _layers_of("Elman", cells.elman)
 LSTM = _layers_of("LSTM", cells.lstm)
+ConvLSTM = _layers_of("ConvLSTM", cells.conv_lstm, "kernel_size=3, ", "7, 4, ")
+ConvGRU = _layers_of("ConvGRU", cells.conv_gru, "kernel_size=3, ", "7, 4, ")
 GRU = _layers_of("GRU", cells.gru)
 MGU = _layers_of("MGU", cells.mgu)
 UGRNN = _layers_of("UGRNN", cells.ugrnn)

@@ -101,7 +101,7 @@ def _rows(eqn, where, bits, recurrent, deferred, sizes) -> Iterator[Gemm]:
 
 def _sizes(eqn, weight) -> tuple[int, int, int]:
     """M (weight side), N (data side) and K of one step's contraction."""
-    if eqn.primitive.name == "conv_general_dilated":
+    if eqn.primitive.name == ops.CONVOLUTION:
         out, kernel = eqn.outvars[0].aval, eqn.invars[1].aval
         spec = eqn.params["dimension_numbers"]
         M = kernel.shape[spec.rhs_spec[0]]

@@ -20,7 +20,8 @@ from scanrnn.planner import batching, compat
 from scanrnn.planner.graph import eval_eqn, inside
 
 # Contractions: the work that is worth moving, saving and counting.
-HEAVY = frozenset({"dot_general", "conv_general_dilated"})
+CONVOLUTION = "conv_general_dilated"
+HEAVY = frozenset({"dot_general", CONVOLUTION})
 # The planner's own product, `gemm`.
 PRODUCT = "gemm"
 
@@ -233,6 +234,11 @@ def bytes_of(atom) -> int:
 def work_of(eqn: JaxprEqn) -> int:
     """Multiplications of a contraction; numbers made by anything else."""
     made = sum(size_of(aval(v)) for v in eqn.outvars)
+    if eqn.primitive.name == CONVOLUTION:
+        features = aval(eqn.outvars[0]).shape[
+            eqn.params["dimension_numbers"].out_spec[1]
+        ]
+        return made * size_of(aval(eqn.invars[1])) // max(1, features)
     if eqn.primitive.name != "dot_general":
         return made
     (contract, _) = eqn.params["dimension_numbers"]

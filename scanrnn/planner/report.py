@@ -137,7 +137,7 @@ def _choices(plan) -> Iterator[str]:
 
 
 def _is_half(eqn) -> bool:
-    return ops.is_heavy(eqn) and all(
+    return eqn.primitive.name == "dot_general" and all(
         not ops.is_literal(a) and str(a.aval.dtype) == "bfloat16" for a in eqn.invars
     )
 

@@ -11,7 +11,7 @@ import itertools
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from scanrnn.planner import compat, ops
+from scanrnn.planner import axes, compat, ops
 from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed, retrace
 
 
@@ -60,17 +60,18 @@ def _hashable(key) -> bool:
 def split(graph: Graph) -> tuple[Graph, list]:
     """`dot(concatenate([x, h]), W)` becomes `dot(x, Wx) + dot(h, Wh)`.
 
-    The x half can then leave the loop, and the h half can be merged.
+    The x half can then leave the loop, and the h half can be merged. So it is with
+    the channels of a convolution.
     """
     bits, producers = graph.depends(), graph.producers()
 
     def rule(eqn, env):
-        if eqn.primitive.name != "dot_general":
+        if not ops.is_heavy(eqn):
             return None
         for side in (0, 1):
             parts = _concatenated(eqn, side, producers, bits)
             if parts is not None:
-                return _split_dot(eqn, side, parts, env)
+                return _split_product(eqn, side, parts, env)
         return None
 
     return retrace(graph, rule)
@@ -86,11 +87,8 @@ def _concatenated(eqn, side, producers, bits):
     if made is None or made.primitive.name != "concatenate":
         return None
     axis = made.params["dimension"]
-    contract, _ = eqn.params["dimension_numbers"]
-    if axis not in contract[side]:
-        return None
-    other_axis = contract[1 - side][contract[side].index(axis)]
-    if is_sharded(eqn.invars[1 - side], other_axis):
+    other_axis = axes.contracted(eqn, side).get(axis)
+    if other_axis is None or is_sharded(eqn.invars[1 - side], other_axis):
         return None
     groups = [
         list(g) for _, g in itertools.groupby(made.invars, lambda a: recurrent(a, bits))
@@ -98,7 +96,7 @@ def _concatenated(eqn, side, producers, bits):
     return (groups, axis, other_axis, cast) if len(groups) > 1 else None
 
 
-def _split_dot(eqn, side, parts, env):
+def _split_product(eqn, side, parts, env):
     groups, axis, other_axis, cast = parts
     other = env.read(eqn.invars[1 - side])
     start, total = 0, None
@@ -117,7 +115,10 @@ def _split_dot(eqn, side, parts, env):
 
 
 def merge(graph: Graph) -> tuple[Graph, list]:
-    """Dots that share their recurrent operand become one GEMM, then a split."""
+    """Dots that share their recurrent operand become one GEMM, then a split.
+
+    Convolutions likewise, if their windows are alike.
+    """
     bits = graph.depends()
     # A readout contraction can leave the loop; merged it would have to stay.
     carrying = set(needed(graph.eqns, graph.carry_out))
@@ -133,7 +134,7 @@ def merge(graph: Graph) -> tuple[Graph, list]:
         if eqn not in group_of:
             return None
         if eqn not in done:
-            done.update(_merged_dot(group_of[eqn], bits, env))
+            done.update(_merged(group_of[eqn], bits, env))
         return [done[eqn]]
 
     return retrace(graph, rule)
@@ -141,36 +142,33 @@ def merge(graph: Graph) -> tuple[Graph, list]:
 
 def _merge_key(eqn, bits):
     """Equations with equal keys compute `h @ W_k` for one h and one layout."""
-    if eqn.primitive.name != "dot_general":
-        return None
-    (contract, batch) = eqn.params["dimension_numbers"]
     kinds = [recurrent(a, bits) for a in eqn.invars]
-    if batch != ((), ()) or sorted(kinds) != [False, True]:
+    if not ops.is_heavy(eqn) or sorted(kinds) != [False, True]:
         return None
     side = kinds.index(False)
-    weight = eqn.invars[side]
-    if isinstance(weight, Literal) or bits[weight] != 0 or weight.aval.ndim != 2:
+    weight, free = eqn.invars[side], axes.features(eqn, side)
+    if isinstance(weight, Literal) or bits[weight] != 0 or free is None:
         return None
-    free = 1 - contract[side][0] if len(contract[side]) == 1 else None
-    if free is None or is_sharded(weight, 0) or is_sharded(weight, 1):
+    shape = list(weight.aval.shape)
+    if any(is_sharded(weight, axis) for axis in range(len(shape))):
         return None
-    params = {k: v for k, v in eqn.params.items() if k != "dimension_numbers"}
-    key = (eqn.invars[1 - side], side, free, contract, str(params), weight.aval.dtype)
-    return key
+    shape[free[0]] = None
+    form = str(eqn.params), tuple(shape), weight.aval.dtype
+    return eqn.primitive, eqn.invars[1 - side], side, form
 
 
-def _merged_dot(eqns, bits, env):
+def _merged(eqns, bits, env):
     side = [recurrent(a, bits) for a in eqns[0].invars].index(False)
-    (contract, _) = eqns[0].params["dimension_numbers"]
-    free = 1 - contract[side][0]
+    found = axes.features(eqns[0], side)
+    assert found is not None, "what has no features has no key"
+    of_weight, of_result = found
     weights = [env.read(e.invars[side]) for e in eqns]
-    weight = lax.concatenate(weights, free)
+    weight = lax.concatenate(weights, of_weight)
     state = env.read(eqns[0].invars[1 - side])
     operands = (weight, state) if side == 0 else (state, weight)
     (out,) = eval_eqn(eqns[0], operands)
-    sizes = [w.shape[free] for w in weights]
-    axis = 0 if side == 0 else out.ndim - 1
-    return zip(eqns, lax.split(out, sizes, axis), strict=True)
+    sizes = [w.shape[of_weight] for w in weights]
+    return zip(eqns, lax.split(out, sizes, of_result), strict=True)
 
 
 def var(atom):

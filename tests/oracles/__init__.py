@@ -9,10 +9,10 @@ import numpy as np
 
 
 def run(step, params, xs, carry):
-    """Go over `xs` `[T, B, D]`, example by example.
+    """Go over `xs` `[T, B, ..., D]`, example by example.
 
     Returns:
-        The last carry, a tuple of `[B, H]`, and the outputs `[T, B, H]`.
+        The last carry, a tuple of `[B, ..., H]`, and the outputs `[T, B, ..., H]`.
     """
     carries, outputs = [], []
     for example in range(xs.shape[1]):

@@ -1,0 +1,87 @@
+"""Cells that look at a neighbourhood of every place, and the options they share."""
+
+import dataclasses
+from typing import Any, TypedDict
+
+from scanrnn.cells import _checks, _precision
+from scanrnn.cells._frame import FramedCell
+from scanrnn.cells._table import Param
+
+
+class ConvOptions(TypedDict, total=False):
+    """What every convolutional cell takes.
+
+    Attributes:
+        kernel_size: sizes of the window, one for each of 1, 2 or 3 spatial axes; an int
+            is the window of one axis. The stride is 1, and round the input are so many
+            zeros that spatial sizes stay (SAME; a window of even size has the one that
+            is too many behind). The windows of x and of h are of one size.
+        dtype: of the operands of convolutions, such as `jnp.bfloat16`. They are
+            accumulated in float32, and all else stays in the dtype of the carry. None
+            for no cast.
+
+    Example:
+        >>> import jax, scanrnn
+        >>> cell = scanrnn.cells.conv_lstm(kernel_size=(5, 3))
+        >>> cell.init(jax.random.key(0), 2, 4)["recurrent_kernel"].shape
+        (5, 3, 4, 16)
+    """
+
+    kernel_size: int | tuple[int, ...]
+    dtype: Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvCell(FramedCell):
+    """A cell with a convolution of x, a convolution of h, and gates made of both.
+
+    The attributes are those of `ConvOptions`.
+    """
+
+    kernel_size: Any = (3, 3)
+    dtype: Any = None
+
+    def __post_init__(self):
+        """Refuse unknown options; two names of one window make two equal cells."""
+        sizes = self.kernel_size
+        sizes = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
+        for size in sizes:
+            _checks.check_size(self.name, "kernel_size", size)
+        if not 1 <= len(sizes) <= 3:
+            raise ValueError(
+                f"{self.name}: kernel_size={self.kernel_size!r} has {len(sizes)} "
+                "spatial axes, want 1, 2 or 3"
+            )
+        self._set(kernel_size=tuple(int(size) for size in sizes))
+        self._set(dtype=_precision.compute_dtype(self.dtype))
+
+    def _set(self, **fields):
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def num_feature_axes(self):
+        """The spatial axes and the channels."""
+        return len(self.kernel_size) + 1
+
+    def table(self, in_features, hidden_features):
+        """The two kernels, gate by gate along their last axes, and the bias."""
+        window, columns = self.kernel_size, len(self.gates) * hidden_features
+        kernel = *window, in_features, columns
+        recurrent = *window, hidden_features, columns
+        return {
+            "kernel": Param(kernel, "kernel", self.gates),
+            "recurrent_kernel": Param(recurrent, "recurrent_kernel", self.gates),
+            "bias": Param((columns,), "bias", self.gates),
+        }
+
+    def _check(self, params, x):
+        """Raise unless `params` are this cell's and `x` fits them; return F."""
+        hidden_features = super()._check(params, x)
+        if x.ndim < self.num_feature_axes:
+            raise ValueError(
+                f"{self.name}: x has shape {x.shape}, want {len(self.kernel_size)} "
+                f"spatial axes and the features behind its batch axes: kernel_size="
+                f"{self.kernel_size}"
+            )
+        return hidden_features

@@ -1,0 +1,121 @@
+"""The convolutional long short-term memory."""
+
+import dataclasses
+from typing import NamedTuple, Unpack
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._conv import ConvCell, ConvOptions
+from scanrnn.cells._gated import split
+from scanrnn.cells._table import Param
+
+
+class ConvLSTMCarry(NamedTuple):
+    """What a convolutional LSTM carries from step to step.
+
+    Attributes:
+        h: output, `[..., *spatial, F]`.
+        c: memory, `[..., *spatial, F]`.
+    """
+
+    h: jax.Array
+    c: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ConvLSTM(ConvCell):
+    name = "conv_lstm"
+    gates = ("i", "f", "g", "o")
+    carry_type = ConvLSTMCarry
+
+    forget_bias: float | None = None
+    peephole: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        if (value := self.forget_bias) is not None:
+            number = _checks.check_number(self.name, "forget_bias", value)
+            self._set(forget_bias=number)
+
+    def gate_biases(self):
+        return {"f": self.forget_bias}
+
+    def table(self, in_features, hidden_features):
+        table = super().table(in_features, hidden_features)
+        if self.peephole:
+            vector = Param((hidden_features,), 0.0)
+            table |= {f"peephole_{gate}": vector for gate in ("i", "f", "o")}
+        return table
+
+    def equations(self, p, carry, x, noise):
+        del noise
+        a = p.convolve(x, "kernel") + p.convolve(carry.h, "recurrent_kernel")
+        i, f, g, o = split(a + p["bias"], 4)
+        c = p.wide(carry.c)
+        i = jax.nn.sigmoid(self._peep(p, "i", i, c))
+        f = jax.nn.sigmoid(self._peep(p, "f", f, c))
+        c = f * c + i * jnp.tanh(g)
+        h = jax.nn.sigmoid(self._peep(p, "o", o, c)) * jnp.tanh(c)
+        return (h, c), h
+
+    def _peep(self, p, gate, a, c):
+        return a + p[f"peephole_{gate}"] * c if self.peephole else a
+
+
+def conv_lstm(
+    *,
+    forget_bias: float | None = None,
+    peephole: bool = False,
+    **options: Unpack[ConvOptions],
+) -> Cell:
+    r"""The long short-term memory with convolutions in the place of matrix products.
+
+    .. math::
+        i, f, g, o &= \mathrm{split}(W * x_t + U * h_{t-1} + b) \\
+        c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
+        h_t &= \sigma(o) \odot \tanh(c_t)
+
+    where :math:`*` is a convolution over 1, 2 or 3 spatial axes that keeps their sizes,
+    split along the channels. With `peephole`, i and f see :math:`w_i \odot c_{t-1}` and
+    :math:`w_f \odot c_{t-1}`, and o sees :math:`w_o \odot c_t`, added, with one weight
+    for each channel. The paper has one for each channel of each place, which ties it to
+    the size of its images; those of a place that are equal to all others' are ours.
+
+    x is `[..., *spatial, C]`, the carry `[..., *spatial, F]`.
+
+    Params: `kernel` `[*kernel_size, C, 4F]`, `recurrent_kernel` `[*kernel_size, F,
+    4F]`, `bias` `[4F]`, gates in the order i, f, g, o; `peephole_i`, `peephole_f` and
+    `peephole_o` `[F]`.
+
+    Args:
+        forget_bias: what `init` adds to the bias of the forget gate; None for what its
+            scheme adds, 1 by default. It is a start and not a term: `step` adds
+            nothing.
+        peephole: whether the gates see the memory.
+        **options: see `ConvOptions`.
+
+    Returns:
+        A `Cell` whose carry is a `ConvLSTMCarry(h, c)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for a window of no size, or of more than 3 spatial axes; from
+            `step`, if x has fewer.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.conv_lstm(kernel_size=(3, 3), peephole=True)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=5)
+        >>> x = jnp.ones([2, 8, 6, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.c.shape, y.shape
+        ((2, 8, 6, 5), (2, 8, 6, 5))
+
+    Reference:
+        Shi et al., "Convolutional LSTM network: a machine learning approach for
+        precipitation nowcasting", 2015, arXiv:1506.04214.
+    """
+    return _ConvLSTM(forget_bias=forget_bias, peephole=bool(peephole), **options)

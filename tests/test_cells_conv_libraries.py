@@ -1,0 +1,108 @@
+"""Convolutional LSTMs against Flax's and Keras's: values and gradients, in float64."""
+
+import functools
+import os
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from tests.cell_table import CELLS, H, draw
+
+SIZES = ["conv_lstm", "conv_lstm-2d", "conv_lstm-3d"]
+every_size = pytest.mark.parametrize("name", SIZES)
+
+
+def reordered(a, order):
+    """The gates of `a` in another order."""
+    gates = jnp.split(a, 4, axis=-1)
+    return jnp.concatenate([gates[n] for n in order], axis=-1)
+
+
+def flax(row):
+    """`nn.ConvLSTMCell`: gates i, g, f, o, two biases, and one added to f."""
+    layer = nn.RNN(
+        nn.ConvLSTMCell(H, row.cell.kernel_size, param_dtype=jnp.float64),
+        time_major=True,
+        return_carry=True,
+    )
+
+    def run(params, xs, carry):
+        turned = {k: reordered(v, (0, 2, 1, 3)) for k, v in params.items()}
+        bias = turned["bias"].at[2 * H : 3 * H].add(-1)
+        weights = {
+            "ih": {"kernel": turned["kernel"], "bias": 0.25 * bias},
+            "hh": {"kernel": turned["recurrent_kernel"], "bias": 0.75 * bias},
+        }
+        first = carry.c, carry.h
+        variables = {"params": {"cell": weights}}
+        (c, h), ys = layer.apply(variables, xs, initial_carry=first)
+        return ys, h, c
+
+    return run
+
+
+def keras(row):
+    """`ConvLSTM1D` and its like: our gates, a bias where x is convolved."""
+    os.environ["KERAS_BACKEND"] = "jax"  # read once, when Keras is imported
+    layers = pytest.importorskip("keras").layers
+    kinds = layers.ConvLSTM1D, layers.ConvLSTM2D, layers.ConvLSTM3D
+    axes = len(row.spatial)
+    layer = kinds[axes - 1](
+        H,
+        row.cell.kernel_size,
+        padding="same",
+        activation=jnp.tanh,  # Keras's own is computed in float32
+        recurrent_activation="sigmoid",
+        return_sequences=True,
+        return_state=True,
+        dtype="float64",
+    )
+
+    def run(params, xs, carry):
+        xs = jnp.swapaxes(xs, 0, 1)
+        if not layer.built:
+            layer.build(xs.shape)
+        weights = [params[k] for k in ("kernel", "recurrent_kernel", "bias")]
+        seeds = [variable.value for variable in layer.non_trainable_variables]
+        (ys, h, c), _ = layer.stateless_call(
+            weights, seeds, xs, initial_state=[carry.h, carry.c]
+        )
+        return jnp.swapaxes(ys, 0, 1), h, c
+
+    return run
+
+
+def ours(row):
+    def run(params, xs, carry):
+        last, ys = scanrnn.scan(functools.partial(row.cell.step, params), carry, xs)
+        return ys, last.h, last.c
+
+    return run
+
+
+@pytest.mark.filterwarnings("default")  # peers may warn on import
+@pytest.mark.parametrize("library", [flax, keras])
+@every_size
+def test_cell_equals_a_library_in_values_and_gradients(library, name):
+    row = CELLS[name]
+    params, xs, carry = draw(row)
+    generator = np.random.default_rng(1)
+    weights = [generator.normal(size=(len(xs), *carry.h.shape))]
+    weights += [generator.normal(size=field.shape) for field in carry]
+
+    def results_and_gradients(run):
+        def score(*arguments):
+            results = run(*arguments)
+            pairs = zip(weights, results, strict=True)
+            return sum((w * a).sum() for w, a in pairs), results
+
+        grad = jax.grad(score, argnums=(0, 1, 2), has_aux=True)
+        return jax.jit(grad)(params, xs, carry)
+
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-11)
+    wanted = results_and_gradients(library(row))
+    jax.tree.map(close, results_and_gradients(ours(row)), wanted)
