@@ -122,7 +122,9 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     """Turn sets of moved equations into the variables that cross each edge."""
     made_before = {v for e in hoisted for v in e.outvars}
     made_after = {v for e in sunk for v in e.outvars}
-    readout = [a for e in sunk for a in variables(e.invars)] + variables(graph.ys)
+    # In the order of the step: a set of equations has another in every process.
+    readout = [v for e in graph.eqns if e in sunk for v in variables(e.invars)]
+    readout += variables(graph.ys)
     stacked = _unique(v for v in readout if bits[v] & CARRY and v not in made_after)
     outs = (*graph.carry_out, *stacked)
     stay = needed(graph.eqns, outs, {*made_before, *graph.carry, *graph.xs})
