@@ -11,7 +11,6 @@ import jax
 from jax.extend.core import Var
 
 from scanrnn.executors._batch import over_time
-from scanrnn.executors._linear import Linear
 from scanrnn.executors._names import (
     flat,
     grouped,
@@ -21,6 +20,7 @@ from scanrnn.executors._names import (
     split,
     values,
 )
+from scanrnn.executors._ruled import linear
 from scanrnn.planner.graph import struct
 from scanrnn.planner.halves import in_wide_sums
 from scanrnn.planner.loops import Loop
@@ -49,7 +49,7 @@ def contributions(
     if split([*flat(fixed), *flat(moving)]):
         run = remembering_inputs(program.forward, loop.residuals)
     else:
-        run = Linear(program.forward, lambda *_: program.transposed, loop.machine)
+        run = linear(program.forward, lambda *_: program.transposed, loop.machine)
     return named(cuts, run(flat(fixed), flat(moving)))
 
 

@@ -12,12 +12,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
 
-from scanrnn.executors._linear import Linear
 from scanrnn.executors._names import named
-from scanrnn.executors._staged import of_some
-from scanrnn.executors._together import together
+from scanrnn.executors._ruled import Ruled, linear, of_some
 from scanrnn.planner.graph import Env, Graph
 from scanrnn.planner.halves import in_wide_sums, rounded, zero_sum
 from scanrnn.planner.loops import Loop
@@ -38,25 +35,21 @@ class Normed:
 
     def __call__(self, streams: list, constants: list) -> list:
         """The outs of all steps, given the time inputs and the weights of the graph."""
-        run = jax.custom_jvp(self._primal)
-        run.defjvp(self._rule, symbolic_zeros=True)
-        return run(streams, constants)
+        run = Ruled(self._all, lambda *_: self._all, self.loop.machine, self._rule)
+        return run(*streams, *constants)
 
-    def _primal(self, streams, constants):
-        return together(self._all(streams, constants), [*streams, *constants])
-
-    def _all(self, streams, constants):
+    def _all(self, *args):
         def step(streams, constants):
             names = (*self.graph.xs, *self.graph.weights)
             known = zip(names, (*streams, *constants), strict=True)
             return Env(self.graph.eqns, known).read_all(self.graph.ys)
 
-        return jax.vmap(step, (0, None))(streams, constants)
+        count = len(self.graph.xs)
+        return jax.vmap(step, (0, None))(args[:count], args[count:])
 
     def _rule(self, primals, tangents):
-        fixed, tangents = ([*streams, *rest] for streams, rest in (primals, tangents))
-        at = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
-        forward = functools.partial(self._forward, at)
+        at = [i for i, t in enumerate(tangents) if t is not None]
+        count = len(self.graph.xs)
 
         def transposed(machine, alone):
             # In pieces for one machine alone; JAX's own for all others.
@@ -65,13 +58,15 @@ class Normed:
             make = self._transposed if pieces else self._at_once
             return functools.partial(make, at, over)
 
-        run = Linear(forward, transposed, self.loop.machine)
-        return self(*primals), run(fixed, [tangents[i] for i in at])
+        forward = functools.partial(self._forward, at)
+        run = linear(forward, transposed, self.loop.machine)
+        return self(primals[:count], primals[count:]), run(
+            primals, [tangents[i] for i in at]
+        )
 
     def _of(self, at, fixed) -> Callable[..., list]:
         """The outs as a function of the arguments at some places alone."""
-        count = len(self.graph.xs)
-        return of_some(lambda *args: self._all(args[:count], args[count:]), fixed, at)
+        return of_some(self._all, fixed, at)
 
     def _forward(self, at, fixed, moving):
         return jax.jvp(self._of(at, fixed), [fixed[i] for i in at], moving)[1]

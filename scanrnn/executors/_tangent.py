@@ -17,7 +17,6 @@ from jax import lax
 from jax.extend.core import Literal, Var
 
 from scanrnn.executors._contributions import contributions
-from scanrnn.executors._linear import Linear
 from scanrnn.executors._names import (
     flat,
     grouped,
@@ -27,6 +26,7 @@ from scanrnn.executors._names import (
     split,
     values,
 )
+from scanrnn.executors._ruled import linear
 from scanrnn.planner import ops
 from scanrnn.planner.gemm import turn
 from scanrnn.planner.halves import rounded, zero_sum
@@ -58,7 +58,7 @@ def tangent_loop(loop, lower, carry, constants, known, d_weights, d_carry, d_xs)
     program = Tangents(loop, lower, names_of(fixed), moving)
     run = program.forward
     if not split([*flat(fixed), *flat(tangents)]):
-        run = Linear(run, program.transposed, loop.machine)
+        run = linear(run, program.transposed, loop.machine)
     outs = run(flat(fixed), flat(tangents))
     n = len(carries)
     d_final, d_ys = named(carries, outs[:n]), named(ys, outs[n:])
