@@ -62,22 +62,17 @@ def _rule(loop, lower, primals, tangents):
     """Primal loop with residuals, contributions from outside, tangent loop."""
     graph, recording = loop.graph, loop.recording
     weights, carry, xs = _groups(graph, primals)
-    moving = named(graph.inputs, tangents)
-    d_weights, d_carry, d_xs = (
-        {v: moving[v] for v in group if moving[v] is not None}
-        for group in (graph.weights, graph.carry, graph.xs)
-    )
+    moving = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
     final, stacked = run_loop(recording.loop, lower, weights, carry, xs)
 
-    def program(weights, carry, xs, final, stacked, *tangents):
+    def program(weights, carry, xs, final, stacked, tangents):
         constants = named(graph.weights, weights)
         known = named(graph.xs, xs) | recording.known(carry, final, stacked)
-        names = (d_weights, d_carry, d_xs)
-        tangents = [named(n, ts) for n, ts in zip(names, tangents, strict=True)]
-        return tangent_loop(loop, lower, carry, constants, known, *tangents)
+        tangents = named(moving, tangents)
+        return tangent_loop(loop, lower, carry, constants, known, tangents)
 
     # Rematerialised as a whole, so that what is kept is exactly its inputs.
-    tangents = [list(group.values()) for group in (d_weights, d_carry, d_xs)]
     program = remembering_inputs(program, loop.residuals)
-    d_final, d_ys = program(weights, carry, xs, final, stacked, *tangents)
+    tangents = [t for t in tangents if t is not None]
+    d_final, d_ys = program(weights, carry, xs, final, stacked, tangents)
     return [*final, *stacked[: len(graph.ys)]], [*d_final, *d_ys]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -64,36 +64,40 @@ class Ruled:
 
 
 def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
-    """A function of lists `(fixed, moving)`, linear in the second, with its transpose.
+    """A function of trees `(fixed, moving)`, linear in the second, with its transpose.
 
     Args:
-      forward: the function; JAX may differentiate it in both.
-      transposed: as in `Ruled`.
+      forward: the function, to a list; JAX may differentiate it in both.
+      transposed: by machine, `(fixed, cts) -> cts of moving`, a list of its leaves, as
+        in `Ruled`.
       machine: that of the plan.
     """
 
-    def run(fixed: Sequence, moving: Sequence) -> list:
-        count = len(fixed)
+    def run(fixed, moving) -> list:
+        leaves, tree = jax.tree.flatten((fixed, moving))
+        known, at_fixed = jax.tree.flatten(fixed)
+        n = len(known)
 
         def plain(*args):
-            return forward(list(args[:count]), list(args[count:]))
+            return forward(*tree.unflatten(args))
 
         def jvp(primals, tangents):
-            known, moving = primals[:count], primals[count:]
-            d_known, d_moving = tangents[:count], tangents[count:]
             terms = []
-            if any(t is not None for t in d_moving):
-                pairs = zip(d_moving, moving, strict=True)
+            if any(t is not None for t in tangents[n:]):
+                pairs = zip(tangents[n:], primals[n:], strict=True)
                 full = [jnp.zeros_like(m) if t is None else t for t, m in pairs]
-                terms.append(run(known, full))
-            if any(t is not None for t in d_known):
-                of_known = functools.partial(_pushed, lambda *k: forward([*k], moving))
-                terms.append(of_known(known, d_known)[1])
+                terms.append(run(*tree.unflatten([*primals[:n], *full])))
+            if any(t is not None for t in tangents[:n]):
+                of_known = [*tangents[:n], *[None] * len(tangents[n:])]
+                terms.append(_pushed(plain, primals, of_known)[1])
             sums = [functools.reduce(jnp.add, ts) for ts in zip(*terms, strict=True)]
-            return run(known, moving), sums
+            return run(*tree.unflatten(primals)), sums
 
-        ruled = Ruled(plain, lambda *_: plain, machine, jvp, transposed, count)
-        return ruled(*fixed, *moving)
+        def pull(machine, alone):
+            f = transposed(machine, alone)
+            return lambda fixed, cts: f(at_fixed.unflatten(fixed), cts)
+
+        return Ruled(plain, lambda *_: plain, machine, jvp, pull, n)(*leaves)
 
     return run
 
@@ -154,7 +158,7 @@ def _transposed(program, cts, args) -> list:
 
     def plain(fixed, cts):
         forward = functools.partial(program.plain, *fixed)
-        return jax.linear_transpose(forward, *structs)(cts)
+        return list(jax.linear_transpose(forward, *structs)(cts))
 
     def build(machine, alone):
         return of_given(program.transposed(machine, alone), lambda _: None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,22 @@ class Graph:
     eqns: tuple[JaxprEqn, ...]
     carry_out: tuple[type_Atom, ...]
     ys: tuple[type_Atom, ...]
+
+    @classmethod
+    def of(cls, jaxpr, weights: int, carry: int) -> Graph:
+        """A jaxpr that takes so many weights and carries first; constants are weights.
+
+        It gives as many carries as it takes.
+        """
+        ins, outs = tuple(jaxpr.invars), tuple(jaxpr.outvars)
+        return cls(
+            weights=(*ins[:weights], *jaxpr.constvars),
+            carry=ins[weights : weights + carry],
+            xs=ins[weights + carry :],
+            eqns=tuple(jaxpr.eqns),
+            carry_out=outs[:carry],
+            ys=outs[carry:],
+        )
 
     @property
     def inputs(self) -> tuple[Var, ...]:
@@ -71,6 +88,12 @@ class Graph:
         for v in variables(self.outs):
             table.setdefault(v, []).append(None)
         return table
+
+    @property
+    def read(self) -> set[Var]:
+        """The variables that equations and outputs read."""
+        ins = (v for eqn in self.eqns for v in variables(eqn.invars))
+        return {*ins, *variables(self.outs)}
 
     def pruned(self) -> Graph:
         """The same graph without equations no output needs."""
@@ -222,7 +245,6 @@ def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
     the new graph and the values of constants that the rewriting exposed, which
     become the last weights.
     """
-    n_w, n_c, n_out = len(graph.weights), len(graph.carry), len(graph.carry_out)
     invars = graph.inputs
 
     def run(*args):
@@ -236,14 +258,27 @@ def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
         return [env.read(a) for a in graph.outs]
 
     closed = jax.make_jaxpr(run)(*map(struct, invars))
-    jaxpr = closed.jaxpr
-    ins = jaxpr.invars
-    new = Graph(
-        weights=(*ins[:n_w], *jaxpr.constvars),
-        carry=tuple(ins[n_w : n_w + n_c]),
-        xs=tuple(ins[n_w + n_c :]),
-        eqns=tuple(jaxpr.eqns),
-        carry_out=tuple(jaxpr.outvars[:n_out]),
-        ys=tuple(jaxpr.outvars[n_out:]),
-    )
+    new = Graph.of(closed.jaxpr, len(graph.weights), len(graph.carry))
     return new.pruned(), list(closed.consts)
+
+
+def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
+    """The graph of a function of values by name, which gives the next carry and ys.
+
+    Its inputs have the names that are given; what was constant has one of its own.
+    Returns the graph, and the constants by name.
+    """
+    names = (*weights, *carry, *xs)
+
+    def run(*values):
+        return f(OrderedDict(zip(names, values, strict=True)))
+
+    closed = jax.make_jaxpr(run)(*map(struct, names))
+    graph = Graph.of(closed.jaxpr, len(weights), len(carry)).pruned()
+    graph = renamed(graph, dict(zip(closed.jaxpr.invars, names, strict=True)))
+    return graph, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+
+def variables_like(structs: Iterable[jax.ShapeDtypeStruct]) -> list[Var]:
+    """New variables of given types."""
+    return jax.make_jaxpr(lambda *args: args)(*structs).jaxpr.invars

@@ -14,11 +14,12 @@ from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.gradient import Derivative, derive
+from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph, struct, variables
 from scanrnn.planner.layout import PLAIN, Layout, lay_out
 from scanrnn.planner.regions import Regions, find_regions
 from scanrnn.planner.rows import Place, Rows, Shift, pair_up
+from scanrnn.planner.saved import derive
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
