@@ -13,6 +13,7 @@ from jax.extend.core import Var
 from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import linear
+from scanrnn.machines import Machine
 from scanrnn.planner.graph import struct
 from scanrnn.planner.halves import in_wide_sums
 from scanrnn.planner.loops import Loop
@@ -44,7 +45,7 @@ def contributions(
         run = remembering_inputs(forward, loop.residuals)
     else:
         transposed = functools.partial(_transposed, loop, step, tuple(tangents))
-        run = linear(forward, lambda *_: transposed, loop.machine)
+        run = linear(forward, transposed, loop.machine)
     return dict(zip(step.ys, run(fixed, tangents), strict=True))
 
 
@@ -62,25 +63,29 @@ def _outside(loop, step, known) -> list:
     return stage_over_time(graph, weights, xs, loop.length, None)
 
 
-def _transposed(loop: Loop, step: Step, names, fixed, cts: list) -> list:
+def _transposed(loop: Loop, step: Step, names, machine: Machine, alone: bool):
     """Cotangents of weights and time inputs, given those of `E` or None."""
+    del alone
+    return functools.partial(_pulled, loop, step, names, machine)
+
+
+def _pulled(loop, step, names, machine, fixed, cts: list) -> list:
     constants, arrays = fixed
     given = {i: ct for i, ct in enumerate(cts) if ct is not None}
     ready = next(iter(given.values()))
     rows, rules = loop.recording.rows, loop.derivative
-    asked = rules.rows(rules.read_outside)
-    streams = rows.whole([v for v in asked if v not in rows.shifts], arrays)
-    for v in asked:
-        if v in rows.shifts:
-            # Made when `ready` is there: not to be kept through the loop.
-            parts = rows.of([v], arrays)
-            (streams[v],) = late(
-                ready,
-                lambda *values, v=v, parts=tuple(parts): [
-                    rows.all(dict(zip(parts, values, strict=True)), v)
-                ],
-                *parts.values(),
-            )
+
+    def whole(v):
+        parts = rows.of([v], arrays)
+
+        def make(*values):
+            return rows.all(dict(zip(parts, values, strict=True)), v)
+
+        # A shifted copy would be made before the loop, and kept through it.
+        early = v in rows.shifts and machine.copies_early
+        return late(ready, make, *parts.values()) if early else make(*parts.values())
+
+    streams = {v: whole(v) for v in rules.rows(rules.read_outside)}
     ys = tuple(step.graph.ys[i] for i in given)
     step = step._replace(graph=dataclasses.replace(step.graph, ys=ys))
     known = {**constants, **streams}
