@@ -89,14 +89,6 @@ class Plan:
         """The loop for the whole length, or for a chunk."""
         return self.loops[0]
 
-    def loop_of(self, length) -> Loop:
-        """The loop for so many steps."""
-        return next(
-            loop
-            for loop in self.loops
-            if loop.length is length or loop.length == length
-        )
-
     @property
     def derivative(self) -> Derivative:
         """The derivative rules of the loop."""
