@@ -8,6 +8,7 @@ weight.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -15,7 +16,6 @@ from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
 from scanrnn.executors.scan import scan_graph
-from scanrnn.planner.layout import PLAIN
 from scanrnn.planner.loops import Loop
 
 
@@ -44,14 +44,15 @@ def _plain(loop, *args):
 
 
 def _build(loop, lower, machine, alone) -> Callable[..., list]:
-    graph, same = loop.graph, machine == loop.machine
-    rows = loop.rows if alone and same else loop.plain_rows(machine)
-    layout = loop.layout if same else PLAIN
+    graph, rows = loop.graph, loop.plain_rows(machine)
+    if machine == loop.machine:
+        graph, places = loop.laid
+        rows = loop.rows if alone else dataclasses.replace(rows, places=places)
 
     def run(*args):
-        weights, carry, xs = _groups(graph, args)
-        constants, known = named(graph.weights, weights), named(graph.xs, xs)
-        choices = dict(machine=machine, layout=layout, unroll=loop.unroll)
+        weights, carry, xs = _groups(loop.graph, args)
+        constants, known = named(graph.weights, weights), named(loop.graph.xs, xs)
+        choices = dict(machine=machine, unroll=loop.unroll)
         final, ys = lower(graph, rows, constants, carry, known, **choices)
         return [*final, *ys]
 

@@ -119,7 +119,7 @@ def _choices(plan) -> Iterator[str]:
             f"Norms before the loop: differentiated {loop.piece} steps at a time, "
             "which fit the fast memory."
         )
-    for v in loop.layout.streams:
+    for v in dict.fromkeys(place.whole for place in loop.laid[1].values()):
         yield (
             f"Read in pieces in the loop: {v.aval.str_short()}, one slice of the "
             "sequence for each gate (slices of a slice are slow on a CPU)."
