@@ -13,7 +13,7 @@ from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._loop import run_loop
 from scanrnn.executors._names import named, remembering_inputs, split
-from scanrnn.executors._normed import Normed
+from scanrnn.executors._normed import normed
 from scanrnn.executors.scan import scan_graph
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env
@@ -50,7 +50,7 @@ def _run(plan, lower, loop, weights, init, xs):
 
     streams |= named(stages.before.ys, stage(stages.before))
     if stages.norms is not None:
-        streams |= _norms(plan, loop, constants, streams)
+        streams |= _norms(plan, lower, loop, constants, streams)
     graph = stages.loop
     args = ([constants[v] for v in graph.weights], init, [streams[v] for v in graph.xs])
     if plan.defer:
@@ -61,13 +61,13 @@ def _run(plan, lower, loop, weights, init, xs):
     return final, stage(stages.after)
 
 
-def _norms(plan, loop, constants, streams) -> dict:
+def _norms(plan, lower, loop, constants, streams) -> dict:
     """Norms before the loop: in pieces where that pays, else at once."""
     graph = plan.stages.norms
     inputs = [streams[v] for v in graph.xs]
     weights = [constants[v] for v in graph.weights]
     if loop.piece is not None and not split([*inputs, *weights]):
-        outs = Normed(graph, loop)(inputs, weights)
+        outs = normed(graph, loop, lower, inputs, weights)
     else:
         outs = stage_over_time(graph, weights, inputs, loop.length, _policy(plan))
     return named(graph.ys, outs)

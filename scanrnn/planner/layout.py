@@ -92,6 +92,9 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
             pieces[v, eqn] = variables_like(map(_struct_of, found))
             places |= zip(pieces[v, eqn], found, strict=True)
 
+    if not trees:
+        return loop, {}
+
     def rule(eqn, env):
         if eqn not in trees:
             return None
@@ -104,7 +107,7 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
 
     wide = dataclasses.replace(loop, xs=(*loop.xs, *places))
     graph, consts = retrace(wide, rule)
-    if consts or not trees:
+    if consts:
         return loop, {}
     graph = renamed(graph, dict(zip(graph.inputs, wide.inputs, strict=True)))
     used = tuple(v for v in graph.xs if v in graph.read)

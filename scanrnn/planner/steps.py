@@ -20,7 +20,7 @@ from jax.extend.core import Var
 from scanrnn.planner import ops
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
-from scanrnn.planner.halves import in_wide_sums, rounded, wide
+from scanrnn.planner.halves import in_wide_sums, rounded, wide_struct
 
 
 class Step(NamedTuple):
@@ -115,7 +115,7 @@ def _reverse(rules, inside, ys) -> Step:
     tangents = [d[v] for v in inside.moving]
     summed = [v for v in inside.moving if v in rules.loop.weights]
     n, m = len(inside.carry), len(inside.carry) + len(summed)
-    sums = variables_like(_summed(struct(v)) for v in summed)
+    sums = variables_like(wide_struct(struct(v)) for v in summed)
     outs = dict(zip(inside.ys, graph.ys, strict=True))
     cts = [rules.cotangents[v] for v in ys]
 
@@ -135,9 +135,3 @@ def _reverse(rules, inside, ys) -> Step:
     xs = [*(v for v in graph.xs if v not in moving), *cts]
     made, consts = graph_of(in_wide_sums(pull), weights, (*graph.carry, *sums), xs)
     return Step(made, {**inside.consts, **consts}, inside.moving, inside.moving[m:])
-
-
-def _summed(s: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The type in which values of a type are summed over time."""
-    same = wide(s.dtype) == s.dtype
-    return s if same else s.update(dtype=wide(s.dtype), weak_type=False)
