@@ -27,7 +27,6 @@ from scanrnn.planner.graph import (
     Env,
     Graph,
     struct,
-    variables,
     variables_like,
 )
 
@@ -61,7 +60,7 @@ class Derivative:
     read_outside: frozenset[Var] = frozenset()
 
     @functools.cached_property
-    def bits(self) -> dict[Var, int]:
+    def bits(self) -> dict[Any, int]:
         """What each variable of the loop depends on."""
         return self.loop.depends()
 
@@ -133,7 +132,7 @@ class Derivative:
             return known.get(self.turned.get(v))
 
         for eqn in loop.eqns:
-            recurrent = any(self.bits[v] & CARRY for v in variables(eqn.invars))
+            recurrent = bool(self.bits[eqn] & CARRY)
             if outside and recurrent and eqn not in self.region:
                 continue
             source = self.pieced.get(eqn, eqn) if outside else eqn

@@ -59,8 +59,8 @@ class Graph:
         """Every output: the next carry, then what is stacked."""
         return (*self.carry_out, *self.ys)
 
-    def depends(self) -> dict[Var, int]:
-        """For each variable, which of TIME and CARRY it depends on.
+    def depends(self) -> dict[Any, int]:
+        """For each variable and each equation, which of TIME and CARRY it depends on.
 
         What a `jax.custom_vjp` makes counts as recurrent even where it is made of
         weights: its rule has to see the cotangent of each step, not their sum.
@@ -71,6 +71,7 @@ class Graph:
             kind = 0
             for v in variables(eqn.invars):
                 kind |= bits[v]
+            bits[eqn] = kind
             kind |= CARRY if has_own_rule(eqn) else 0
             bits |= dict.fromkeys(eqn.outvars, kind)
         return bits
@@ -89,12 +90,6 @@ class Graph:
             table.setdefault(v, []).append(None)
         return table
 
-    @property
-    def read(self) -> set[Var]:
-        """The variables that equations and outputs read."""
-        ins = (v for eqn in self.eqns for v in variables(eqn.invars))
-        return {*ins, *variables(self.outs)}
-
     def pruned(self) -> Graph:
         """The same graph without equations no output needs."""
         eqns = needed(self.eqns, self.outs)
@@ -104,6 +99,14 @@ class Graph:
 def variables(atoms: Iterable[type_Atom]) -> list[Var]:
     """The variables among atoms (constants left out)."""
     return [a for a in atoms if not isinstance(a, Literal)]
+
+
+def free(eqns: Iterable[JaxprEqn], outs: Iterable[type_Atom] = ()) -> tuple[Var, ...]:
+    """What equations and outputs read that the equations do not make."""
+    eqns = list(eqns)
+    made = {v for e in eqns for v in e.outvars}
+    read = [v for e in eqns for v in variables(e.invars)] + variables(outs)
+    return tuple(dict.fromkeys(v for v in read if v not in made))
 
 
 def needed(
@@ -150,9 +153,7 @@ def inside(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
             yield from inside(inner)
 
 
-def eval_eqn(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
-    """Evaluate one equation, in the context (mesh, metadata) it was traced in."""
-    return compat.bind(eqn, values, params)
+eval_eqn = compat.bind
 
 
 def opened(jaxpr) -> tuple[Any, Sequence]:

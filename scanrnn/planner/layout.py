@@ -18,13 +18,13 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.classify import bits_of
 from scanrnn.planner.graph import (
     CARRY,
     TIME,
     WEIGHTS,
     Graph,
     eval_eqn,
+    free,
     renamed,
     retrace,
     struct,
@@ -39,7 +39,7 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
     bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
     trees = {}
     for eqn in graph.eqns:
-        if _divides(eqn) and bits_of(eqn, bits) == TIME:
+        if _divides(eqn) and bits[eqn] == TIME:
             axis = eqn.params["axis"]
             trees[eqn] = _tree(
                 eqn, graph, lambda v, i=axis: ops.splittable(producers.get(v), i, bits)
@@ -81,7 +81,7 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
     pieces: dict[Any, list[Var]] = {}
     places: dict[Var, Place] = {}
     for eqn in loop.eqns:
-        if not _divides(eqn) or not bits_of(eqn, bits) & CARRY:
+        if not _divides(eqn) or not bits[eqn] & CARRY:
             continue
         axis, sizes = eqn.params["axis"], eqn.params["sizes"]
         tree = _tree(eqn, loop, lambda v, i=axis: v in xs and not is_sharded(v, i))
@@ -110,7 +110,8 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
     if consts:
         return loop, {}
     graph = renamed(graph, dict(zip(graph.inputs, wide.inputs, strict=True)))
-    used = tuple(v for v in graph.xs if v in graph.read)
+    read = set(free(graph.eqns, graph.outs))
+    used = tuple(v for v in graph.xs if v in read)
     return dataclasses.replace(graph, xs=used), places
 
 

@@ -8,7 +8,7 @@ from jax.extend.core import DropVar, Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import CARRY, Graph, needed, variables
+from scanrnn.planner.graph import CARRY, Graph, free, needed, variables
 from scanrnn.planner.regions import Regions
 from scanrnn.planner.steps import inside_step, outside_step
 
@@ -63,7 +63,7 @@ def _inner(loop, bits, region) -> set[Var]:
 
     wanted = {v for v in variables(loop.outs) if off(v)}
     for eqn in loop.eqns:
-        if eqn not in region and any(not off(v) for v in variables(eqn.invars)):
+        if eqn not in region and not off(eqn):
             wanted |= {v for v in variables(eqn.invars) if off(v)}
     for eqn in needed(loop.eqns, wanted):
         wanted |= set(variables(eqn.invars))
@@ -87,7 +87,7 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var]]:
     for make, moving in ((inside_step, inner), (outside_step, outer)):
         try:
             step = make(draft, frozenset(v for v in moving if ops.is_inexact(v)))
-            read.append(known & step.graph.read)
+            read.append(known & {*free(step.graph.eqns, step.graph.outs)})
         except (NotImplementedError, TypeError, ValueError):
             read.append(known)
     return read[0], read[1]
