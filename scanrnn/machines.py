@@ -115,6 +115,14 @@ class Machine:
         return self.platform == "tpu" and self.names_layouts
 
     @property
+    def copies_early(self) -> bool:
+        """Whether what is ready is computed before a loop, and kept throughout it.
+
+        XLA for CPU runs loops last; others order programs by the memory they take.
+        """
+        return self.platform == "cpu"
+
+    @property
     def sums_in_loop(self) -> bool:
         """Whether gradients of gains are summed in the loop.
 

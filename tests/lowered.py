@@ -16,7 +16,9 @@ from tests import step_table
 
 # Large enough for norms in pieces; nothing is compiled.
 T, B, D, H = 64, 32, 128, 128
-NAMES = ("ln_lstm", "mi_lstm")
+LARGE = ("ln_lstm", "mi_lstm")
+# A step whose readout moves several values at once.
+SMALL = ("shift_register",)
 
 
 def struct(*shape):
@@ -43,8 +45,8 @@ def loss(step, params, init, xs):
 
 def main(waste):
     wasted = [object() for _ in range(waste)]
-    for name in NAMES:
-        step, params, init, xs = large(name)
+    for name in (*LARGE, *SMALL):
+        step, params, init, xs = (large if name in LARGE else step_table.build)(name)
         for f in (loss, jax.grad(loss, (1, 2, 3), allow_int=True)):
             text = jax.jit(f, static_argnums=0).lower(step, params, init, xs).as_text()
             print(name, hashlib.sha256(text.encode()).hexdigest())

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import scanrnn
-from scanrnn.executors._linear import Linear
+from scanrnn.executors._ruled import linear
 from scanrnn.machines import machine_of
 from scanrnn.planner.rows import Rows, pair_up
 from tests.compare import is_float, score
@@ -152,7 +152,7 @@ def _scaled_back(known, cts):
     return [jnp.sin(a) * u, u + a * v]
 
 
-LINEAR = Linear(_scaled, lambda *_: _scaled_back, machine_of())
+LINEAR = linear(_scaled, lambda *_: _scaled_back, machine_of())
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_gradient_runs_the_transpose_that_was_given():
     x = jnp.ones(3)
     inner = jax.grad(
         lambda y: jnp.sum(
-            Linear(_scaled, lambda *_: wrong, machine_of())([x], [y, y])[0]
+            linear(_scaled, lambda *_: wrong, machine_of())([x], [y, y])[0]
         )
     )(x)
     assert jnp.allclose(inner, 7 * (jnp.sin(x) + 1))

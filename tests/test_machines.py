@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.executors import _staged
+from scanrnn.executors import _ruled
 from scanrnn.machines import MACHINES, machine_for, machine_named, machine_of
 from tests.compare import assert_same, value_and_gradients
 from tests.step_table import build
@@ -39,7 +39,7 @@ def test_machine_is_that_of_the_arrays():
 @pytest.mark.parametrize("machine", [m for m in MACHINES if m != "cpu"])
 def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, reverse):
     """Its own rows, blocks of steps and sums, compiled for where the tests run."""
-    monkeypatch.setattr(_staged, "machine_for", lambda platform: MACHINES[machine])
+    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
     step, params, init, xs = build(name)
     xs = jnp.concatenate([xs, 2 * xs[:1]])  # six steps: of five no block can be made
     plan = scanrnn.Options(machine=machine)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import jax
 from jax import lax
 
-from scanrnn.planner import ops
 
+def in_chunks(
+    programs: Sequence[Callable],
+    sizes: tuple[int, int],
+    reverse: bool,
+    weights: list,
+    carry: list,
+    xs: list,
+):
+    """Run `program(weights, carry, xs)` on chunks of a sequence, in order.
 
-def in_chunks(run: Callable, size: int, weights, carry, xs, length: int, reverse: bool):
-    """`run(weights, carry, xs, length)` on chunks of `size` steps, in order.
+    What it does before, in and after its loop it then does per chunk, so that its
+    arrays are of few steps and stay in the cache.
 
-    What `run` does before, in and after its loop it then does per chunk, so that
-    its arrays are of `size` steps and stay in the cache.
+    Args:
+      programs: that of a chunk, and of what fills none if there is such a rest.
+      sizes: the numbers of steps, in all and in a chunk.
+      reverse: whether the last chunk comes first.
+      weights: the same for all chunks.
+      carry: that before the first chunk.
+      xs: arrays of all steps.
     """
+    length, size = sizes
     count, rest = divmod(length, size)
     # The part that does not fill a chunk comes last in the order of the loop.
     cut = rest if reverse else count * size
@@ -23,25 +36,11 @@ def in_chunks(run: Callable, size: int, weights, carry, xs, length: int, reverse
     whole, left = (tail, head) if reverse else (head, tail)
     chunks = [x.reshape(count, size, *x.shape[1:]) for x in whole]
     carry, ys = lax.scan(
-        lambda c, x: run(weights, c, x, size), carry, chunks, count, reverse=reverse
+        lambda c, x: programs[0](weights, c, x), carry, chunks, count, reverse=reverse
     )
     ys = [y.reshape(count * size, *y.shape[2:]) for y in ys]
     if not rest:
         return carry, ys
-    carry, last = run(weights, carry, left, rest)
+    carry, last = programs[1](weights, carry, left)
     pairs = zip(last, ys, strict=True) if reverse else zip(ys, last, strict=True)
     return carry, [lax.concatenate(pair, 0) for pair in pairs]
-
-
-def rematerialised(run: Callable) -> Callable:
-    """`run`, keeping only its inputs for the reverse pass."""
-
-    def again(weights, carry, xs, length):
-        keep = jax.checkpoint(
-            lambda *args: run(*args, length),
-            prevent_cse=False,
-            policy=ops.keep_inputs,
-        )
-        return keep(weights, carry, xs)
-
-    return again

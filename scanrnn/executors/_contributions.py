@@ -4,124 +4,99 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 from jax.extend.core import Var
 
-from scanrnn.executors._batch import over_time
-from scanrnn.executors._linear import Linear
-from scanrnn.executors._names import (
-    flat,
-    grouped,
-    named,
-    names_of,
-    remembering_inputs,
-    split,
-    values,
-)
+from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors._names import named, remembering_inputs, split
+from scanrnn.executors._ruled import linear
+from scanrnn.machines import Machine
 from scanrnn.planner.graph import struct
 from scanrnn.planner.halves import in_wide_sums
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.ordering import late
-from scanrnn.planner.reverse import zeros_of
+from scanrnn.planner.steps import Step, outside_step
 
 
 def contributions(
     loop: Loop,
     constants: Mapping[Var, Any],
     known: Mapping[Var, Any],
-    d_weights: Mapping[Var, Any],
-    d_xs: Mapping[Var, Any],
+    tangents: Mapping[Var, Any],
 ) -> dict[Var, Any]:
     """`E` for all steps at once, by the cut at which it enters.
 
-    `known` is arrays of all steps, and edges, by name.
+    `known` is arrays of all steps, and edges, by name; `tangents` those of weights and
+    time inputs that are not zero.
     """
-    rules = loop.derivative
-    if not rules.cuts or not (d_weights or d_xs):
+    rules, graph = loop.derivative, loop.graph
+    moving = [v for v in (*graph.weights, *graph.xs) if v in tangents]
+    if not rules.cuts or not moving:
         return {}
-    cuts = _reached(rules, (*d_weights, *d_xs))
-    known = loop.recording.rows.of(rules.rows(rules.read_outside), known)
-    fixed, moving = (constants, known), (d_weights, d_xs)
-    program = Contributions(loop, names_of(fixed), names_of(moving), cuts)
-    if split([*flat(fixed), *flat(moving)]):
-        run = remembering_inputs(program.forward, loop.residuals)
+    step = outside_step(rules, frozenset(moving))
+    arrays = loop.recording.rows.of(rules.rows(rules.read_outside), known)
+    fixed = named(constants, constants.values()), named(arrays, arrays.values())
+    tangents = named((rules.tangents[v] for v in moving), (tangents[v] for v in moving))
+    forward = functools.partial(_forward, loop, step)
+    if split((fixed, tangents)):
+        run = remembering_inputs(forward, loop.residuals)
     else:
-        run = Linear(program.forward, lambda *_: program.transposed, loop.machine)
-    return named(cuts, run(flat(fixed), flat(moving)))
+        transposed = functools.partial(_transposed, loop, step, tuple(tangents))
+        run = linear(forward, transposed, loop.machine)
+    return dict(zip(step.ys, run(fixed, tangents), strict=True))
 
 
-def _reached(rules, moving) -> tuple[Var, ...]:
-    """The cuts at which something enters, given what has a tangent."""
-    known, found = (*rules.loop.inputs, *rules.saved), []
-
-    def outside(primals, tangents):
-        found.extend(rules.outside(named(known, primals), named(moving, tangents)))
-
-    jax.eval_shape(outside, list(map(struct, known)), list(map(struct, moving)))
-    return tuple(found)
+def _forward(loop: Loop, step: Step, fixed, tangents) -> list:
+    """The contributions, for all steps at once."""
+    constants, arrays = fixed
+    rules = loop.derivative
+    streams = loop.recording.rows.whole(rules.rows(rules.read_outside), arrays)
+    return _outside(loop, step, {**constants, **streams, **tangents})
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Contributions:
-    """`E` as a function of flat lists, linear in the second.
+def _outside(loop, step, known) -> list:
+    graph, known = step.graph, {**known, **step.consts}
+    weights, xs = ([known[v] for v in group] for group in (graph.weights, graph.xs))
+    return stage_over_time(graph, weights, xs, loop.length, None)
 
-    Attributes:
-      loop: the loop.
-      known: names of constants, and of arrays and edges.
-      moving: names of tangents: of weights, of time inputs.
-      cuts: where `E` enters.
-    """
 
-    loop: Loop
-    known: tuple[tuple[Var, ...], ...]
-    moving: tuple[tuple[Var, ...], ...]
-    cuts: tuple[Var, ...]
+def _transposed(loop: Loop, step: Step, names, machine: Machine, alone: bool):
+    """Cotangents of weights and time inputs, given those of `E` or None."""
+    del alone
+    return functools.partial(_pulled, loop, step, names, machine)
 
-    def forward(self, known: list, moving: list) -> list:
-        """The contributions, for all steps at once."""
-        constants, arrays = grouped(self.known, known)
-        rows, rules = self.loop.recording.rows, self.loop.derivative
-        streams = rows.whole(rules.rows(rules.read_outside), arrays)
-        return self._all(constants, streams, self.cuts, moving)
 
-    def transposed(self, known: list, cts: list) -> list:
-        """Cotangents of weights and time inputs, given those of `E` or None."""
-        constants, arrays = grouped(self.known, known)
-        given = {v: ct for v, ct in named(self.cuts, cts).items() if ct is not None}
-        ready = next(iter(given.values()))
-        rows, rules = self.loop.recording.rows, self.loop.derivative
-        names = rules.rows(rules.read_outside)
-        streams = rows.whole([v for v in names if v not in rows.shifts], arrays)
-        for v in names:
-            if v in rows.shifts:
-                # Made when `ready` is there: not to be kept through the loop.
-                parts = rows.of([v], arrays)
-                streams[v] = late(
-                    ready,
-                    lambda *parts_, v=v, names=tuple(parts): [
-                        rows.all(named(names, parts_), v)
-                    ],
-                    *parts.values(),
-                )[0]
-        outside = functools.partial(self._all, constants, streams, tuple(given))
-        weights, xs = (list(map(struct, group)) for group in self.moving)
-        xs = [s.update(shape=(self.loop.length, *s.shape)) for s in xs]
-        pull = in_wide_sums(jax.linear_transpose(outside, [*weights, *xs]))
-        (found,) = pull(values(given))
-        return found
+def _pulled(loop, step, names, machine, fixed, cts: list) -> list:
+    constants, arrays = fixed
+    given = {i: ct for i, ct in enumerate(cts) if ct is not None}
+    ready = next(iter(given.values()))
+    rows, rules = loop.recording.rows, loop.derivative
 
-    def _all(self, constants, streams, cuts: Sequence[Var], moving: list) -> list:
-        d_weights, d_xs = grouped(self.moving, moving)
-        rules = self.loop.derivative
+    def whole(v):
+        parts = rows.of([v], arrays)
 
-        def step(streams_t, d_xs_t, constants_, d_weights_):
-            primals = named(constants, constants_) | named(streams, streams_t)
-            tangents = named(d_weights, d_weights_) | named(d_xs, d_xs_t)
-            found = rules.outside(zeros_of(rules, primals) | primals, tangents)
-            return [found[v] for v in cuts]
+        def make(*values):
+            return rows.all(dict(zip(parts, values, strict=True)), v)
 
-        batched = over_time(step, (0, 0, None, None), self.loop.length)
-        return batched(*map(values, (streams, d_xs, constants, d_weights)))
+        # A shifted copy would be made before the loop, and kept through it.
+        early = v in rows.shifts and machine.copies_early
+        return late(ready, make, *parts.values()) if early else make(*parts.values())
+
+    streams = {v: whole(v) for v in rules.rows(rules.read_outside)}
+    ys = tuple(step.graph.ys[i] for i in given)
+    step = step._replace(graph=dataclasses.replace(step.graph, ys=ys))
+    known = {**constants, **streams}
+
+    def outside(*tangents):
+        return _outside(loop, step, known | dict(zip(names, tangents, strict=True)))
+
+    structs = {v: struct(v) for v in names}
+    for v in step.graph.xs:
+        if v in structs:
+            shape = (loop.length, *structs[v].shape)
+            structs[v] = structs[v].update(shape=shape)
+    pull = in_wide_sums(jax.linear_transpose(outside, *structs.values()))
+    return list(pull(list(given.values())))

@@ -14,9 +14,8 @@ from jax.experimental.layout import with_layout_constraint
 from jax.extend.core import Var
 
 from scanrnn.machines import Machine
-from scanrnn.planner.graph import Graph
-from scanrnn.planner.layout import PLAIN, LaidEnv, Layout
-from scanrnn.planner.rows import Rows, piece
+from scanrnn.planner.graph import Env, Graph
+from scanrnn.planner.rows import Rows
 
 
 def lower(
@@ -27,7 +26,6 @@ def lower(
     known: Mapping[Var, Any],
     *,
     machine: Machine,
-    layout: Layout = PLAIN,
     unroll: int = 1,
 ) -> tuple[list, list]:
     """Run a graph over all steps. Returns the final carry and the stacked ys.
@@ -39,18 +37,17 @@ def lower(
       carry: values of its carry before the first step.
       known: arrays of all steps, and edges, by name.
       machine: what it runs on.
-      layout: which splits run in pieces.
       unroll: steps per trip, 0 for no loop.
     """
     over, block = rows.over, rows.block
     placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
-    indexed = {*layout.streams, *over.values(), *rows.sources(placed)}
+    indexed = {*over.values(), *rows.sources(placed)}
     known = dict(known) if not machine.pins else {v: _pin(a) for v, a in known.items()}
     written = [known.pop(v) for v in over.values()]
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
     apart = [i for i in range(len(graph.ys)) if i not in over]
-    step = functools.partial(_step, graph, rows, layout, constants)
+    step = functools.partial(_step, graph, rows, constants)
 
     def body(state, x):
         (carry, written, late), (trip, xs) = state, x
@@ -81,16 +78,11 @@ def lower(
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
-def _step(graph, rows, layout, constants, carry, here, t, scanned):
+def _step(graph, rows, constants, carry, here, t, scanned):
     """One step: the next carry, and the ys."""
     values = constants | dict(zip(graph.carry, carry, strict=True)) | scanned
-
-    def read(v, axis=None, start=0, size=0):
-        if axis is None:
-            return rows.row(here, t, v)
-        return piece(here[v], t, axis, start, size)
-
-    outs = LaidEnv(graph, layout, values, read).read_all(graph.outs)
+    values |= {v: rows.row(here, t, v) for v in graph.xs if v not in scanned}
+    outs = Env(graph.eqns, values).read_all(graph.outs)
     n = len(graph.carry_out)
     return outs[:n], outs[n:]
 

@@ -1,8 +1,9 @@
-"""Values by name, and the flat lists of them that JAX takes."""
+"""Values by name: of several steps of a program, and as JAX takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -11,35 +12,14 @@ from jax.extend.core import Var
 from scanrnn.planner import ops
 
 
-def named(names: Iterable[Any], values: Iterable) -> dict[Var, Any]:
-    """Values by variable."""
-    return dict(zip(names, values, strict=True))
+def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Var, Any]:
+    """Values by variable, as a tree of JAX: of a plain dict it would sort the names."""
+    return OrderedDict(zip(names, values, strict=True))
 
 
-def values(known: Mapping[Var, Any]) -> list:
-    """The values alone, in order."""
-    return list(known.values())
-
-
-def names_of(groups: Iterable[Iterable[Var]]) -> tuple[tuple[Var, ...], ...]:
-    """The names in groups of values by variable."""
-    return tuple(map(tuple, groups))
-
-
-def flat(groups: Iterable[Mapping[Var, Any]]) -> list:
-    """The values of all groups, in order."""
-    return [value for group in groups for value in group.values()]
-
-
-def grouped(names: Iterable[Iterable[Var]], values: Iterable) -> list[dict[Var, Any]]:
-    """The groups whose values, in order, these are."""
-    found = iter(values)
-    return [{v: next(found) for v in group} for group in names]
-
-
-def split(arrays: Iterable) -> bool:
+def split(tree: Any) -> bool:
     """Whether a type says that devices hold parts of an array, or different ones."""
-    return any(ops.is_split(jax.typeof(a)) for a in arrays)
+    return any(ops.is_split(jax.typeof(a)) for a in jax.tree.leaves(tree))
 
 
 def remembering_inputs(f, residuals: str):

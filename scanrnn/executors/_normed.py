@@ -5,128 +5,110 @@ Cotangents are written over those that came in.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Var
 
-from scanrnn.executors._linear import Linear
+from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._names import named
-from scanrnn.executors._staged import of_some
-from scanrnn.executors._together import together
-from scanrnn.planner.graph import Env, Graph
-from scanrnn.planner.halves import in_wide_sums, rounded, zero_sum
+from scanrnn.executors._ruled import Ruled, linear
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph, graph_of, struct, variables_like
+from scanrnn.planner.halves import in_wide_sums, rounded, wide_struct, zero_sum
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.rows import Rows, pair_up
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Normed:
-    """What norms give of all steps, as a function of what they read.
+def normed(graph: Graph, loop: Loop, lower: Callable, xs: list, weights: list) -> list:
+    """The outs of all steps, given the time inputs and the weights of a graph of norms.
 
-    Attributes:
-      graph: the norms of one step.
-      loop: the loop that they come before, which says how many steps make a piece.
+    `loop` is what they come before; it says how many steps make a piece.
     """
+    plain = functools.partial(_all, graph, loop.length)
+    rule = functools.partial(_rule, graph, loop, lower)
+    return Ruled(plain, lambda *_: plain, loop.machine, rule)(*weights, *xs)
 
-    graph: Graph
-    loop: Loop
 
-    def __call__(self, streams: list, constants: list) -> list:
-        """The outs of all steps, given the time inputs and the weights of the graph."""
-        run = jax.custom_jvp(self._primal)
-        run.defjvp(self._rule, symbolic_zeros=True)
-        return run(streams, constants)
+def _all(graph: Graph, length, *args) -> list:
+    n = len(graph.weights)
+    return stage_over_time(graph, list(args[:n]), list(args[n:]), length, None)
 
-    def _primal(self, streams, constants):
-        return together(self._all(streams, constants), [*streams, *constants])
 
-    def _all(self, streams, constants):
-        def step(streams, constants):
-            names = (*self.graph.xs, *self.graph.weights)
-            known = zip(names, (*streams, *constants), strict=True)
-            return Env(self.graph.eqns, known).read_all(self.graph.ys)
+def _rule(graph, loop, lower, primals, tangents):
+    moving = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
+    tangents = named(moving, (t for t in tangents if t is not None))
 
-        return jax.vmap(step, (0, None))(streams, constants)
+    def forward(known, tangents):
+        outs = functools.partial(_of, graph, loop.length, known, moving)
+        return jax.jvp(outs, [known[v] for v in moving], [*tangents.values()])[1]
 
-    def _rule(self, primals, tangents):
-        fixed, tangents = ([*streams, *rest] for streams, rest in (primals, tangents))
-        at = [i for i, t in enumerate(tangents) if not isinstance(t, SymbolicZero)]
-        forward = functools.partial(self._forward, at)
-
-        def transposed(machine, alone):
+    def transposed(machine, alone):
+        def run(known, cts):
+            given = {
+                v: ct for v, ct in zip(graph.ys, cts, strict=True) if ct is not None
+            }
             # In pieces for one machine alone; JAX's own for all others.
-            pieces = alone and machine == self.loop.machine
-            over = pieces and self.loop.in_place
-            make = self._transposed if pieces else self._at_once
-            return functools.partial(make, at, over)
+            if alone and machine == loop.machine:
+                return _in_pieces(graph, loop, lower, moving, known, given)
+            return _pulled(graph, loop.length, moving, known, given)
 
-        run = Linear(forward, transposed, self.loop.machine)
-        return self(*primals), run(fixed, [tangents[i] for i in at])
+        return run
 
-    def _of(self, at, fixed) -> Callable[..., list]:
-        """The outs as a function of the arguments at some places alone."""
-        count = len(self.graph.xs)
-        return of_some(lambda *args: self._all(args[:count], args[count:]), fixed, at)
+    run = linear(forward, transposed, loop.machine)
+    outs = run(named(graph.inputs, primals), tangents)
+    n = len(graph.weights)
+    return normed(graph, loop, lower, primals[n:], primals[:n]), outs
 
-    def _forward(self, at, fixed, moving):
-        return jax.jvp(self._of(at, fixed), [fixed[i] for i in at], moving)[1]
 
-    def _at_once(self, at, _, fixed, cts):
-        given = {v: ct for v, ct in named(self.graph.ys, cts).items() if ct is not None}
-        return self._pull(at, fixed, given)
+def _of(graph, length, known, moving: Sequence[Var], *values) -> list:
+    """The outs as a function of some inputs alone."""
+    known = known | named(moving, values)
+    return _all(graph, length, *(known[v] for v in graph.inputs))
 
-    def _transposed(self, at, in_place, fixed, cts):
-        """Cotangents of the arguments at some places, one piece after the other."""
-        count, size = len(self.graph.xs), self.loop.piece
-        pieces = self.loop.length // size
-        cut = functools.partial(_folded, (pieces, size))
-        streams, constants = list(map(cut, fixed[:count])), fixed[count:]
-        given = named(self.graph.ys, cts)
-        given = {v: cut(ct) for v, ct in given.items() if ct is not None}
-        stacked = [self.graph.xs[i] for i in at if i < count]
-        over = pair_up(stacked, given) if in_place else {}
-        rows, arrays = Rows(pieces), [given.pop(v) for v in over.values()]
 
-        def body(state, x):
-            (arrays, late, sums), (t, streams_t, given_t) = state, x
-            arrays = rows.write(arrays, late, t)
-            here = [lax.dynamic_index_in_dim(a, t, keepdims=False) for a in arrays]
-            known = named(over.values(), here)
-            known |= named(given, given_t)
-            found = self._pull(at, [*streams_t, *constants], known)
-            made, more = found[: len(stacked)], found[len(stacked) :]
-            sums = [jnp.add(a, rounded(b, a)) for a, b in zip(sums, more, strict=True)]
-            apart = [ct for i, ct in enumerate(made) if i not in over]
-            late = [jnp.expand_dims(made[i], 0) for i in over]
-            return (arrays, late, sums), apart
+def _pulled(graph, length, moving, known, given) -> list:
+    """Cotangents of some inputs, given those of some outs."""
 
-        summed = [jax.typeof(fixed[i]) for i in at if i >= count]
-        sums = list(map(zero_sum, summed))
-        state = arrays, rows.start(arrays), sums
-        xs = lax.iota("int32", pieces), streams, list(given.values())
-        (arrays, late, sums), apart = lax.scan(body, state, xs)
-        made, rest = (
-            dict(zip(over, rows.finish(arrays, late), strict=True)),
-            iter(apart),
-        )
-        every = [made[i] if i in over else next(rest) for i in range(len(stacked))]
-        sums = map(rounded, sums, summed)
-        return [*(_folded((self.loop.length,), ct, 2) for ct in every), *sums]
+    def asked(*values):
+        outs = named(graph.ys, _of(graph, length, known, moving, *values))
+        return [outs[v] for v in given]
 
-    def _pull(self, at, fixed, cts) -> list:
-        """Cotangents of some arguments, given those of some outs, of one piece."""
+    _, pull = jax.vjp(asked, *(known[v] for v in moving))
+    return list(in_wide_sums(pull)(list(given.values())))
 
-        def asked(*values):
-            outs = named(self.graph.ys, self._of(at, fixed)(*values))
-            return [outs[v] for v in cts]
 
-        _, pull = jax.vjp(asked, *(fixed[i] for i in at))
-        return list(in_wide_sums(pull)(list(cts.values())))
+def _in_pieces(graph, loop, lower, moving, known, given) -> list:
+    """The same, one piece after the other."""
+    size, summed = loop.piece, [v for v in moving if v in graph.weights]
+    pieces, n = loop.length // size, len(summed)
+    folded = {v: known[v] for v in graph.xs} | given
+    structs = (struct(v) for v in folded)
+    names = variables_like(s.update(shape=(size, *s.shape)) for s in structs)
+    names = dict(zip(folded, names, strict=True))
+    sums = variables_like(wide_struct(struct(v)) for v in summed)
+
+    def step(known):
+        values = {v: known[names.get(v, v)] for v in graph.inputs}
+        cts = {v: known[names[v]] for v in given}
+        found = _pulled(graph, size, moving, values, cts)
+        before = [known[v] for v in sums]
+        more = map(rounded, found[:n], before)
+        return [*map(jnp.add, before, more), *found[n:]]
+
+    body, consts = graph_of(step, graph.weights, sums, list(names.values()))
+    cts = [names[v] for v in given]
+    over = pair_up(body.ys, cts) if loop.in_place else {}
+    arrays = {names[v]: _folded((pieces, size), a) for v, a in folded.items()}
+    constants = {v: known[v] for v in graph.weights} | consts
+    start = [zero_sum(ops.aval(v)) for v in summed]
+    rows, choices = Rows(pieces, over=over), dict(machine=loop.machine)
+    found, made = lower(body, rows, constants, start, arrays, **choices)
+    found = [*map(rounded, found, map(ops.aval, summed))]
+    return [*found, *(_folded((loop.length,), ct, 2) for ct in made)]
 
 
 def _folded(lead, array, axes=1):

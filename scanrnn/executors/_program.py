@@ -10,10 +10,10 @@ import functools
 from collections.abc import Callable
 
 from scanrnn.executors._batch import stage_over_time
-from scanrnn.executors._chunks import in_chunks, rematerialised
+from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._loop import run_loop
-from scanrnn.executors._names import named, split
-from scanrnn.executors._normed import Normed
+from scanrnn.executors._names import named, remembering_inputs, split
+from scanrnn.executors._normed import normed
 from scanrnn.executors.scan import scan_graph
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env
@@ -25,20 +25,20 @@ def run(plan: Plan, lower: Callable, weights: list, init: list, xs: list):
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry = [init[i] for i in moving]
-    program = functools.partial(_run, plan, lower)
+    programs = [functools.partial(_run, plan, lower, loop) for loop in plan.loops]
     if plan.residuals == "chunked":
-        program = rematerialised(program)
-    if plan.chunk is not None:
-        program = functools.partial(
-            in_chunks, program, plan.chunk, reverse=plan.reverse
-        )
-    carry, ys = program(weights, carry, xs, length=plan.length)
+        programs = [remembering_inputs(run, plan.residuals) for run in programs]
+    if plan.chunk is None:
+        carry, ys = programs[0](weights, carry, xs)
+    else:
+        sizes = plan.length, plan.chunk
+        carry, ys = in_chunks(programs, sizes, plan.reverse, weights, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
 
 
-def _run(plan, lower, weights, init, xs, length):
-    stages, loop = plan.stages, plan.loop_of(length)
+def _run(plan, lower, loop, weights, init, xs):
+    stages = plan.stages
     consts = named(stages.graph.weights, weights)
     made = Env(stages.constants.eqns, consts).read_all(stages.constants.ys)
     constants = named(stages.constants.ys, made)
@@ -46,11 +46,11 @@ def _run(plan, lower, weights, init, xs, length):
 
     def stage(graph):
         inputs = [streams[v] for v in graph.xs]
-        return stage_over_time(graph, weights, inputs, length, _policy(plan))
+        return stage_over_time(graph, weights, inputs, loop.length, _policy(plan))
 
     streams |= named(stages.before.ys, stage(stages.before))
     if stages.norms is not None:
-        streams |= _norms(plan, loop, constants, streams)
+        streams |= _norms(plan, lower, loop, constants, streams)
     graph = stages.loop
     args = ([constants[v] for v in graph.weights], init, [streams[v] for v in graph.xs])
     if plan.defer:
@@ -61,13 +61,13 @@ def _run(plan, lower, weights, init, xs, length):
     return final, stage(stages.after)
 
 
-def _norms(plan, loop, constants, streams) -> dict:
+def _norms(plan, lower, loop, constants, streams) -> dict:
     """Norms before the loop: in pieces where that pays, else at once."""
     graph = plan.stages.norms
     inputs = [streams[v] for v in graph.xs]
     weights = [constants[v] for v in graph.weights]
     if loop.piece is not None and not split([*inputs, *weights]):
-        outs = Normed(graph, loop)(inputs, weights)
+        outs = normed(graph, loop, lower, inputs, weights)
     else:
         outs = stage_over_time(graph, weights, inputs, loop.length, _policy(plan))
     return named(graph.ys, outs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jax import lax
 
 from scanrnn.machines import Machine
@@ -29,8 +31,18 @@ def run(plan: Plan, weights: list, init: list, xs: list):
     return scan_graph(plan.source, weights, init, xs, plan)
 
 
-def scan_graph(graph: Graph, weights: list, carry: list, xs: list, loop: Plan | Loop):
-    """A graph under `lax.scan`, as long, in the direction and unrolled as `loop` is."""
+def scan_graph(
+    graph: Graph,
+    weights: list,
+    carry: list,
+    xs: list,
+    loop: Plan | Loop,
+    wrapped: Callable = lambda step: step,
+):
+    """A graph under `lax.scan`, as long, in the direction and unrolled as `loop` is.
+
+    `wrapped` makes of a step what is run, as `jax.checkpoint` does.
+    """
     constants = dict(zip(graph.weights, weights, strict=True))
 
     def body(carry, x):
@@ -41,4 +53,4 @@ def scan_graph(graph: Graph, weights: list, carry: list, xs: list, loop: Plan | 
 
     # A symbolic length cannot be given, only found in the shapes of xs.
     length = None if xs else loop.length
-    return lax.scan(body, list(carry), xs, length, loop.reverse, loop.unroll)
+    return lax.scan(wrapped(body), list(carry), xs, length, loop.reverse, loop.unroll)

@@ -19,6 +19,7 @@ from scanrnn.planner.graph import (
     TIME,
     WEIGHTS,
     Graph,
+    free,
     has_own_rule,
     needed,
     variables,
@@ -68,11 +69,11 @@ def _hoisted(graph, bits) -> set[JaxprEqn]:
     made_by_moved: set[Var] = set()
     for eqn in graph.eqns:
         ins = variables(eqn.invars)
-        if bits_of(eqn, bits) == 0:
+        if bits[eqn] == 0:
             movable.update(eqn.outvars)
             continue
         fits = all(v in movable or bits[v] == 0 for v in ins)
-        if bits_of(eqn, bits) != TIME or not fits or not ops.is_movable(eqn):
+        if bits[eqn] != TIME or not fits or not ops.is_movable(eqn):
             continue
         movable.update(eqn.outvars)
         if ops.is_heavy(eqn) or any(v in made_by_moved for v in ins):
@@ -87,7 +88,7 @@ def _sunk(graph, bits) -> set[JaxprEqn]:
     consumers, owned = graph.consumers(), _owned_weights(graph, bits)
     can: set[JaxprEqn] = set()
     for eqn in reversed(graph.eqns):
-        if eqn in recurrent or not bits_of(eqn, bits) & CARRY:
+        if eqn in recurrent or not bits[eqn] & CARRY:
             continue
         if not owned.isdisjoint(variables((*eqn.invars, *eqn.outvars))):
             continue
@@ -122,14 +123,16 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     """Turn sets of moved equations into the variables that cross each edge."""
     made_before = {v for e in hoisted for v in e.outvars}
     made_after = {v for e in sunk for v in e.outvars}
-    readout = [a for e in sunk for a in variables(e.invars)] + variables(graph.ys)
+    # In the order of the step: a set of equations has another in every process.
+    readout = [v for e in graph.eqns if e in sunk for v in variables(e.invars)]
+    readout += variables(graph.ys)
     stacked = _unique(v for v in readout if bits[v] & CARRY and v not in made_after)
     outs = (*graph.carry_out, *stacked)
     stay = needed(graph.eqns, outs, {*made_before, *graph.carry, *graph.xs})
     crossing = cheapest_crossing(
         [e for e in graph.eqns if e in hoisted],
         {*graph.xs},
-        [v for v in _reads(stay, outs) if bits[v] == TIME],
+        [v for v in free(stay, outs) if bits[v] == TIME],
     )
     readers = {v for e in sunk for v in variables(e.invars)} | {*variables(graph.ys)}
     producers = graph.producers()
@@ -138,7 +141,7 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     }
     eqns = needed(graph.eqns, outs, {*crossing, *graph.carry, *graph.xs})
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or _grows(e)]
-    reads = _reads(eqns, outs)
+    reads = free(eqns, outs)
     loop = Graph(
         weights=tuple(v for v in reads if bits[v] == 0),
         carry=graph.carry,
@@ -180,7 +183,7 @@ def _before(graph, bits, wanted) -> tuple[Graph, Graph | None]:
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars)]
     if not any(map(ops.is_reduction, eqns)) or not all(map(ops.is_inexact, late)):
         return _stage(graph, graph.weights, graph.xs, wanted), None
-    read = _reads(eqns, ())
+    read = free(eqns, ())
     norms = Graph(
         weights=tuple(v for v in read if not bits[v]),
         carry=(),
@@ -207,7 +210,7 @@ def can_defer(loop: Graph) -> bool:
     def can(eqn) -> bool:
         if has_own_rule(eqn) or not ops.has_batched_rule(eqn):
             return False
-        timed = not bits_of(eqn, bits) & CARRY
+        timed = not bits[eqn] & CARRY
         # All steps of a checkpoint at once take the memory that it is there to save.
         return not timed or (ops.can_be_batched(eqn) and not compat.is_checkpoint(eqn))
 
@@ -229,13 +232,6 @@ def _before_bias(v, producers, bits) -> Var:
     return v
 
 
-def _reads(eqns, outs) -> tuple[Var, ...]:
-    """What equations and outputs read that the equations do not make."""
-    made = {v for e in eqns for v in e.outvars}
-    read = [v for e in eqns for v in variables(e.invars)] + variables(outs)
-    return _unique(v for v in read if v not in made)
-
-
 def _grows(eqn) -> bool:
     """Weights-only equations whose result is larger than what they read.
 
@@ -245,14 +241,6 @@ def _grows(eqn) -> bool:
     grows = eqn.primitive.name in ("broadcast_in_dim", "iota")
     read = sum(ops.bytes_of(v) for v in variables(eqn.invars))
     return grows and sum(ops.bytes_of(v) for v in eqn.outvars) > read
-
-
-def bits_of(eqn, bits) -> int:
-    """What an equation depends on: the union over its inputs."""
-    kind = 0
-    for v in variables(eqn.invars):
-        kind |= bits[v]
-    return kind
 
 
 def _unique(items) -> tuple:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from scanrnn.machines import Machine
 from scanrnn.planner import counts, ops
-from scanrnn.planner.classify import bits_of
 
 # A symbolic number of steps is taken to be this many.
 _STEPS = 64
@@ -26,7 +25,7 @@ def work(plan) -> int | None:
     if any(map(ops.has_subjaxpr, graph.eqns)):
         return None
     bits = graph.depends()
-    return sum(ops.work_of(e) for e in graph.eqns if bits_of(e, bits))
+    return sum(ops.work_of(e) for e in graph.eqns if bits[e])
 
 
 def _steps(plan) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import TIME, needed, variables
+from scanrnn.planner.graph import TIME, needed
 
 PATHS = ("layer-to-layer", "recurrent", "readout")
 PHASES = ("forward", "activation gradient", "weight gradient")
@@ -73,7 +73,7 @@ def placed(stages) -> Iterator:
     for eqn in stages.graph.eqns:
         if eqn in in_loop:
             yield eqn, "loop"
-        elif any(bits[v] for v in variables(eqn.invars)):
+        elif bits[eqn]:
             yield eqn, "before" if eqn in before else "after"
 
 

@@ -9,11 +9,11 @@ from jax.extend.core import Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import layout, ops, rewrite, tidy
-from scanrnn.planner.classify import Stages, can_defer, classify
+from scanrnn.planner.classify import can_defer, classify
 from scanrnn.planner.graph import Graph, variables
 from scanrnn.planner.loops import Loop, steps_in_piece
 from scanrnn.planner.options import Options
-from scanrnn.planner.plan import Plan, outside_bytes
+from scanrnn.planner.plan import Plan
 from scanrnn.planner.trace import Traced, inline, is_checkpointed
 
 
@@ -49,8 +49,8 @@ def make_plan(
         consts=(*consts, *more),
         invariant=invariant,
         defer=options.defer and can_defer(stages.loop),
-        chunk=_chunk(base, stages),
     )
+    plan = dataclasses.replace(plan, chunk=_chunk(plan))
     whole = plan.chunk or plan.length
     rest = plan.length % whole if plan.chunk else 0
     loops = tuple(_loop(plan, size) for size in ([whole, rest] if rest else [whole]))
@@ -62,7 +62,7 @@ def make_plan(
     return plan
 
 
-def _chunk(plan: Plan, stages: Stages) -> int | None:
+def _chunk(plan: Plan) -> int | None:
     """Steps per chunk, or None to run the sequence as a whole.
 
     So it is where a step changes the weak types of its carry: what they are after
@@ -73,7 +73,7 @@ def _chunk(plan: Plan, stages: Stages) -> int | None:
     if not isinstance(plan.length, int) or changes:
         return None
     size, most = plan.options.chunk, plan.machine.at_once
-    outside = outside_bytes(stages, plan.length)
+    outside = plan.outside_bytes
     if size is None and plan.residuals == "chunked":
         size = math.isqrt(plan.length)
     elif size is None and outside > most:

@@ -1,4 +1,4 @@
-"""Derivative rules of the loop: what to save, and where each tangent enters.
+"""Derivative rules of the loop: where each tangent enters.
 
 The tangent of the loop is split in two. *Inside*, only carry tangents (and those
 of time inputs that enter pointwise) flow. *Outside*, for all steps at once, the
@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
-from scanrnn.planner.graph import CARRY, Env, Graph, needed, struct, variables
-from scanrnn.planner.regions import Regions
-from scanrnn.planner.saved import candidates
-
-POLICIES = ("minimal", "recompute", "chunked", "everything")
+from scanrnn.planner.graph import (
+    CARRY,
+    Env,
+    Graph,
+    struct,
+    variables_like,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,7 +60,7 @@ class Derivative:
     read_outside: frozenset[Var] = frozenset()
 
     @functools.cached_property
-    def bits(self) -> dict[Var, int]:
+    def bits(self) -> dict[Any, int]:
         """What each variable of the loop depends on."""
         return self.loop.depends()
 
@@ -67,18 +70,32 @@ class Derivative:
         made = {v for e in self.region for v in e.outvars}
         return frozenset(made - set(self.cuts))
 
-    def inside(
-        self, primals: dict, tangents: dict, entering: dict, turned: dict | None = None
-    ) -> dict:
-        """Tangents of one step's variables, given those of carry and `E`.
+    @functools.cached_property
+    def tangents(self) -> dict[Var, Var]:
+        """The names of tangents, by variable."""
+        return _new({v: struct(v) for v in (*self.loop.inputs, *self.cuts)})
 
-        `turned` may hold transposes of the matrices named in `self.matrices`.
+    @functools.cached_property
+    def cotangents(self) -> dict[Var, Var]:
+        """The names of cotangents of what is stacked, by variable."""
+        return _new({v: struct(v) for v in self.loop.ys})
+
+    @functools.cached_property
+    def steps(self) -> dict:
+        """Steps that were made, by what moves in them."""
+        return {}
+
+    def inside(self, known: Mapping) -> dict:
+        """Tangents of one step's variables.
+
+        They are made of values and tangents by name: values of what is saved, those of
+        carries and cuts that have one.
         """
-        return self._propagate(primals, tangents, entering, turned or {})
+        return self._propagate(known)
 
-    def outside(self, primals: dict, tangents: dict) -> dict:
-        """The contributions `E` of one step, given tangents of weights and xs."""
-        found = self._propagate(primals, tangents, {}, {}, outside=True)
+    def outside(self, known: Mapping) -> dict:
+        """The contributions `E` of one step, from tangents of weights and xs."""
+        found = self._propagate(known, outside=True)
         return {v: found[v] for v in self.cuts if found.get(v) is not None}
 
     def rows(self, read: frozenset[Var]) -> tuple[Var, ...]:
@@ -89,13 +106,8 @@ class Derivative:
         return tuple(v for v in asked if v in read)
 
     @functools.cached_property
-    def reverses(self) -> dict:
-        """Reverse steps that were made, by what moves in them."""
-        return {}
-
-    @functools.cached_property
-    def matrices(self) -> tuple[Var, ...]:
-        """Weights that the recurrence multiplies by, to be given transposed, too."""
+    def turned(self) -> dict[Var, Var]:
+        """The names of transposes of the matrices that the recurrence multiplies by."""
         found = {}
         for eqn in self.loop.eqns if self.turns else ():
             for side, v in enumerate(eqn.invars if ops.is_heavy(eqn) else ()):
@@ -104,18 +116,23 @@ class Derivative:
                     and v in self.loop.weights
                     and ops.is_matrix_of(eqn, side)
                 ):
-                    found[v] = None
-        return tuple(found)
+                    found[v] = struct(v).update(shape=v.aval.shape[::-1])
+        return _new(found)
 
-    def _propagate(self, primals, tangents, entering, turned, outside=False) -> dict:
-        env = Env(self.differentiated, primals)
-        found = dict(tangents)
+    def _propagate(self, known, outside=False) -> dict:
+        loop, names = self.loop, self.tangents
+        # What no tangent depends on may be evaluated all the same, as by `jax.jvp`.
+        asked = (*loop.carry, *loop.xs, *self.saved)
+        zeros = {v: ops.zeros(ops.aval(v)) for v in asked if v not in known}
+        values = {**zeros, **known}
+        env = Env(self.differentiated, values)
+        found = {v: known[names[v]] for v in loop.inputs if names[v] in known}
 
-        def output(v):
-            return primals.get(v)
+        def turned(v):
+            return known.get(self.turned.get(v))
 
-        for eqn in self.loop.eqns:
-            recurrent = any(self.bits[v] & CARRY for v in variables(eqn.invars))
+        for eqn in loop.eqns:
+            recurrent = bool(self.bits[eqn] & CARRY)
             if outside and recurrent and eqn not in self.region:
                 continue
             source = self.pieced.get(eqn, eqn) if outside else eqn
@@ -124,11 +141,11 @@ class Derivative:
                 for a in source.invars
             ]
             if source is eqn:
-                outs = tangent.push(eqn, ins, env.read, output, turned.get)
+                outs = tangent.push(eqn, ins, env.read, values.get, turned)
             else:
                 outs = tangent.push_in_pieces(source, eqn, ins, env.read)
             for v, t in zip(eqn.outvars, outs, strict=True):
-                found[v] = tangent.total(t, entering.get(v))
+                found[v] = tangent.total(t, known.get(names.get(v)))
         return found
 
     @functools.cached_property
@@ -165,115 +182,7 @@ class Derivative:
             return t if not carried or atom in self.internal else None
         return t if carried else None
 
-    def nonzero(self, moving: set[Var], entering: set[Var]) -> set[Var]:
-        """Variables with a tangent inside the loop, given the inputs that have."""
-        found = set(moving)
-        for eqn in self.loop.eqns:
-            recurrent = any(self.bits[v] & CARRY for v in variables(eqn.invars))
-            masked = recurrent and eqn in self.region
-            ins = [
-                not ops.is_literal(a)
-                and a in found
-                and (not masked or bool(self.bits[a] & CARRY))
-                for a in eqn.invars
-            ]
-            if tangent.moves(eqn, ins):
-                found |= {v for v in eqn.outvars if ops.is_inexact(v)}
-            found |= entering & set(eqn.outvars)
-        return found
 
-
-def derive(
-    loop: Graph, regions: Regions, policy: str = "minimal", turns: bool = True
-) -> Derivative:
-    """Decide what is saved, and what reads it.
-
-    Args:
-      loop: the part of the step that stays in the loop.
-      regions: where contributions from outside enter.
-      policy: "minimal" saves what contractions produced, "recompute" only
-        carries, "everything" all a tangent reads ("chunked" is "minimal" here:
-        the executor cuts the sequence).
-      turns: whether matrices are transposed before the reverse loop.
-    """
-    bits = loop.depends()
-    inner = _inner(loop, bits, regions.eqns)
-    draft = Derivative(
-        loop=loop,
-        region=frozenset(regions.eqns),
-        cuts=tuple(regions.cuts),
-        saved=(),
-        carry_saved=(),
-        inner_weights=frozenset(inner & set(loop.weights)),
-        inner_xs=frozenset(inner & set(loop.xs)),
-        turns=turns,
-    )
-    found = candidates(draft, regions, policy)
-    inside, outside = _read_primals(draft, found)
-    used = inside | outside
-    return dataclasses.replace(
-        draft,
-        read_inside=inside,
-        read_outside=outside,
-        saved=tuple(v for v in found if v in used),
-        carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
-    )
-
-
-def _inner(loop, bits, region) -> set[Var]:
-    """Variables off the recurrence whose tangents must flow inside the loop."""
-
-    def off(v) -> bool:
-        return not bits[v] & CARRY
-
-    wanted = {v for v in variables(loop.outs) if off(v)}
-    for eqn in loop.eqns:
-        if eqn not in region and any(not off(v) for v in variables(eqn.invars)):
-            wanted |= {v for v in variables(eqn.invars) if off(v)}
-    for eqn in needed(loop.eqns, wanted):
-        wanted |= set(variables(eqn.invars))
-    return wanted
-
-
-def _read_primals(draft, candidates) -> tuple[frozenset[Var], frozenset[Var]]:
-    """What the tangent program reads: in its loop, and outside of it."""
-    loop = draft.loop
-    known = [*loop.inputs, *candidates]
-    moving = [v for v in (*loop.inputs, *draft.cuts) if ops.is_inexact(v)]
-
-    def inside(primals, tangents):
-        inner = {*loop.carry, *draft.inner_weights, *draft.inner_xs}
-        entering = {v: t for v, t in tangents.items() if v in draft.cuts}
-        tangents = {v: t for v, t in tangents.items() if v in inner}
-        found = draft.inside(primals, tangents, entering)
-        return [found.get(v) for v in variables(loop.outs)]
-
-    def outside(primals, tangents):
-        outer = {*loop.weights, *loop.xs}
-        tangents = {v: t for v, t in tangents.items() if v in outer}
-        return list(draft.outside(primals, tangents).values())
-
-    return _reads(inside, known, moving), _reads(outside, known, moving)
-
-
-def _reads(program, known, moving) -> frozenset[Var]:
-    """Those of `known` whose values `program(values, tangents)` needs.
-
-    All of them where not everything can have a tangent at once: JAX has derivatives
-    of some functions for some operands only, and which move is known when it is asked.
-    """
-
-    def flat(primals, tangents):
-        primals = dict(zip(known, primals, strict=True))
-        outs = program(primals, dict(zip(moving, tangents, strict=True)))
-        return [t for t in outs if t is not None]
-
-    args = [struct(v) for v in known], [struct(v) for v in moving]
-    try:
-        jaxpr = jax.make_jaxpr(flat)(*args).jaxpr
-    except (NotImplementedError, TypeError, ValueError):
-        return frozenset(known)
-    eqns = needed(jaxpr.eqns, jaxpr.outvars)
-    read = {*variables(jaxpr.outvars), *(v for e in eqns for v in variables(e.invars))}
-    pairs = zip(known, jaxpr.invars[: len(known)], strict=True)
-    return frozenset(v for v, i in pairs if i in read)
+def _new(structs: Mapping[Var, jax.ShapeDtypeStruct]) -> dict[Var, Var]:
+    """New names, by variable."""
+    return dict(zip(structs, variables_like(structs.values()), strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,22 @@ class Graph:
     carry_out: tuple[type_Atom, ...]
     ys: tuple[type_Atom, ...]
 
+    @classmethod
+    def of(cls, jaxpr, weights: int, carry: int) -> Graph:
+        """A jaxpr that takes so many weights and carries first; constants are weights.
+
+        It gives as many carries as it takes.
+        """
+        ins, outs = tuple(jaxpr.invars), tuple(jaxpr.outvars)
+        return cls(
+            weights=(*ins[:weights], *jaxpr.constvars),
+            carry=ins[weights : weights + carry],
+            xs=ins[weights + carry :],
+            eqns=tuple(jaxpr.eqns),
+            carry_out=outs[:carry],
+            ys=outs[carry:],
+        )
+
     @property
     def inputs(self) -> tuple[Var, ...]:
         """Every input: weights, the carry, and what is scanned over."""
@@ -42,8 +59,8 @@ class Graph:
         """Every output: the next carry, then what is stacked."""
         return (*self.carry_out, *self.ys)
 
-    def depends(self) -> dict[Var, int]:
-        """For each variable, which of TIME and CARRY it depends on.
+    def depends(self) -> dict[Any, int]:
+        """For each variable and each equation, which of TIME and CARRY it depends on.
 
         What a `jax.custom_vjp` makes counts as recurrent even where it is made of
         weights: its rule has to see the cotangent of each step, not their sum.
@@ -54,6 +71,7 @@ class Graph:
             kind = 0
             for v in variables(eqn.invars):
                 kind |= bits[v]
+            bits[eqn] = kind
             kind |= CARRY if has_own_rule(eqn) else 0
             bits |= dict.fromkeys(eqn.outvars, kind)
         return bits
@@ -81,6 +99,14 @@ class Graph:
 def variables(atoms: Iterable[type_Atom]) -> list[Var]:
     """The variables among atoms (constants left out)."""
     return [a for a in atoms if not isinstance(a, Literal)]
+
+
+def free(eqns: Iterable[JaxprEqn], outs: Iterable[type_Atom] = ()) -> tuple[Var, ...]:
+    """What equations and outputs read that the equations do not make."""
+    eqns = list(eqns)
+    made = {v for e in eqns for v in e.outvars}
+    read = [v for e in eqns for v in variables(e.invars)] + variables(outs)
+    return tuple(dict.fromkeys(v for v in read if v not in made))
 
 
 def needed(
@@ -127,9 +153,7 @@ def inside(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
             yield from inside(inner)
 
 
-def eval_eqn(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
-    """Evaluate one equation, in the context (mesh, metadata) it was traced in."""
-    return compat.bind(eqn, values, params)
+eval_eqn = compat.bind
 
 
 def opened(jaxpr) -> tuple[Any, Sequence]:
@@ -222,7 +246,6 @@ def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
     the new graph and the values of constants that the rewriting exposed, which
     become the last weights.
     """
-    n_w, n_c, n_out = len(graph.weights), len(graph.carry), len(graph.carry_out)
     invars = graph.inputs
 
     def run(*args):
@@ -236,14 +259,27 @@ def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
         return [env.read(a) for a in graph.outs]
 
     closed = jax.make_jaxpr(run)(*map(struct, invars))
-    jaxpr = closed.jaxpr
-    ins = jaxpr.invars
-    new = Graph(
-        weights=(*ins[:n_w], *jaxpr.constvars),
-        carry=tuple(ins[n_w : n_w + n_c]),
-        xs=tuple(ins[n_w + n_c :]),
-        eqns=tuple(jaxpr.eqns),
-        carry_out=tuple(jaxpr.outvars[:n_out]),
-        ys=tuple(jaxpr.outvars[n_out:]),
-    )
+    new = Graph.of(closed.jaxpr, len(graph.weights), len(graph.carry))
     return new.pruned(), list(closed.consts)
+
+
+def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
+    """The graph of a function of values by name, which gives the next carry and ys.
+
+    Its inputs have the names that are given; what was constant has one of its own.
+    Returns the graph, and the constants by name.
+    """
+    names = (*weights, *carry, *xs)
+
+    def run(*values):
+        return f(OrderedDict(zip(names, values, strict=True)))
+
+    closed = jax.make_jaxpr(run)(*map(struct, names))
+    graph = Graph.of(closed.jaxpr, len(weights), len(carry)).pruned()
+    graph = renamed(graph, dict(zip(closed.jaxpr.invars, names, strict=True)))
+    return graph, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+
+
+def variables_like(structs: Iterable[jax.ShapeDtypeStruct]) -> list[Var]:
+    """New variables of given types."""
+    return jax.make_jaxpr(lambda *args: args)(*structs).jaxpr.invars

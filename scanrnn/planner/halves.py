@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -19,6 +20,12 @@ def wide(dtype):
     """The dtype in which numbers of a dtype are summed."""
     half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
     return jnp.dtype("float32") if half else dtype
+
+
+def wide_struct(s: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The type in which values of a type are summed."""
+    same = wide(s.dtype) == s.dtype
+    return s if same else s.update(dtype=wide(s.dtype), weak_type=False)
 
 
 def zero_sum(aval):

@@ -11,15 +11,27 @@ unsplit step, with one cotangent array for all gates of a contraction.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any
 
+import jax
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.classify import bits_of
-from scanrnn.planner.graph import CARRY, TIME, WEIGHTS, Env, Graph, eval_eqn, retrace
+from scanrnn.planner.graph import (
+    CARRY,
+    TIME,
+    WEIGHTS,
+    Graph,
+    eval_eqn,
+    free,
+    renamed,
+    retrace,
+    struct,
+    variables_like,
+)
 from scanrnn.planner.rewrite import is_sharded
+from scanrnn.planner.rows import Place, spans
 
 
 def push_splits(graph: Graph) -> tuple[Graph, list]:
@@ -27,7 +39,7 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
     bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
     trees = {}
     for eqn in graph.eqns:
-        if _divides(eqn) and bits_of(eqn, bits) == TIME:
+        if _divides(eqn) and bits[eqn] == TIME:
             axis = eqn.params["axis"]
             trees[eqn] = _tree(
                 eqn, graph, lambda v, i=axis: ops.splittable(producers.get(v), i, bits)
@@ -59,93 +71,55 @@ def _split_weights(eqn, bits, sizes, env) -> list:
     return [eval_eqn(eqn, pair)[0] for pair in pairs]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Layout:
-    """Which splits of a loop run in pieces, and which of its xs are read so.
+def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
+    """The loop with a time input for each gate that it takes out of another, and where.
 
-    Attributes:
-      trees: by split, the pointwise equations above it that run once per piece.
-      streams: time inputs that these read in pieces.
+    So are splits of recurrent values that have time inputs above them.
     """
-
-    trees: Mapping[JaxprEqn, Set[JaxprEqn]]
-    streams: tuple[Var, ...]
-
-    @property
-    def skipped(self) -> Set[JaxprEqn]:
-        """Equations that run only in pieces."""
-        return frozenset().union(*self.trees.values())
-
-
-PLAIN = Layout({}, ())
-
-
-def lay_out(loop: Graph) -> Layout:
-    """Find the splits of recurrent values that have time inputs above them."""
     bits, xs = loop.depends(), set(loop.xs)
-    trees, streams = {}, []
+    producers, trees = loop.producers(), {}
+    pieces: dict[Any, list[Var]] = {}
+    places: dict[Var, Place] = {}
     for eqn in loop.eqns:
-        if not _divides(eqn) or not bits_of(eqn, bits) & CARRY:
+        if not _divides(eqn) or not bits[eqn] & CARRY:
             continue
-        axis = eqn.params["axis"]
+        axis, sizes = eqn.params["axis"], eqn.params["sizes"]
         tree = _tree(eqn, loop, lambda v, i=axis: v in xs and not is_sharded(v, i))
         read = {a for e in tree for a in e.invars if _has_pieces(a, axis)} & xs
-        if read:
-            trees[eqn] = frozenset(tree)
-            streams += [v for v in loop.xs if v in read]
-    return Layout(trees, tuple(dict.fromkeys(streams)))
+        trees |= {eqn: tree} if read else {}
+        for v in (v for v in loop.xs if v in read):
+            found = [Place(v, axis, *span) for span in spans(sizes)]
+            pieces[v, eqn] = variables_like(map(_struct_of, found))
+            places |= zip(pieces[v, eqn], found, strict=True)
 
+    if not trees:
+        return loop, {}
 
-class LaidEnv(Env):
-    """Values of one step, in pieces where a layout says so.
-
-    `read(v)` gives the row of a time input whose value is not given, and
-    `read(v, axis, start, size)` a piece of it.
-    """
-
-    def __init__(self, graph: Graph, layout: Layout, values: Mapping, read: Callable):
-        """Start from known values."""
-        super().__init__(graph.eqns, values)
-        self._layout, self._skipped = layout, layout.skipped
-        self._producers: dict = graph.producers()
-        self._read = read
-        # What is read on demand is known, too: nothing need be run for it.
-        self._streams = dict.fromkeys(v for v in graph.xs if v not in values)
-
-    def __contains__(self, v) -> bool:
-        """Whether the value of a variable can be had without an equation."""
-        return super().__contains__(v) or v in self._streams
-
-    def __iter__(self):
-        """Every variable that can be had without an equation."""
-        yield from dict.fromkeys((*super().__iter__(), *self._streams))
-
-    def __missing__(self, v):
-        """The whole of a time input that is otherwise read in pieces."""
-        self[v] = self._read(v)
-        return self[v]
-
-    def run(self, eqns: Iterable[JaxprEqn]) -> None:
-        """Evaluate equations in the given order, laid-out splits in pieces."""
-        for eqn in eqns:
-            if eqn in self._layout.trees:
-                tree = self._layout.trees[eqn]
-                parts = _in_pieces(eqn, tree, self._producers, self, self._leaf(eqn))
-                self.update(zip(eqn.outvars, parts, strict=True))
-            elif eqn not in self._skipped:
-                super().run([eqn])
-
-    def _leaf(self, split):
-        axis, sizes = split.params["axis"], split.params["sizes"]
+    def rule(eqn, env):
+        if eqn not in trees:
+            return None
 
         def leaf(v):
-            if v not in self._streams:
-                return _split(split, self[v])
-            starts = [sum(sizes[:i]) for i in range(len(sizes))]
-            spans = zip(starts, sizes, strict=True)
-            return [self._read(v, axis, start, size) for start, size in spans]
+            names = pieces.get((v, eqn))
+            return env.read_all(names) if names else _split(eqn, env.read(v))
 
-        return leaf
+        return _in_pieces(eqn, trees[eqn], producers, env, leaf)
+
+    wide = dataclasses.replace(loop, xs=(*loop.xs, *places))
+    graph, consts = retrace(wide, rule)
+    if consts:
+        return loop, {}
+    graph = renamed(graph, dict(zip(graph.inputs, wide.inputs, strict=True)))
+    read = set(free(graph.eqns, graph.outs))
+    used = tuple(v for v in graph.xs if v in read)
+    return dataclasses.replace(graph, xs=used), places
+
+
+def _struct_of(place: Place) -> jax.ShapeDtypeStruct:
+    whole = struct(place.whole)
+    shape = list(whole.shape)
+    shape[place.axis] = place.size
+    return whole.update(shape=shape)
 
 
 def _split(eqn, value) -> list:

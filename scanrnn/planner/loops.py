@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,11 +13,12 @@ from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.gradient import Derivative, derive
+from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph, struct, variables
-from scanrnn.planner.layout import PLAIN, Layout, lay_out
+from scanrnn.planner.layout import lay_out
 from scanrnn.planner.regions import Regions, find_regions
-from scanrnn.planner.rows import Place, Rows, Shift, pair_up
+from scanrnn.planner.rows import Place, Rows, Shift, pair_up, spans
+from scanrnn.planner.saved import derive
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,10 +61,10 @@ class Loop:
         return derive(self.graph, self.regions, self.residuals, self.machine.turns)
 
     @functools.cached_property
-    def layout(self) -> Layout:
-        """What runs in pieces, one for each gate."""
+    def laid(self) -> tuple[Graph, dict[Var, Place]]:
+        """The graph as it is run, and where in others its further time inputs lie."""
         pieces = self.laid_out and self.machine.pieces
-        return lay_out(self.graph) if pieces else PLAIN
+        return lay_out(self.graph) if pieces else (self.graph, {})
 
     @functools.cached_property
     def rows(self) -> Rows:
@@ -73,7 +73,9 @@ class Loop:
         if over is None:
             spare = [v for v in self.graph.xs if v in self.spare]
             over = pair_up(self.graph.ys, spare) if self.in_place else {}
-        return dataclasses.replace(self.plain_rows(self.machine), over=over)
+        places = self.laid[1]
+        plain = self.plain_rows(self.machine)
+        return dataclasses.replace(plain, over=over, places=places)
 
     def plain_rows(self, machine: Machine) -> Rows:
         """Where rows lie on a machine with nothing written over anything."""
@@ -186,9 +188,8 @@ class Pack(NamedTuple):
         """Each member with its place."""
         axis = self.eqn.params["dimension"]
         sizes = [ops.aval(v).shape[axis] for v in self.members]
-        starts = itertools.accumulate(sizes, initial=0)
-        for v, start, size in zip(self.members, starts, sizes, strict=False):
-            yield v, Place(self.whole, axis, start, size)
+        for v, span in zip(self.members, spans(sizes), strict=True):
+            yield v, Place(self.whole, axis, *span)
 
 
 def find_packs(loop: Graph, saved: Iterable[Var]) -> list[Pack]:

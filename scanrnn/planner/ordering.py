@@ -13,19 +13,24 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive, jaxpr_as_fun
-from jax.interpreters import batching, mlir
-
-late_p = Primitive("late")
-late_p.multiple_results = True
+from jax.custom_batching import custom_vmap
 
 
-def late(array, f: Callable, *args) -> list:
-    """`f(*args)`, a list, which XLA for CPU computes no sooner than `array`.
+def late(array, f: Callable, *args):
+    """`f(*args)`, which XLA for CPU computes no sooner than `array`, under `vmap`, too.
 
-    It cannot be differentiated.
+    A condition that differs from example to example would be no branch.
     """
-    return late_p.bind(array, *args, jaxpr=jax.make_jaxpr(f)(*args))
+    run = custom_vmap(lambda array, *args: in_branch(array, f, *args))
+
+    @run.def_vmap
+    def _(_, mapped, array, *args):
+        if not any(mapped[1:]):
+            return late(array, f, *args), False
+        axes = tuple(0 if m else None for m in mapped[1:])
+        return late(array, jax.vmap(f, axes), *args), True
+
+    return run(array, *args)
 
 
 def in_branch(array, f: Callable, *args):
@@ -45,30 +50,3 @@ def in_branch(array, f: Callable, *args):
         return jax.tree.map(lambda out: jnp.zeros(out.shape, out.dtype), outs)
 
     return lax.cond(ones <= bits, f, never, *args)
-
-
-def _value(_, *args, jaxpr):
-    return jaxpr_as_fun(jaxpr)(*args)
-
-
-def _on_cpu(array, *args, jaxpr):
-    return in_branch(array, jaxpr_as_fun(jaxpr), *args)
-
-
-def _batched(args, axes, *, jaxpr):
-    array, *args = args
-    f = jax.vmap(jaxpr_as_fun(jaxpr), tuple(axes[1:]))
-    if all(axis is None for axis in axes[1:]):
-        outs, axes = late(array, jaxpr_as_fun(jaxpr), *args), None
-    else:
-        outs, axes = late(array, f, *args), 0
-    return outs, [axes] * len(outs)
-
-
-late_p.def_impl(_value)
-late_p.def_abstract_eval(lambda *_, jaxpr: jaxpr.out_avals)
-batching.primitive_batchers[late_p] = _batched
-mlir.register_lowering(late_p, mlir.lower_fun(_value, multiple_results=True))
-mlir.register_lowering(
-    late_p, mlir.lower_fun(_on_cpu, multiple_results=True), platform="cpu"
-)

@@ -89,14 +89,6 @@ class Plan:
         """The loop for the whole length, or for a chunk."""
         return self.loops[0]
 
-    def loop_of(self, length) -> Loop:
-        """The loop for so many steps."""
-        return next(
-            loop
-            for loop in self.loops
-            if loop.length is length or loop.length == length
-        )
-
     @property
     def derivative(self) -> Derivative:
         """The derivative rules of the loop."""
@@ -105,12 +97,20 @@ class Plan:
     @property
     def hoisted_bytes(self) -> int:
         """Bytes of what is computed before the loop, for all steps."""
-        return _hoisted_bytes(self.stages, self.length)
+        if self.stages is None or not isinstance(self.length, int):
+            return 0
+        return self.length * sum(map(ops.bytes_of, self.stages.hoisted))
 
     @property
     def outside_bytes(self) -> int:
         """Bytes of what is computed for all steps at once, before or after the loop."""
-        return outside_bytes(self.stages, self.length)
+        if self.stages is None or not isinstance(self.length, int):
+            return 0
+        made = {"before": 0, "loop": 0, "after": 0}
+        for eqn, where in counts.placed(self.stages):
+            if ops.is_heavy(eqn):
+                made[where] += self.length * sum(map(ops.bytes_of, eqn.outvars))
+        return max(self.hoisted_bytes, made["before"], made["after"])
 
     @functools.cached_property
     def compiled(self) -> Callable:
@@ -163,20 +163,3 @@ class Plan:
     def __str__(self) -> str:
         """The report, as a table of contractions and a list of decisions."""
         return report.render(self)
-
-
-def _hoisted_bytes(stages, length) -> int:
-    if stages is None or not isinstance(length, int):
-        return 0
-    return length * sum(ops.bytes_of(v) for v in stages.hoisted)
-
-
-def outside_bytes(stages, length) -> int:
-    """Bytes of what is computed for all steps at once, before or after the loop."""
-    if stages is None or not isinstance(length, int):
-        return 0
-    made = {"before": 0, "loop": 0, "after": 0}
-    for eqn, where in counts.placed(stages):
-        if ops.is_heavy(eqn):
-            made[where] += length * sum(map(ops.bytes_of, eqn.outvars))
-    return max(_hoisted_bytes(stages, length), made["before"], made["after"])

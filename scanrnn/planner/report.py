@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scanrnn.planner import compat, ops
 from scanrnn.planner.counts import placed
-from scanrnn.planner.graph import CARRY, variables
+from scanrnn.planner.graph import CARRY
 
 
 class Tuning(NamedTuple):
@@ -119,7 +119,7 @@ def _choices(plan) -> Iterator[str]:
             f"Norms before the loop: differentiated {loop.piece} steps at a time, "
             "which fit the fast memory."
         )
-    for v in loop.layout.streams:
+    for v in dict.fromkeys(place.whole for place in loop.laid[1].values()):
         yield (
             f"Read in pieces in the loop: {v.aval.str_short()}, one slice of the "
             "sequence for each gate (slices of a slice are slow on a CPU)."
@@ -155,13 +155,11 @@ def _stays(plan) -> Iterator[str]:
     bits = loop.depends()
     for eqn in loop.eqns:
         name = eqn.primitive.name
-        ins = variables(eqn.invars)
-        recurrent = any(bits[v] & CARRY for v in ins)
         if compat.is_checkpoint(eqn):
             yield "Left in the loop: jax.checkpoint (its author says what it keeps)."
         elif ops.has_subjaxpr(eqn) and name != "custom_jvp_call":
             yield f"Left in the loop: {name} ({_why(name)})."
-        elif ops.is_heavy(eqn) and not recurrent:
+        elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
             yield f"Left in the loop: a time-parallel {name} ({_hoist_reason(plan)})."
     moving = rules.inner_weights & {w for w in loop.weights if ops.is_inexact(w)}
     inner = [w for w in loop.weights if w in moving]

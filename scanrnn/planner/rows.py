@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -142,6 +143,12 @@ class Rows:
 
         fenced = functools.partial(lax.fori_loop, 0, 2, write)
         return fenced(list(arrays)) if self.fenced else write(0, arrays)
+
+
+def spans(sizes: Iterable[int]) -> list[tuple[int, int]]:
+    """The start and the size of each of the parts of an axis."""
+    sizes = tuple(sizes)
+    return list(zip(itertools.accumulate(sizes, initial=0), sizes, strict=False))
 
 
 def _put(array, rows, t):

@@ -1,17 +1,99 @@
-"""What the forward loop could stack for the reverse one."""
+"""What the forward loop stacks for the reverse one."""
 
 from __future__ import annotations
+
+import dataclasses
 
 from jax.extend.core import DropVar, Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import CARRY
+from scanrnn.planner.gradient import Derivative
+from scanrnn.planner.graph import CARRY, Graph, free, needed, variables
+from scanrnn.planner.regions import Regions
+from scanrnn.planner.steps import inside_step, outside_step
+
+POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 # What is so many times smaller than what is saved anyway is saved, too.
 _SMALL = 16
 
 
-def candidates(draft, regions, policy) -> list[Var]:
+def derive(
+    loop: Graph, regions: Regions, policy: str = "minimal", turns: bool = True
+) -> Derivative:
+    """Decide what is saved, and what reads it.
+
+    Args:
+      loop: the part of the step that stays in the loop.
+      regions: where contributions from outside enter.
+      policy: "minimal" saves what contractions produced, "recompute" only
+        carries, "everything" all a tangent reads ("chunked" is "minimal" here:
+        the executor cuts the sequence).
+      turns: whether matrices are transposed before the reverse loop.
+    """
+    bits = loop.depends()
+    inner = _inner(loop, bits, regions.eqns)
+    draft = Derivative(
+        loop=loop,
+        region=frozenset(regions.eqns),
+        cuts=tuple(regions.cuts),
+        saved=(),
+        carry_saved=(),
+        inner_weights=frozenset(inner & set(loop.weights)),
+        inner_xs=frozenset(inner & set(loop.xs)),
+        turns=turns,
+    )
+    found = _candidates(draft, regions, policy)
+    inside, outside = _read(draft, found)
+    used = inside | outside
+    return dataclasses.replace(
+        draft,
+        read_inside=inside,
+        read_outside=outside,
+        saved=tuple(v for v in found if v in used),
+        carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
+    )
+
+
+def _inner(loop, bits, region) -> set[Var]:
+    """Variables off the recurrence whose tangents must flow inside the loop."""
+
+    def off(v) -> bool:
+        return not bits[v] & CARRY
+
+    wanted = {v for v in variables(loop.outs) if off(v)}
+    for eqn in loop.eqns:
+        if eqn not in region and not off(eqn):
+            wanted |= {v for v in variables(eqn.invars) if off(v)}
+    for eqn in needed(loop.eqns, wanted):
+        wanted |= set(variables(eqn.invars))
+    return wanted
+
+
+def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var]]:
+    """What the tangent program reads if all moves: in its loop, and outside of it.
+
+    Everything where not all can have a tangent at once: JAX has derivatives of some
+    functions for some operands only, and which move is known when it is asked.
+    """
+    loop, known = draft.loop, frozenset((*draft.loop.inputs, *found))
+    every = tuple(range(len(loop.carry)))
+    draft = dataclasses.replace(
+        draft, saved=found, carry_saved=every, read_inside=known, read_outside=known
+    )
+    inner = {*loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
+    outer = {*loop.weights, *loop.xs}
+    read = []
+    for make, moving in ((inside_step, inner), (outside_step, outer)):
+        try:
+            step = make(draft, frozenset(v for v in moving if ops.is_inexact(v)))
+            read.append(known & {*free(step.graph.eqns, step.graph.outs)})
+        except (NotImplementedError, TypeError, ValueError):
+            read.append(known)
+    return read[0], read[1]
+
+
+def _candidates(draft, regions, policy) -> list[Var]:
     """Variables of the loop, by the policy for residuals."""
     loop = draft.loop
     if policy == "recompute":

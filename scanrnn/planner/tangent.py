@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal, primitives
+from jax.extend.core import JaxprEqn, primitives
 
 from scanrnn.planner import compat, ops
 from scanrnn.planner.gemm import gemm
@@ -46,17 +46,10 @@ def push(
     ]
     if not moves(eqn, [t is not None for t in tangents]):
         return [None] * len(eqn.outvars)
-    if name in ops.ADDITIVE:
-        return [_push_sum(eqn, tangents)]
-    if name in ops.LINEAR:
-        return _masked(eqn, _push_linear(eqn, tangents))
-    if name == "pad":
-        return [_push_pad(eqn, tangents)]
-    if name == "select_n" and tangents[0] is None:
-        zeros = _instantiated(eqn, [None, *tangents[1:]])[1:]
-        return eval_eqn(eqn, [primal(eqn.invars[0]), *zeros])
-    if name in ops.BILINEAR:
-        return [_push_bilinear(eqn, tangents, primal, turned)]
+    if name == "pad" and tangents[0] is None:
+        return [_push_padding(eqn, tangents[1])]
+    if name == "dot_general":
+        return [_push_dot(eqn, tangents, primal, turned)]
     if name in ops.FROM_OUTPUT and output(eqn.outvars[0]) is not None:
         return [tangents[0] * ops.FROM_OUTPUT[name](output(eqn.outvars[0]))]
     return _push_general(eqn, tangents, primal)
@@ -123,54 +116,30 @@ def total(a, b):
     return lax.add(a, b)
 
 
-def _push_sum(eqn, tangents):
-    a, b = tangents
-    shape = eqn.outvars[0].aval.shape
-    if b is not None and eqn.primitive.name == "sub":
-        b = lax.neg(b)
-    terms = [t for t in (a, b) if t is not None]
-    return jnp.broadcast_to(sum(terms[1:], terms[0]), shape)
-
-
-def _push_linear(eqn, tangents):
-    return eval_eqn(eqn, _instantiated(eqn, tangents))
-
-
-def _push_pad(eqn, tangents):
+def _push_padding(eqn, t):
     """JAX has no transpose of a pad in the padding value alone."""
     operand, value = eqn.invars
-    if tangents[0] is not None:
-        return eval_eqn(eqn, _instantiated(eqn, tangents))[0]
     one = jnp.ones((), value.aval.dtype)
     (around,) = eval_eqn(eqn, [ops.zeros(operand.aval), one])
-    return jnp.multiply(tangents[1], around)
+    return jnp.multiply(t, around)
 
 
-def _instantiated(eqn, tangents):
-    """Zeros where a tangent is missing, as for every constant."""
-    return [
-        ops.zeros(a.aval) if t is None else t
-        for a, t in zip(eqn.invars, tangents, strict=True)
-    ]
-
-
-def _push_bilinear(eqn, tangents, primal, turned):
+def _push_dot(eqn, tangents, primal, turned):
     out = None
     for i, t in enumerate(tangents):
         if t is not None:
             other = eqn.invars[1 - i]
-            matrix = None if isinstance(other, Literal) else turned(other)
-            params = None if matrix is None else _turned_params(eqn, 1 - i)
+            matrix = None if ops.is_literal(other) else turned(other)
+            params = eqn.params if matrix is None else _turned_params(eqn, 1 - i)
             value = primal(other) if matrix is None else matrix
             operands = (t, value) if i == 0 else (value, t)
-            out = total(out, _bilinear(eqn, operands, params or eqn.params))
+            halves = all(v.dtype == jnp.bfloat16 for v in operands)
+            dot = gemm if halves else functools.partial(_dot, eqn)
+            out = total(out, dot(params, *operands))
     return out
 
 
-def _bilinear(eqn, operands, params):
-    halves = all(v.dtype == jnp.bfloat16 for v in operands)
-    if eqn.primitive.name == "dot_general" and halves:
-        return gemm(params, *operands)
+def _dot(eqn, params, *operands):
     return eval_eqn(eqn, operands, params)[0]
 
 
@@ -199,11 +168,6 @@ def _push_general(eqn, tangents, primal):
 
     primals = [values[i] for i in moving]
     _, outs = jax.jvp(f, primals, [tangents[i] for i in moving])
-    return _masked(eqn, outs)
-
-
-def _masked(eqn, outs):
-    """None in place of the tangents of integer outputs."""
-    return [
-        t if ops.is_inexact(v) else None for v, t in zip(eqn.outvars, outs, strict=True)
-    ]
+    # Integers have none.
+    pairs = zip(eqn.outvars, outs, strict=True)
+    return [t if ops.is_inexact(v) else None for v, t in pairs]

@@ -101,10 +101,10 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
     tiles: dict[JaxprEqn, tuple[list[JaxprEqn], int]] = {}
     for v, users in graph.consumers().items():
         slices = [u for u in users if u is not None and u.primitive.name == "slice"]
-        axis = _tiled_axis(v, slices)
-        if axis is not None:
-            ordered = sorted(slices, key=lambda e: e.params["start_indices"][axis])
-            tiles |= dict.fromkeys(slices, (ordered, axis))
+        for axis in range(v.aval.ndim if len(slices) > 1 else 0):
+            ordered = sorted(slices, key=lambda e, i=axis: e.params["start_indices"][i])
+            if _tile(v.aval.shape, ordered, axis):
+                tiles |= dict.fromkeys(slices, (ordered, axis))
     done: dict[JaxprEqn, object] = {}
 
     def rule(eqn, env):
@@ -120,28 +120,17 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
     return retrace(graph, rule)
 
 
-def _tiled_axis(v, slices):
-    """The one axis along which slices cover `v` without overlap, or None."""
-    if len(slices) < 2 or any(e.params["strides"] is not None for e in slices):
-        return None
-    shape = v.aval.shape
-    spans = [
-        tuple(zip(e.params["start_indices"], e.params["limit_indices"], strict=True))
-        for e in slices
-    ]
-    axes = {
-        i
-        for span in spans
-        for i, (lo, hi) in enumerate(span)
-        if (lo, hi) != (0, shape[i])
-    }
-    if len(axes) != 1 or len(set(spans)) != len(spans):
-        return None
-    (axis,) = axes
-    edges = sorted(span[axis] for span in spans)
-    ends = [0, *(hi for _, hi in edges)]
-    starts = [lo for lo, _ in edges]
-    return axis if starts == ends[:-1] and ends[-1] == shape[axis] else None
+def _tile(shape, slices, axis) -> bool:
+    """Whether slices, in order, cover an axis without overlap, and the others whole."""
+    end = 0
+    for eqn in slices:
+        starts, ends = list(eqn.params["start_indices"]), [*eqn.params["limit_indices"]]
+        if eqn.params["strides"] is not None or starts[axis] != end:
+            return False
+        end, starts[axis], ends[axis] = ends[axis], 0, shape[axis]
+        if any(starts) or tuple(ends) != tuple(shape):
+            return False
+    return end == shape[axis]
 
 
 def regroup_sums(graph: Graph) -> tuple[Graph, list]:

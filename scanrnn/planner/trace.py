@@ -64,17 +64,8 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
         init_flat = promoted
         closed, shapes = attempt(init_flat)
     _check_carry(init, init_flat, closed.out_avals[:n])
-    ins, outs = closed.jaxpr.invars, closed.jaxpr.outvars
-    graph = Graph(
-        weights=tuple(closed.jaxpr.constvars),
-        carry=tuple(ins[:n]),
-        xs=tuple(ins[n:]),
-        eqns=tuple(closed.jaxpr.eqns),
-        carry_out=tuple(outs[:n]),
-        ys=tuple(outs[n:]),
-    )
     return Traced(
-        graph=graph,
+        graph=Graph.of(closed.jaxpr, 0, n),
         weights=list(closed.consts),
         init=init_flat,
         xs=xs_flat,

@@ -1,0 +1,222 @@
+"""A program with rules of its own, whose details wait for the platform.
+
+JAX differentiates and transposes a program equation by equation, and runs the same one
+on every platform. Where that is not the best there is, a `Ruled` says what is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+
+from scanrnn.machines import Machine, machine_for
+from scanrnn.planner import compat, ops
+from scanrnn.planner.graph import struct_of
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+ruled_p = Primitive("ruled")
+ruled_p.multiple_results = True
+
+# `(machine, alone) -> program`: for one device, or for several.
+Build = Callable[[Machine, bool], Callable[..., list]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ruled:
+    """A function of arrays, to a list of them.
+
+    What is traced is the program of the plan's machine. Where JAX lowers for another
+    platform, for several at once (`jax.export`), or for several devices, the same
+    values are computed by the program of that machine. Under `vmap` the axis of a
+    batch is the first one of each output, whatever reaches it: so a function and its
+    rules make each output in the same way.
+
+    No callable may close over traced values.
+
+    Attributes:
+      plain: the function, as JAX may differentiate and transpose it.
+      build: how it is computed on a machine.
+      machine: that of the plan.
+      jvp: `(primals, tangents) -> (outs, tangents)`, or None for that of `plain`; a
+        tangent that is None is zero.
+      transposed: the transpose by machine, `(fixed, cts) -> cts of the others`, or None
+        for that of `plain`; a cotangent that is None is zero. Never differentiated.
+      fixed: how many arguments come first in which the function need not be linear.
+    """
+
+    plain: Callable[..., list]
+    build: Build
+    machine: Machine
+    jvp: Callable | None = None
+    transposed: Build | None = None
+    fixed: int = 0
+
+    def __call__(self, *args) -> list:
+        """Apply the function."""
+        jaxpr = jax.make_jaxpr(self.build(self.machine, True))(*args)
+        return ruled_p.bind(*args, jaxpr=jaxpr, program=self)
+
+
+def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
+    """A function of trees `(fixed, moving)`, linear in the second, with its transpose.
+
+    Args:
+      forward: the function, to a list; JAX may differentiate it in both.
+      transposed: by machine, `(fixed, cts) -> cts of moving`, a list of its leaves, as
+        in `Ruled`.
+      machine: that of the plan.
+    """
+
+    def run(fixed, moving) -> list:
+        leaves, tree = jax.tree.flatten((fixed, moving))
+        known, at_fixed = jax.tree.flatten(fixed)
+        n = len(known)
+
+        def plain(*args):
+            return forward(*tree.unflatten(args))
+
+        def jvp(primals, tangents):
+            terms = []
+            if any(t is not None for t in tangents[n:]):
+                pairs = zip(tangents[n:], primals[n:], strict=True)
+                full = [jnp.zeros_like(m) if t is None else t for t, m in pairs]
+                terms.append(run(*tree.unflatten([*primals[:n], *full])))
+            if any(t is not None for t in tangents[:n]):
+                of_known = [*tangents[:n], *[None] * len(tangents[n:])]
+                terms.append(_pushed(plain, primals, of_known)[1])
+            sums = [functools.reduce(jnp.add, ts) for ts in zip(*terms, strict=True)]
+            return run(*tree.unflatten(primals)), sums
+
+        def pull(machine, alone):
+            f = transposed(machine, alone)
+            return lambda fixed, cts: f(at_fixed.unflatten(fixed), cts)
+
+        return Ruled(plain, lambda *_: plain, machine, jvp, pull, n)(*leaves)
+
+    return run
+
+
+def of_some(f, args, at) -> Callable:
+    """A function of its arguments at some places alone, the others given."""
+
+    def of(*values):
+        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
+        return f(*full.values())
+
+    return of
+
+
+def _pushed(f, primals, tangents) -> tuple:
+    """Outs and tangents by JAX, where some of the tangents are zero."""
+    at = [i for i, t in enumerate(tangents) if t is not None]
+    some = [primals[i] for i in at], [tangents[i] for i in at]
+    return jax.jvp(of_some(f, primals, at), *some)
+
+
+def _jvp(primals, tangents, *, program, **_):
+    rule = program.jvp or functools.partial(_pushed, program.plain)
+    tangents = [None if isinstance(t, ad.Zero) else t for t in tangents]
+    outs, found = rule(list(primals), tangents)
+    zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
+    return outs, [z if t is None else t for t, z in zip(found, zeros, strict=True)]
+
+
+def _transpose(cts, *args, program, **_):
+    at = [i for i, a in enumerate(args) if ad.is_undefined_primal(a)]
+    if program.transposed is None:
+        structs = [struct_of(args[i].aval) for i in at]
+        full = list(map(ad.instantiate_zeros, cts))
+        found = jax.linear_transpose(of_some(program.plain, args, at), *structs)(full)
+        found = dict(zip(at, found, strict=True))
+    else:
+        found = dict(enumerate(_transposed(program, cts, args), program.fixed))
+    return [found[i] if i in at else None for i in range(len(args))]
+
+
+def _transposed(program, cts, args) -> list:
+    """The given transpose. Its own derivatives are those of the one that JAX makes."""
+    n, zeros = program.fixed, [isinstance(ct, ad.Zero) for ct in cts]
+    moving = [a.aval if ad.is_undefined_primal(a) else jax.typeof(a) for a in args[n:]]
+    structs = list(map(struct_of, moving))
+    avals = [ct.aval if zero else None for ct, zero in zip(cts, zeros, strict=True)]
+
+    def of_given(f, zero):
+        """A function of the cotangents that are not zero."""
+
+        def flat(*args):
+            given = iter(args[n:])
+            every = [next(given) if aval is None else zero(aval) for aval in avals]
+            return f(list(args[:n]), every)
+
+        return flat
+
+    def plain(fixed, cts):
+        forward = functools.partial(program.plain, *fixed)
+        return list(jax.linear_transpose(forward, *structs)(cts))
+
+    def build(machine, alone):
+        return of_given(program.transposed(machine, alone), lambda _: None)
+
+    given = [ct for ct, zero in zip(cts, zeros, strict=True) if not zero]
+    run = Ruled(of_given(plain, ops.zeros), build, program.machine)
+    return run(*args[:n], *given)
+
+
+def _batched(args, axes, *, program, **_):
+    args, axes, n = list(args), list(axes), program.fixed
+    size = next(a.shape[d] for a, d in zip(args, axes, strict=True) if d is not None)
+    if program.transposed is not None:
+        # A cotangent has its axis where the tangent has its own.
+        pairs = zip(args[n:], axes[n:], strict=True)
+        args[n:] = [batching.bdim_at_front(a, axis, size) for a, axis in pairs]
+        axes[n:] = [0] * len(args[n:])
+
+    def mapped(f, in_axes=axes):
+        return jax.vmap(f, tuple(in_axes), axis_size=size)
+
+    def mapped_by_machine(build, *in_axes):
+        return build and (lambda *where: mapped(build(*where), *in_axes))
+
+    batch = dataclasses.replace(
+        program,
+        plain=mapped(program.plain),
+        build=mapped_by_machine(program.build),
+        jvp=program.jvp and mapped(program.jvp, (axes, axes)),
+        transposed=mapped_by_machine(program.transposed, (axes[:n], 0)),
+    )
+    outs = batch(*args)
+    return outs, [0] * len(outs)
+
+
+def _lowering(platform: str) -> Callable:
+    def rule(ctx, *args, jaxpr, program):
+        here, alone = program.machine, compat.on_one_device(ctx)
+        if platform != here.platform:
+            here = machine_for(platform)
+        if here.pins and compat.is_for_export(ctx):
+            here = dataclasses.replace(here, names_layouts=False)
+        same = here is program.machine and (alone or not here.in_place)
+        f = jaxpr_as_fun(jaxpr) if same else program.build(here, alone)
+        return mlir.lower_fun(f, multiple_results=True)(ctx, *args)
+
+    return rule
+
+
+def _value(*args, jaxpr, **_):
+    return jaxpr_as_fun(jaxpr)(*args)
+
+
+ruled_p.def_impl(_value)
+ruled_p.def_abstract_eval(lambda *_, jaxpr, **__: jaxpr.out_avals)
+ad.primitive_jvps[ruled_p] = _jvp
+ad.primitive_transposes[ruled_p] = _transpose
+batching.primitive_batchers[ruled_p] = _batched
+for name in PLATFORMS:
+    mlir.register_lowering(ruled_p, _lowering(name), platform=name)
+mlir.register_lowering(ruled_p, mlir.lower_fun(_value, multiple_results=True))

@@ -1,0 +1,137 @@
+"""What a derivative does at each step, as data: graphs like that of the loop itself.
+
+*Inside* gives the tangents of the next carry and of the ys, from those of the carry and
+of what enters at the cuts; *outside* gives what enters. Their inputs are rows that the
+forward loop kept, and tangents, under the names that `Derivative` has for both. The
+*reverse* step is the transpose of inside. Its carry is the cotangents of the carry, and
+sums of those of weights whose tangents flow in the loop; its outputs are cotangents of
+what entered at each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Var
+
+from scanrnn.planner import ops
+from scanrnn.planner.gradient import Derivative
+from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
+from scanrnn.planner.halves import in_wide_sums, rounded, wide_struct
+
+
+class Step(NamedTuple):
+    """A step of a derivative.
+
+    Attributes:
+      graph: the step.
+      consts: values of the last of its weights, by name.
+      moving: the variables whose tangents come in; of inside, in order, carries, then
+        weights, cuts and time inputs.
+      ys: the variables whose tangents its ys are.
+    """
+
+    graph: Graph
+    consts: Mapping[Var, Any]
+    moving: tuple[Var, ...]
+    ys: tuple[Var, ...]
+
+    @property
+    def carry(self) -> tuple[Var, ...]:
+        """The variables whose tangents are carried."""
+        return self.moving[: len(self.graph.carry)]
+
+
+def inside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
+    """Tangents in the loop, if these variables have one; more carries then get one."""
+    if moving not in rules.steps:
+        step, reached = _inside(rules, moving)
+        more = moving | reached
+        rules.steps[moving] = step if more == moving else inside_step(rules, more)
+    return rules.steps[moving]
+
+
+def _inside(rules, moving) -> tuple[Step, set[Var]]:
+    loop, d = rules.loop, rules.tangents
+    groups = loop.carry, loop.weights, rules.cuts, loop.xs
+    carry, *others = ([v for v in group if v in moving] for group in groups)
+    d_carry, d_weights, d_cuts, d_xs = ([d[v] for v in g] for g in (carry, *others))
+    ys: list[Var] = []
+    reached: set[Var] = set()
+
+    def step(known):
+        found = rules.inside(known)
+        after = dict(zip(loop.carry, loop.carry_out, strict=True))
+        ends = {
+            v: None if ops.is_literal(out) else found.get(out)
+            for v, out in after.items()
+        }
+        reached.update(v for v, t in ends.items() if t is not None)
+        ys[:] = [v for v in loop.ys if found.get(v) is not None]
+        zeros = {v: jnp.zeros_like(known[d[v]]) for v in carry if ends[v] is None}
+        return [*(zeros.get(v, ends[v]) for v in carry), *(found[v] for v in ys)]
+
+    weights = (*loop.weights, *rules.turned.values(), *d_weights)
+    xs = (*rules.rows(rules.read_inside), *d_cuts, *d_xs)
+    graph, consts = graph_of(step, weights, d_carry, xs)
+    moving = tuple(v for group in (carry, *others) for v in group)
+    return Step(graph, consts, moving, tuple(ys)), reached
+
+
+def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
+    """What enters at the cuts, if these weights and time inputs have a tangent."""
+    loop, d, cuts = rules.loop, rules.tangents, []
+
+    def step(known):
+        found = rules.outside(known)
+        cuts[:] = found
+        return list(found.values())
+
+    d_weights, d_xs = (
+        [d[v] for v in g if v in moving] for g in (loop.weights, loop.xs)
+    )
+    weights = (*loop.weights, *d_weights)
+    xs = (*rules.rows(rules.read_outside), *d_xs)
+    graph, consts = graph_of(step, weights, (), xs)
+    return Step(graph, consts, tuple(moving), tuple(cuts))
+
+
+def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
+    """The transpose of `inside`, given the cotangents of some of its ys.
+
+    Its ys are cotangents of what moves, but for carries and weights.
+    """
+    key = inside.moving, ys
+    if key not in rules.steps:
+        rules.steps[key] = _reverse(rules, inside, ys)
+    return rules.steps[key]
+
+
+def _reverse(rules, inside, ys) -> Step:
+    graph, d = inside.graph, rules.tangents
+    tangents = [d[v] for v in inside.moving]
+    summed = [v for v in inside.moving if v in rules.loop.weights]
+    n, m = len(inside.carry), len(inside.carry) + len(summed)
+    sums = variables_like(wide_struct(struct(v)) for v in summed)
+    outs = dict(zip(inside.ys, graph.ys, strict=True))
+    cts = [rules.cotangents[v] for v in ys]
+
+    def pull(known):
+        def push(*moving):
+            env = Env(graph.eqns, known | dict(zip(tangents, moving, strict=True)))
+            return env.read_all([*graph.carry_out, *(outs[v] for v in ys)])
+
+        given = [known[v] for v in (*graph.carry, *cts)]
+        found = jax.linear_transpose(push, *map(struct, tangents))(given)
+        before = [known[v] for v in sums]
+        more = map(jnp.add, before, map(rounded, found[n:m], before))
+        return [*found[:n], *more, *found[m:]]
+
+    moving = {*tangents}
+    weights = [v for v in graph.weights if v not in moving]
+    xs = [*(v for v in graph.xs if v not in moving), *cts]
+    made, consts = graph_of(in_wide_sums(pull), weights, (*graph.carry, *sums), xs)
+    return Step(made, {**inside.consts, **consts}, inside.moving, inside.moving[m:])
