@@ -11,6 +11,7 @@ from benchmarks import limits, panels, suite
 from benchmarks.aims import AIMS, Aim, Records, geometric_mean
 from benchmarks.cases import MODES
 from benchmarks.measure import ratio
+from benchmarks.programs import report as programs
 from benchmarks.tables import table
 
 # What the times of a section are divided by: the first that took part in a row.
@@ -53,8 +54,9 @@ def markdown(results: dict, records: Records, picture: str) -> str:
             parts += [f"## {section.capitalize()}", rows.__doc__]
             parts += [_table(chosen, mode) for mode in MODES]
             parts += [_notes(chosen)]
+    parts += programs.section(records)
     parts += ["## Cost", _costs(records)]
-    parts += limits.tables(results["machine_info"]["limits"], records)
+    parts += limits.tables(results["machine_info"]["limits"] or {}, records)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -62,7 +64,6 @@ def _where(results, records):
     machine, commit = results["machine_info"], results["commit_info"]
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
     units = ", ".join(machine["matrix_units"]) or "none"
-    peaks = machine["limits"]
     dirty = " with local changes" if commit.get("dirty") else ""
     return "\n".join(
         [
@@ -70,9 +71,8 @@ def _where(results, records):
             f" {machine['system']}",
             f"- Versions: Python {machine['python']}, {versions}",
             f"- Commit: {commit['id'][:12]}{dirty}, {results['datetime'][:10]}",
-            f"- Measured peaks: {peaks['gemm_float32']:.0f} GFLOP/s float32,"
-            f" {peaks['gemm_bfloat16']:.0f} GFLOP/s bfloat16,"
-            f" {peaks['memory']:.0f} GB/s",
+            *_later(records),
+            *_peaks(machine["limits"]),
             "- Same process, threads and allocator setting for all contenders.",
             f"- {_disturbed(records)}",
             f"- {len(records)} rows. Medians of interleaved runs, three times as many"
@@ -80,6 +80,28 @@ def _where(results, records):
             " against a float64 reference first.",
         ]
     )
+
+
+def _later(records):
+    """Rows that were measured anew since, by section."""
+    found = {}
+    for record in records:
+        if measured := record.get("measured"):
+            dirty = " with local changes" if measured["dirty"] else ""
+            units = ", ".join(measured["matrix_units"]) or "none"
+            words = f"{measured['commit']}{dirty}, {measured['date']} ({units})"
+            found.setdefault(words, set()).add(record["section"])
+    for words, sections in found.items():
+        yield f"- Measured later, at {words}: {', '.join(sorted(sections))}"
+
+
+def _peaks(peaks):
+    if peaks:
+        yield (
+            f"- Measured peaks: {peaks['gemm_float32']:.0f} GFLOP/s float32,"
+            f" {peaks['gemm_bfloat16']:.0f} GFLOP/s bfloat16,"
+            f" {peaks['memory']:.0f} GB/s"
+        )
 
 
 def _disturbed(records):
@@ -133,8 +155,8 @@ def _costs(records):
             if factor is not None:
                 mine = record["contenders"]["scanrnn"]["train"][what] / unit
                 cells.append(f"{mine:.2f} ({factor:.2f})")
-        name = f"{_case(record)} {record['case']['dtype']}"
         if len(cells) == 2:
+            name = f"{_case(record)} {record['case']['dtype']}"
             rows.setdefault(name, [name, *cells])
     heads = ["case", "compile s", "temporaries MB"]
     return f"{about}\n\n{table(heads, rows.values())}"
@@ -187,7 +209,7 @@ def _notes(records):
 
 
 def draw(records: Records, path) -> None:
-    """One panel for each section: ratio to the yardstick, one dot a case."""
+    """Panels for each section: ratio to the yardstick, one dot a case."""
     chosen = {s: [r for r in records if r["section"] == s] for s in suite.SECTIONS}
     chosen = {section: rows for section, rows in chosen.items() if rows}
     heights = [1 + 0.25 * len(_contenders(rows)[0]) for rows in chosen.values()]
@@ -195,6 +217,9 @@ def draw(records: Records, path) -> None:
         [_panel(section, rows, mode) for mode in MODES]
         for section, rows in chosen.items()
     ]
+    for row in programs.panels(records):
+        drawn.append(row)
+        heights.append(1 + 0.25 * len(row[0].lines))
     panels.draw(path, drawn, (12, sum(heights)), heights)
 
 
