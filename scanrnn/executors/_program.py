@@ -14,6 +14,7 @@ from scanrnn.executors._chunks import in_chunks, rematerialised
 from scanrnn.executors._loop import run_loop, run_plain
 from scanrnn.executors._names import named, split
 from scanrnn.executors._normed import Normed
+from scanrnn.executors._values import with_values_in_chunks
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env
 from scanrnn.planner.plan import Plan
@@ -31,6 +32,9 @@ def run(plan: Plan, lower: Callable, weights: list, init: list, xs: list):
         program = functools.partial(
             in_chunks, program, plan.chunk, reverse=plan.reverse
         )
+    if plan.value_chunk is not None and not split([*weights, *carry, *xs]):
+        run_some = functools.partial(_run, plan, lower)
+        program = with_values_in_chunks(plan, program, run_some)
     carry, ys = program(weights, carry, xs, length=plan.length)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys

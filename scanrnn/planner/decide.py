@@ -13,7 +13,7 @@ from scanrnn.planner.classify import Stages, can_defer, classify
 from scanrnn.planner.graph import Graph, variables
 from scanrnn.planner.loops import Loop, steps_in_piece
 from scanrnn.planner.options import Options
-from scanrnn.planner.plan import Plan, outside_bytes
+from scanrnn.planner.plan import Plan, matrix_bytes, outside_bytes
 from scanrnn.planner.trace import Traced, inline, is_checkpointed
 
 
@@ -55,6 +55,7 @@ def make_plan(
     rest = plan.length % whole if plan.chunk else 0
     loops = tuple(_loop(plan, size) for size in ([whole, rest] if rest else [whole]))
     plan = dataclasses.replace(plan, loops=loops)
+    plan = _with_value_chunk(plan, stages)
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
     if not moved and not (plan.defer and plan.loop.regions.cuts):
         nothing = "nothing in the step can be moved, merged or deferred"
@@ -63,14 +64,8 @@ def make_plan(
 
 
 def _chunk(plan: Plan, stages: Stages) -> int | None:
-    """Steps per chunk, or None to run the sequence as a whole.
-
-    So it is where a step changes the weak types of its carry: what they are after
-    one chunk is not what the next one has to start with.
-    """
-    pairs = zip(plan.source.carry, plan.source.carry_out, strict=True)
-    changes = any(ops.is_weak(v) != ops.is_weak(out) for v, out in pairs)
-    if not isinstance(plan.length, int) or changes:
+    """Steps per chunk, or None to run the sequence as a whole."""
+    if not _can_be_cut(plan):
         return None
     size, most = plan.options.chunk, plan.machine.at_once
     outside = outside_bytes(stages, plan.length)
@@ -79,6 +74,39 @@ def _chunk(plan: Plan, stages: Stages) -> int | None:
     elif size is None and outside > most:
         size = _even(plan.length, max(1, plan.length * most // outside))
     return None if size is None or size >= plan.length else size
+
+
+def _can_be_cut(plan: Plan) -> bool:
+    """Whether a sequence may be run in chunks.
+
+    Not where a step changes the weak types of its carry: what they are after one
+    chunk is not what the next one has to start with.
+    """
+    pairs = zip(plan.source.carry, plan.source.carry_out, strict=True)
+    changes = any(ops.is_weak(v) != ops.is_weak(out) for v, out in pairs)
+    return isinstance(plan.length, int) and not changes
+
+
+def _with_value_chunk(plan: Plan, stages: Stages) -> Plan:
+    """The plan with chunks for values alone, and their loops, where they save memory.
+
+    What the loop's outputs are written over takes none. A chunk may take as much as
+    the matrices that it is multiplied by: smaller ones would be reading these.
+    """
+    most, asked = plan.machine.values_at_once, plan.options.chunk is not None
+    if most is None or asked or plan.residuals == "chunked" or plan.unroll == 0:
+        return plan
+    if not _can_be_cut(plan):
+        return plan
+    over = plan.length * sum(map(ops.bytes_of, plan.loop.rows.over.values()))
+    outside = outside_bytes(stages, plan.length) - over
+    most = max(most, matrix_bytes(stages))
+    if outside <= most:
+        return plan
+    size = _even(plan.length, max(1, plan.length * most // outside))
+    sizes = [size, *filter(None, [plan.length % size])]
+    loops = (*plan.loops, *(_loop(plan, size) for size in sizes))
+    return dataclasses.replace(plan, value_chunk=size, loops=loops)
 
 
 def _even(length: int, most: int) -> int:

@@ -13,7 +13,7 @@ from scanrnn.machines import Machine
 from scanrnn.planner import counts, ops, report
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph, struct
+from scanrnn.planner.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.options import Options
 from scanrnn.planner.residuals import residual_bytes
@@ -47,8 +47,10 @@ class Plan:
       unroll: steps per trip of the loop as asked for, 0 for no loop.
       residuals: what the forward loop keeps.
       chunk: steps per chunk, or None if the sequence is run as a whole.
+      value_chunk: the same where no gradient is asked for, or None if it is no other.
       defer: whether the loop has a derivative rule of ours.
-      loops: the loop, for the whole length or a chunk, and for what fills no chunk.
+      loops: the loop, for the whole length or a chunk, and for what fills no chunk;
+        then those of chunks without a gradient.
       nothing: why there is nothing to plan, or None.
       executor: the name of what runs it.
       candidates: every executor, with its estimate or its refusal.
@@ -68,6 +70,7 @@ class Plan:
     consts: tuple[Any, ...] = ()
     invariant: tuple[int, ...] = ()
     chunk: int | None = None
+    value_chunk: int | None = None
     defer: bool = False
     loops: tuple[Loop, ...] = ()
     nothing: str | None = None
@@ -180,3 +183,12 @@ def outside_bytes(stages, length) -> int:
         if ops.is_heavy(eqn):
             made[where] += length * sum(map(ops.bytes_of, eqn.outvars))
     return max(_hoisted_bytes(stages, length), made["before"], made["after"])
+
+
+def matrix_bytes(stages) -> int:
+    """Bytes of weights that contractions outside the loop read."""
+    bits, found = stages.graph.depends(), set()
+    for eqn, where in counts.placed(stages):
+        if ops.is_heavy(eqn) and where != "loop":
+            found |= {v for v in variables(eqn.invars) if not bits[v]}
+    return sum(map(ops.bytes_of, found))
