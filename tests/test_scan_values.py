@@ -104,9 +104,20 @@ def test_what_user_or_step_say_of_chunks_stays():
     step = functools.partial(step, params)
     make = functools.partial(scanrnn.plan, init=init, xs=xs, machine=MACHINE)
     assert make(step, chunk=3).value_chunk is None
-    assert make(jax.checkpoint(step)).value_chunk is None
     assert make(step, unroll=True).value_chunk is None
     assert make(step, unroll=2).value_chunk == 2
+
+
+def test_checkpoint_is_for_gradients_alone():
+    step, params, init, xs = build("lstm")
+    step = jax.checkpoint(functools.partial(step, params))
+    plan = scanrnn.plan(step, init, xs, machine="cpu")
+    assert (plan.chunk, plan.value_chunk) == (2, T)
+    assert "Without a gradient: all steps at once" in str(plan)
+    run = jax.jit(functools.partial(scanrnn.scan, step))
+    ours, wanted = run(init, xs), lax.scan(step, init, xs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
+        assert jnp.allclose(a, b, rtol=1e-9)
 
 
 def test_long_sequence_takes_no_more_memory_than_a_short_one():

@@ -27,6 +27,8 @@ def with_values_in_chunks(plan: Plan, program: Callable, run: Callable) -> Calla
     assert size is not None
 
     def in_turn(weights, carry, xs, length):
+        if size == length:
+            return run(weights, carry, xs, length=length)
         again, made = _prepared(run, weights, carry, xs, size)
         return in_chunks(again, size, made, carry, xs, length, plan.reverse)
 

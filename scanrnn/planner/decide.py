@@ -70,7 +70,7 @@ def _chunk(plan: Plan, stages: Stages) -> int | None:
     size, most = plan.options.chunk, plan.machine.at_once
     outside = outside_bytes(stages, plan.length)
     if size is None and plan.residuals == "chunked":
-        size = math.isqrt(plan.length)
+        size = _even(plan.length, math.isqrt(plan.length))
     elif size is None and outside > most:
         size = _even(plan.length, max(1, plan.length * most // outside))
     return None if size is None or size >= plan.length else size
@@ -88,22 +88,22 @@ def _can_be_cut(plan: Plan) -> bool:
 
 
 def _with_value_chunk(plan: Plan, stages: Stages) -> Plan:
-    """The plan with chunks for values alone, and their loops, where they save memory.
+    """The plan with its chunks for values alone, and their loops.
 
-    What the loop's outputs are written over takes none. A chunk may take as much as
-    the matrices that it is multiplied by: smaller ones would be reading these.
+    What the loop's outputs are written over takes no memory. A chunk may take as much
+    as the matrices that it is multiplied by: smaller ones would be reading these.
     """
     most, asked = plan.machine.values_at_once, plan.options.chunk is not None
-    if most is None or asked or plan.residuals == "chunked" or plan.unroll == 0:
-        return plan
-    if not _can_be_cut(plan):
+    if most is None or asked or plan.unroll == 0 or not _can_be_cut(plan):
         return plan
     over = plan.length * sum(map(ops.bytes_of, plan.loop.rows.over.values()))
     outside = outside_bytes(stages, plan.length) - over
     most = max(most, matrix_bytes(stages))
-    if outside <= most:
+    size = plan.length
+    if outside > most:
+        size = _even(size, max(1, size * most // outside))
+    if size == (plan.chunk or plan.length):
         return plan
-    size = _even(plan.length, max(1, plan.length * most // outside))
     sizes = [size, *filter(None, [plan.length % size])]
     loops = (*plan.loops, *(_loop(plan, size) for size in sizes))
     return dataclasses.replace(plan, value_chunk=size, loops=loops)
