@@ -192,6 +192,19 @@ def _programs():
         )
 
 
+def _worst_error(records):
+    found = []
+    for record in (r for r in records if r["section"] == "precision"):
+        ours, theirs = (record["contenders"][name]["errors"] for name in _PAIR)
+        found += [ours[name] / theirs[name] for name in ours]
+    return worst(found)
+
+
+def _precision():
+    text = "bf16, every gradient: error / lax.scan's, worst"
+    yield Aim(text, 1.05, True, _worst_error)
+
+
 AIMS: tuple[Aim, ...] = (
     *_grid(),
     *_custom(),
@@ -201,4 +214,5 @@ AIMS: tuple[Aim, ...] = (
     *_cost(),
     *_accelerate(),
     *_programs(),
+    *_precision(),
 )

@@ -7,7 +7,7 @@ import argparse
 import json
 import pathlib
 
-from benchmarks import limits, panels, suite
+from benchmarks import limits, panels, precision, suite
 from benchmarks.aims import AIMS, Aim, Records, geometric_mean
 from benchmarks.cases import MODES
 from benchmarks.measure import ratio
@@ -55,6 +55,7 @@ def markdown(results: dict, records: Records, picture: str) -> str:
             parts += [_table(chosen, mode) for mode in MODES]
             parts += [_notes(chosen)]
     parts += programs.section(records)
+    parts += precision.section(records)
     parts += ["## Cost", _costs(records)]
     parts += limits.tables(results["machine_info"]["limits"] or {}, records)
     return "\n\n".join(part for part in parts if part) + "\n"

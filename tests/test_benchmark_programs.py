@@ -1,4 +1,4 @@
-"""Other people's programs in the benchmark, and rows that are measured anew."""
+"""Other people's programs, errors of gradients, and rows that are measured anew."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks import contenders, measure, merge, programs, report
+from benchmarks import contenders, measure, merge, precision, programs, report
 from benchmarks.programs import measure as entering
 from benchmarks.programs import report as listing
 from benchmarks.programs._base import Program
@@ -87,3 +87,12 @@ def test_programs_accelerated_pass_the_gate(name):
     if isinstance(race, contenders.Absent):
         pytest.skip(str(race))
     assert all(entry.runs for entry in race.entries), race.entries[1].verdict
+
+
+def test_gradients_in_bfloat16_are_no_worse_than_those_of_lax_scan():
+    ours, theirs = (
+        precision.gradient_errors(60, scan, (8, 16))
+        for scan in (precision.SCANS["scanrnn"], precision.SCANS["lax_scan"])
+    )
+    for name, error in ours.items():
+        assert 0 < error <= 1.05 * theirs[name], (name, error, theirs[name])

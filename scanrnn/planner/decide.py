@@ -115,7 +115,7 @@ def _even(length: int, most: int) -> int:
     What is left over would be compiled once more.
     """
     even = next(d for d in range(most, 0, -1) if not length % d)
-    return even if 2 * even >= most else most
+    return even if 2 * even > most else most
 
 
 def _loop(plan: Plan, length) -> Loop:
