@@ -75,7 +75,7 @@ def _where(results, records):
             *_later(records),
             *_peaks(machine["limits"]),
             "- Same process, threads and allocator setting for all contenders.",
-            f"- {_disturbed(records)}",
+            f"- {_disturbed([r for r in records if 'measured' not in r])}",
             f"- {len(records)} rows. Medians of interleaved runs, three times as many"
             " where a plan looked slower than lax.scan; every contender was checked"
             " against a float64 reference first.",
@@ -84,16 +84,17 @@ def _where(results, records):
 
 
 def _later(records):
-    """Rows that were measured anew since, by section."""
+    """Rows that were measured anew since."""
     found = {}
     for record in records:
         if measured := record.get("measured"):
             dirty = " with local changes" if measured["dirty"] else ""
             units = ", ".join(measured["matrix_units"]) or "none"
             words = f"{measured['commit']}{dirty}, {measured['date']} ({units})"
-            found.setdefault(words, set()).add(record["section"])
-    for words, sections in found.items():
-        yield f"- Measured later, at {words}: {', '.join(sorted(sections))}"
+            found.setdefault(words, []).append(record)
+    for words, rows in found.items():
+        sections = ", ".join(sorted({record["section"] for record in rows}))
+        yield f"- Measured later, at {words}: {sections}. {_disturbed(rows)}"
 
 
 def _peaks(peaks):

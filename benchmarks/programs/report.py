@@ -11,7 +11,9 @@ ABOUT = (
     "Programs as other people write them, run as they are and through"
     " `scanrnn.accelerate`: ours, and in brackets as a multiple of the original's."
     " Outputs, loss and every gradient are those of the original, or there are no"
-    " numbers. Temporaries are without arguments and results."
+    " numbers. Temporaries are without arguments and results. A forward pass may take"
+    " as much of them as the fast memory, and the matrices outside the loop twice: that"
+    " does not grow with the sequence."
 )
 # What is shown of each program, in which unit.
 COLUMNS = (
