@@ -2,7 +2,8 @@
 
 Arguments go to pytest: `-m quick`, `-k "grid and lstm"`, `--budget 10`. A run of the
 whole suite writes `benchmarks/results/MACHINE.*`, which is committed; a selection
-writes `.benchmarks/partial.*`, which is not.
+writes `.benchmarks/partial.*`, which is not; with `--merge` its rows then take the
+place of those of the whole suite.
 """
 
 import pathlib
@@ -10,17 +11,17 @@ import sys
 
 import pytest
 
-from benchmarks import machine, report
+from benchmarks import machine, merge, report
 
 HERE = pathlib.Path(__file__).parent
 
 
 def main(arguments: list[str]) -> int:
     """Runs pytest over the benchmarks, then reports; gives pytest's exit code."""
-    if any(argument.startswith(("-k", "-m")) for argument in arguments):
-        results = HERE.parent / ".benchmarks" / "partial.json"
-    else:
-        results = HERE / "results" / f"{machine.kind()}.json"
+    whole = HERE / "results" / f"{machine.kind()}.json"
+    merges, arguments = "--merge" in arguments, [a for a in arguments if a != "--merge"]
+    selects = any(argument.startswith(("-k", "-m")) for argument in arguments)
+    results = HERE.parent / ".benchmarks" / "partial.json" if selects else whole
     results.parent.mkdir(exist_ok=True)
     code = pytest.main(
         [
@@ -34,6 +35,9 @@ def main(arguments: list[str]) -> int:
             *arguments,
         ]
     )
+    if merges and selects and code == 0:
+        merge.merge(results, whole)
+        results = whole
     if results.exists() and results.stat().st_size:
         print(report.write(results).read_text())
     return int(code)

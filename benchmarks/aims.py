@@ -4,12 +4,15 @@ An aim is a statement about records (see `measure.record`), a bound, and how to 
 its number: the report prints them side by side, met or not.
 """
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from benchmarks.cases import MODES
 from benchmarks.measure import ratio, same_program
+from benchmarks.programs import ORIGINAL, OURS
 from benchmarks.suite import PEERS
 
 Records = list[dict]
@@ -59,7 +62,7 @@ def ratios(records, section, mode, over, under, what="median", **sizes):
     for record in records:
         if section not in (record["section"], None):
             continue
-        if any(record["case"][key] != value for key, value in sizes.items()):
+        if any(record["case"].get(key) != value for key, value in sizes.items()):
             continue
         found.append(ratio(record, mode, over, under, what))
     return [number for number in found if number is not None]
@@ -175,6 +178,33 @@ def _accelerate():
             )
 
 
+def _worst_program(records, mode, what):
+    chosen = [r for r in records if not same_program(r, mode, OURS, ORIGINAL)]
+    return worst(ratios(chosen, "programs", mode, OURS, ORIGINAL, what))
+
+
+def _programs():
+    kinds = (("time", "median"), ("temporaries", "temp_bytes"))
+    for mode, (word, what) in itertools.product(MODES, kinds):
+        text = f"other people's programs, {mode}: {word} / the original's, worst"
+        yield Aim(
+            text, 1.05, True, functools.partial(_worst_program, mode=mode, what=what)
+        )
+
+
+def _worst_error(records):
+    found = []
+    for record in (r for r in records if r["section"] == "precision"):
+        ours, theirs = (record["contenders"][name]["errors"] for name in _PAIR)
+        found += [ours[name] / theirs[name] for name in ours]
+    return worst(found)
+
+
+def _precision():
+    text = "bf16, every gradient: error / lax.scan's, worst"
+    yield Aim(text, 1.05, True, _worst_error)
+
+
 AIMS: tuple[Aim, ...] = (
     *_grid(),
     *_custom(),
@@ -183,4 +213,6 @@ AIMS: tuple[Aim, ...] = (
     *_bf16(),
     *_cost(),
     *_accelerate(),
+    *_programs(),
+    *_precision(),
 )

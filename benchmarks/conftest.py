@@ -25,9 +25,14 @@ def _thirty_two_bits():
 
 
 @pytest.fixture(scope="session")
-def limits(request):
-    """Measured peaks of this machine, kept for the results file."""
+def machine_prepared():
+    """Settings that are made once, before anything runs."""
     machine.prepare()
+
+
+@pytest.fixture(scope="session")
+def limits(request, machine_prepared):
+    """Measured peaks of this machine, kept for the results file."""
     with jax.enable_x64(False):
         request.config.machine_limits = machine.limits()
     return request.config.machine_limits

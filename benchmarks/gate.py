@@ -68,20 +68,38 @@ def check(runner, case: cases.Case) -> Verdict:
     """
     problem = cases.problem(case)
     want = reference(dataclasses.replace(case, dtype="float32"))
-    errors = {"ys": _distance(runner.ys(), want.ys)}
-    loss = float(runner.train())
-    errors["loss"] = abs(loss - want.loss) / abs(want.loss)
-    updated = runner.weights()
+    got, slack = answer(runner, problem.weights, problem.lr)
+    return compare(got, want, slack, cases.TOLERANCES[case.dtype])
+
+
+def answer(runner, weights, lr: float) -> tuple[Answer, dict[str, float]]:
+    """What a runner gives, and what rounding its updated weights can hide at most.
+
+    Args:
+      runner: gives `ys()`, the loss of `train()`, and `weights()` after it.
+      weights: those before it, by name, in float32.
+      lr: the learning rate of its update.
+    """
+    ys, loss = runner.ys(), float(runner.train())
+    updated, gradients, slack = runner.weights(), {}, {}
+    for name, before in weights.items():
+        before = np.asarray(before, np.float64)
+        gradients[name] = (before - updated[name]) / lr
+        slack[name] = np.finfo(np.float32).eps * np.linalg.norm(before) / lr
+    return Answer(ys, loss, gradients), slack
+
+
+def compare(got: Answer, want: Answer, slack, tolerance: float) -> Verdict:
+    """The largest relative error (2-norm) of outputs, loss and gradients."""
+    errors = {"ys": _distance(got.ys, want.ys)}
+    errors["loss"] = abs(got.loss - want.loss) / abs(want.loss)
     overall = np.sqrt(sum(np.sum(g**2) for g in want.gradients.values()))
     for name, gradient in want.gradients.items():
-        before = problem.weights[name].astype(np.float64)
-        got = (before - updated[name]) / problem.lr
-        # What rounding the updated weights to float32 can hide at most.
-        slack = np.finfo(np.float32).eps * np.linalg.norm(before) / problem.lr
-        errors[f"d {name}"] = _distance(got, gradient, 1e-2 * overall, slack)
+        ours, least = got.gradients[name], 1e-2 * overall
+        errors[f"d {name}"] = _distance(ours, gradient, least, slack[name])
     where = max(errors, key=lambda key: np.nan_to_num(errors[key], nan=np.inf))
     # `not <=` instead of `>`, so that NaN fails.
-    passed = bool(errors[where] <= cases.TOLERANCES[case.dtype])
+    passed = bool(errors[where] <= tolerance)
     return Verdict(passed, float(errors[where]), where)
 
 

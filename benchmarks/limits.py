@@ -1,6 +1,7 @@
 """The report's section on what XLA's matrix products leave to win."""
 
 from benchmarks.cases import MODES
+from benchmarks.tables import table
 
 
 def tables(limits: dict, records: list[dict]) -> list[str]:
@@ -23,7 +24,7 @@ def _products(rows) -> str:
         "The products of an LSTM under XLA and nothing else: GFLOP/s, and how many"
         " cores were busy."
     )
-    return _table(about, ["product", *kinds], body)
+    return f"{about}\n\n{table(['product', *kinds], body)}"
 
 
 def _floors(rows, records) -> str:
@@ -42,12 +43,7 @@ def _floors(rows, records) -> str:
         " at their fastest, beside the medians of whole steps. A plan can win what lies"
         " between the first two; what the first has above torch it cannot."
     )
-    return _table(about, ["case", *heads], body)
-
-
-def _table(about: str, heads: list[str], body: list[list[str]]) -> str:
-    head, *rows = ("| " + " | ".join(line) + " |" for line in [heads, *body])
-    return "\n".join([about, "", head, "|" + "---|" * len(heads), *rows])
+    return f"{about}\n\n{table(['case', *heads], body)}"
 
 
 _WHO = ("scanrnn", "torch")
@@ -57,7 +53,9 @@ def _median(row, mode, name, records) -> str:
     sizes = ("T", "B", "D", "H", "dtype")
     for record in records:
         case, contenders = record["case"], record["contenders"]
-        alike = case["cell"] == "lstm" and all(case[key] == row[key] for key in sizes)
+        alike = case.get("cell") == "lstm" and all(
+            case[key] == row[key] for key in sizes
+        )
         if alike and "torch" in contenders and mode in contenders.get(name, {}):
             return f"{1e3 * contenders[name][mode]['median']:.3g}"
     return "-"

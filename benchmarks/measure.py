@@ -46,13 +46,20 @@ def _entry(entry: Entry, race: Race, limits):
 
 def _times(entry, mode, case, limits):
     median = entry.median(mode)
+    shares = {
+        "gemm_share": case.flops(mode) / median / 1e9 / limits[f"gemm_{case.dtype}"],
+        "memory_share": case.traffic(mode) / median / 1e9 / limits["memory"],
+    }
+    return timings(entry, mode) | shares
+
+
+def timings(entry: Entry, mode: str) -> dict:
+    """The times of an entry that ran, and what its program took to compile."""
     times = {
-        "median": median,
+        "median": entry.median(mode),
         "min": min(entry.seconds[mode]),
         "rounds": len(entry.seconds[mode]),
         "calls": entry.calls[mode],
-        "gemm_share": case.flops(mode) / median / 1e9 / limits[f"gemm_{case.dtype}"],
-        "memory_share": case.traffic(mode) / median / 1e9 / limits["memory"],
     }
     compiled = getattr(entry.runner, "compiled", {}).get(mode)
     if compiled:
@@ -62,12 +69,12 @@ def _times(entry, mode, case, limits):
     return times
 
 
-def is_doubtful(race: Race) -> bool:
-    """Whether a row says that a plan is slower than `lax.scan`: none should be."""
+def is_doubtful(race: Race, ours="scanrnn", theirs="lax_scan") -> bool:
+    """Whether a row says that a plan is slower than what it plans: none should be."""
     entries = {entry.contender.name: entry for entry in race.running}
-    if not {"scanrnn", "lax_scan"} <= entries.keys():
+    if not {ours, theirs} <= entries.keys():
         return False
-    ours, theirs = entries["scanrnn"], entries["lax_scan"]
+    ours, theirs = entries[ours], entries[theirs]
     return any(ours.median(m) > DOUBT * theirs.median(m) for m in race.modes)
 
 

@@ -9,6 +9,7 @@ import math
 import random
 import statistics
 import time
+from typing import Any
 
 from benchmarks import gate, machine
 from benchmarks.cases import MODES, Case, problem
@@ -39,11 +40,20 @@ class Entry:
         return statistics.median(self.seconds[mode])
 
 
+def ready(case: Case, contender: Contender) -> tuple[Runner, gate.Verdict]:
+    """The runner of a contender, and whether it is right."""
+    case = contender.computes(case)
+    runner = contender.setup(problem(case))
+    return runner, gate.check(runner, case)
+
+
 class Race:
     """Sets up and checks the contenders of a case; `round()` times each once."""
 
-    def __init__(self, case: Case, contenders: list[Contender], modes=MODES):
-        self.case, self.modes = case, tuple(modes)
+    def __init__(
+        self, case: Any, contenders: list[Contender], modes=MODES, ready=ready
+    ):
+        self.case, self.modes, self._ready = case, tuple(modes), ready
         self.others: list[float] = []
         self._round_seconds = 0.0
         self.entries = [self._enter(contender) for contender in contenders]
@@ -53,9 +63,7 @@ class Race:
     def _enter(self, contender):
         if reason := contender.supports(self.case):
             return Entry(contender, absent=reason)
-        case = contender.computes(self.case)
-        runner = contender.setup(problem(case))
-        verdict = gate.check(runner, case)
+        runner, verdict = self._ready(self.case, contender)
         entry = Entry(contender, runner, verdict)
         if not verdict.passed:
             entry.runner = None  # frees its memory; it will not be timed

@@ -7,10 +7,12 @@ import argparse
 import json
 import pathlib
 
-from benchmarks import limits, suite
+from benchmarks import limits, panels, precision, suite
 from benchmarks.aims import AIMS, Aim, Records, geometric_mean
 from benchmarks.cases import MODES
 from benchmarks.measure import ratio
+from benchmarks.programs import report as programs
+from benchmarks.tables import table
 
 # What the times of a section are divided by: the first that took part in a row.
 AGAINST = {
@@ -53,8 +55,10 @@ def markdown(results: dict, records: Records, picture: str) -> str:
             parts += [f"## {section.capitalize()}", rows.__doc__]
             parts += [_table(chosen, mode) for mode in MODES]
             parts += [_notes(chosen)]
+    parts += programs.section(records)
+    parts += precision.section(records)
     parts += ["## Cost", _costs(records)]
-    parts += limits.tables(results["machine_info"]["limits"], records)
+    parts += limits.tables(results["machine_info"]["limits"] or {}, records)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -62,7 +66,6 @@ def _where(results, records):
     machine, commit = results["machine_info"], results["commit_info"]
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
     units = ", ".join(machine["matrix_units"]) or "none"
-    peaks = machine["limits"]
     dirty = " with local changes" if commit.get("dirty") else ""
     return "\n".join(
         [
@@ -70,16 +73,38 @@ def _where(results, records):
             f" {machine['system']}",
             f"- Versions: Python {machine['python']}, {versions}",
             f"- Commit: {commit['id'][:12]}{dirty}, {results['datetime'][:10]}",
-            f"- Measured peaks: {peaks['gemm_float32']:.0f} GFLOP/s float32,"
-            f" {peaks['gemm_bfloat16']:.0f} GFLOP/s bfloat16,"
-            f" {peaks['memory']:.0f} GB/s",
+            *_later(records),
+            *_peaks(machine["limits"]),
             "- Same process, threads and allocator setting for all contenders.",
-            f"- {_disturbed(records)}",
+            f"- {_disturbed([r for r in records if 'measured' not in r])}",
             f"- {len(records)} rows. Medians of interleaved runs, three times as many"
             " where a plan looked slower than lax.scan; every contender was checked"
             " against a float64 reference first.",
         ]
     )
+
+
+def _later(records):
+    """Rows that were measured anew since."""
+    found = {}
+    for record in records:
+        if measured := record.get("measured"):
+            dirty = " with local changes" if measured["dirty"] else ""
+            units = ", ".join(measured["matrix_units"]) or "none"
+            words = f"{measured['commit']}{dirty}, {measured['date']} ({units})"
+            found.setdefault(words, []).append(record)
+    for words, rows in found.items():
+        sections = ", ".join(sorted({record["section"] for record in rows}))
+        yield f"- Measured later, at {words}: {sections}. {_disturbed(rows)}"
+
+
+def _peaks(peaks):
+    if peaks:
+        yield (
+            f"- Measured peaks: {peaks['gemm_float32']:.0f} GFLOP/s float32,"
+            f" {peaks['gemm_bfloat16']:.0f} GFLOP/s bfloat16,"
+            f" {peaks['memory']:.0f} GB/s"
+        )
 
 
 def _disturbed(records):
@@ -93,44 +118,39 @@ def _disturbed(records):
 
 def aims_table(aims: tuple[Aim, ...], records: Records) -> str:
     """Each aim with its bound, the number that was measured, and whether it is met."""
-    lines = ["| aim | bound | measured | met |", "|---|---|---|---|"]
+    rows = []
     for aim in aims:
         number, met = aim.number(records), aim.met(records)
         sign = "at most" if aim.at_most else "at least"
         shown = "not measured" if number is None else f"{number:.2f}"
         word = {None: "-", True: "yes", False: "**no**"}[met]
-        lines.append(f"| {aim.text} | {sign} {aim.bound:g} | {shown} | {word} |")
-    return "\n".join(lines)
+        rows.append([aim.text, f"{sign} {aim.bound:g}", shown, word])
+    return table(["aim", "bound", "measured", "met"], rows)
 
 
 def _table(records, mode):
     """Rows are cases, columns contenders: ratio to the yardstick."""
     names, heads = _contenders(records)
-    lines = [
+    about = (
         f"**{mode}**: time divided by the yardstick's; in brackets milliseconds, and"
-        " for scanrnn its share of the GEMM and memory peaks",
-        "",
-        "| case | " + " | ".join(heads) + " |",
-        "|---|" + "---|" * len(names),
+        " for scanrnn its share of the GEMM and memory peaks"
+    )
+    rows = [
+        [_case(record), *(_cell(record, name, mode) for name in names)]
+        for record in records
     ]
-    for record in records:
-        cells = [_cell(record, name, mode) for name in names]
-        lines.append(f"| {_case(record)} | " + " | ".join(cells) + " |")
     means = [_mean(records, name, mode) for name in names]
-    lines.append("| **geometric mean** | " + " | ".join(means) + " |")
-    return "\n".join(lines)
+    rows.append(["**geometric mean**", *means])
+    return f"{about}\n\n{table(['case', *heads], rows)}"
 
 
 def _costs(records):
     """Compile time and temporary memory of the training step, beside lax.scan's."""
-    lines = [
+    about = (
         "Compiling the training step, and its temporary memory: scanrnn's, and in"
-        " brackets as a multiple of lax.scan's.",
-        "",
-        "| case | compile s | temporaries MB |",
-        "|---|---|---|",
-    ]
-    shown = set()
+        " brackets as a multiple of lax.scan's."
+    )
+    rows = {}
     for record in records:
         cells = []
         for what, unit in (("compile_seconds", 1.0), ("temp_bytes", 1e6)):
@@ -138,11 +158,11 @@ def _costs(records):
             if factor is not None:
                 mine = record["contenders"]["scanrnn"]["train"][what] / unit
                 cells.append(f"{mine:.2f} ({factor:.2f})")
-        name = f"{_case(record)} {record['case']['dtype']}"
-        if len(cells) == 2 and name not in shown:
-            shown.add(name)
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        if len(cells) == 2:
+            name = f"{_case(record)} {record['case']['dtype']}"
+            rows.setdefault(name, [name, *cells])
+    heads = ["case", "compile s", "temporaries MB"]
+    return f"{about}\n\n{table(heads, rows.values())}"
 
 
 def _contenders(records):
@@ -193,47 +213,27 @@ def _notes(records):
 
 
 def draw(records: Records, path) -> None:
-    """One panel for each section: ratio to the yardstick, one dot a case."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    """Panels for each section: ratio to the yardstick, one dot a case."""
     chosen = {s: [r for r in records if r["section"] == s] for s in suite.SECTIONS}
     chosen = {section: rows for section, rows in chosen.items() if rows}
     heights = [1 + 0.25 * len(_contenders(rows)[0]) for rows in chosen.values()]
-    figure, axes = plt.subplots(
-        len(chosen),
-        len(MODES),
-        squeeze=False,
-        figsize=(12, sum(heights)),
-        height_ratios=heights,
-    )
-    for line, (section, rows) in zip(axes, chosen.items(), strict=True):
-        for axis, mode in zip(line, MODES, strict=True):
-            _panel(axis, rows, mode)
-            axis.set_title(f"{section}, {mode}: time / {yardstick(rows[0])}")
-    figure.tight_layout()
-    figure.savefig(path, dpi=100, metadata={"Software": None})
-    plt.close(figure)
+    drawn = [
+        [_panel(section, rows, mode) for mode in MODES]
+        for section, rows in chosen.items()
+    ]
+    for row in programs.panels(records):
+        drawn.append(row)
+        heights.append(1 + 0.25 * len(row[0].lines))
+    panels.draw(path, drawn, (12, sum(heights)), heights)
 
 
-def _panel(axis, records, mode):
-    names, labels = _contenders(records)
-    low, high = 0.5, 2.0
-    for height, name in enumerate(names):
+def _panel(section, records, mode):
+    lines = []
+    for name, label in zip(*_contenders(records), strict=True):
         numbers = [ratio(r, mode, name, yardstick(r)) for r in records]
-        numbers = [n for n in numbers if n is not None]
-        axis.plot(numbers, [height] * len(numbers), "o", alpha=0.5)
-        if numbers:
-            axis.plot(geometric_mean(numbers), height, "k|", markersize=16)
-            low, high = min(low, *numbers), max(high, *numbers)
-    axis.axvline(1, color="grey", linewidth=0.8)
-    axis.set_xscale("log", base=2)
-    axis.set_xlim(low / 1.2, high * 1.2)
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.set_yticks(range(len(names)), labels, fontsize=8)
-    axis.set_ylim(len(names) - 0.5, -0.5)
+        lines.append((label, [n for n in numbers if n is not None]))
+    title = f"{section}, {mode}: time / {yardstick(records[0])}"
+    return panels.Panel(title, lines, 0.5, 2.0)
 
 
 def write(source) -> pathlib.Path:

@@ -154,6 +154,17 @@ class Machine:
         """
         return (256 if self.platform == "cpu" else 1024) * _MB
 
+    @property
+    def values_at_once(self) -> int | None:
+        """The same where no gradient reads it again; None is as with one.
+
+        On a CPU products of that size are as fast as those of all steps, and what they
+        make is in the cache when the loop reads it: LSTM (1024,32,128) forward takes 4
+        MB of temporaries in place of 68, and no more time. Half of it was up to a tenth
+        slower.
+        """
+        return self.fast_memory if self.platform == "cpu" else None
+
     def steps_per_trip(self, length: Any) -> int:
         """Steps in one trip of a loop that was asked to make one.
 

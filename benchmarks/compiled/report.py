@@ -13,6 +13,7 @@ from benchmarks.compiled.measure import Row
 from benchmarks.compiled.suite import OURS, PEER, PLAIN
 from benchmarks.compiled.targets import TARGETS
 from benchmarks.report import aims_table
+from benchmarks.tables import table
 
 KINDS = """\
 The real compilers of both machines ran; the machines did not: no number here is a time
@@ -92,25 +93,23 @@ def _table(rows, machine, mode):
     loops = "forward + reverse loop" if mode == "train" else "the loop"
     heads = [f"{name}: {unit} per step" for name in (OURS, PLAIN, PEER)]
     heads += ["loops beside", f"{unit} in all", "temporaries MB", "compile s"]
-    lines = [
+    about = (
         f"**{mode}**: {unit} of {loops} in each step; then scanrnn's, and in brackets"
-        " as a multiple of lax.scan's",
-        "",
-        "| case | " + " | ".join(heads) + " |",
-        "|---|" + "---|" * len(heads),
-    ]
+        " as a multiple of lax.scan's"
+    )
+    lines = []
     for case in cases:
         cells = [_per_step(case.get(name)) for name in (OURS, PLAIN, PEER)]
         cells += [str(summary.per_step(case[OURS]).beside) if OURS in case else "-"]
         cells += [_against(case, unit), _against(case, "temp_bytes", 1e6, ".1f")]
         cells += [_against(case, "compile_seconds", 1, ".1f")]
-        lines.append(f"| {_name(case)} | " + " | ".join(cells) + " |")
+        lines.append([_name(case), *cells])
     means = [
         _mean(rows, machine, mode, what)
         for what in (unit, "temp_bytes", "compile_seconds")
     ]
-    lines.append("| **geometric mean; worst** | | | | | " + " | ".join(means) + " |")
-    return "\n".join(lines)
+    lines.append(["**geometric mean; worst**", "", "", "", "", *means])
+    return f"{about}\n\n{table(['case', *heads], lines)}"
 
 
 def _name(case):

@@ -14,6 +14,7 @@ from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._loop import run_loop
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._normed import normed
+from scanrnn.executors._values import with_values_in_chunks
 from scanrnn.executors.scan import scan_graph
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env
@@ -28,11 +29,14 @@ def run(plan: Plan, lower: Callable, weights: list, init: list, xs: list):
     programs = [functools.partial(_run, plan, lower, loop) for loop in plan.loops]
     if plan.residuals == "chunked":
         programs = [remembering_inputs(run, plan.residuals) for run in programs]
-    if plan.chunk is None:
-        carry, ys = programs[0](weights, carry, xs)
-    else:
+    program = programs[0]
+    if plan.chunk is not None:
         sizes = plan.length, plan.chunk
-        carry, ys = in_chunks(programs, sizes, plan.reverse, weights, carry, xs)
+        program = functools.partial(in_chunks, programs, sizes, plan.reverse)
+    if plan.value_loops and not split([*weights, *carry, *xs]):
+        some = [functools.partial(_run, plan, lower, loop) for loop in plan.value_loops]
+        program = with_values_in_chunks(plan, program, some)
+    carry, ys = program(weights, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -61,7 +61,8 @@ def tangent_loop(
     outs = run(fixed, moving)
     n = len(step.carry)
     d_final, d_ys = named(step.carry, outs[:n]), named(step.ys, outs[n:])
-    return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in graph.ys]
+    ys: Sequence[Any] = graph.ys
+    return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in ys]
 
 
 def _forward(loop: Loop, step: Step, fixed, moving) -> list:

@@ -140,7 +140,7 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
         v if v in readers else _before_bias(v, producers, bits) for v in crossing
     }
     eqns = needed(graph.eqns, outs, {*crossing, *graph.carry, *graph.xs})
-    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or _grows(e)]
+    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or ops.grows(e)]
     reads = free(eqns, outs)
     loop = Graph(
         weights=tuple(v for v in reads if bits[v] == 0),
@@ -230,17 +230,6 @@ def _before_bias(v, producers, bits) -> Var:
             break
         (v,) = timed
     return v
-
-
-def _grows(eqn) -> bool:
-    """Weights-only equations whose result is larger than what they read.
-
-    A bias broadcast over the batch is free inside a fusion; carried into the
-    loop it would be a `[B, H]` array to load at every step.
-    """
-    grows = eqn.primitive.name in ("broadcast_in_dim", "iota")
-    read = sum(ops.bytes_of(v) for v in variables(eqn.invars))
-    return grows and sum(ops.bytes_of(v) for v in eqn.outvars) > read
 
 
 def _unique(items) -> tuple:

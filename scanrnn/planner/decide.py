@@ -55,6 +55,7 @@ def make_plan(
     rest = plan.length % whole if plan.chunk else 0
     loops = tuple(_loop(plan, size) for size in ([whole, rest] if rest else [whole]))
     plan = dataclasses.replace(plan, loops=loops)
+    plan = _with_value_chunk(plan)
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
     if not moved and not (plan.defer and plan.loop.regions.cuts):
         nothing = "nothing in the step can be moved, merged or deferred"
@@ -63,22 +64,49 @@ def make_plan(
 
 
 def _chunk(plan: Plan) -> int | None:
-    """Steps per chunk, or None to run the sequence as a whole.
-
-    So it is where a step changes the weak types of its carry: what they are after
-    one chunk is not what the next one has to start with.
-    """
-    pairs = zip(plan.source.carry, plan.source.carry_out, strict=True)
-    changes = any(ops.is_weak(v) != ops.is_weak(out) for v, out in pairs)
-    if not isinstance(plan.length, int) or changes:
+    """Steps per chunk, or None to run the sequence as a whole."""
+    if not _can_be_cut(plan):
         return None
     size, most = plan.options.chunk, plan.machine.at_once
     outside = plan.outside_bytes
     if size is None and plan.residuals == "chunked":
-        size = math.isqrt(plan.length)
+        size = _even(plan.length, math.isqrt(plan.length))
     elif size is None and outside > most:
         size = _even(plan.length, max(1, plan.length * most // outside))
     return None if size is None or size >= plan.length else size
+
+
+def _can_be_cut(plan: Plan) -> bool:
+    """Whether a sequence may be run in chunks.
+
+    Not where a step changes the weak types of its carry: what they are after one
+    chunk is not what the next one has to start with.
+    """
+    pairs = zip(plan.source.carry, plan.source.carry_out, strict=True)
+    changes = any(ops.is_weak(v) != ops.is_weak(out) for v, out in pairs)
+    return isinstance(plan.length, int) and not changes
+
+
+def _with_value_chunk(plan: Plan) -> Plan:
+    """The plan with its chunks for values alone, and their loops.
+
+    What the loop's outputs are written over takes no memory. A chunk may take as much
+    as the matrices that it is multiplied by: smaller ones would be reading these.
+    """
+    most, asked = plan.machine.values_at_once, plan.options.chunk is not None
+    if most is None or asked or plan.unroll == 0 or not _can_be_cut(plan):
+        return plan
+    over = plan.length * sum(map(ops.bytes_of, plan.loop.rows.over.values()))
+    outside = plan.outside_bytes - over
+    most = max(most, plan.matrix_bytes)
+    size = plan.length
+    if outside > most:
+        size = _even(size, max(1, size * most // outside))
+    if size == (plan.chunk or plan.length):
+        return plan
+    sizes = [size, *filter(None, [plan.length % size])]
+    loops = tuple(_loop(plan, size) for size in sizes)
+    return dataclasses.replace(plan, value_chunk=size, value_loops=loops)
 
 
 def _even(length: int, most: int) -> int:
@@ -87,7 +115,7 @@ def _even(length: int, most: int) -> int:
     What is left over would be compiled once more.
     """
     even = next(d for d in range(most, 0, -1) if not length % d)
-    return even if 2 * even >= most else most
+    return even if 2 * even > most else most
 
 
 def _loop(plan: Plan, length) -> Loop:

@@ -108,7 +108,7 @@ class Derivative:
     @functools.cached_property
     def turned(self) -> dict[Var, Var]:
         """The names of transposes of the matrices that the recurrence multiplies by."""
-        found = {}
+        found: dict[Any, jax.ShapeDtypeStruct] = {}
         for eqn in self.loop.eqns if self.turns else ():
             for side, v in enumerate(eqn.invars if ops.is_heavy(eqn) else ()):
                 if (
@@ -116,7 +116,7 @@ class Derivative:
                     and v in self.loop.weights
                     and ops.is_matrix_of(eqn, side)
                 ):
-                    found[v] = struct(v).update(shape=v.aval.shape[::-1])
+                    found[v] = struct(v).update(shape=ops.aval(v).shape[::-1])
         return _new(found)
 
     def _propagate(self, known, outside=False) -> dict:
@@ -183,6 +183,6 @@ class Derivative:
         return t if carried else None
 
 
-def _new(structs: Mapping[Var, jax.ShapeDtypeStruct]) -> dict[Var, Var]:
+def _new(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
     """New names, by variable."""
     return dict(zip(structs, variables_like(structs.values()), strict=True))

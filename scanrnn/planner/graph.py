@@ -65,7 +65,7 @@ class Graph:
         What a `jax.custom_vjp` makes counts as recurrent even where it is made of
         weights: its rule has to see the cotangent of each step, not their sum.
         """
-        bits = dict.fromkeys(self.weights, WEIGHTS)
+        bits: dict[Any, int] = dict.fromkeys(self.weights, WEIGHTS)
         bits |= dict.fromkeys(self.xs, TIME) | dict.fromkeys(self.carry, CARRY)
         for eqn in self.eqns:
             kind = 0

@@ -275,3 +275,14 @@ def is_matrix_of(eqn: JaxprEqn, side: int) -> bool:
     (contract, batch) = eqn.params["dimension_numbers"]
     one_axis = len(contract[side]) == 1 and batch == ((), ())
     return one_axis and aval(eqn.invars[side]).ndim == 2
+
+
+def grows(eqn: JaxprEqn) -> bool:
+    """Weights-only equations whose result is larger than what they read.
+
+    A bias broadcast over the batch is free inside a fusion; carried into the
+    loop it would be a `[B, H]` array to load at every step.
+    """
+    grows = eqn.primitive.name in ("broadcast_in_dim", "iota")
+    read = sum(bytes_of(a) for a in eqn.invars if not is_literal(a))
+    return grows and sum(bytes_of(v) for v in eqn.outvars) > read

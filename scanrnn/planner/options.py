@@ -26,8 +26,9 @@ class Options:
         "chunked" (carries at the start of each chunk), "everything". None is
         "chunked" for a step that is under `jax.checkpoint` as a whole, else "minimal".
       chunk: run before, in and after the loop on so many steps at a time; None
-        is sqrt(T) with "chunked", else all steps at once as long as what is
-        computed before or after the loop takes no more than 256 MB.
+        is sqrt(T) or a little less with "chunked", else all steps at once as long as
+        what is computed before or after the loop takes no more than 256 MB. Where no
+        gradient is asked for, a CPU then takes fewer: see `Plan.value_chunk`.
       machine: the machine to plan for, a `scanrnn.Machine` or a name such as "h100";
         None is the one that the arrays are on.
 

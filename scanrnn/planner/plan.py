@@ -13,7 +13,7 @@ from scanrnn.machines import Machine
 from scanrnn.planner import counts, ops, report
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph, struct
+from scanrnn.planner.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.options import Options
 from scanrnn.planner.residuals import residual_bytes
@@ -47,8 +47,10 @@ class Plan:
       unroll: steps per trip of the loop as asked for, 0 for no loop.
       residuals: what the forward loop keeps.
       chunk: steps per chunk, or None if the sequence is run as a whole.
+      value_chunk: the same where no gradient is asked for, or None if it is no other.
       defer: whether the loop has a derivative rule of ours.
       loops: the loop, for the whole length or a chunk, and for what fills no chunk.
+      value_loops: the same for chunks without a gradient.
       nothing: why there is nothing to plan, or None.
       executor: the name of what runs it.
       candidates: every executor, with its estimate or its refusal.
@@ -68,8 +70,10 @@ class Plan:
     consts: tuple[Any, ...] = ()
     invariant: tuple[int, ...] = ()
     chunk: int | None = None
+    value_chunk: int | None = None
     defer: bool = False
     loops: tuple[Loop, ...] = ()
+    value_loops: tuple[Loop, ...] = ()
     nothing: str | None = None
     executor: str = "scan"
     candidates: tuple[Candidate, ...] = ()
@@ -111,6 +115,17 @@ class Plan:
             if ops.is_heavy(eqn):
                 made[where] += self.length * sum(map(ops.bytes_of, eqn.outvars))
         return max(self.hoisted_bytes, made["before"], made["after"])
+
+    @property
+    def matrix_bytes(self) -> int:
+        """Bytes of weights that contractions outside the loop read."""
+        if self.stages is None:
+            return 0
+        bits, found = self.stages.graph.depends(), set()
+        for eqn, where in counts.placed(self.stages):
+            if ops.is_heavy(eqn) and where != "loop":
+                found |= {v for v in variables(eqn.invars) if not bits[v]}
+        return sum(map(ops.bytes_of, found))
 
     @functools.cached_property
     def compiled(self) -> Callable:

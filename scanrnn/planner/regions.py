@@ -36,10 +36,12 @@ def find_regions(loop, bits, gains: bool = False) -> Regions:
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:
         ins = variables(eqn.invars)
-        # What multiplies by time inputs (the layers of a scan over layers) has nothing
-        # to sum over time: to stack its operands would be for nothing.
-        heavy = ops.is_heavy(eqn) and not any(bits[v] == TIME for v in ins)
+        heavy = ops.is_heavy(eqn)
         if not any(bits[v] & CARRY for v in ins) or not ops.is_movable(eqn):
+            continue
+        if heavy and any(bits[v] == TIME for v in ins):
+            for v in filter(ops.is_inexact, eqn.outvars):
+                regions.heavy_cuts.update(dict.fromkeys(_follow(v, consumers)[0]))
             continue
         gain = eqn.primitive.name in ops.POINTWISE and not gains
         if not heavy and (gain or not any(v in weight_borne for v in ins)):

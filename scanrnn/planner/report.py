@@ -114,6 +114,10 @@ def _choices(plan) -> Iterator[str]:
         size = _bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
         yield f"Hoisted {part}: {size} in all; up to {most} go at once."
+    if plan.value_chunk == plan.length:
+        yield "Without a gradient: all steps at once."
+    elif plan.value_chunk:
+        yield f"Without a gradient: in chunks of {plan.value_chunk}; none is kept."
     if loop.piece is not None:
         yield (
             f"Norms before the loop: differentiated {loop.piece} steps at a time, "

@@ -1,0 +1,40 @@
+"""Programs as other people write them: what `scanrnn.accelerate` is given.
+
+One file per library; a library that is not installed makes its programs absent.
+"""
+
+import importlib
+
+from benchmarks.contenders import Absent
+from benchmarks.programs._base import Program
+
+# Who runs each of them.
+ORIGINAL, OURS = "as it is", "accelerated"
+
+# The file that holds each program. Only the files that are asked for are imported.
+FILES = {
+    "GRU, Flax Linen": "flax_linen",
+    "LSTM with lengths, Flax Linen": "flax_linen",
+    "bidirectional LSTM, Flax Linen": "flax_linen",
+    "ConvLSTM, Flax Linen": "flax_linen",
+    "actor and critic with resets, Flax Linen": "actor_critic",
+    "GRU, Flax NNX": "flax_nnx",
+    "LSTM, Haiku": "haiku",
+    "LSTM with a mask, Keras": "keras",
+    "LSTM with variational dropout": "plain",
+    "LSTM under jax.checkpoint": "plain",
+    "layers of a transformer": "transformer",
+}
+
+
+def find(name: str) -> Program:
+    """A program by name.
+
+    Raises:
+      Absent: if its library is not installed.
+    """
+    try:
+        module = importlib.import_module(f"benchmarks.programs.{FILES[name]}")
+    except ModuleNotFoundError as error:
+        raise Absent(f"{error.name} is not installed") from error
+    return module.PROGRAMS[name]()

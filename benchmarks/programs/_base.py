@@ -1,0 +1,34 @@
+"""What a program is."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+class Program(NamedTuple):
+    """A forward function with its data.
+
+    Attributes:
+      sizes: for people, such as `T=64 B=16 D=128 H=256`.
+      params: a pytree of arrays, which training updates.
+      inputs: a pytree of everything else.
+      apply: `apply(params, inputs) -> outputs`, one array; features are its last axis.
+    """
+
+    sizes: str
+    params: Any
+    inputs: Any
+    apply: Callable[[Any, Any], jax.Array]
+
+
+def normal(*shape: int, scale: float = 1.0, seed: int = 0) -> np.ndarray:
+    """Random float32 numbers, the same in every run."""
+    rng = np.random.default_rng([seed, *shape])
+    return scale * rng.standard_normal(shape, np.float32)
+
+
+def lengths(batch: int, time: int) -> np.ndarray:
+    """Of sequences in a batch: from a quarter of the steps to all of them."""
+    return np.linspace(time // 4, time, batch).astype(np.int32)

@@ -1,0 +1,86 @@
+"""The report's section on other people's programs."""
+
+from benchmarks.aims import Records, geometric_mean
+from benchmarks.cases import MODES
+from benchmarks.measure import ratio, same_program
+from benchmarks.panels import Panel
+from benchmarks.programs import ORIGINAL, OURS
+from benchmarks.tables import table
+
+ABOUT = (
+    "Programs as other people write them, run as they are and through"
+    " `scanrnn.accelerate`: ours, and in brackets as a multiple of the original's."
+    " Outputs, loss and every gradient are those of the original, or there are no"
+    " numbers. Temporaries are without arguments and results. A forward pass may take"
+    " as much of them as the fast memory, and the matrices outside the loop twice: that"
+    " does not grow with the sequence."
+)
+# What is shown of each program, in which unit.
+COLUMNS = (
+    ("median", "time ms", 1e-3),
+    ("temp_bytes", "temporaries MB", 1e6),
+    ("compile_seconds", "compile s", 1.0),
+)
+
+
+def section(records: Records) -> list[str]:
+    """Markdown; nothing where no program was measured."""
+    chosen = [r for r in records if r["section"] == "programs"]
+    if not chosen:
+        return []
+    tables = [_table(chosen, mode) for mode in MODES]
+    return ["## Programs", ABOUT, *tables, _notes(chosen)]
+
+
+def panels(records: Records) -> list[list[Panel]]:
+    """A row of panels, one for each mode; none where no program was measured."""
+    chosen = [r for r in records if r["section"] == "programs"]
+    return [[_panel(chosen, mode) for mode in MODES]] if chosen else []
+
+
+def _panel(records, mode):
+    lines = []
+    for what, title, _ in COLUMNS:
+        numbers = [ratio(r, mode, OURS, ORIGINAL, what) for r in records]
+        lines.append((title.rsplit(" ", 1)[0], [n for n in numbers if n is not None]))
+    return Panel(f"programs, {mode}: ours / {ORIGINAL}", lines, 0.5, 2.0)
+
+
+def _table(records, mode):
+    heads = ["program", "sizes", *(title for _, title, _ in COLUMNS)]
+    rows = []
+    for record in records:
+        cells = [_cell(record, mode, what, unit) for what, _, unit in COLUMNS]
+        name = record["case"]["program"]
+        if same_program(record, mode, OURS, ORIGINAL):
+            name += " (left as it is)"
+        rows.append([name, record["case"].get("sizes", ""), *cells])
+    means = [_mean(records, mode, what) for what, _, _ in COLUMNS]
+    rows.append(["**geometric mean**", "", *means])
+    return f"**{mode}**\n\n{table(heads, rows)}"
+
+
+def _cell(record, mode, what, unit):
+    ours = record["contenders"][OURS]
+    if "absent" in ours:
+        return "-"
+    if not ours["gate"]["passed"]:
+        return "wrong"
+    factor = ratio(record, mode, OURS, ORIGINAL, what)
+    shown = f"{ours[mode][what] / unit:.3g}"
+    return shown if factor is None else f"{shown} ({factor:.2f})"
+
+
+def _mean(records, mode, what):
+    numbers = [ratio(r, mode, OURS, ORIGINAL, what) for r in records]
+    mean = geometric_mean(n for n in numbers if n is not None)
+    return "-" if mean is None else f"**{mean:.2f}**"
+
+
+def _notes(records):
+    """What is missing, and why."""
+    return "\n".join(
+        f"- {record['case']['program']}: {record['contenders'][OURS]['absent']}"
+        for record in records
+        if "absent" in record["contenders"][OURS]
+    )

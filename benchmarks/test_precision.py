@@ -1,0 +1,12 @@
+"""The errors of gradients, once for each length: they are the same in every run."""
+
+import pytest
+
+from benchmarks import precision
+
+
+@pytest.mark.parametrize("T", precision.STEPS)
+def test_precision(benchmark, T):
+    benchmark.group = "precision"
+    found = benchmark.pedantic(precision.record, args=(T,))
+    benchmark.extra_info.update(found)

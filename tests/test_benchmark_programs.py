@@ -1,0 +1,98 @@
+"""Other people's programs, errors of gradients, and rows that are measured anew."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import contenders, measure, merge, precision, programs, report
+from benchmarks.programs import measure as entering
+from benchmarks.programs import report as listing
+from benchmarks.programs._base import Program
+
+FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
+
+
+@pytest.fixture(autouse=True)
+def _thirty_two_bits():
+    with jax.enable_x64(False):
+        yield
+
+
+def test_merge_replaces_rows_of_the_same_name_and_says_when(tmp_path):
+    whole = json.loads(FIXTURE.read_text())
+    for n, row in enumerate(whole["benchmarks"]):
+        row["fullname"] = f"row {n}"
+    new = json.loads(json.dumps(whole))
+    new["commit_info"]["id"], new["benchmarks"] = 12 * "f", new["benchmarks"][1:2]
+    new["benchmarks"].append({"fullname": "another", "extra_info": {}})
+    paths = tmp_path / "partial.json", tmp_path / "whole.json"
+    for path, results in zip(paths, (new, whole), strict=True):
+        path.write_text(json.dumps(results))
+    merge.merge(*paths)
+    merged = json.loads(paths[1].read_text())
+    names = [row["fullname"] for row in merged["benchmarks"]]
+    assert names == [*(row["fullname"] for row in whole["benchmarks"]), "another"]
+    rows = [row["extra_info"] for row in merged["benchmarks"]]
+    assert [n for n, row in enumerate(rows) if "measured" in row] == [1, len(rows) - 1]
+    assert rows[1]["measured"]["commit"] == 12 * "f"
+    assert merged["machine_info"] == whole["machine_info"]
+    text = report.markdown(merged, rows[:-1], "")
+    assert f"Measured later, at {12 * 'f'}" in text
+    new["machine_info"]["cpu"] = "Another machine"
+    paths[0].write_text(json.dumps(new))
+    with pytest.raises(ValueError, match="is of Another machine"):
+        merge.merge(*paths)
+
+
+def _tiny_program(apply):
+    return Program("tiny", {"w": np.full((2, 3), 0.1, np.float32)}, np.ones(2), apply)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_programs_must_give_what_the_original_gives(monkeypatch, factor):
+    program = _tiny_program(lambda params, x: jnp.tanh(x @ params["w"]))
+    monkeypatch.setattr(entering, "find", lambda name: program)
+    monkeypatch.setattr(
+        entering.scanrnn, "accelerate", lambda f: lambda *a: factor * f(*a)
+    )
+    race = entering.enter("tiny")
+    race.round()
+    record = json.loads(json.dumps(entering.record("tiny", race)))
+    ours = record["contenders"][programs.OURS]
+    assert ours["gate"]["passed"] is (factor == 1)
+    assert ("train" in ours) is (factor == 1)
+    assert measure.same_program(record, "train", *record["contenders"]) is (factor == 1)
+    text = "\n".join(listing.section([record]))
+    assert ("| wrong |" in text) is (factor != 1)
+    assert ("tiny (left as it is)" in text) is (factor == 1)
+
+
+def test_programs_absent_say_so(monkeypatch):
+    monkeypatch.setitem(programs.FILES, "GRU of nobody", "missing")
+    race = entering.enter("GRU of nobody")
+    record = entering.record("GRU of nobody", race)
+    (*_, notes) = listing.section([record])
+    assert notes.startswith("- GRU of nobody: benchmarks.programs.missing is not")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # peers may warn on import
+@pytest.mark.parametrize("name", programs.FILES)
+def test_programs_accelerated_pass_the_gate(name):
+    race = entering.enter(name)
+    if isinstance(race, contenders.Absent):
+        pytest.skip(str(race))
+    assert all(entry.runs for entry in race.entries), race.entries[1].verdict
+
+
+def test_gradients_in_bfloat16_are_no_worse_than_those_of_lax_scan():
+    ours, theirs = (
+        precision.gradient_errors(60, scan, (8, 16))
+        for scan in (precision.SCANS["scanrnn"], precision.SCANS["lax_scan"])
+    )
+    for name, error in ours.items():
+        assert 0 < error <= 1.05 * theirs[name], (name, error, theirs[name])
