@@ -11,6 +11,7 @@ from jax import lax
 import scanrnn
 from scanrnn.machines import MACHINES
 from scanrnn.planner import decide
+from scanrnn.planner.plan import Plan
 from tests.compare import assert_same, outputs_alone, value_and_gradients
 from tests.step_table import STEPS, T, build
 
@@ -23,7 +24,7 @@ SOME = ("ln_lstm", "with_cond", "shift_register", "output_head")
 @pytest.fixture(autouse=True)
 def _two_steps_at_a_time(monkeypatch):
     """Of five: one is left over."""
-    monkeypatch.setattr(decide, "matrix_bytes", lambda stages: 0)
+    monkeypatch.setattr(Plan, "matrix_bytes", 0)
     monkeypatch.setattr(decide, "_even", lambda length, most: 2)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 import jax.numpy as jnp
 from jax.extend.core import Var
@@ -60,9 +60,9 @@ def tangent_loop(
         run = linear(run, transposed, loop.machine)
     outs = run(fixed, moving)
     n = len(step.carry)
-    d_final, d_ys = named(step.carry, outs[:n]), named(step.ys, outs[n:])
-    ys: Sequence[Any] = graph.ys
-    return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in ys]
+    d_final = named(step.carry, outs[:n])
+    d_ys = cast(Mapping[Any, Any], named(step.ys, outs[n:]))
+    return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in graph.ys]
 
 
 def _forward(loop: Loop, step: Step, fixed, moving) -> list:
