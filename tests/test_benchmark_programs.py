@@ -12,6 +12,7 @@ from benchmarks import contenders, measure, merge, precision, programs, report
 from benchmarks.programs import measure as entering
 from benchmarks.programs import report as listing
 from benchmarks.programs._base import Program
+from tests.cell_table import CELLS
 
 FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
 
@@ -77,6 +78,11 @@ def test_programs_absent_say_so(monkeypatch):
     record = entering.record("GRU of nobody", race)
     (*_, notes) = listing.section([record])
     assert notes.startswith("- GRU of nobody: benchmarks.programs.missing is not")
+
+
+def test_every_cell_is_a_program():
+    found = {name.partition(".")[2] for name in programs.FILES if "cells." in name}
+    assert found == {row.factory for row in CELLS.values()}
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """Programs as other people write them: what `scanrnn.accelerate` is given.
 
-One file per library; a library that is not installed makes its programs absent.
+One file per library; a library that is not installed makes its programs absent. Every
+cell of ours is such a program, too: its step under `jax.lax.scan`.
 """
 
 import importlib
 
 from benchmarks.contenders import Absent
+from benchmarks.programs import cells
 from benchmarks.programs._base import Program
 
 # Who runs each of them.
@@ -24,6 +26,7 @@ FILES = {
     "LSTM with variational dropout": "plain",
     "LSTM under jax.checkpoint": "plain",
     "layers of a transformer": "transformer",
+    **dict.fromkeys(cells.PROGRAMS, "cells"),
 }
 
 

@@ -8,7 +8,8 @@ from benchmarks.programs import ORIGINAL, OURS
 from benchmarks.tables import table
 
 ABOUT = (
-    "Programs as other people write them, run as they are and through"
+    "Programs as other people write them, and every cell of ours under `lax.scan`, run"
+    " as they are and through"
     " `scanrnn.accelerate`: ours, and in brackets as a multiple of the original's."
     " Outputs, loss and every gradient are those of the original, or there are no"
     " numbers. Temporaries are without arguments and results. A forward pass may take"
