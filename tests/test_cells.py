@@ -42,6 +42,13 @@ def test_every_public_cell_has_a_row():
     assert {row.factory for row in CELLS.values()} == factories
 
 
+@one_of_each
+def test_every_public_cell_gives_its_equations_and_where_they_are_from(row):
+    doc = inspect.getdoc(getattr(cells, row.factory)) or ""
+    assert ".. math::" in doc
+    assert "Reference:" in doc or "References:" in doc
+
+
 def test_every_option_has_a_row():
     rows = [row.cell for row in CELLS.values() if hasattr(row.cell, "integration")]
     assert {cell.norm for cell in rows} == set(NORMS)

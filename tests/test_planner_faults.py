@@ -138,3 +138,15 @@ def test_readout_products_are_kept_and_counted(arrays):
     plan = scanrnn.plan(step, arrays["h"], arrays["xs"])
     kept, item = plan.residual_bytes[0], arrays["h"].dtype.itemsize
     assert kept == 2 * T * B * H * item
+
+
+def test_a_memory_matrix_is_read_in_the_loop_and_not_stacked():
+    """What a query reads of it is smaller than what would be kept of every step."""
+
+    def step(memory, x):
+        memory = 0.9 * memory + x[:, :, None] * x[:, None, :]
+        return memory, jnp.sum(memory * x[:, None, :], axis=-1)
+
+    plan = scanrnn.plan(step, jnp.zeros((2, 8, 8)), jnp.ones((5, 2, 8)))
+    graph = plan.source if plan.stages is None else plan.stages.loop
+    assert {v.aval.shape for v in graph.ys} == {(2, 8)}

@@ -59,6 +59,9 @@ def _without(params):
 def learned_carry(cell: Cell) -> Cell:
     r"""Learn the carry before the first step; it starts at zeros.
 
+    .. math::
+        s_0 = \theta
+
     Params: the cell's, and `initial_carry_0`, `initial_carry_1`, ... `[H]`, one for
     every field of the carry in its order: those of an LSTM are h and c. Of a
     convolutional cell they are `[1, ..., F]`, and every place starts alike.

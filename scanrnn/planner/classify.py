@@ -83,7 +83,11 @@ def _hoisted(graph, bits) -> set[JaxprEqn]:
 
 
 def _sunk(graph, bits) -> set[JaxprEqn]:
-    """Readout contractions, what follows them, and residual sums."""
+    """Readout contractions, what follows them, and residual sums.
+
+    A sum is worth it only where no more is stacked for it than without it: a memory
+    matrix that is read at every step is larger than what is read.
+    """
     recurrent = set(needed(graph.eqns, graph.carry_out))
     consumers, owned = graph.consumers(), _owned_weights(graph, bits)
     can: set[JaxprEqn] = set()
@@ -96,12 +100,15 @@ def _sunk(graph, bits) -> set[JaxprEqn]:
         if ops.is_movable(eqn) and all(u is None or u in can for u in users):
             can.add(eqn)
     carried = {*graph.carry, *variables(graph.carry_out)}
+    given = sum(ops.bytes_of(v) for v in variables(graph.ys))
     sunk: set[JaxprEqn] = set()
     made: set[Var] = set()
     for eqn in (e for e in graph.eqns if e in can):
         recurrent_ins = [v for v in variables(eqn.invars) if bits[v] & CARRY]
         reads_time = any(bits[v] == TIME for v in variables(eqn.invars))
         residual = reads_time and all(v in carried or v in made for v in recurrent_ins)
+        stacked = sum(ops.bytes_of(v) for v in recurrent_ins if v not in made)
+        residual = residual and stacked <= given
         if ops.is_heavy(eqn) or residual or any(v in made for v in recurrent_ins):
             sunk.add(eqn)
             made.update(eqn.outvars)
