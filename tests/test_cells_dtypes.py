@@ -53,7 +53,8 @@ def test_lower_precision_is_close_to_the_oracle(name, dtype, tolerance):
 def test_carry_and_output_keep_the_dtype_of_the_carry(row, half):
     params, xs, carry = draw(row)
     given = in_dtype(half, carry)
-    new, y = row.cell.step(in_dtype("float32", params), given, jnp.float32(xs[0]))
+    arguments = in_dtype("float32", params), given, jnp.float32(xs[0])
+    new, y = jax.eval_shape(row.cell.step, *arguments)
     assert {leaf.dtype for leaf in (*new, y)} == {jnp.dtype(half)}
 
 
@@ -61,8 +62,9 @@ def test_carry_and_output_keep_the_dtype_of_the_carry(row, half):
 def test_half_params_compute_in_float32(row):
     params, xs, carry = draw(row)
     half, wide = in_dtype("bfloat16", params), in_dtype("float32", (carry, xs[0]))
-    new, y = row.cell.step(half, *wide)
-    wanted, _ = row.cell.step(in_dtype("float32", half), *wide)
+    step = jax.jit(row.cell.step)
+    new, y = step(half, *wide)
+    wanted, _ = step(in_dtype("float32", half), *wide)
     assert {leaf.dtype for leaf in (*new, y)} == {jnp.dtype("float32")}
     jax.tree.map(np.testing.assert_array_equal, new, wanted)
 
@@ -71,14 +73,16 @@ def test_half_params_compute_in_float32(row):
 def test_a_step_never_promotes_by_accident(row):
     params, xs, carry = draw(row)
     arguments = in_dtype("bfloat16", params), carry, jnp.float32(xs[0])
-    wanted = row.cell.step(*arguments)
+    wanted = jax.make_jaxpr(row.cell.step)(*arguments)
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        got = row.cell.step(*arguments)
-    jax.tree.map(np.testing.assert_array_equal, got, wanted)
+        got = jax.make_jaxpr(row.cell.step)(*arguments)
+    assert str(got) == str(wanted)
 
 
-@one_of_each
-def test_layer_norm_of_a_large_input_stays_finite(row):
+@pytest.mark.parametrize("name", ["elman-norm", "lstm-norm", "gru-norm", "lstm-tf"])
+def test_layer_norm_of_a_large_input_stays_finite(name):
+    row = CELLS[name]
     params, xs, carry = in_dtype("float32", draw(row))
-    new, y = row.make(dtype="float16").step(params, carry, 1e3 * xs[0])
+    step = jax.jit(row.make(dtype="float16").step)
+    new, y = step(params, carry, 1e3 * xs[0])
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in (*new, y))
