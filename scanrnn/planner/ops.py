@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType
 
 from scanrnn.planner import batching, compat
-from scanrnn.planner.graph import eval_eqn, inside
+from scanrnn.planner.graph import inside
 
 # Contractions: the work that is worth moving, saving and counting.
 HEAVY = frozenset({"dot_general", "conv_general_dilated"})
@@ -169,23 +169,8 @@ def can_be_batched(eqn: JaxprEqn) -> bool:
 
 def has_batched_rule(eqn: JaxprEqn) -> bool:
     """Whether `vmap` knows what to do with its rule, if it is a `jax.custom_jvp`."""
-    if eqn.primitive.name != "custom_jvp_call":
-        return True
-
-    def tangents(*values):
-        moving = (v if is_inexact_dtype(v.dtype) else no_tangent(v) for v in values)
-        return jax.jvp(lambda *args: eval_eqn(eqn, args), values, tuple(moving))[1]
-
-    shapes = [(2, *aval(a).shape) for a in eqn.invars]
-    avals = [
-        jax.ShapeDtypeStruct(s, aval(a).dtype)
-        for s, a in zip(shapes, eqn.invars, strict=True)
-    ]
-    try:
-        jax.eval_shape(jax.vmap(tangents), *avals)
-    except (NotImplementedError, TypeError, ValueError):
-        return False
-    return True
+    custom = eqn.primitive.name == "custom_jvp_call"
+    return not custom or batching.can_be_batched(eqn)
 
 
 def no_tangent(value) -> np.ndarray:
