@@ -7,6 +7,7 @@ Everything not named here is treated as a black box: it is evaluated with
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -204,9 +205,14 @@ def is_inexact_dtype(dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact)
 
 
-def size_of(aval, symbolic: int = 64) -> int:
-    """Number of elements; a symbolic dimension counts as `symbolic`."""
-    return math.prod(d if isinstance(d, int) else symbolic for d in aval.shape)
+def product(sizes: Iterable) -> int:
+    """The product of some sizes; a symbolic one counts as 64."""
+    return math.prod(d if isinstance(d, int) else 64 for d in sizes)
+
+
+def size_of(aval) -> int:
+    """Number of elements."""
+    return product(aval.shape)
 
 
 def bytes_of(atom) -> int:
