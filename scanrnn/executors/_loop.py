@@ -39,7 +39,8 @@ def _groups(graph, values) -> list[list]:
 
 
 def _plain(loop, *args):
-    final, ys = scan_graph(loop.graph, *_groups(loop.graph, args), loop)
+    weights, carry, xs = _groups(loop.graph, args)
+    final, ys = scan_graph(loop.graph, weights, carry, xs, loop)
     return [*final, *ys]
 
 

@@ -54,7 +54,7 @@ def tangent_loop(
     moving = named(names, (tangents.get(v, zeros.get(v)) for v in step.moving))
     turned = {name: turn(constants[v]) for v, name in rules.turned.items()}
     known = loop.recording.rows.of(rules.rows(rules.read_inside), known)
-    fixed = OrderedDict(constants | turned), OrderedDict(known)
+    fixed = OrderedDict({**constants, **turned}), OrderedDict(known)
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
         transposed = functools.partial(_reversed, loop, lower, step, tuple(known))

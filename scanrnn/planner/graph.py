@@ -65,7 +65,7 @@ class Graph:
         What a `jax.custom_vjp` makes counts as recurrent even where it is made of
         weights: its rule has to see the cotangent of each step, not their sum.
         """
-        bits = dict.fromkeys(self.weights, WEIGHTS)
+        bits: dict[Any, int] = dict.fromkeys(self.weights, WEIGHTS)
         bits |= dict.fromkeys(self.xs, TIME) | dict.fromkeys(self.carry, CARRY)
         for eqn in self.eqns:
             kind = 0
@@ -220,6 +220,16 @@ def reread(f: Callable, rule: Callable) -> Callable:
         return jax.tree.structure(shapes).unflatten(outs)
 
     return run
+
+
+def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:
+    """A function of its arguments at some places alone, the others given."""
+
+    def of(*values):
+        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
+        return f(*full.values())
+
+    return of
 
 
 def struct(atom) -> jax.ShapeDtypeStruct:

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType
@@ -172,11 +171,6 @@ def has_batched_rule(eqn: JaxprEqn) -> bool:
     """Whether `vmap` knows what to do with its rule, if it is a `jax.custom_jvp`."""
     custom = eqn.primitive.name == "custom_jvp_call"
     return not custom or batching.can_be_batched(eqn)
-
-
-def no_tangent(value) -> np.ndarray:
-    """What stands for the tangent of a value that can have none."""
-    return np.zeros(value.shape, jax.dtypes.float0)
 
 
 def _loops(eqn: JaxprEqn) -> bool:
