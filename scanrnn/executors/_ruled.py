@@ -27,7 +27,7 @@ ruled_p.multiple_results = True
 Build = Callable[[Machine, bool], Callable[..., list]]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Ruled:
     """A function of arrays, to a list of them.
 
