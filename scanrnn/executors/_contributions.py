@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ def contributions(
         return {}
     step = outside_step(rules, frozenset(moving))
     arrays = loop.recording.rows.of(rules.rows(rules.read_outside), known)
-    fixed = named(constants, constants.values()), named(arrays, arrays.values())
+    fixed = OrderedDict(constants), OrderedDict(arrays)
     tangents = named((rules.tangents[v] for v in moving), (tangents[v] for v in moving))
     forward = functools.partial(_forward, loop, step)
     if split((fixed, tangents)):

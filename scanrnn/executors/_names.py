@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
-from jax.extend.core import Var
 
 from scanrnn.planner import ops
 
 
-def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Var, Any]:
+def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Any, Any]:
     """Values by variable, as a tree of JAX: of a plain dict it would sort the names."""
     return OrderedDict(zip(names, values, strict=True))
 

@@ -17,7 +17,7 @@ from jax.interpreters import ad, batching, mlir
 
 from scanrnn.machines import Machine, machine_for
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import struct_of
+from scanrnn.planner.graph import of_some, struct_of
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 ruled_p = Primitive("ruled")
@@ -27,7 +27,7 @@ ruled_p.multiple_results = True
 Build = Callable[[Machine, bool], Callable[..., list]]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Ruled:
     """A function of arrays, to a list of them.
 
@@ -100,16 +100,6 @@ def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
         return Ruled(plain, lambda *_: plain, machine, jvp, pull, n)(*leaves)
 
     return run
-
-
-def of_some(f, args, at) -> Callable:
-    """A function of its arguments at some places alone, the others given."""
-
-    def of(*values):
-        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
-        return f(*full.values())
-
-    return of
 
 
 def _pushed(f, primals, tangents) -> tuple:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -53,7 +54,7 @@ def tangent_loop(
     moving = named(names, (tangents.get(v, zeros.get(v)) for v in step.moving))
     turned = {name: turn(constants[v]) for v, name in rules.turned.items()}
     known = loop.recording.rows.of(rules.rows(rules.read_inside), known)
-    fixed = [named(d, d.values()) for d in ({**constants, **turned}, known)]
+    fixed = OrderedDict({**constants, **turned}), OrderedDict(known)
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
         transposed = functools.partial(_reversed, loop, lower, step, tuple(known))

@@ -148,15 +148,7 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     }
     eqns = needed(graph.eqns, outs, {*crossing, *graph.carry, *graph.xs})
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or ops.grows(e)]
-    reads = free(eqns, outs)
-    loop = Graph(
-        weights=tuple(v for v in reads if bits[v] == 0),
-        carry=graph.carry,
-        xs=tuple(v for v in reads if bits[v] == TIME),
-        eqns=tuple(eqns),
-        carry_out=graph.carry_out,
-        ys=stacked,
-    )
+    loop = _part(eqns, bits, graph, stacked)
     made = [v for e in graph.eqns for v in e.outvars if v in made_before]
     known = (*graph.xs, *made, *stacked)
     after = _stage(graph, graph.weights, known, graph.ys)
@@ -181,6 +173,15 @@ def _stage(graph, weights, known, wanted) -> Graph:
     return Graph(weights, (), xs, tuple(eqns), (), tuple(wanted))
 
 
+def _part(eqns, bits, step, ys) -> Graph:
+    """Equations as a graph of their own, with the carry of a step if there is one."""
+    carry, carry_out = (step.carry, step.carry_out) if step else ((), ())
+    reads = free(eqns, (*carry_out, *ys))
+    weights = tuple(v for v in reads if bits[v] == WEIGHTS)
+    xs = tuple(v for v in reads if bits[v] == TIME)
+    return Graph(weights, carry, xs, tuple(eqns), carry_out, ys)
+
+
 def _before(graph, bits, wanted) -> tuple[Graph, Graph | None]:
     """What runs before the loop: all of it, or contractions and then norms."""
     heavy = [v for e in graph.eqns if ops.is_heavy(e) for v in e.outvars]
@@ -190,15 +191,7 @@ def _before(graph, bits, wanted) -> tuple[Graph, Graph | None]:
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars)]
     if not any(map(ops.is_reduction, eqns)) or not all(map(ops.is_inexact, late)):
         return _stage(graph, graph.weights, graph.xs, wanted), None
-    read = free(eqns, ())
-    norms = Graph(
-        weights=tuple(v for v in read if not bits[v]),
-        carry=(),
-        xs=tuple(v for v in read if bits[v]),
-        eqns=tuple(eqns),
-        carry_out=(),
-        ys=late,
-    )
+    norms = _part(eqns, bits, None, late)
     early = [v for v in wanted if v not in late]
     early += [v for v in norms.xs if v not in early and v not in graph.xs]
     return _stage(graph, graph.weights, graph.xs, early), norms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -111,13 +110,9 @@ def _sizes(eqn, weight) -> tuple[int, int, int]:
     def free(i):
         used = {*contract[i], *batch[i]}
         shape = eqn.invars[i].aval.shape
-        return _product(d for j, d in enumerate(shape) if j not in used)
+        return ops.product(d for j, d in enumerate(shape) if j not in used)
 
     shape = eqn.invars[0].aval.shape
-    K = _product(shape[j] for j in contract[0])
-    many = _product(shape[j] for j in batch[0])
+    K = ops.product(shape[j] for j in contract[0])
+    many = ops.product(shape[j] for j in batch[0])
     return free(weight), free(1 - weight) * many, K
-
-
-def _product(sizes) -> int:
-    return math.prod(d if isinstance(d, int) else 64 for d in sizes)

@@ -29,6 +29,8 @@ from scanrnn.planner import compat, ops
 from scanrnn.planner.ordering import in_branch
 
 gemm_p = Primitive(ops.PRODUCT)
+# The product as JAX has it.
+dot = lax.dot_general
 
 _FLOATS = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 # Dimension numbers of `a @ b`, and of `a.T @ b`.
@@ -60,17 +62,6 @@ def turn(matrix):
         return matrix.T
     wide = matrix.astype(jnp.float32).T
     return lax.optimization_barrier(wide).astype(jnp.bfloat16)
-
-
-def dot(a, b, dimension_numbers, precision, preferred_element_type):
-    """The product as JAX has it."""
-    return lax.dot_general(
-        a,
-        b,
-        dimension_numbers,
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )
 
 
 def _transpose_lhs(ct, a, b, *, dimension_numbers, precision, **_):

@@ -27,6 +27,7 @@ from scanrnn.planner.graph import (
     Env,
     Graph,
     struct,
+    variables,
     variables_like,
 )
 
@@ -78,7 +79,7 @@ class Derivative:
     @functools.cached_property
     def cotangents(self) -> dict[Var, Var]:
         """The names of cotangents of what is stacked, by variable."""
-        return _new({v: struct(v) for v in self.loop.ys})
+        return _new({v: struct(v) for v in variables(self.loop.ys)})
 
     @functools.cached_property
     def steps(self) -> dict:

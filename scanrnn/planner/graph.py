@@ -222,6 +222,16 @@ def reread(f: Callable, rule: Callable) -> Callable:
     return run
 
 
+def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:
+    """A function of its arguments at some places alone, the others given."""
+
+    def of(*values):
+        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
+        return f(*full.values())
+
+    return of
+
+
 def struct(atom) -> jax.ShapeDtypeStruct:
     """The abstract value of a variable, in the form `jax.make_jaxpr` takes."""
     return struct_of(atom.aval)

@@ -7,17 +7,17 @@ Everything not named here is treated as a black box: it is evaluated with
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType
 
 from scanrnn.planner import batching, compat
-from scanrnn.planner.graph import eval_eqn, inside
+from scanrnn.planner.graph import inside
 
 # Contractions: the work that is worth moving, saving and counting.
 CONVOLUTION = "conv_general_dilated"
@@ -170,28 +170,8 @@ def can_be_batched(eqn: JaxprEqn) -> bool:
 
 def has_batched_rule(eqn: JaxprEqn) -> bool:
     """Whether `vmap` knows what to do with its rule, if it is a `jax.custom_jvp`."""
-    if eqn.primitive.name != "custom_jvp_call":
-        return True
-
-    def tangents(*values):
-        moving = (v if is_inexact_dtype(v.dtype) else no_tangent(v) for v in values)
-        return jax.jvp(lambda *args: eval_eqn(eqn, args), values, tuple(moving))[1]
-
-    shapes = [(2, *aval(a).shape) for a in eqn.invars]
-    avals = [
-        jax.ShapeDtypeStruct(s, aval(a).dtype)
-        for s, a in zip(shapes, eqn.invars, strict=True)
-    ]
-    try:
-        jax.eval_shape(jax.vmap(tangents), *avals)
-    except (NotImplementedError, TypeError, ValueError):
-        return False
-    return True
-
-
-def no_tangent(value) -> np.ndarray:
-    """What stands for the tangent of a value that can have none."""
-    return np.zeros(value.shape, jax.dtypes.float0)
+    custom = eqn.primitive.name == "custom_jvp_call"
+    return not custom or batching.can_be_batched(eqn)
 
 
 def _loops(eqn: JaxprEqn) -> bool:
@@ -220,9 +200,14 @@ def is_inexact_dtype(dtype) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact)
 
 
-def size_of(aval, symbolic: int = 64) -> int:
-    """Number of elements; a symbolic dimension counts as `symbolic`."""
-    return math.prod(d if isinstance(d, int) else symbolic for d in aval.shape)
+def product(sizes: Iterable) -> int:
+    """The product of some sizes; a symbolic one counts as 64."""
+    return math.prod(d if isinstance(d, int) else 64 for d in sizes)
+
+
+def size_of(aval) -> int:
+    """Number of elements."""
+    return product(aval.shape)
 
 
 def bytes_of(atom) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import variables
+from scanrnn.planner.graph import of_some, variables
 
 
 def residual_bytes(program, args) -> int | None:
@@ -16,12 +16,7 @@ def residual_bytes(program, args) -> int | None:
     moving = [i for i, a in enumerate(args) if ops.is_inexact_dtype(a.dtype)]
 
     def linear(*args):
-        def f(*floats):
-            full = list(args)
-            for i, x in zip(moving, floats, strict=True):
-                full[i] = x
-            return program(*full)
-
+        f = of_some(program, args, moving)
         outs, pull = jax.vjp(f, *(args[i] for i in moving))
         return jax.tree.leaves(outs), jax.tree.leaves(pull)
 

@@ -83,20 +83,22 @@ def _inside(rules, moving) -> tuple[Step, set[Var]]:
 
 def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
     """What enters at the cuts, if these weights and time inputs have a tangent."""
-    loop, d, cuts = rules.loop, rules.tangents, []
+    loop, d = rules.loop, rules.tangents
+    cuts: list[Var] = []
+    weights, xs = ([v for v in g if v in moving] for g in (loop.weights, loop.xs))
 
     def step(known):
         found = rules.outside(known)
         cuts[:] = found
         return list(found.values())
 
-    d_weights, d_xs = (
-        [d[v] for v in g if v in moving] for g in (loop.weights, loop.xs)
+    graph, consts = graph_of(
+        step,
+        (*loop.weights, *(d[v] for v in weights)),
+        (),
+        (*rules.rows(rules.read_outside), *(d[v] for v in xs)),
     )
-    weights = (*loop.weights, *d_weights)
-    xs = (*rules.rows(rules.read_outside), *d_xs)
-    graph, consts = graph_of(step, weights, (), xs)
-    return Step(graph, consts, tuple(moving), tuple(cuts))
+    return Step(graph, consts, (*weights, *xs), tuple(cuts))
 
 
 def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, primitives
 
 from scanrnn.planner import compat, ops
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import eval_eqn, struct
+from scanrnn.planner.graph import eval_eqn, of_some, struct
 
 
 def push(
@@ -96,7 +97,7 @@ def _differentiated(eqn: JaxprEqn) -> JaxprEqn:
 def _zero_tangent(value):
     if ops.is_inexact_dtype(value.dtype):
         return ops.zeros(jax.typeof(value))
-    return ops.no_tangent(value)
+    return np.zeros(value.shape, jax.dtypes.float0)
 
 
 def moves(eqn: JaxprEqn, nonzero: Sequence[bool]) -> bool:
@@ -160,12 +161,7 @@ def _push_general(eqn, tangents, primal):
     values = [primal(a) for a in eqn.invars]
     moving = [i for i, t in enumerate(tangents) if t is not None]
 
-    def f(*args):
-        full = list(values)
-        for i, a in zip(moving, args, strict=True):
-            full[i] = a
-        return eval_eqn(eqn, full)
-
+    f = of_some(lambda *args: eval_eqn(eqn, args), values, moving)
     primals = [values[i] for i in moving]
     _, outs = jax.jvp(f, primals, [tangents[i] for i in moving])
     # Integers have none.

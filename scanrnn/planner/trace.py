@@ -43,18 +43,15 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
         raise TypeError(f"scan: f must be callable, got {type(f).__name__}")
     xs_flat, xs_tree = jax.tree.flatten(xs)
     xs_flat = [_as_array(x) for x in xs_flat]
-    length = _length(xs_flat, xs_tree, length)
+    length = _length(_names(xs), xs_flat, length)
     init_flat, carry_tree = jax.tree.flatten(init)
     init_flat = [_as_array(c) for c in init_flat]
     x_structs = [struct_of(mapped_aval(length, 0, jax.typeof(x))) for x in xs_flat]
 
     def attempt(init_flat):
         carry = [struct_of(jax.typeof(c)) for c in init_flat]
-        closed, shapes = jax.make_jaxpr(f, return_shape=True)(
-            jax.tree.unflatten(carry_tree, carry),
-            jax.tree.unflatten(xs_tree, x_structs),
-        )
-        return closed, shapes
+        args = carry_tree.unflatten(carry), xs_tree.unflatten(x_structs)
+        return jax.make_jaxpr(f, return_shape=True)(*args)
 
     closed, shapes = attempt(init_flat)
     n = len(init_flat)
@@ -78,15 +75,13 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
 def inline(graph: Graph) -> tuple[Graph, list]:
     """Replace nested calls by their equations. Returns new constants too."""
     opens = functools.partial(_opens, is_checkpointed(graph))
-    consts: list = []
-    while any(map(opens, graph.eqns)):
-        graph, new = retrace(graph, functools.partial(_inline_rule, opens))
-        consts += new
-    return graph.pruned(), consts
+    if not any(map(opens, graph.eqns)):
+        return graph.pruned(), []
 
+    def rule(eqn, env):
+        return _evaluated(opens, eqn, map(env.read, eqn.invars)) if opens(eqn) else None
 
-def _inline_rule(opens, eqn, env):
-    return _evaluated(opens, eqn, map(env.read, eqn.invars)) if opens(eqn) else None
+    return retrace(graph, rule)
 
 
 def _evaluated(opens, eqn, values):
@@ -136,8 +131,13 @@ def _as_array(leaf):
     return leaf
 
 
-def _length(xs_flat, xs_tree, length):
-    names = [jax.tree_util.keystr(p) for p, _ in _paths(xs_tree, xs_flat)]
+def _names(tree) -> list[str]:
+    """What to call the leaves of a tree, after its own name."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [jax.tree_util.keystr(path) for path, _ in leaves]
+
+
+def _length(names, xs_flat, length):
     for name, x in zip(names, xs_flat, strict=True):
         if jnp.ndim(x) == 0:
             raise ValueError(
@@ -173,10 +173,6 @@ def _whole(length):
     return int(number)
 
 
-def _paths(tree, leaves):
-    return jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(tree, leaves))
-
-
 def _check_pair(shapes, carry_tree):
     if not isinstance(shapes, tuple | list) or len(shapes) != 2:
         got = jax.tree.structure(shapes)
@@ -202,10 +198,7 @@ def _promote_weak(init_flat, out_avals):
 
 
 def _check_carry(init, init_flat, out_avals):
-    names = [
-        jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(init)
-    ]
-    for name, c, out in zip(names, init_flat, out_avals, strict=True):
+    for name, c, out in zip(_names(init), init_flat, out_avals, strict=True):
         aval = jax.typeof(c)
         if aval.shape != out.shape or aval.dtype != out.dtype:
             raise TypeError(
