@@ -75,10 +75,7 @@ class Machine:
 
     @property
     def large_product(self) -> int:
-        """Multiplications of a weight gradient that are worth turning an operand for.
-
-        Where the compiler does not choose its kernel by itself.
-        """
+        """Multiplications of a weight gradient worth turning an operand for."""
         return 2**22
 
     @property
@@ -140,8 +137,7 @@ class Machine:
     def small(self) -> int:
         """Operations of a step below which a CPU gains nothing by a plan.
 
-        Such a step takes less time than what surrounds it. Where a step costs
-        launches, fewer launches are a gain at any size.
+        Where a step costs launches, fewer launches are a gain at any size.
         """
         return 4096 if self.platform == "cpu" else 0
 
@@ -158,10 +154,8 @@ class Machine:
     def values_at_once(self) -> int | None:
         """The same where no gradient reads it again; None is as with one.
 
-        On a CPU products of that size are as fast as those of all steps, and what they
-        make is in the cache when the loop reads it: LSTM (1024,32,128) forward takes 4
-        MB of temporaries in place of 68, and no more time. Half of it was up to a tenth
-        slower.
+        LSTM (1024,32,128) forward takes 4 MB of temporaries in place of 68, and no more
+        time on a CPU. Half of it was up to a tenth slower.
         """
         return self.fast_memory if self.platform == "cpu" else None
 

@@ -194,7 +194,7 @@ def _conv():
     """Convolutions over one, two and three axes, with windows of odd and even sizes."""
     line = {"kernel_size": 3, "spatial": (3,)}
     plane = {"kernel_size": (2, 2), "spatial": (3, 2), "in_features": 1}
-    solid = {"kernel_size": (2, 1, 2), "spatial": (2, 2, 3), "in_features": 1}
+    solid = {"kernel_size": (2, 1, 2), "spatial": (1, 2, 2), "in_features": 1}
     yield "conv_lstm", row("conv_lstm", conv.lstm, **line)
     yield "conv_lstm-2d", row("conv_lstm", conv.lstm, **plane)
     yield "conv_lstm-3d", row("conv_lstm", conv.lstm, **solid)

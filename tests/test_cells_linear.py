@@ -15,7 +15,7 @@ def init(cell, in_features, hidden_features, **options):
 
 
 def test_eigenvalues_of_an_lru_start_in_their_ring():
-    cell = cells.lru(r_min=0.5, r_max=0.9, max_phase=0.3)
+    cell = cells.lru(projection=1, r_min=0.5, r_max=0.9, max_phase=0.3)
     params = init(cell, 3, 2000)
     radius, phase = np.exp(-np.exp(params["nu"])), np.exp(params["theta"])
     assert 0.5 <= radius.min() and radius.max() <= 0.9
@@ -28,7 +28,7 @@ def test_eigenvalues_of_an_lru_start_in_their_ring():
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_an_lru_starts_finite_up_to_the_unit_circle(dtype):
-    params = init(cells.lru(), 3, 5000, dtype=dtype)
+    params = init(cells.lru(projection=1), 3, 5000, dtype=dtype)
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in params.values())
 
 

@@ -2,9 +2,8 @@
 
 from benchmarks import panels
 from benchmarks.compiled import summary
-from benchmarks.compiled.suite import OURS, PLAIN
+from benchmarks.compiled.suite import CELLS, OURS, PLAIN
 from benchmarks.compiled.targets import TARGETS
-from benchmarks.steps import CELLS
 
 # What is drawn of each machine's training steps, and its aim for the mean.
 PANELS = {
