@@ -150,6 +150,16 @@ def test_no_gradient_comes_from_padding_though_it_is_nan(name):
     jax.tree.map(close, nans, gradient)
 
 
+def test_nothing_of_padding_goes_past_the_cells():
+    rnn = GRU(
+        H, H, num_layers=2, residual=True, param_dtype=jnp.float64, rngs=nnx.Rngs(0)
+    )
+    xs, lengths = normal(B, T, H), np.array([T, 2, 0])
+    inside = np.arange(T)[:, None] < lengths[:, None, None]
+    ys = rnn(jnp.where(inside, xs, np.nan), seq_lengths=lengths)
+    close(ys, rnn(jnp.where(inside, xs, 0), seq_lengths=lengths))
+
+
 @every_layer
 def test_zero_padding_and_any_batch_axes(name):
     rnn, xs = make(name), normal(B, T, D)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.cells import Cell
-from scanrnn.layers._sequence import run, turn
+from scanrnn.layers._sequence import blank, run, turn
 from scanrnn.layers._spans import Spans
 
 
@@ -87,6 +87,8 @@ def run_stack(
         **scan_options: of `scanrnn.scan`.
     """
     last, after, first = [], [], []
+    # Here too, for what goes past the cells: a residual connection.
+    xs = blank(xs, spans[0].counts)
     for index, directions in enumerate(layers):
         key, layer_key, dropout_key = _split(key)
         below, outs = xs, []
