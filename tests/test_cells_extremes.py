@@ -61,3 +61,26 @@ def test_every_gate_may_be_shut_or_open(name, sign):
     for bias in {"bias", "gate_bias"} & params.keys():
         params[bias] = np.full_like(params[bias], sign * 1e4)
     assert_finite(CELLS[name], params, xs, None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps, batch", [(0, 1), (1, 1), (2, 0), (63, 3)])
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_degenerate_sizes_have_finite_values_and_gradients(name, steps, batch):
+    """One feature each way, no steps, one step, no examples."""
+    row = CELLS[name]
+    heads = getattr(row.cell, "heads", 1)
+    params = row.cell.init(jax.random.key(0), heads, heads)
+    xs = jnp.ones((steps, batch, *row.spatial, heads))
+
+    def score(params, xs):
+        first = row.cell.initial_carry(params, jnp.sum(xs, axis=0))
+        step = functools.partial(row.cell.step, params)
+        carry, ys = scanrnn.scan(step, first, xs)
+        return sum(jnp.sum(leaf) for leaf in (*jax.tree.leaves(carry), ys)), ys
+
+    run = jax.jit(jax.value_and_grad(score, argnums=(0, 1), has_aux=True))
+    (value, ys), gradients = run(params, xs)
+    assert ys.shape[:2] == (steps, batch)
+    for leaf in jax.tree.leaves((value, ys, gradients)):
+        assert jnp.isfinite(leaf).all()

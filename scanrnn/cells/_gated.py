@@ -1,6 +1,7 @@
 """Cells that join a product with x and a product with h, and the options they share."""
 
 import dataclasses
+import math
 from typing import Any, TypedDict
 
 import jax.numpy as jnp
@@ -153,7 +154,7 @@ class GatedCell(FramedCell):
         h = h.reshape(*h.shape[:-1], self.heads, h.shape[-1] // self.heads)
         kernel = p.reshaped("recurrent_kernel", (self.heads, h.shape[-1], G, -1))
         uh = p.einsum(f"{axes},ndgk->...gnk", h, kernel[:, :, part])
-        return uh.reshape(*uh.shape[:-3], -1)
+        return uh.reshape(*uh.shape[:-3], math.prod(uh.shape[-3:]))
 
     def join(self, p, wx, uh, first=0, last=None):
         """The arguments of the gates from `first` to before `last`, side by side."""

@@ -1,6 +1,7 @@
 """The matrix memory of xLSTM."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -92,7 +93,7 @@ class _MLSTM(FramedCell):
         value = jnp.sum(C * q[..., None, :], axis=-1)
         weight = jnp.abs(jnp.sum(n * q, axis=-1))
         h = self._normalised(value, weight, m)
-        h = jax.nn.sigmoid(o) * h.reshape(*h.shape[:-2], -1)
+        h = jax.nn.sigmoid(o) * h.reshape(*h.shape[:-2], math.prod(h.shape[-2:]))
         return (C, n, m), h
 
     def _projections(self, p, x):

@@ -1,6 +1,7 @@
 """The real-gated linear recurrent unit of Griffin."""
 
 import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -82,10 +83,10 @@ class _RGLRU(FramedCell):
         """W x, gate by gate over all blocks."""
         if self.heads == 1:
             return p.dot(x, "kernel")
-        x = x.reshape(*x.shape[:-1], self.heads, -1)
+        x = x.reshape(*x.shape[:-1], self.heads, x.shape[-1] // self.heads)
         kernel = p.reshaped("kernel", (self.heads, x.shape[-1], 2, -1))
         wx = p.einsum("...nd,ndgk->...gnk", x, kernel)
-        return wx.reshape(*wx.shape[:-3], -1)
+        return wx.reshape(*wx.shape[:-3], math.prod(wx.shape[-3:]))
 
 
 def _root(a):
