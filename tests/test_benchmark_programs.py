@@ -87,7 +87,11 @@ def test_every_cell_is_a_program():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # peers may warn on import
-@pytest.mark.parametrize("name", programs.FILES)
+@pytest.mark.parametrize(
+    "name",
+    # Those of cells are compared with more than lax.scan elsewhere.
+    [*(name for name in programs.FILES if "cells." not in name), "cells.rhn"],
+)
 def test_programs_accelerated_pass_the_gate(name):
     race = entering.enter(name)
     if isinstance(race, contenders.Absent):
