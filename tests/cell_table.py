@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pytest
 
 from scanrnn import cells
 from tests.oracles import conv, elementwise, gated, linear, minimal, xlstm
@@ -275,6 +276,14 @@ CELLS |= dict(_conv())
 # One row for each public name, for what holds for every option alike.
 ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}
 ONE_OF_EACH = {name: CELLS[name] for name in reversed(ONE_OF_EACH.values())}
+
+
+# All rows; the quick tests take one of each and the one with the most options.
+QUICK = {*ONE_OF_EACH, "lstm-norm-mi"}
+EVERY = [
+    pytest.param(row, id=name, marks=() if name in QUICK else pytest.mark.slow)
+    for name, row in CELLS.items()
+]
 
 
 def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 import scanrnn
-from tests.cell_table import CELLS, ONE_OF_EACH, draw
+from tests.cell_table import EVERY, ONE_OF_EACH, draw
 from tests.jaxprs import gemms_in_loops
 
-every_cell = pytest.mark.parametrize("row", CELLS.values(), ids=CELLS.keys())
+every_cell = pytest.mark.parametrize("row", EVERY)
 one_of_each = pytest.mark.parametrize(
     "row", ONE_OF_EACH.values(), ids=ONE_OF_EACH.keys()
 )
