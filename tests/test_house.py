@@ -28,15 +28,16 @@ ROOMS = {
     "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
     "cells": (set(), {"jax"}),
     "layers": ({"_scan", "cells"}, {"jax"}),
-    "nnx": ({"_scan", "cells", "layers"}, {"jax", "flax"}),
+    "nnx": ({"cells", "layers"}, {"jax", "flax"}),
+    "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (
         {"_scan", "cells", "nnx"},
         {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
     ),
     "__init__": (
         {
-            *("_accelerate", "_allocator", "_scan", "cells", "machines", "nnx"),
-            *("planner", "training"),
+            *("_accelerate", "_allocator", "_scan", "cells", "linen", "machines"),
+            *("nnx", "planner", "training"),
         },
         set(),
     ),
@@ -45,7 +46,8 @@ ROOMS = {
 # Import name: distribution, where the two differ.
 DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
 # Modules whose names are for users.
-PUBLIC_MODULES = ["scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.training"]
+PUBLIC_MODULES = ["scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.linen"]
+PUBLIC_MODULES += ["scanrnn.training"]
 
 
 def room_of(path):
