@@ -20,6 +20,7 @@ def declare(module: nn.Module, name: str, place: Place) -> dict[str, jax.Array]:
 
 
 def _draw(key, place, module):
+    """The parameters, boxed where they are made; read, only their shapes matter."""
     boxes = {}
     names = ("kernel", "recurrent_kernel", "bias")
     given = {f"{name}_init": getattr(module, f"{name}_init") for name in names}
@@ -33,6 +34,8 @@ def _draw(key, place, module):
     params = place.cell.init(
         key, place.in_features, place.hidden_features, module.param_dtype, **plain
     )
+    if not module.is_initializing():
+        return params
     return {
         name: boxes[family(name)].replace_boxed(value)
         if family(name) in boxes
@@ -50,7 +53,9 @@ def _without_box(init, boxes, family):
         value: Any = init(key, shape, dtype)
         if isinstance(value, nn.meta.AxisMetadata):
             boxes[family] = value
-            return value.unbox()
+            # A box would pin the sharding of each gate; what counts is the whole's.
+            plain = isinstance(value, nn.Partitioned)
+            return value.value if plain else value.unbox()
         return value
 
     return plain
