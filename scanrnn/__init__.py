@@ -1,6 +1,7 @@
 """scanrnn: write one time step as ordinary JAX; it runs like a recurrent kernel."""
 
 from scanrnn import cells as cells
+from scanrnn import interop as interop
 from scanrnn import nnx as nnx
 from scanrnn._accelerate import accelerate as accelerate
 from scanrnn._allocator import tune_allocator as tune_allocator

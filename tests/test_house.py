@@ -33,10 +33,11 @@ ROOMS = {
         {"_scan", "cells", "nnx"},
         {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
     ),
+    "interop": ({"cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
     "__init__": (
         {
-            *("_accelerate", "_allocator", "_scan", "cells", "machines", "nnx"),
-            *("planner", "training"),
+            *("_accelerate", "_allocator", "_scan", "cells", "interop", "machines"),
+            *("nnx", "planner", "training"),
         },
         set(),
     ),
@@ -45,7 +46,10 @@ ROOMS = {
 # Import name: distribution, where the two differ.
 DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
 # Modules whose names are for users.
-PUBLIC_MODULES = ["scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.training"]
+PUBLIC_MODULES = [
+    *("scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.interop"),
+    "scanrnn.training",
+]
 
 
 def room_of(path):
@@ -92,7 +96,8 @@ def test_file_imports_only_what_its_room_may(path):
 
 def test_every_library_of_the_package_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = project["dependencies"] + project["optional-dependencies"]["demo"]
+    optional = project["optional-dependencies"].values()
+    declared = sum(optional, project["dependencies"])
     names = {re.split(r"[<>=\[ ]", line)[0] for line in declared}
     libraries = set().union(*(libraries for _, libraries in ROOMS.values()))
     assert {DISTRIBUTIONS.get(name, name) for name in libraries} <= names
