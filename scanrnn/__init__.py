@@ -3,6 +3,7 @@
 from scanrnn import cells as cells
 from scanrnn import interop as interop
 from scanrnn import nnx as nnx
+from scanrnn import serving as serving
 from scanrnn._accelerate import accelerate as accelerate
 from scanrnn._allocator import tune_allocator as tune_allocator
 from scanrnn._scan import plan as plan

@@ -34,10 +34,14 @@ ROOMS = {
         {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
     ),
     "interop": ({"cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
+    "serving": (
+        {"cells", "interop", "nnx"},
+        {"jax", "flax", "numpy", "onnx"},
+    ),
     "__init__": (
         {
             *("_accelerate", "_allocator", "_scan", "cells", "interop", "machines"),
-            *("nnx", "planner", "training"),
+            *("nnx", "planner", "serving", "training"),
         },
         set(),
     ),
@@ -48,7 +52,7 @@ DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
 # Modules whose names are for users.
 PUBLIC_MODULES = [
     *("scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.interop"),
-    "scanrnn.training",
+    *("scanrnn.serving", "scanrnn.training"),
 ]
 
 

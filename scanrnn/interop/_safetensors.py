@@ -1,16 +1,14 @@
 """Arrays in files of the safetensors format: read without pickle, written whole."""
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
 from scanrnn.interop import _arrays
+from scanrnn.interop._files import replacing
 
 
 def save_safetensors(
@@ -122,7 +120,7 @@ def _named(tree) -> Iterator[tuple[str, Any]]:
 
 def _rows(name, leaf):
     """An array whose memory is in the order that its shape says."""
-    if jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.extended):
+    if jax.numpy.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.extended):
         raise TypeError(
             f"save_safetensors: {name!r} is a PRNG key; save jax.random.key_data of it"
         )
@@ -134,27 +132,6 @@ def _rows(name, leaf):
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return array if array.flags.c_contiguous else array.copy(order="C")
-
-
-@contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """A name to write a file to, which takes its place when all went well."""
-    path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent or ".")
-    os.close(handle)
-    partial = Path(name)
-    try:
-        yield partial
-        partial.chmod(0o666 & ~_umask())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _umask():
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _library():

@@ -1,0 +1,6 @@
+"""Serving: export to ONNX and StableHLO."""
+
+from scanrnn.serving._export import load_stablehlo as load_stablehlo
+from scanrnn.serving._export import to_onnx as to_onnx
+from scanrnn.serving._export import to_stablehlo as to_stablehlo
+from scanrnn.serving._program import Input as Input
