@@ -26,6 +26,7 @@ ROOMS = {
     "_tune": ({"planner", "executors"}, {"jax", "numpy"}),
     "_scan": ({"machines", "planner", "executors", "_tune"}, {"jax", "numpy"}),
     "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
+    "_advise": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
     "cells": (set(), {"jax"}),
     "layers": ({"_scan", "cells"}, {"jax"}),
     "nnx": ({"_scan", "cells", "layers"}, {"jax", "flax"}),
@@ -40,12 +41,16 @@ ROOMS = {
     ),
     "__init__": (
         {
-            *("_accelerate", "_allocator", "_scan", "cells", "interop", "machines"),
-            *("nnx", "planner", "serving", "training"),
+            *("_accelerate", "_advise", "_allocator", "_scan", "cells", "interop"),
+            *("machines", "nnx", "planner", "serving", "training"),
         },
         set(),
     ),
-    "__main__": ({"__init__", "training"}, {"jax", "flax", "rich"}),
+    "_commands": (
+        {"_advise", "_scan", "cells", "machines", "serving", "training"},
+        {"jax", "flax", "numpy", "rich"},
+    ),
+    "__main__": ({"__init__", "_commands", "training"}, {"jax", "flax", "rich"}),
 }
 # Import name: distribution, where the two differ.
 DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}

@@ -31,7 +31,6 @@ from scanrnn.interop._cudnn import from_cudnn as from_cudnn
 from scanrnn.interop._cudnn import to_cudnn as to_cudnn
 from scanrnn.interop._equinox import from_equinox as from_equinox
 from scanrnn.interop._equinox import to_equinox as to_equinox
-from scanrnn.interop._files import replacing as replacing
 from scanrnn.interop._haiku import from_haiku as from_haiku
 from scanrnn.interop._haiku import to_haiku as to_haiku
 from scanrnn.interop._keras import from_keras as from_keras

@@ -150,7 +150,24 @@ def _part(key):
 
 
 def step_by_step(model: Any) -> Any:
-    """A copy of a model of NNX whose layers leave every loop as it was written."""
+    """A copy of a model of NNX whose layers leave every loop as it was written.
+
+    So their loops can be recognised, which `to_onnx` does. It does this by itself for a
+    model; a function that calls one needs the copy in it.
+
+    Args:
+        model: of NNX; anything else is given back.
+
+    Returns:
+        The copy.
+
+    Example:
+        >>> import scanrnn
+        >>> from flax import nnx
+        >>> rnn = scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0))
+        >>> scanrnn.serving.step_by_step(rnn).implementation
+        'scan'
+    """
     if not isinstance(model, flax_nnx.Module):
         return model
     model = flax_nnx.clone(model)

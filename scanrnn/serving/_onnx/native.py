@@ -68,6 +68,8 @@ def _same_step(cell, step, avals, consts):
     """The names of the weights that a loop captures, if its step is the cell's."""
     xs, carry = avals[-1], avals[consts:-1]
     sizes = xs.shape[-1], carry[0].shape[-1]
+    if any(aval.shape != (xs.shape[1], sizes[1]) for aval in carry):
+        return None
     shapes = jax.eval_shape(lambda key: cell.init(key, *sizes), jax.random.key(0))
     if len(shapes) != consts:
         return None
