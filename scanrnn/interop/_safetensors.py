@@ -120,7 +120,8 @@ def _named(tree) -> Iterator[tuple[str, Any]]:
 
 def _rows(name, leaf):
     """An array whose memory is in the order that its shape says."""
-    if jax.numpy.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.extended):
+    dtype: Any = getattr(leaf, "dtype", np.dtype(object))
+    if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
         raise TypeError(
             f"save_safetensors: {name!r} is a PRNG key; save jax.random.key_data of it"
         )

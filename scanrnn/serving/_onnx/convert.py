@@ -23,6 +23,7 @@ _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 _CALLS = (
     *("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2"),
     *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"),
+    "ruled",  # the planner's loops
 )
 RULES = elementwise.RULES | shapes.RULES | products.RULES
 # Those that give no number that was not there: nothing to round.
@@ -106,7 +107,8 @@ def run(
 
     def read(atom):
         if isinstance(atom, core.Literal):
-            return graph.constant(np.asarray(atom.val, atom.aval.dtype))
+            aval: Any = atom.aval
+            return graph.constant(np.asarray(atom.val, aval.dtype))
         return names[atom] if atom in live else None
 
     for eqn in eqns:

@@ -16,7 +16,7 @@ from scanrnn import cells
 class Native(NamedTuple):
     """A cell, and the operator that is like it."""
 
-    cell: cells.Cell
+    cell: Any
     op: str
     order: tuple[int, ...]  # where the operator's gates are among ours
     attributes: dict[str, Any]

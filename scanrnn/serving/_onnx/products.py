@@ -58,4 +58,5 @@ def _conv(graph, eqn, x, kernel):
     return graph.op("Transpose", found, perm=np.argsort(numbers.out_spec).tolist())
 
 
-RULES = {"dot_general": _dot, "conv_general_dilated": _conv}
+# A `gemm` is the planner's product of a loop that it planned.
+RULES = {"dot_general": _dot, "gemm": _dot, "conv_general_dilated": _conv}

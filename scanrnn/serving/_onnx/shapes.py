@@ -163,7 +163,7 @@ def _fill(graph, eqn):
         elif dtype.kind == "b":
             value = True
         else:
-            limits = np.iinfo(dtype)
+            limits = np.iinfo(str(dtype))
             value = limits.min if dtype.kind == "i" else limits.max
     return graph.constant(value, dtype)
 
