@@ -1,4 +1,4 @@
-"""The command line: `python -m scanrnn train | sample | plan`."""
+"""The command line: `python -m scanrnn train | sample | export | plan`."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from flax import nnx
 from rich.console import Console
 
 import scanrnn
-from scanrnn import training
+from scanrnn import _commands, training
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(markup=False, highlight=False, soft_wrap=True)
     try:
         return run(options, console)
-    except (ValueError, FloatingPointError, OSError) as error:
+    except (ValueError, FloatingPointError, ImportError, OSError) as error:
         return _fail(str(error))
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
@@ -78,9 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     sample.add_argument("--seed", type=int, default=0)
     sample.set_defaults(run=_sample)
 
-    plan = commands.add_parser("plan", help="print how a model's time step will run")
-    training.Config.add_options(plan)
-    plan.set_defaults(run=_plan)
+    _commands.export.add(commands)
+    _commands.plan.add(commands)
     return parser
 
 
@@ -117,15 +116,6 @@ def _sample(options: dict[str, Any], console: Console) -> int:
     for piece in pieces:
         console.out(piece, end="", highlight=False)
     console.print()
-    return 0
-
-
-def _plan(options: dict[str, Any], console: Console) -> int:
-    config = training.Config.from_mapping(options)
-    vocabulary = training.Vocabulary(training.load_text(config.text))
-    model = training.make_model(config, len(vocabulary))
-    plans = training.layer_plans(model, config.batch, config.window)
-    console.out(plans, highlight=False)
     return 0
 
 

@@ -10,16 +10,12 @@ import numpy as np
 import pytest
 
 import scanrnn
+from scanrnn import interop
 from tests.cell_table import CELLS, H, draw
+from tests.libraries import weights
 
 SIZES = ["conv_lstm", "conv_lstm-2d", "conv_lstm-3d"]
 every_size = pytest.mark.parametrize("name", SIZES)
-
-
-def reordered(a, order):
-    """The gates of `a` in another order."""
-    gates = jnp.split(a, 4, axis=-1)
-    return jnp.concatenate([gates[n] for n in order], axis=-1)
 
 
 def flax(row):
@@ -31,15 +27,9 @@ def flax(row):
     )
 
     def run(params, xs, carry):
-        turned = {k: reordered(v, (0, 2, 1, 3)) for k, v in params.items()}
-        bias = turned["bias"].at[2 * H : 3 * H].add(-1)
-        weights = {
-            "ih": {"kernel": turned["kernel"], "bias": 0.25 * bias},
-            "hh": {"kernel": turned["recurrent_kernel"], "bias": 0.75 * bias},
-        }
+        (tree,) = interop.to_linen(weights(row.cell, params))
         first = carry.c, carry.h
-        variables = {"params": {"cell": weights}}
-        (c, h), ys = layer.apply(variables, xs, initial_carry=first)
+        (c, h), ys = layer.apply({"params": tree}, xs, initial_carry=first)
         return ys, h, c
 
     return run
@@ -66,10 +56,10 @@ def keras(row):
         xs = jnp.swapaxes(xs, 0, 1)
         if not layer.built:
             layer.build(xs.shape)
-        weights = [params[k] for k in ("kernel", "recurrent_kernel", "bias")]
+        (arrays,) = interop.to_keras(weights(row.cell, params))
         seeds = [variable.value for variable in layer.non_trainable_variables]
         (ys, h, c), _ = layer.stateless_call(
-            weights, seeds, xs, initial_state=[carry.h, carry.c]
+            arrays, seeds, xs, initial_state=[carry.h, carry.c]
         )
         return jnp.swapaxes(ys, 0, 1), h, c
 
@@ -91,13 +81,13 @@ def test_cell_equals_a_library_in_values_and_gradients(library, name):
     row = CELLS[name]
     params, xs, carry = draw(row)
     generator = np.random.default_rng(1)
-    weights = [generator.normal(size=(len(xs), *carry.h.shape))]
-    weights += [generator.normal(size=field.shape) for field in carry]
+    slopes = [generator.normal(size=(len(xs), *carry.h.shape))]
+    slopes += [generator.normal(size=field.shape) for field in carry]
 
     def results_and_gradients(run):
         def score(*arguments):
             results = run(*arguments)
-            pairs = zip(weights, results, strict=True)
+            pairs = zip(slopes, results, strict=True)
             return sum((w * a).sum() for w, a in pairs), results
 
         grad = jax.grad(score, argnums=(0, 1, 2), has_aux=True)

@@ -13,7 +13,7 @@ from tests.cell_table import CELLS, draw
 
 LIBRARIES = {  # what each has of our cells
     "equinox": ("lstm", "gru"),
-    "flax_linen": ("lstm", "gru", "elman"),
+    "flax_linen": ("lstm", "gru", "elman", "mgu"),
     "flax_nnx": ("lstm", "elman"),
     "haiku": ("lstm", "gru-haiku", "elman_relu"),
     "keras": ("lstm", "elman", "elman_relu", "gru", "gru-cho2014"),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import scanrnn
+from scanrnn.interop import Weights, to_torch
 from tests.cell_table import CELLS, H, draw
 
 torch = pytest.importorskip("torch")
@@ -18,22 +19,6 @@ LAYERS = {  # our row: torch's layer
     "gru": torch.nn.GRU,
     "lstm-projection": functools.partial(torch.nn.LSTM, proj_size=2),
 }
-
-
-def torch_params(params):
-    """Our params as those of a torch layer; its second bias has only what ours has."""
-    second = np.zeros_like(params["bias"])
-    if "recurrent_bias" in params:
-        second[2 * H :] = params["recurrent_bias"]
-    projection = {}
-    if "projection" in params:
-        projection["weight_hr_l0"] = params["projection"].T
-    return projection | {
-        "weight_ih_l0": params["kernel"].T,
-        "weight_hh_l0": params["recurrent_kernel"].T,
-        "bias_ih_l0": params["bias"],
-        "bias_hh_l0": second,
-    }
 
 
 def our_gradients(layer):
@@ -51,12 +36,11 @@ def our_gradients(layer):
     return ours
 
 
-def run_torch(make, params, xs, carry, weights):
+def run_torch(name, params, xs, carry, weights):
     """Outputs, last carry, and the gradients of their sum weighted by `weights`."""
-    layer = make(xs.shape[-1], H, dtype=torch.float64)
-    with torch.no_grad():
-        for name, value in torch_params(params).items():
-            getattr(layer, name).copy_(torch.tensor(value))
+    layer = LAYERS[name](xs.shape[-1], H, dtype=torch.float64)
+    state_dict = to_torch(Weights(CELLS[name].cell, [[params]]))
+    layer.load_state_dict({k: torch.tensor(v) for k, v in state_dict.items()})
     leaf = functools.partial(torch.tensor, requires_grad=True)
     xs, first = leaf(xs), [leaf(field[None]) for field in carry]
     ys, last = layer(xs, tuple(first) if len(first) > 1 else first[0])
@@ -100,7 +84,7 @@ def _backward(results, weights):
     sum(scores).backward()
 
 
-RUNS = {name: functools.partial(run_torch, make) for name, make in LAYERS.items()}
+RUNS = {name: functools.partial(run_torch, name) for name in LAYERS}
 RUNS["lstm-fastrnns"] = run_fastrnns
 
 

@@ -30,10 +30,12 @@ def test_command_line_trains_then_samples(tmp_path, capsys):
     assert f"error: seed: got {HUGE}, want at most" in capsys.readouterr().err
 
 
-def test_command_line_prints_a_plan(capsys):
-    assert main(["plan", "--features", "8", "--dtype", "float32"]) == 0
+def test_command_line_prints_a_plan_and_advice(capsys):
+    words = ["plan", "--features", "64", "--norm", "ba2016", "--machine", "h100"]
+    assert main(words) == 0
     output = capsys.readouterr().out
-    assert output.startswith("layers 1, 2\n") and "GEMM" in output
+    assert output.startswith("Plan: 64 steps, 1 GEMM")
+    assert "Advice for float32 on h100: T=64, B=32, D=64, H=64" in output
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,11 @@ def test_command_line_prints_a_plan(capsys):
         (["train", "--out", __file__], f"error: out: cannot write in '{__file__}'"),
         (["train", "--seed", HUGE], f"error: seed: got {HUGE}, want at most"),
         (["sample", "--out", "nowhere"], "error: out: 'nowhere' holds no run"),
+        (["export", "--out", "nowhere"], "error: out: 'nowhere' holds no run"),
+        (["plan", "--norm", "no"], "error: lstm: norm='no' is unknown"),
+        (["plan", "--cell", "lru", "--norm", "ba2016"], "error: norm: the cell lru"),
+        (["plan", "--dtype", "no"], "error: dtype: "),
+        (["plan", "--batch", "0"], "error: advise: the sizes are"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -26,6 +26,7 @@ ROOMS = {
     "_tune": ({"planner", "executors"}, {"jax", "numpy"}),
     "_scan": ({"machines", "planner", "executors", "_tune"}, {"jax", "numpy"}),
     "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
+    "_advise": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
     "cells": (set(), {"jax"}),
     "layers": ({"_scan", "cells"}, {"jax"}),
     "nnx": ({"cells", "layers"}, {"jax", "flax"}),
@@ -34,20 +35,31 @@ ROOMS = {
         {"_scan", "cells", "nnx"},
         {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
     ),
+    "interop": ({"cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
+    "serving": (
+        {"cells", "interop", "nnx"},
+        {"jax", "flax", "numpy", "onnx"},
+    ),
     "__init__": (
         {
-            *("_accelerate", "_allocator", "_scan", "cells", "linen", "machines"),
-            *("nnx", "planner", "training"),
+            *("_accelerate", "_advise", "_allocator", "_scan", "cells", "interop"),
+            *("linen", "machines", "nnx", "planner", "serving", "training"),
         },
         set(),
     ),
-    "__main__": ({"__init__", "training"}, {"jax", "flax", "rich"}),
+    "_commands": (
+        {"_advise", "_scan", "cells", "machines", "serving", "training"},
+        {"jax", "flax", "numpy", "rich"},
+    ),
+    "__main__": ({"__init__", "_commands", "training"}, {"jax", "flax", "rich"}),
 }
 # Import name: distribution, where the two differ.
 DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
 # Modules whose names are for users.
-PUBLIC_MODULES = ["scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.linen"]
-PUBLIC_MODULES += ["scanrnn.training"]
+PUBLIC_MODULES = [
+    *("scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.linen", "scanrnn.interop"),
+    *("scanrnn.serving", "scanrnn.training"),
+]
 
 
 def room_of(path):
@@ -94,7 +106,8 @@ def test_file_imports_only_what_its_room_may(path):
 
 def test_every_library_of_the_package_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = project["dependencies"] + project["optional-dependencies"]["demo"]
+    optional = project["optional-dependencies"].values()
+    declared = sum(optional, project["dependencies"])
     names = {re.split(r"[<>=\[ ]", line)[0] for line in declared}
     libraries = set().union(*(libraries for _, libraries in ROOMS.values()))
     assert {DISTRIBUTIONS.get(name, name) for name in libraries} <= names

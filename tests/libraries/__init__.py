@@ -5,15 +5,9 @@ of our params, xs `[T, B, D]` and our carry, that runs the library's own layer o
 and returns the last carry as a tuple in our order, and the outputs `[T, B, H]`.
 """
 
-import jax.numpy as jnp
+from scanrnn.interop import Weights
 
 
-def gates(a, order):
-    """The gates along the last axis of `a`, in another order."""
-    parts = jnp.split(a, len(order), axis=-1)
-    return jnp.concatenate([parts[k] for k in order], axis=-1)
-
-
-def split(a, count):
-    """The gates along the last axis of `a`, one by one."""
-    return jnp.split(a, count, axis=-1)
+def weights(cell, params):
+    """One layer of a cell in one direction."""
+    return Weights(cell, [[params]])

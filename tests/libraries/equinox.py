@@ -4,10 +4,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from scanrnn import cells, interop
+from tests.libraries import weights
 
-def _run(make, names, params, xs, carry):
+
+def _run(make, ours, params, xs, carry):
     cell = make(xs.shape[-1], carry[0].shape[-1], key=jax.random.key(0))
-    for theirs, value in names(params).items():
+    (names,) = interop.to_equinox(weights(ours, params))
+    for theirs, value in names.items():
         cell = eqx.tree_at(lambda c, name=theirs: getattr(c, name), cell, value)
     one = len(carry) == 1
 
@@ -19,18 +23,7 @@ def _run(make, names, params, xs, carry):
     return jax.lax.scan(step, tuple(jnp.asarray(field) for field in carry), xs)
 
 
-def _names(params):
-    names = {
-        "weight_ih": params["kernel"].T,
-        "weight_hh": params["recurrent_kernel"].T,
-        "bias": params["bias"],
-    }
-    if "recurrent_bias" in params:
-        names["bias_n"] = params["recurrent_bias"]
-    return names
-
-
 LAYERS = {
-    "lstm": lambda *args: _run(eqx.nn.LSTMCell, _names, *args),
-    "gru": lambda *args: _run(eqx.nn.GRUCell, _names, *args),
+    "lstm": lambda *args: _run(eqx.nn.LSTMCell, cells.lstm(), *args),
+    "gru": lambda *args: _run(eqx.nn.GRUCell, cells.gru(), *args),
 }

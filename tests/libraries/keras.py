@@ -4,14 +4,15 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from tests.libraries import gates
+from scanrnn import cells, interop
+from tests.libraries import weights
 
 # Keras's own tanh and sigmoid compute in float32.
 TANH = {"activation": jnp.tanh}
 GATES = {**TANH, "recurrent_activation": jax.nn.sigmoid}
 
 
-def _run(make, weights, params, xs, carry, **options):
+def _run(make, ours, params, xs, carry, **options):
     layer = make(
         carry[0].shape[-1],
         return_sequences=True,
@@ -23,46 +24,34 @@ def _run(make, weights, params, xs, carry, **options):
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
     try:
-        return _call(layer, weights, params, xs, carry)
+        return _call(layer, ours, params, xs, carry)
     finally:
         keras.config.set_floatx(before)
 
 
-def _call(layer, weights, params, xs, carry):
+def _call(layer, ours, params, xs, carry):
     layer.build((xs.shape[1], len(xs), xs.shape[2]))
     state = [variable.value for variable in layer.non_trainable_variables]
     first = [jnp.asarray(field) for field in carry]
+    (arrays,) = interop.to_keras(weights(ours, params))
     (ys, *last), _ = layer.stateless_call(
-        weights(params), state, jnp.swapaxes(xs, 0, 1), initial_state=first
+        arrays, state, jnp.swapaxes(xs, 0, 1), initial_state=first
     )
     return tuple(last), jnp.swapaxes(ys, 0, 1)
 
 
-def _plain(params):
-    return [params["kernel"], params["recurrent_kernel"], params["bias"]]
-
-
-def _gru_before(params):
-    """Gates z, r, h."""
-    return [gates(a, (1, 0, 2)) for a in _plain(params)]
-
-
-def _gru_after(params):
-    kernel, recurrent, bias = _gru_before(params)
-    second = jnp.concatenate(
-        [jnp.zeros(bias.size - params["recurrent_bias"].size), params["recurrent_bias"]]
-    )
-    return [kernel, recurrent, jnp.stack([bias, second])]
+def _layer(make, ours, **options):
+    return lambda *args: _run(make, ours, *args, **options)
 
 
 LAYERS = {
-    "lstm": lambda *args: _run(keras.layers.LSTM, _plain, *args, **GATES),
-    "elman": lambda *args: _run(keras.layers.SimpleRNN, _plain, *args, **TANH),
-    "elman_relu": lambda *args: _run(
-        keras.layers.SimpleRNN, _plain, *args, activation="relu"
+    "lstm": _layer(keras.layers.LSTM, cells.lstm(), **GATES),
+    "elman": _layer(keras.layers.SimpleRNN, cells.elman(), **TANH),
+    "elman_relu": _layer(
+        keras.layers.SimpleRNN, cells.elman("relu"), activation="relu"
     ),
-    "gru": lambda *args: _run(keras.layers.GRU, _gru_after, *args, **GATES),
-    "gru-cho2014": lambda *args: _run(
-        keras.layers.GRU, _gru_before, *args, reset_after=False, **GATES
+    "gru": _layer(keras.layers.GRU, cells.gru(), **GATES),
+    "gru-cho2014": _layer(
+        keras.layers.GRU, cells.gru(dialect="cho2014"), reset_after=False, **GATES
     ),
 }

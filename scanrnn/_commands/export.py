@@ -1,0 +1,105 @@
+"""`python -m scanrnn export`: the model of a run as a file that others can run."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from rich.console import Console
+
+from scanrnn import serving, training
+
+FORMATS = {"onnx": "model.onnx", "stablehlo": "model.stablehlo"}
+
+
+def add(commands: Any) -> None:
+    """Adds the command.
+
+    Args:
+        commands: the sub-parsers of the command line.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "export", help="write a trained model as ONNX or StableHLO"
+    )
+    parser.add_argument("--out", default="runs/demo", help="folder of the run")
+    parser.add_argument("--format", default="onnx", choices=list(FORMATS))
+    parser.add_argument(
+        "--to", help="the file (default: model.onnx or model.stablehlo in --out)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: dict[str, Any], console: Console) -> int:
+    """Writes the file, and beside it what its numbers mean.
+
+    Args:
+        options: of the command line.
+        console: to print to.
+
+    Returns:
+        The exit status.
+    """
+    model, symbols = load_run(options["out"])
+    kind = options["format"]
+    path = Path(options["to"] or Path(options["out"]) / FORMATS[kind])
+    write(model, kind, path)
+    words = json.dumps(list(symbols), ensure_ascii=False)
+    path.with_suffix(".vocabulary.json").write_text(words, encoding="utf-8")
+    console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    return 0
+
+
+def write(model: Any, kind: str, path: Path) -> None:
+    """Exports a language model: ids and carry in, logits and carry out.
+
+    Args:
+        model: of ids `[T, B]` and a carry.
+        kind: "onnx" or "stablehlo".
+        path: of the file.
+    """
+    model = serving.step_by_step(model) if kind == "onnx" else model
+    ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    carry = jax.eval_shape(lambda model, ids: model(ids)[0], model, ids)
+    leaves, structure = jax.tree.flatten_with_path(carry)
+    inputs = {"input": serving.Input(("sequence", "batch"), jnp.int32)}
+    names = []
+    for keys, leaf in leaves:
+        name = "_".join(jax.tree_util.keystr((key,), simple=True) for key in keys)
+        names.append(name)
+        shape = ("batch", *leaf.shape[1:])
+        inputs[f"initial_{name}"] = serving.Input(shape, leaf.dtype)
+
+    def function(ids, *first):
+        last, logits = model(ids, structure.unflatten(first))
+        return [logits, *jax.tree.leaves(last)]
+
+    if kind == "onnx":
+        outputs = ["output", *(f"last_{name}" for name in names)]
+        serving.to_onnx(function, path, inputs=inputs, outputs=outputs)
+    else:
+        serving.to_stablehlo(function, path, inputs=inputs)
+
+
+def load_run(out: str) -> tuple[Any, Any]:
+    """The trained model of a run, and the symbols of its vocabulary.
+
+    Args:
+        out: folder of the run.
+
+    Returns:
+        Both.
+    """
+    folder = Path(out) / "checkpoint"
+    if not folder.is_dir():
+        raise ValueError(f"out: {out!r} holds no run; train one first")
+    checkpoints = training.Checkpoints(folder)
+    notes = checkpoints.notes()
+    config = training.Config.from_mapping(notes["config"])
+    vocabulary = training.Vocabulary(notes["symbols"])
+    model = training.make_model(config, len(vocabulary))
+    state = checkpoints.state(like=training.init_state(config, model))
+    nnx.update(model, state.params)
+    return model, vocabulary.symbols

@@ -1,0 +1,100 @@
+"""Equinox: `LSTMCell` and `GRUCell`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scanrnn.interop import _arrays, _kinds
+from scanrnn.interop._weights import Weights
+
+_KINDS = ("lstm", "gru")
+_NAMES = ("weight_ih", "weight_hh", "bias", "bias_n")
+
+
+def from_equinox(source: Any) -> Weights:
+    """Convert the parameters of Equinox's recurrent cells.
+
+    Args:
+        source: an `eqx.nn.LSTMCell` or `GRUCell`, or arrays by its names; a pair of
+            them (forward, backward); or a list of such, the layers from below.
+
+    Returns:
+        The weights; zeros for biases that there are not.
+
+    Raises:
+        ValueError: for something else.
+
+    Example:
+        >>> import numpy as np, scanrnn
+        >>> cell = {"weight_ih": np.ones([20, 3]), "weight_hh": np.ones([20, 5])}
+        >>> scanrnn.interop.from_equinox(cell).hidden_features
+        5
+    """
+    layers = source if isinstance(source, list) else [source]
+    pairs = [layer if isinstance(layer, tuple) else (layer,) for layer in layers]
+    read = [[_ours(cell) for cell in pair] for pair in pairs]
+    kinds = {kind for pair in read for kind, _ in pair}
+    if len(kinds) != 1:
+        raise ValueError(f"from_equinox: the cells are {sorted(kinds)}, want one kind")
+    (kind,) = kinds
+    layers = [[params for _, params in pair] for pair in read]
+    return Weights(_kinds.KINDS[kind][0], layers)
+
+
+def _ours(cell):
+    if not isinstance(cell, Mapping):
+        cell = {name: getattr(cell, name, None) for name in _NAMES}
+    cell = {k: _arrays.array(v) for k, v in cell.items() if v is not None}
+    if not {"weight_ih", "weight_hh"} <= set(cell):
+        raise ValueError(
+            f"from_equinox: got {sorted(cell)}, want weight_ih, weight_hh and bias of "
+            "an eqx.nn.LSTMCell or GRUCell"
+        )
+    rows, size = cell["weight_hh"].shape
+    kind = {3: "gru", 4: "lstm"}.get(rows / size)
+    if kind is None:
+        raise ValueError(
+            f"from_equinox: weight_hh has shape {(rows, size)}, want 3 (GRUCell) or 4 "
+            "(LSTMCell) times as many rows as columns"
+        )
+    kernel = cell["weight_ih"].T
+    ours = {"kernel": kernel, "recurrent_kernel": cell["weight_hh"].T}
+    ours["bias"] = cell.get("bias", _arrays.zeros(kernel))
+    if kind == "gru":
+        ours["recurrent_bias"] = cell.get("bias_n", _arrays.zeros(kernel, size))
+    return kind, ours
+
+
+def to_equinox(weights: Weights) -> list[dict[str, Any]]:
+    """Convert weights to the parameters of Equinox's recurrent cells.
+
+    Args:
+        weights: of one direction, and a cell that Equinox has.
+
+    Returns:
+        For each layer arrays by the names of the cell, for `eqx.tree_at`.
+
+    Raises:
+        ValueError: if Equinox has no such cell.
+
+    Example:
+        >>> import scanrnn
+        >>> from flax import nnx
+        >>> gru = scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0))
+        >>> cell, = scanrnn.interop.to_equinox(scanrnn.interop.Weights.of(gru))
+        >>> cell["weight_hh"].shape, cell["bias_n"].shape
+        ((15, 5), (5,))
+    """
+    _kinds.check(weights, "equinox", _KINDS)
+    _kinds.one_direction(weights, "equinox")
+    return [_theirs(params) for (params,) in weights.layers]
+
+
+def _theirs(params):
+    names = {
+        "weight_ih": params["kernel"].T,
+        "weight_hh": params["recurrent_kernel"].T,
+        "bias": params["bias"],
+    }
+    if "recurrent_bias" in params:
+        names["bias_n"] = params["recurrent_bias"]
+    return names

@@ -1,0 +1,75 @@
+"""Which of our cells other libraries have, and what they call it."""
+
+import dataclasses
+
+from scanrnn import cells
+
+# Our cells by the name of a kind, with the letters of their gates in our order.
+KINDS = {
+    "elman": (cells.elman(), "h"),
+    "elman-relu": (cells.elman("relu"), "h"),
+    "lstm": (cells.lstm(), "ifgo"),
+    "gru": (cells.gru(), "rzn"),
+    "gru-cho2014": (cells.gru(dialect="cho2014"), "rzn"),
+    "gru-haiku": (cells.gru(dialect="haiku"), "rzn"),
+    "mgu": (cells.mgu(), "fn"),
+    "conv_lstm": (cells.conv_lstm(kernel_size=1), "ifgo"),
+}
+# Options that change no equation of evaluation, or nothing but sizes.
+_NEUTRAL = {
+    *("dtype", "forget_bias", "kernel_size", "mask_per_gate"),
+    *("projection", "recurrent_dropout"),
+}
+
+
+def gates(kind: str) -> str:
+    """The letters of the gates of a kind, in our order."""
+    return KINDS[kind.removesuffix("-p")][1]
+
+
+def kind_of(cell: cells.Cell) -> str | None:
+    """The kind of a cell; None for one that no library has.
+
+    An LSTM with a projection is "lstm-p".
+    """
+    for name, (known, _) in KINDS.items():
+        if _equations(cell) == _equations(known):
+            return name + ("-p" if getattr(cell, "projection", None) else "")
+    return None
+
+
+def _equations(cell):
+    """What says the equations of a cell."""
+    fields = dataclasses.fields(cell) if dataclasses.is_dataclass(cell) else ()
+    names = [field.name for field in fields if field.name not in _NEUTRAL]
+    return type(cell), [(name, getattr(cell, name)) for name in names]
+
+
+def check(weights, library: str, known: tuple[str, ...]) -> str:
+    """The kind of some weights.
+
+    Args:
+        weights: `Weights`.
+        library: its name, for the message.
+        known: the kinds it has.
+
+    Raises:
+        ValueError: if the library has no such cell.
+    """
+    kind = kind_of(weights.cell)
+    if kind not in known:
+        raise ValueError(
+            f"to_{library}: it has no cell with the equations of {weights.cell}; it "
+            f"has {', '.join(known)} (see scanrnn.interop). To take this one along, "
+            "save it as safetensors, or export it with scanrnn.serving"
+        )
+    return kind
+
+
+def one_direction(weights, library: str) -> None:
+    """Raise ValueError if a library without such layers gets two directions."""
+    if weights.bidirectional:
+        raise ValueError(
+            f"to_{library}: the layers are bidirectional, and it has no such layer; "
+            "give it each direction by itself: Weights(cell, [(forward,)])"
+        )

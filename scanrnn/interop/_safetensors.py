@@ -1,0 +1,146 @@
+"""Arrays in files of the safetensors format: read without pickle, written whole."""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from scanrnn.interop import _arrays
+from scanrnn.interop._files import replacing
+
+
+def save_safetensors(
+    path: str | os.PathLike, tree: Any, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write the arrays of a tree to a safetensors file.
+
+    Each array is written row by row as its shape says, however it lies in memory
+    (version 0.8.0 of safetensors writes a transposed array in the order of its memory).
+    The file is put in place when it is complete.
+
+    Args:
+        path: of the file.
+        tree: a dict of arrays such as `to_torch` gives, or any other pytree: nested
+            dicts, a module of Flax. Names of parts are joined by dots.
+        metadata: text by name, kept in the file.
+
+    Raises:
+        ImportError: without the package safetensors.
+        TypeError: for a leaf that is no array of numbers, such as a PRNG key.
+        ValueError: if two arrays would have the same name.
+
+    Example:
+        >>> import pathlib, tempfile, numpy as np
+        >>> from scanrnn.interop import load_safetensors, save_safetensors
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "weights.safetensors"
+        ...     kernel = np.arange(6.0).reshape(2, 3).T
+        ...     save_safetensors(path, {"cell": {"kernel": kernel}})
+        ...     load_safetensors(path)["cell.kernel"].tolist()
+        [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+    """
+    numpy_io = _library()
+    arrays: dict[str, np.ndarray] = {}
+    for name, leaf in _named(tree):
+        if name in arrays:
+            raise ValueError(f"save_safetensors: two arrays have the name {name!r}")
+        arrays[name] = _rows(name, leaf)
+    with replacing(path) as partial:
+        numpy_io.save_file(arrays, partial, dict(metadata or {}))
+
+
+def load_safetensors(path: str | os.PathLike, like: Any = None) -> Any:
+    """Read the arrays of a safetensors file.
+
+    Args:
+        path: of the file.
+        like: a tree such as was saved, or one of `jax.ShapeDtypeStruct`; None for the
+            arrays by name.
+
+    Returns:
+        A dict of NumPy arrays by name; with `like`, a tree of its structure.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ImportError: without the package safetensors.
+        ValueError: if the file is damaged or no such file, or its arrays have not the
+            names, shapes and dtypes of `like`.
+
+    Example:
+        >>> import pathlib, tempfile, jax.numpy as jnp
+        >>> from scanrnn.interop import load_safetensors, save_safetensors
+        >>> tree = {"layers": [{"bias": jnp.ones(3)}, {"bias": jnp.zeros(3)}]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "weights.safetensors"
+        ...     save_safetensors(path, tree)
+        ...     load_safetensors(path, like=tree)["layers"][0]["bias"].tolist()
+        [1.0, 1.0, 1.0]
+    """
+    numpy_io = _library()
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"load_safetensors: there is no file {str(path)!r}")
+    try:
+        arrays = numpy_io.load_file(path)
+    # Which error a damaged file gives depends on which byte is damaged.
+    except Exception as error:
+        raise ValueError(
+            f"load_safetensors: {str(path)!r} cannot be read as safetensors: {error}"
+        ) from error
+    return arrays if like is None else _fitted(str(path), arrays, like)
+
+
+def _fitted(path, arrays, like):
+    wanted = dict(_named(like))
+    found = {k: (a.shape, a.dtype) for k, a in arrays.items()}
+    if set(found) != set(wanted):
+        raise ValueError(
+            f"load_safetensors: {path!r} has the arrays {sorted(found)}, want "
+            f"{sorted(wanted)}"
+        )
+    for name, leaf in wanted.items():
+        if found[name] != (tuple(leaf.shape), leaf.dtype):
+            shape, dtype = found[name]
+            raise ValueError(
+                f"load_safetensors: {name!r} of {path!r} is {dtype}{list(shape)}, want "
+                f"{leaf.dtype}{list(leaf.shape)}"
+            )
+    structure = jax.tree.structure(like)
+    return structure.unflatten([arrays[name] for name in wanted])
+
+
+def _named(tree) -> Iterator[tuple[str, Any]]:
+    """The leaves of a tree with their names, the parts joined by dots."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if path and isinstance(path[-1], jax.tree_util.GetAttrKey):
+            path = path[:-1]  # what a variable of Flax holds, has its name
+        yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
+
+
+def _rows(name, leaf):
+    """An array whose memory is in the order that its shape says."""
+    dtype: Any = getattr(leaf, "dtype", np.dtype(object))
+    if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
+        raise TypeError(
+            f"save_safetensors: {name!r} is a PRNG key; save jax.random.key_data of it"
+        )
+    array = np.asarray(_arrays.array(leaf))
+    if array.dtype.hasobject or array.dtype.kind in "USMmc":
+        raise TypeError(
+            f"save_safetensors: {name!r} has dtype {array.dtype}, want real numbers"
+        )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def _library():
+    try:
+        from safetensors import numpy
+    except ImportError as error:
+        raise ImportError(
+            "scanrnn reads and writes safetensors files with the package of that name: "
+            'pip install "scanrnn[safetensors]"'
+        ) from error
+    return numpy

@@ -1,0 +1,47 @@
+"""Trees of Flax's layers: an `RNN` holds a cell, a `Bidirectional` two `RNN`s."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from scanrnn.interop import _arrays
+
+
+def plain(tree: Any) -> Any:
+    """Nested dicts of arrays, of whatever mapping and variables."""
+    if isinstance(tree, Mapping):
+        return {name: plain(value) for name, value in tree.items()}
+    return _arrays.array(tree)
+
+
+def directions(tree: Any, is_cell: Callable[[dict], bool], where: str) -> list[dict]:
+    """The trees of the cells of one layer: one, or forward and backward.
+
+    Args:
+        tree: of a cell, of an `RNN`, of a `Bidirectional`, or a pair of trees.
+        is_cell: whether a dict is the tree of a cell.
+        where: name of the function, for the message.
+    """
+    if isinstance(tree, Sequence):
+        return [one for half in tree for one in directions(half, is_cell, where)]
+    if isinstance(tree, Mapping):
+        tree = plain(tree)
+        if is_cell(tree):
+            return [tree]
+        if set(tree) == {"forward_rnn", "backward_rnn"}:
+            halves = [tree["forward_rnn"], tree["backward_rnn"]]
+            return directions(halves, is_cell, where)
+        if len(tree) == 1:
+            return directions(next(iter(tree.values())), is_cell, where)
+    names = sorted(tree) if isinstance(tree, Mapping) else type(tree).__name__
+    raise ValueError(
+        f"{where}: got {names}, want the parameters of one recurrent cell, of an RNN, "
+        "of a Bidirectional, a pair of them, or a list of layers"
+    )
+
+
+def layer(cells: Sequence[dict]) -> dict:
+    """The tree of an `RNN`, or of a `Bidirectional`."""
+    if len(cells) == 1:
+        return {"cell": cells[0]}
+    names = "forward_rnn", "backward_rnn"
+    return {name: {"cell": cell} for name, cell in zip(names, cells, strict=True)}

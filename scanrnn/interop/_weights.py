@@ -1,0 +1,212 @@
+"""Weights of stacked layers, by our names: what every library is converted to."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from flax import nnx as flax_nnx
+
+from scanrnn import nnx
+from scanrnn.cells import Cell
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Weights:
+    """A cell, and the weights of layers of it above each other.
+
+    Every `scanrnn.interop.from_...` gives them, and every `to_...` takes them.
+
+    Args:
+        cell: of all layers.
+        layers: for each layer its directions, one or forward and backward: dicts by
+            the names of `cell.init`, of NumPy's arrays or JAX's.
+
+    Raises:
+        TypeError: if `cell` is no `scanrnn.cells.Cell`.
+        ValueError: if there is no layer, a layer has not as many directions as the
+            first, or an array is missing or has the wrong shape.
+
+    Example:
+        >>> import jax, scanrnn
+        >>> from scanrnn.interop import Weights
+        >>> cell = scanrnn.cells.lstm()
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=5)
+        >>> weights = Weights(cell, [[params]])
+        >>> weights.in_features, weights.hidden_features, weights.bidirectional
+        (3, 5, False)
+        >>> weights.layer(time_major=True)(jax.numpy.ones([7, 2, 3])).shape
+        (7, 2, 5)
+    """
+
+    cell: Cell
+    layers: Sequence[Sequence[Mapping[str, Any]]]
+
+    def __post_init__(self):
+        """Refuse what no layer can have."""
+        if not isinstance(self.cell, Cell):
+            raise TypeError(
+                "Weights: cell must be a scanrnn.cells.Cell, got "
+                f"{type(self.cell).__name__}; for one of Flax see interop.from_nnx"
+            )
+        counts = {len(directions) for directions in self.layers}
+        if counts not in ({1}, {2}):
+            raise ValueError(
+                f"Weights: the layers have {sorted(counts)} directions, want one for "
+                "all, or two for all, and at least one layer"
+            )
+        for index, directions in enumerate(self.layers):
+            for params in directions:
+                self._check(index, params)
+
+    def _check(self, index, params):
+        """Raise unless `params` are of the cell and of the sizes of the others."""
+        if "kernel" not in self.layers[0][0] or not hasattr(self.cell, "sizes"):
+            return  # a user's own cell: only itself knows its sizes
+        in_features, hidden_features = self._features(index)
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        wanted = jax.eval_shape(
+            lambda key: self.cell.init(key, in_features, hidden_features), key
+        )
+        shapes = {name: tuple(value.shape) for name, value in params.items()}
+        if shapes != {name: value.shape for name, value in wanted.items()}:
+            raise ValueError(
+                f"Weights: layer {index} has {shapes}, want "
+                f"{ {name: value.shape for name, value in wanted.items()} }"
+            )
+
+    def _features(self, index):
+        """The sizes of the inputs and of the carry of a layer."""
+        cell: Any = self.cell
+        in_features, hidden_features = cell.sizes(self.layers[0][0])
+        if index:
+            directions = 2 if self.bidirectional else 1
+            in_features = directions * cell.out_features(hidden_features)
+        return in_features, hidden_features
+
+    @property
+    def num_layers(self) -> int:
+        """L, how many layers there are."""
+        return len(self.layers)
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether every layer runs in both directions."""
+        return len(self.layers[0]) == 2
+
+    @property
+    def in_features(self) -> int:
+        """D, the size of an input of the first layer."""
+        return self._features(0)[0]
+
+    @property
+    def hidden_features(self) -> int:
+        """H, the size of the carry."""
+        return self._features(0)[1]
+
+    @classmethod
+    def of(cls, layer: nnx.RNN) -> "Weights":
+        """The weights of a layer of `scanrnn.nnx`.
+
+        Args:
+            layer: of a cell of ours.
+
+        Returns:
+            Its weights; the arrays are the layer's own.
+
+        Raises:
+            TypeError: if it is something else.
+            ValueError: for a layer with residual or highway connections, which its
+                cell does not tell.
+
+        Example:
+            >>> import scanrnn
+            >>> from flax import nnx
+            >>> gru = scanrnn.nnx.GRU(3, 5, num_layers=2, rngs=nnx.Rngs(0))
+            >>> scanrnn.interop.Weights.of(gru).num_layers
+            2
+        """
+        if not isinstance(layer, nnx.RNN) or not isinstance(layer.cell, Cell):
+            raise TypeError(
+                f"Weights.of: got {type(layer).__name__}, want a layer of scanrnn.nnx "
+                "with a cell of scanrnn.cells; for a layer of Flax, interop.from_nnx"
+            )
+        for name in ("residual", "highway"):
+            if getattr(layer, name):
+                raise ValueError(
+                    f"Weights.of: the layer has {name}={getattr(layer, name)!r}, which "
+                    "no other library's layer has; save it as safetensors, or export "
+                    "it with scanrnn.serving"
+                )
+        return cls(layer.cell, [[d.params for d in ds] for ds in layer.stack()])
+
+    def layer(self, **options: Any) -> nnx.RNN:
+        """A layer of `scanrnn.nnx` with these weights.
+
+        Args:
+            **options: keyword arguments of `scanrnn.nnx.RNN` that are not about the
+                weights, such as `time_major`.
+
+        Returns:
+            The layer, with weights of the dtype that they have here.
+
+        Example:
+            >>> import jax, scanrnn
+            >>> cell = scanrnn.cells.gru()
+            >>> params = cell.init(jax.random.key(0), 3, 5)
+            >>> layer = scanrnn.interop.Weights(cell, [[params]]).layer()
+            >>> layer(jax.numpy.ones([2, 7, 3])).shape
+            (2, 7, 5)
+        """
+        kernel = self.layers[0][0]["kernel"]
+        options = {"param_dtype": kernel.dtype, "rngs": flax_nnx.Rngs(0)} | options
+        layer = nnx.RNN(
+            self.cell,
+            self.in_features,
+            self.hidden_features,
+            num_layers=self.num_layers,
+            bidirectional=self.bidirectional,
+            **options,
+        )
+        self.put_into(layer)
+        return layer
+
+    def put_into(self, layer: nnx.RNN) -> None:
+        """Give a layer of `scanrnn.nnx` these weights, cast to the dtype of its own.
+
+        Args:
+            layer: of the same cell but for its options of training, and of the same
+                sizes.
+
+        Raises:
+            ValueError: if its weights have other names or shapes.
+
+        Example:
+            >>> import scanrnn
+            >>> from flax import nnx
+            >>> one, two = (
+            ...     scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(seed)) for seed in range(2)
+            ... )
+            >>> scanrnn.interop.Weights.of(one).put_into(two)
+            >>> bool((one.layers[0]["bias"] == two.layers[0]["bias"]).all())
+            True
+        """
+        theirs = [layer.layers, *([layer.backward_layers] * layer.bidirectional)]
+        ours = [list(params) for params in zip(*self.layers, strict=True)]
+        shapes = [_shapes(one) for one in (ours, theirs)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                "put_into: the weights have the names and shapes (by direction, then "
+                f"layer) {shapes[0]}, the layer has {shapes[1]}"
+            )
+        for mine, their in zip(ours, theirs, strict=True):
+            for source, target in zip(mine, their, strict=True):
+                for name, param in target.items():
+                    param[...] = jax.numpy.asarray(source[name], param[...].dtype)
+
+
+def _shapes(directions):
+    return [
+        [{name: tuple(a.shape) for name, a in sorted(layer.items())} for layer in one]
+        for one in directions
+    ]

@@ -1,0 +1,166 @@
+"""Programs in files: ONNX for onnxruntime and its like, StableHLO for JAX."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax import export
+
+from scanrnn.interop._files import replacing
+from scanrnn.serving import _program
+from scanrnn.serving._program import Input
+
+_NEEDS = 'pip install "scanrnn[export]"'
+
+
+def to_onnx(
+    model: Any,
+    path: str | os.PathLike | None = None,
+    *,
+    inputs: Mapping[str, Input | Sequence[int | str]] | None = None,
+    outputs: Sequence[str] | None = None,
+    carry: bool = False,
+    lengths: bool = False,
+) -> Any:
+    """Export a layer, a model or any function to ONNX.
+
+    The program is traced, and every primitive written as an operator of ONNX. A loop
+    whose step is that of a plain LSTM (also with peepholes), GRU or RNN becomes that
+    operator, whoever wrote the step; every other one becomes a `Scan` with the step as
+    its body. Sizes may be left open. Numbers of half precision come, go and are added
+    up as float32, and are rounded wherever JAX rounds them.
+
+    Operators zero what is behind the end of a sequence, and our layers do not, so with
+    `lengths` a loop is a `Scan`.
+
+    Args:
+        model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
+        path: of the file; None for none.
+        inputs: the types of the arguments by name, see `Input`; None for a layer's
+            "input": `("batch", "sequence", D)`, or as it is time-major.
+        outputs: names of the arrays that come out; None for "output", or "output_0" and
+            so on, where a function gives several.
+        carry: whether a layer takes the first carry, as `initial_h` or `initial_0_h` of
+            its first layer and so on, and gives the last, as `last_h`.
+        lengths: whether a layer takes `lengths`, int32 `[batch]`.
+
+    Returns:
+        The model, an `onnx.ModelProto`, checked by `onnx.checker`; of opset 20, which
+        onnxruntime takes from 1.18 on.
+
+    Raises:
+        ImportError: without the package onnx.
+        ValueError: for a primitive that ONNX has no word for, which it names.
+
+    Example:
+        >>> import scanrnn
+        >>> from flax import nnx
+        >>> gru = scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0))
+        >>> proto = scanrnn.serving.to_onnx(gru, carry=True)
+        >>> [one.name for one in proto.graph.output]
+        ['output', 'last_h']
+        >>> "GRU" in [node.op_type for node in proto.graph.node]
+        True
+    """
+    try:
+        from scanrnn.serving import _onnx
+    except ImportError as error:
+        raise ImportError(f"to_onnx needs the package onnx: {_NEEDS}") from error
+    model = _program.step_by_step(model)
+    program = _program.make("to_onnx", model, inputs, outputs, carry, lengths)
+    proto = _onnx.convert(*program)
+    if path is not None:
+        with replacing(path) as partial:
+            partial.write_bytes(proto.SerializeToString())
+    return proto
+
+
+def to_stablehlo(
+    model: Any,
+    path: str | os.PathLike | None = None,
+    *,
+    inputs: Mapping[str, Input | Sequence[int | str]] | None = None,
+    carry: bool = False,
+    lengths: bool = False,
+    platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    gradients: int = 0,
+) -> export.Exported:
+    """Export a layer, a model or any function to StableHLO, with its weights.
+
+    The file needs nothing but JAX to run (see `load_stablehlo`), for half a year of
+    JAX's versions; to keep weights for longer, save them as safetensors. Each platform
+    gets the loop that was planned for it.
+
+    Args:
+        model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
+        path: of the file; None for none.
+        inputs: see `to_onnx`.
+        carry: see `to_onnx`.
+        lengths: see `to_onnx`.
+        platforms: on which it shall run.
+        gradients: how often the loaded function can be differentiated by its inputs.
+
+    Returns:
+        The program, whose `call` takes the inputs in their order and returns a list of
+        arrays.
+
+    Raises:
+        ImportError: without the package flatbuffers, if there is a path.
+        ValueError: if the model cannot be exported.
+
+    Example:
+        >>> import jax.numpy as jnp, scanrnn
+        >>> from flax import nnx
+        >>> gru = scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0))
+        >>> exported = scanrnn.serving.to_stablehlo(gru)
+        >>> exported.platforms, exported.call(jnp.ones([2, 7, 3]))[0].shape
+        (('cpu', 'cuda', 'tpu'), (2, 7, 5))
+    """
+    program = _program.make("to_stablehlo", model, inputs, None, carry, lengths)
+    exported = export.export(jax.jit(program.function), platforms=tuple(platforms))(
+        *program.inputs.values()
+    )
+    if path is not None:
+        try:
+            content = exported.serialize(vjp_order=gradients)
+        except ImportError as error:
+            raise ImportError(f"to_stablehlo needs flatbuffers: {_NEEDS}") from error
+        with replacing(path) as partial:
+            partial.write_bytes(content)
+    return exported
+
+
+def load_stablehlo(path: str | os.PathLike) -> Callable:
+    """Read a program that `to_stablehlo` wrote. Without scanrnn, `jax.export` does it.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        The function, of the inputs in their order, to a list of arrays.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is damaged, or too old or too new for this JAX.
+
+    Example:
+        >>> import pathlib, tempfile, jax.numpy as jnp, scanrnn
+        >>> from flax import nnx
+        >>> gru = scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "gru.stablehlo"
+        ...     _ = scanrnn.serving.to_stablehlo(gru, path)
+        ...     scanrnn.serving.load_stablehlo(path)(jnp.ones([2, 7, 3]))[0].shape
+        (2, 7, 5)
+    """
+    content = Path(path).read_bytes()
+    try:
+        return export.deserialize(bytearray(content)).call
+    # Which error a damaged file gives depends on which byte is damaged.
+    except Exception as error:
+        raise ValueError(
+            f"load_stablehlo: {str(path)!r} cannot be read as a program of this "
+            f"version of JAX ({jax.__version__}): {error or type(error).__name__}"
+        ) from error

@@ -1,0 +1,224 @@
+"""A traced program, equation by equation; and the loops and calls in it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import onnx
+from jax.extend import core
+from onnx import helper
+
+from scanrnn.serving._onnx import elementwise, native, products, shapes
+from scanrnn.serving._onnx.graph import (
+    IR_VERSION,
+    OPSET,
+    Graph,
+    Unsupported,
+    info,
+)
+
+# Where an equation that only calls something has that.
+_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+_CALLS = (
+    *("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2"),
+    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"),
+    "ruled",  # the planner's loops
+)
+RULES = elementwise.RULES | shapes.RULES | products.RULES
+# Those that give no number that was not there: nothing to round.
+_MOVES = set(shapes.RULES) - {"reduce_sum", "reduce_prod", "cumsum"}
+_MOVES |= {"select_n", "neg", "abs", "max", "min", "copy", "copy_p", "clamp"}
+
+
+def convert(
+    function: Callable, inputs: Mapping[str, Any], outputs: Sequence[str]
+) -> onnx.ModelProto:
+    """The ONNX model of a function.
+
+    Args:
+        function: of arrays, to a pytree of arrays.
+        inputs: `jax.ShapeDtypeStruct`s by name, symbolic sizes among theirs.
+        outputs: names of the leaves of what it returns.
+    """
+    closed = jax.make_jaxpr(lambda *args: jax.tree.leaves(function(*args)))(
+        *inputs.values()
+    )
+    graph = Graph()
+    for name, spec in inputs.items():
+        for axis, dim in enumerate(spec.shape):
+            if str(dim).isidentifier() and str(dim) not in graph.sizes:
+                graph.sizes[str(dim)] = graph.op(
+                    "Shape", name, start=axis, end=axis + 1
+                )
+    arguments = [_entered(graph, name, spec.dtype) for name, spec in inputs.items()]
+    results = run(graph, closed.jaxpr, closed.consts, arguments)
+    if len(results) != len(outputs):
+        raise ValueError(
+            f"to_onnx: the function returns {len(results)} arrays, and outputs has "
+            f"{len(outputs)} names: {list(outputs)}"
+        )
+    for name, result in zip(outputs, results, strict=True):
+        graph.nodes.append(helper.make_node("Identity", [result], [name]))
+    proto = graph.proto(
+        "scanrnn",
+        [info(name, spec) for name, spec in inputs.items()],
+        [
+            info(n, var.aval)
+            for n, var in zip(outputs, closed.jaxpr.outvars, strict=True)
+        ],
+    )
+    model = helper.make_model(
+        proto,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="scanrnn",
+    )
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def _entered(graph, name, dtype):
+    """An input as it is computed with: one of a half type comes as float32."""
+    return graph.rounded(name, dtype)
+
+
+def run(
+    graph: Graph, jaxpr: Any, consts: Sequence, arguments: Sequence, wanted: Any = None
+) -> list:
+    """Add the equations of a jaxpr that its results need.
+
+    Args:
+        graph: to add them to.
+        jaxpr: with its equations.
+        consts: arrays, or names of values of the graph.
+        arguments: names of values; None for what is not needed.
+        wanted: whether each result is; None for all.
+
+    Returns:
+        The names of its results, None for those that nobody wants.
+    """
+    wanted = [True] * len(jaxpr.outvars) if wanted is None else wanted
+    live, eqns = _live(jaxpr, wanted)
+    names: dict[Any, Any] = {}
+    for var, const in zip(jaxpr.constvars, consts, strict=True):
+        names[var] = const if isinstance(const, str) else graph.constant(const)
+    names.update(zip(jaxpr.invars, arguments, strict=True))
+
+    def read(atom):
+        if isinstance(atom, core.Literal):
+            aval: Any = atom.aval
+            return graph.constant(np.asarray(atom.val, aval.dtype))
+        return names[atom] if atom in live else None
+
+    for eqn in eqns:
+        outs = [var in live for var in eqn.outvars]
+        results = _equation(graph, eqn, [read(atom) for atom in eqn.invars], outs)
+        names.update(zip(eqn.outvars, results, strict=True))
+    return [
+        read(atom) if want else None
+        for atom, want in zip(jaxpr.outvars, wanted, strict=True)
+    ]
+
+
+def _live(jaxpr, wanted):
+    """The variables that wanted results need, and the equations that make them."""
+    outs = zip(jaxpr.outvars, wanted, strict=True)
+    live = {var for var, want in outs if want and not isinstance(var, core.Literal)}
+    eqns = []
+    for eqn in reversed(jaxpr.eqns):
+        outs = [var in live for var in eqn.outvars]
+        if not any(outs):
+            continue
+        eqns.append(eqn)
+        inputs = eqn.invars
+        # What only goes into a call, and is not used there, is none of our business:
+        # such as a key for a carry of zeros.
+        if eqn.primitive.name in _CALLS:
+            body = _called(eqn)
+            inside = _live(body, outs)[0]
+            pairs = zip(inputs, body.invars, strict=True)
+            inputs = [var for var, own in pairs if own in inside]
+        live |= {var for var in inputs if not isinstance(var, core.Literal)}
+    return live, eqns[::-1]
+
+
+def _called(eqn):
+    """The jaxpr of an equation that calls it."""
+    body = next(eqn.params[name] for name in _BODIES if name in eqn.params)
+    return body.jaxpr if isinstance(body, core.ClosedJaxpr) else body
+
+
+def _equation(graph, eqn, arguments, wanted):
+    """The names of the results of an equation."""
+    name = eqn.primitive.name
+    if name == "scan":
+        return native.find(graph, eqn, arguments) or _scan(graph, eqn, arguments)
+    if name == "cond":
+        return _cond(graph, eqn, arguments)
+    if name in _CALLS:
+        return _call(graph, eqn, arguments, wanted)
+    if name not in RULES:
+        raise Unsupported(
+            f"to_onnx: ONNX has no word for {name!r}, which this program uses: {eqn}"
+        )
+    results = RULES[name](graph, eqn, *arguments)
+    results = [results] if isinstance(results, str) else results
+    if name in _MOVES:
+        return results
+    outs = zip(results, eqn.outvars, strict=True)
+    return [graph.rounded(result, var.aval.dtype) for result, var in outs]
+
+
+def _call(graph, eqn, arguments, wanted):
+    body = next(eqn.params[name] for name in _BODIES if name in eqn.params)
+    consts = body.consts if isinstance(body, core.ClosedJaxpr) else []
+    return run(graph, _called(eqn), consts, arguments, wanted)
+
+
+def _body(parent, closed, captured, arguments):
+    """A jaxpr as the body of a node; what it captures, it finds outside."""
+    graph = Graph(parent)
+    inputs = [graph.name("in") for _ in arguments]
+    results = run(graph, closed.jaxpr, closed.consts, [*captured, *inputs])
+    names = [graph.op("Identity", result) for result in results]
+    return graph.proto(
+        graph.name("body"),
+        [info(n, aval) for n, aval in zip(inputs, arguments, strict=True)],
+        [info(n, v.aval) for n, v in zip(names, closed.jaxpr.outvars, strict=True)],
+    )
+
+
+def _scan(graph, eqn, arguments):
+    """A loop as `Scan`, whose body is the step."""
+    params, closed = eqn.params, eqn.params["jaxpr"]
+    consts = params["num_consts"]
+    captured, rest = arguments[:consts], arguments[consts:]
+    count = len(rest) - params["num_carry"]
+    if not count:
+        raise Unsupported(
+            "to_onnx: a scan without xs; give it some, such as jnp.arange of its length"
+        )
+    avals = [var.aval for var in closed.jaxpr.invars[consts:]]
+    ys = len(eqn.outvars) - params["num_carry"]
+    reverse = int(params["reverse"])
+    return graph.ops(
+        "Scan",
+        len(eqn.outvars),
+        *rest,
+        body=_body(graph, closed, captured, avals),
+        num_scan_inputs=count,
+        scan_input_directions=[reverse] * count,
+        scan_output_directions=[reverse] * ys,
+    )
+
+
+def _cond(graph, eqn, arguments):
+    """A choice of two as `If`."""
+    branches = eqn.params["branches"]
+    if len(branches) != 2:
+        raise Unsupported("to_onnx: a switch of more than two branches")
+    no, yes = (_body(graph, branch, arguments[1:], []) for branch in branches)
+    which = graph.cast(arguments[0], np.bool_)
+    outs = len(eqn.outvars)
+    return graph.ops("If", outs, which, then_branch=yes, else_branch=no)

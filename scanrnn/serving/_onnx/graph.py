@@ -1,0 +1,194 @@
+"""An ONNX graph that is being written."""
+
+import ast
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+# What onnxruntime 1.18 and later take; onnx writes newer ones by itself.
+OPSET, IR_VERSION = 20, 9
+_TYPES = {
+    "float32": TensorProto.FLOAT,
+    "float64": TensorProto.DOUBLE,
+    "int8": TensorProto.INT8,
+    "int16": TensorProto.INT16,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
+    "uint16": TensorProto.UINT16,
+    "uint32": TensorProto.UINT32,
+    "uint64": TensorProto.UINT64,
+    "bool": TensorProto.BOOL,
+    # Runtimes compute in few of the half types, and not alike: such a number is kept as
+    # the float32 that it is, and rounded after every operation.
+    "bfloat16": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT,
+}
+HALF = {"bfloat16": TensorProto.BFLOAT16, "float16": TensorProto.FLOAT16}
+
+
+class Unsupported(ValueError):
+    """What ONNX has no word for."""
+
+
+def type_of(dtype: Any) -> int:
+    """ONNX's number for the dtype that an array has in the graph."""
+    try:
+        return _TYPES[str(jnp.dtype(dtype))]
+    except KeyError:
+        raise Unsupported(
+            f"to_onnx: an array has dtype {dtype}, for which ONNX has no word"
+        ) from None
+
+
+class Graph:
+    """Nodes in their order, in one scope; constants and sizes belong to the outermost.
+
+    Args:
+        parent: the graph whose node has this one as a body.
+    """
+
+    def __init__(self, parent: "Graph | None" = None):
+        """Start without nodes."""
+        self.root: Graph = parent.root if parent else self
+        self.nodes: list[onnx.NodeProto] = []
+        if parent is None:
+            self.count = 0
+            self.constants: dict[str, np.ndarray] = {}
+            self.known: dict[tuple, str] = {}
+            self.sizes: dict[str, str] = {}
+
+    def name(self, hint: str = "v") -> str:
+        """A name that no other value has."""
+        self.root.count += 1
+        return f"{hint}_{self.root.count}"
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node of one output, and return the name of that."""
+        return self.ops(kind, 1, *inputs, **attributes)[0]
+
+    def ops(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        """Add a node of several outputs, and return their names."""
+        outs = [self.name(kind.lower()) for _ in range(count)]
+        self.nodes.append(helper.make_node(kind, inputs, outs, **attributes))
+        return outs
+
+    def constant(self, value: Any, dtype: Any = None) -> str:
+        """The name of a constant; equal ones are one."""
+        array = np.asarray(value, dtype)
+        if str(array.dtype) in HALF:
+            array = array.astype(np.float32)
+        type_of(array.dtype)
+        key = (array.dtype, array.shape, array.tobytes())
+        if key not in self.root.known:
+            name = self.name("weight" if array.size > 16 else "constant")
+            self.root.known[key] = name
+            self.root.constants[name] = array
+        return self.root.known[key]
+
+    def value(self, name: str) -> np.ndarray | None:
+        """The constant of a name, None if it is none."""
+        return self.root.constants.get(name)
+
+    def cast(self, name: str, dtype: Any) -> str:
+        """The value in another dtype."""
+        return self.op("Cast", name, to=type_of(dtype))
+
+    def rounded(self, name: str, dtype: Any) -> str:
+        """The value rounded to a half type, if it is of one."""
+        if str(dtype) not in HALF:
+            return name
+        half = self.op("Cast", name, to=HALF[str(dtype)])
+        return self.op("Cast", half, to=TensorProto.FLOAT)
+
+    def reshape(self, name: str, dims: Any) -> str:
+        """The value in another shape."""
+        return self.op("Reshape", name, self.shape(dims), allowzero=1)
+
+    def shape(self, dims: Any) -> str:
+        """A vector of sizes, of which some may be symbolic."""
+        dims = list(dims)
+        if all(isinstance(dim, int | np.integer) for dim in dims):
+            return self.constant(dims, np.int64)
+        parts = [self.size(dim) for dim in dims]
+        return parts[0] if len(parts) == 1 else self.op("Concat", *parts, axis=0)
+
+    def size(self, dim: Any) -> str:
+        """A size as a vector of one number."""
+        if isinstance(dim, int | np.integer):
+            return self.constant([dim], np.int64)
+        # What JAX prints is an expression of names and whole numbers.
+        return self._expression(ast.parse(str(dim), mode="eval").body, dim)
+
+    def _expression(self, node, dim):
+        if isinstance(node, ast.Constant):
+            return self.constant([node.value], np.int64)
+        if isinstance(node, ast.Name) and node.id in self.root.sizes:
+            return self.root.sizes[node.id]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return self.op("Neg", self._expression(node.operand, dim))
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            sides = (self._expression(side, dim) for side in (node.left, node.right))
+            return self.op(_OPERATORS[type(node.op)], *sides)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if kind := _FUNCTIONS.get(node.func.id):
+                return self.op(kind, *(self._expression(a, dim) for a in node.args))
+        raise Unsupported(f"to_onnx: no words for the size {dim}")
+
+    def proto(self, name: str, inputs: list, outputs: list) -> onnx.GraphProto:
+        """The finished graph, without nodes that nothing needs."""
+        needed = {info.name for info in outputs}
+        nodes = []
+        for node in reversed(self.nodes):
+            if needed & set(node.output):
+                nodes.append(node)
+                needed |= set(_reads(node))
+        nodes.reverse()
+        arrays = self.constants if self.root is self else {}
+        tensors = [
+            numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), k)
+            for k, array in arrays.items()
+            if k in needed
+        ]
+        return helper.make_graph(nodes, name, inputs, outputs, tensors)
+
+
+# Sizes are not negative, so that division that truncates is division that floors.
+_OPERATORS = {
+    ast.Add: "Add",
+    ast.Sub: "Sub",
+    ast.Mult: "Mul",
+    ast.FloorDiv: "Div",
+    ast.Mod: "Mod",
+    ast.BitXor: "Pow",
+    ast.Pow: "Pow",
+}
+_FUNCTIONS = {"floordiv": "Div", "mod": "Mod", "max": "Max", "min": "Min"}
+
+
+def _reads(node):
+    """All names that a node reads, its bodies' included."""
+    yield from node.input
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            for inner in attribute.g.node:
+                yield from _reads(inner)
+            yield from (info.name for info in attribute.g.output)
+
+
+def info(name: str, aval: Any) -> onnx.ValueInfoProto:
+    """The type and shape of a value; sizes that are no number or name are left open."""
+    dims = []
+    for dim in aval.shape:
+        fixed = isinstance(dim, int | np.integer)
+        text = int(dim) if fixed else str(dim)
+        dims.append(text if fixed or str(text).isidentifier() else None)
+    return helper.make_tensor_value_info(name, type_of(aval.dtype), dims)
+
+
+def is_floating(aval: Any) -> bool:
+    """Whether a value is of floating-point numbers."""
+    return jnp.issubdtype(aval.dtype, jnp.floating)

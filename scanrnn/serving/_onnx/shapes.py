@@ -1,0 +1,230 @@
+"""Primitives that move numbers, and those that reduce axes."""
+
+import numpy as np
+from jax import lax
+
+from scanrnn.serving._onnx.graph import HALF, Unsupported
+
+
+def _ints(values):
+    return [int(value) for value in values]
+
+
+def _broadcast(graph, eqn, x, *sizes):
+    del sizes  # of a dynamic shape; JAX says it in `shape` too
+    shape, axes = eqn.outvars[0].aval.shape, eqn.params["broadcast_dimensions"]
+    new = [axis for axis in range(len(shape)) if axis not in axes]
+    old = eqn.invars[0].aval.shape
+    if new:
+        x = graph.op("Unsqueeze", x, graph.constant(new, np.int64))
+    grown = new or [1 for k, axis in enumerate(axes) if old[k] != shape[axis]]
+    return graph.op("Expand", x, graph.shape(shape)) if grown else x
+
+
+def _reshape(graph, eqn, x, *sizes):
+    del sizes
+    return graph.reshape(x, eqn.outvars[0].aval.shape)
+
+
+def _squeeze(graph, eqn, x):
+    axes = _ints(eqn.params["dimensions"])
+    return graph.op("Squeeze", x, graph.constant(axes, np.int64)) if axes else x
+
+
+def _transpose(graph, eqn, x):
+    return graph.op("Transpose", x, perm=_ints(eqn.params["permutation"]))
+
+
+def _concatenate(graph, eqn, *xs):
+    return graph.op("Concat", *xs, axis=eqn.params["dimension"])
+
+
+def _slice(graph, eqn, x):
+    params = eqn.params
+    rank = len(params["start_indices"])
+    steps = params["strides"] or [1] * rank
+    axes = graph.constant(np.arange(rank))
+    starts, ends = params["start_indices"], params["limit_indices"]
+    vectors = graph.shape(starts), graph.shape(ends), axes, graph.shape(steps)
+    return graph.op("Slice", x, *vectors)
+
+
+def _dynamic_slice(graph, eqn, x, *starts):
+    """A window at a place known at run time, moved in where it would not fit."""
+    sizes, shape = eqn.params["slice_sizes"], eqn.invars[0].aval.shape
+    one = graph.constant([1], np.int64)
+    begin = [graph.op("Reshape", graph.cast(s, np.int64), one) for s in starts]
+    begin = graph.op("Concat", *begin, axis=0) if len(begin) > 1 else begin[0]
+    size, full = graph.shape(sizes), graph.shape(shape)
+    begin = graph.op("Min", begin, graph.op("Sub", full, size))
+    begin = graph.op("Max", begin, graph.constant([0], np.int64))
+    axes = graph.constant(np.arange(len(shape)))
+    return graph.op("Slice", x, begin, graph.op("Add", begin, size), axes)
+
+
+def _rev(graph, eqn, x):
+    axes = _ints(eqn.params["dimensions"])
+    last, before = [-1] * len(axes), [np.iinfo(np.int64).min] * len(axes)
+    vectors = [graph.constant(v, np.int64) for v in (last, before, axes, last)]
+    return graph.op("Slice", x, *vectors)
+
+
+def _split(graph, eqn, x):
+    sizes = graph.shape(eqn.params["sizes"])
+    count = len(eqn.params["sizes"])
+    return graph.ops("Split", count, x, sizes, axis=eqn.params["axis"])
+
+
+def _pad(graph, eqn, x, value):
+    config = eqn.params["padding_config"]
+    if any(inner for *_, inner in config):
+        raise Unsupported("to_onnx: pad between elements")
+    edges = [low for low, _, _ in config] + [high for _, high, _ in config]
+    return graph.op("Pad", x, graph.shape(edges), value)
+
+
+def _iota(graph, eqn, *sizes):
+    del sizes
+    shape, axis = eqn.outvars[0].aval.shape, eqn.params["dimension"]
+    scalars = [graph.constant(k, np.int64) for k in (0, 1)]
+    end = graph.op("Squeeze", graph.size(shape[axis]))
+    line = graph.op("Range", scalars[0], end, scalars[1])
+    line = graph.cast(line, eqn.params["dtype"])
+    column = [1] * len(shape)
+    column[axis] = shape[axis]
+    line = graph.reshape(line, column)
+    return graph.op("Expand", line, graph.shape(shape)) if len(shape) > 1 else line
+
+
+def _gather(graph, eqn, x, indices):
+    """A window, rows of one axis, or an element for each index; no other gather."""
+    numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[1].aval.shape) - 1
+    axes, count = numbers.start_index_map, len(eqn.invars[0].aval.shape)
+    if rank == 0 and not numbers.operand_batching_dims:
+        return _window(graph, eqn, x, indices)
+    if len(axes) == 1 and tuple(numbers.collapsed_slice_dims) == tuple(axes):
+        (axis,) = axes
+        others = [k for k in range(count) if k != axis]
+        if list(numbers.operand_batching_dims) == others and rank == count:
+            if list(numbers.start_indices_batching_dims) == others:
+                return _picked(graph, eqn, x, indices, axis, "GatherElements")
+        sizes, shape = eqn.params["slice_sizes"], eqn.invars[0].aval.shape
+        whole = all(sizes[k] == shape[k] for k in others)
+        offsets = [*range(axis), *range(axis + rank, count - 1 + rank)]
+        if whole and list(numbers.offset_dims) == offsets:
+            return _picked(graph, eqn, x, indices, axis, "Gather")
+    raise Unsupported(
+        "to_onnx: a gather that is no window, no jnp.take along one axis and no "
+        "jnp.take_along_axis; write it as one of them, a slice with jax.lax.slice"
+    )
+
+
+def _window(graph, eqn, x, start):
+    """A slice that begins at a place known at run time."""
+    numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
+    axes, shape = list(numbers.start_index_map), eqn.invars[0].aval.shape
+    begin, size = graph.cast(start, np.int64), graph.shape([sizes[k] for k in axes])
+    if eqn.params["mode"] != lax.GatherScatterMode.PROMISE_IN_BOUNDS:
+        full = graph.shape([shape[k] for k in axes])
+        begin = graph.op("Min", begin, graph.op("Sub", full, size))
+        begin = graph.op("Max", begin, graph.constant([0], np.int64))
+    end = graph.op("Add", begin, size)
+    x = graph.op("Slice", x, begin, end, graph.constant(axes, np.int64))
+    gone = list(numbers.collapsed_slice_dims)
+    return graph.op("Squeeze", x, graph.constant(gone, np.int64)) if gone else x
+
+
+def _picked(graph, eqn, x, indices, axis, kind):
+    """Rows, or elements, by number; what a number beyond the axis gives, JAX says."""
+    shape, rank = eqn.invars[0].aval.shape, len(eqn.invars[1].aval.shape) - 1
+    last = graph.constant([-1], np.int64)
+    rows = graph.op("Squeeze", graph.cast(indices, np.int64), last)
+    most = graph.op("Squeeze", graph.size(shape[axis]))
+    most = graph.op("Sub", most, graph.constant(1, np.int64))
+    inside = graph.op("Max", rows, graph.constant(0, np.int64))
+    inside = graph.op("Min", inside, most)
+    found = graph.op(kind, x, inside, axis=axis)
+    if eqn.params["mode"] != lax.GatherScatterMode.FILL_OR_DROP:
+        return found
+    good = graph.op("Equal", rows, inside)
+    behind = len(shape) - 1 - axis if kind == "Gather" else 0
+    if behind:
+        tail = list(range(rank, rank + behind))
+        good = graph.op("Unsqueeze", good, graph.constant(tail, np.int64))
+    return graph.op("Where", good, found, _fill(graph, eqn))
+
+
+def _fill(graph, eqn):
+    value, dtype = eqn.params["fill_value"], eqn.outvars[0].aval.dtype
+    dtype = np.dtype(np.float32) if str(dtype) in HALF else dtype
+    if value is None:
+        if dtype.kind == "f":
+            value = np.nan
+        elif dtype.kind == "b":
+            value = True
+        else:
+            limits = np.iinfo(str(dtype))
+            value = limits.min if dtype.kind == "i" else limits.max
+    return graph.constant(value, dtype)
+
+
+def _reduce(kind):
+    def rule(graph, eqn, x):
+        axes = graph.constant(_ints(eqn.params["axes"]), np.int64)
+        return graph.op(kind, x, axes, keepdims=0)
+
+    return rule
+
+
+def _reduce_bools(kind):
+    def rule(graph, eqn, x):
+        axes = graph.constant(_ints(eqn.params["axes"]), np.int64)
+        found = graph.op(kind, graph.cast(x, np.int32), axes, keepdims=0)
+        return graph.cast(found, np.bool_)
+
+    return rule
+
+
+def _arg(kind):
+    def rule(graph, eqn, x):
+        (axis,) = eqn.params["axes"]
+        index = graph.op(kind, x, axis=axis, keepdims=0)
+        return graph.cast(index, eqn.params["index_dtype"])
+
+    return rule
+
+
+def _cumsum(graph, eqn, x):
+    axis = graph.constant(eqn.params["axis"], np.int64)
+    return graph.op("CumSum", x, axis, reverse=int(eqn.params["reverse"]))
+
+
+def _dimension(graph, eqn):
+    size = graph.op("Squeeze", graph.size(eqn.params["dim"]))
+    return graph.cast(size, eqn.outvars[0].aval.dtype)
+
+
+RULES = {
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshape,
+    "squeeze": _squeeze,
+    "transpose": _transpose,
+    "concatenate": _concatenate,
+    "slice": _slice,
+    "dynamic_slice": _dynamic_slice,
+    "rev": _rev,
+    "split": _split,
+    "pad": _pad,
+    "iota": _iota,
+    "gather": _gather,
+    "reduce_sum": _reduce("ReduceSum"),
+    "reduce_prod": _reduce("ReduceProd"),
+    "reduce_max": _reduce("ReduceMax"),
+    "reduce_min": _reduce("ReduceMin"),
+    "reduce_and": _reduce_bools("ReduceMin"),
+    "reduce_or": _reduce_bools("ReduceMax"),
+    "argmax": _arg("ArgMax"),
+    "argmin": _arg("ArgMin"),
+    "cumsum": _cumsum,
+    "dim_as_value": _dimension,
+}

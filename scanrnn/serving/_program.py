@@ -1,0 +1,177 @@
+"""What is exported: a function of named arrays, some of whose sizes have names too."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx as flax_nnx
+from jax import export
+
+from scanrnn import nnx
+
+
+class Input(NamedTuple):
+    """The type of an input of an exported program.
+
+    Attributes:
+        shape: sizes, or names of sizes that are known at run time only. Equal names
+            are equal sizes.
+        dtype: of its numbers.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: Any = jnp.float32
+
+
+class Program(NamedTuple):
+    """A function of arrays, with names and types for them.
+
+    Attributes:
+        function: of arrays, to a list of arrays.
+        inputs: `jax.ShapeDtypeStruct` by name.
+        outputs: names.
+    """
+
+    function: Callable
+    inputs: dict[str, jax.ShapeDtypeStruct]
+    outputs: tuple[str, ...]
+
+
+def make(
+    where: str,
+    model: Any,
+    inputs: Mapping[str, Any] | None,
+    outputs: Sequence[str] | None,
+    carry: bool,
+    lengths: bool,
+) -> Program:
+    """The program of a layer, or of any function.
+
+    Args:
+        where: name of the function, for messages.
+        model: a layer of `scanrnn.nnx`, or a function.
+        inputs: types by name; None for those of a layer.
+        outputs: names; None for "output", or "output_0" and so on.
+        carry: whether the carry of a layer comes in and goes out.
+        lengths: whether the lengths of the sequences come in.
+    """
+    layer = model if isinstance(model, nnx.RNN) else None
+    if layer is None and (carry or lengths or inputs is None):
+        raise ValueError(
+            f"{where}: carry, lengths and inputs=None are for a layer of scanrnn.nnx; "
+            f"for a {type(model).__name__} give inputs={{name: Input(shape, dtype)}}"
+        )
+    specs = _specs(where, _layer_inputs(where, layer) if inputs is None else inputs)
+    if layer is None:
+        return Program(_leaves(model), specs, _output_names(model, specs, outputs))
+    if len(specs) != 1:
+        raise ValueError(f"{where}: a layer has one input, got {list(specs)}")
+    return _layer(layer, specs, outputs, carry, lengths)
+
+
+def _layer_inputs(where, layer):
+    """The input of a layer, with the names that ONNX's users know."""
+    if layer.in_features is None or layer.cell.num_feature_axes != 1:
+        raise ValueError(
+            f"{where}: the shape of the inputs of this layer is not known; give "
+            'inputs={"input": Input(("batch", "sequence", ...))}'
+        )
+    axes = ("sequence", "batch") if layer.time_major else ("batch", "sequence")
+    return {"input": Input((*axes, layer.in_features))}
+
+
+def _specs(where, inputs):
+    """The inputs as JAX's types; equal names of sizes are one size."""
+    scope, specs = export.SymbolicScope(), {}
+    for name, given in inputs.items():
+        shape, dtype = given if isinstance(given, Input) else Input(tuple(given))
+        names = [size for size in shape if isinstance(size, str)]
+        if not all(size.isidentifier() for size in names):
+            raise ValueError(
+                f"{where}: input {name!r} has the shape {shape}, want numbers, and "
+                'names such as "batch"'
+            )
+        text = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+        sizes = export.symbolic_shape(text, scope=scope) if names else shape
+        specs[name] = jax.ShapeDtypeStruct(tuple(sizes), jnp.dtype(dtype))
+    return specs
+
+
+def _leaves(function):
+    return lambda *arrays: jax.tree.leaves(function(*arrays))
+
+
+def _output_names(model, specs, outputs):
+    if outputs is not None:
+        return tuple(outputs)
+    count = len(jax.eval_shape(_leaves(model), *specs.values()))
+    return ("output",) if count == 1 else tuple(f"output_{k}" for k in range(count))
+
+
+def _layer(layer, specs, outputs, carry, lengths):
+    """The program of a layer: `input`, `lengths` and the carry, field by field."""
+    (xs,) = specs.values()
+    axes = xs.shape[: len(xs.shape) - layer.cell.num_feature_axes]
+    time_axis = 0 if layer.time_major else len(axes) - 1
+    batch = axes[:time_axis] + axes[time_axis + 1 :]
+
+    def run(xs, rest):
+        rest = list(rest)
+        given: dict[str, Any] = {"deterministic": True}
+        if lengths:
+            given["seq_lengths"] = rest.pop(0)
+        if carry:
+            given["initial_carry"] = structure.unflatten(rest)
+        return layer(xs, return_carry=True, **given)
+
+    first = jax.eval_shape(
+        lambda xs: layer(xs, return_carry=True, deterministic=True)[0], xs
+    )
+    leaves, structure = jax.tree.flatten_with_path(first)
+    names = ["_".join(_part(key) for key in path) for path, _ in leaves]
+    if lengths:
+        specs = specs | {"lengths": jax.ShapeDtypeStruct(batch, jnp.int32)}
+    if carry:
+        for name, (_, leaf) in zip(names, leaves, strict=True):
+            specs = specs | {f"initial_{name}": leaf}
+
+    def function(xs, *rest):
+        last, ys = run(xs, rest)
+        return [ys, *(jax.tree.leaves(last) if carry else ())]
+
+    own = ["output", *(f"last_{name}" for name in names if carry)]
+    return Program(function, specs, tuple(own if outputs is None else outputs))
+
+
+def _part(key):
+    """A field, a layer or a direction, as part of a name."""
+    return jax.tree_util.keystr((key,), simple=True)
+
+
+def step_by_step(model: Any) -> Any:
+    """A copy of a model of NNX whose layers leave every loop as it was written.
+
+    So their loops can be recognised, which `to_onnx` does. It does this by itself for a
+    model; a function that calls one needs the copy in it.
+
+    Args:
+        model: of NNX; anything else is given back.
+
+    Returns:
+        The copy.
+
+    Example:
+        >>> import scanrnn
+        >>> from flax import nnx
+        >>> rnn = scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0))
+        >>> scanrnn.serving.step_by_step(rnn).implementation
+        'scan'
+    """
+    if not isinstance(model, flax_nnx.Module):
+        return model
+    model = flax_nnx.clone(model)
+    for _, module in flax_nnx.iter_modules(model):
+        if isinstance(module, nnx.RNN):
+            module.implementation = "scan"
+    return model

@@ -1,0 +1,285 @@
+"""A layer that is fed as its inputs come in, for many streams at once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx as flax_nnx
+
+from scanrnn import nnx
+
+
+class Streaming:
+    r"""A recurrent layer whose carries are kept between calls.
+
+    .. math:: (s, y_{a:b}) = \mathrm{rnn}(s, x_{a:b})
+
+    Chunks give what the whole sequence would, to rounding. A chunk may have any length:
+    it is filled up to the next of a few `buckets`, and what fills it does not count, so
+    that no more than two programs for each bucket are ever compiled; a chunk longer
+    than the largest bucket is taken in pieces.
+
+    There are places for a number of streams, which may come and go: a stream that joins
+    starts with a fresh carry. All of them are computed together.
+
+    Args:
+        rnn: a layer of `scanrnn.nnx`, in one direction. Its weights are taken as they
+            are now. It runs without dropout and noise, and batch-major.
+        streams: B, how many places there are.
+        buckets: numbers of steps, ascending.
+        features: the shape of one step of one stream; None for `(rnn.in_features,)`.
+        dtype: of the inputs.
+
+    Raises:
+        TypeError: if `rnn` is no such layer.
+        ValueError: if it is bidirectional or runs backwards, which needs the end of a
+            sequence first; for wrong buckets; if the features are not known.
+
+    Example:
+        >>> import numpy as np, scanrnn
+        >>> from flax import nnx
+        >>> rnn = scanrnn.nnx.LSTM(3, 5, rngs=nnx.Rngs(0))
+        >>> xs = np.random.default_rng(0).normal(size=(2, 30, 3)).astype("f4")
+        >>> stream = scanrnn.serving.Streaming(rnn, streams=2)
+        >>> parts = [stream(xs[:, :7]), stream(xs[:, 7:8]), stream(xs[:, 8:])]
+        >>> bool(np.allclose(np.concatenate(parts, axis=1), rnn(xs), atol=1e-6))
+        True
+        >>> stream.leave(0)
+        >>> stream.join()  # a new one, in the place of the one that left
+        0
+        >>> stream({0: xs[0, :4]})[0].shape  # the other waits
+        (4, 5)
+    """
+
+    def __init__(
+        self,
+        rnn: nnx.RNN,
+        streams: int = 1,
+        *,
+        buckets: Sequence[int] = (1, 4, 16, 64, 256),
+        features: Sequence[int] | None = None,
+        dtype: Any = np.float32,
+    ):
+        """Make the carries; see the class."""
+        _check(rnn, streams, buckets)
+        if features is None:
+            if rnn.in_features is None or rnn.cell.num_feature_axes != 1:
+                raise ValueError(
+                    "Streaming: the shape of a step is not known for this layer; give "
+                    "features=, such as (height, width, channels)"
+                )
+            features = (rnn.in_features,)
+        self.streams, self.buckets = streams, tuple(buckets)
+        self.features, self.dtype = tuple(features), np.dtype(dtype)
+        self._open = np.ones(streams, bool)
+        graph, self._weights = flax_nnx.split(rnn)
+
+        def run(weights, carry, xs, lengths):
+            return flax_nnx.merge(graph, weights)(
+                xs,
+                initial_carry=carry,
+                seq_lengths=lengths,
+                return_carry=True,
+                time_major=False,
+                zero_padding=True,
+                deterministic=True,
+            )
+
+        def fresh(weights):
+            # Of no steps, the last carry is the first.
+            xs = jnp.zeros((streams, 1, *self.features), self.dtype)
+            return run(weights, None, xs, jnp.zeros(streams, jnp.int32))[0]
+
+        self._run = jax.jit(run)
+        self._start = jax.jit(_started)
+        self._fresh = self._carry = jax.jit(fresh)(self._weights)
+
+    def __call__(self, chunk: Any) -> Any:
+        """Feed a chunk of every stream, or of some.
+
+        Args:
+            chunk: `[B, t, ...]`, the next t steps of every stream; or, by the number of
+                a stream, `[t, ...]` with a t of its own for each.
+
+        Returns:
+            The outputs as NumPy arrays, `[B, t, H]`; or `[t, H]` by stream.
+
+        Raises:
+            KeyError: for a stream that has not joined.
+            ValueError: if a shape is wrong.
+        """
+        if isinstance(chunk, Mapping):
+            return self._some(chunk)
+        chunk = np.asarray(chunk, self.dtype)
+        if chunk.ndim < 2 or chunk.shape != (
+            self.streams,
+            chunk.shape[1],
+            *self.features,
+        ):
+            raise ValueError(
+                f"Streaming: chunk has shape {chunk.shape}, want "
+                f"({self.streams}, t, {', '.join(map(str, self.features))})"
+            )
+        steps = chunk.shape[1]
+        return self._feed(chunk, np.full(self.streams, steps, np.int32), steps)
+
+    def _some(self, chunks):
+        """Feed those streams that have something."""
+        arrays = {k: np.asarray(chunk, self.dtype) for k, chunk in chunks.items()}
+        for stream, array in arrays.items():
+            self._joined(stream)
+            if array.shape[1:] != self.features:
+                raise ValueError(
+                    f"Streaming: the chunk of stream {stream} has shape {array.shape}, "
+                    f"want (t, {', '.join(map(str, self.features))})"
+                )
+        lengths = np.zeros(self.streams, np.int32)
+        for stream, array in arrays.items():
+            lengths[stream] = len(array)
+        steps = int(lengths.max(initial=0))
+        joint = np.zeros((self.streams, steps, *self.features), self.dtype)
+        for stream, array in arrays.items():
+            joint[stream, : len(array)] = array
+        ys = self._feed(joint, lengths, steps)
+        return {stream: ys[stream, : lengths[stream]] for stream in arrays}
+
+    def _feed(self, xs, lengths, steps):
+        """Outputs of the steps, computed in pieces that each fit a bucket."""
+        outs, start = [], 0
+        while start < steps or not outs:
+            left = min(steps - start, self.buckets[-1])
+            size = next(bucket for bucket in self.buckets if bucket >= left)
+            piece = xs[:, start : start + size]
+            if left < size:
+                padding = ((0, 0), (0, size - left), *[(0, 0)] * len(self.features))
+                piece = np.pad(piece, padding)
+            counted = np.clip(lengths - start, 0, size)
+            # Where every step counts, none has to be looked at.
+            given = None if (counted == size).all() else counted
+            self._carry, ys = self._run(self._weights, self._carry, piece, given)
+            outs.append(np.asarray(ys)[:, :left])
+            start += size
+        return outs[0] if len(outs) == 1 else np.concatenate(outs, axis=1)
+
+    def join(self) -> int:
+        """Take a free place for a new stream, with a fresh carry.
+
+        Returns:
+            The number of the place.
+
+        Raises:
+            ValueError: if all places are taken.
+        """
+        if self._open.all():
+            raise ValueError(
+                f"Streaming: all {self.streams} places are taken; call leave(stream) "
+                "for one that has ended, or make more with streams="
+            )
+        stream = int(np.argmin(self._open))
+        self._open[stream] = True
+        self.reset(stream)
+        return stream
+
+    def leave(self, stream: int) -> None:
+        """Free the place of a stream.
+
+        Args:
+            stream: number of its place.
+
+        Raises:
+            KeyError: if there is none.
+        """
+        self._joined(stream)
+        self._open[stream] = False
+
+    def reset(self, streams: int | Iterable[int] | None = None) -> None:
+        """Give streams a fresh carry.
+
+        Args:
+            streams: a number or several; None for all.
+
+        Raises:
+            KeyError: for a stream that has not joined.
+        """
+        if streams is None:
+            self._carry = self._fresh
+            return
+        starts = np.zeros(self.streams, bool)
+        for stream in [streams] if isinstance(streams, int) else streams:
+            self._joined(stream)
+            starts[stream] = True
+        self._carry = self._start(starts, self._fresh, self._carry)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """All that is kept between calls, for `interop.save_safetensors`.
+
+        Returns:
+            Arrays by name.
+        """
+        return {k: np.asarray(a) for k, a in self._named().items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state.
+
+        Args:
+            state: what `state` gave, from this object or one like it.
+
+        Raises:
+            ValueError: if its arrays have other names, shapes or dtypes.
+        """
+        wanted = {k: (a.shape, a.dtype) for k, a in self._named().items()}
+        arrays = {k: np.asarray(a) for k, a in state.items()}
+        found = {k: (a.shape, a.dtype) for k, a in arrays.items()}
+        if found != wanted:
+            raise ValueError(f"Streaming: the state has {found}, want {wanted}")
+        self._open = np.array(arrays.pop("open"))
+        structure = jax.tree.structure(self._carry)
+        leaves = [jnp.asarray(arrays[k]) for k in self._named() if k != "open"]
+        self._carry = structure.unflatten(leaves)
+
+    def _named(self):
+        leaves = jax.tree_util.tree_flatten_with_path(self._carry)[0]
+        named = {
+            "carry." + jax.tree_util.keystr(path, simple=True, separator="."): leaf
+            for path, leaf in leaves
+        }
+        return named | {"open": self._open}
+
+    def _joined(self, stream):
+        if stream not in range(self.streams) or not self._open[stream]:
+            raise KeyError(
+                f"Streaming: there is no stream {stream!r}; those that have joined are "
+                f"{np.flatnonzero(self._open).tolist()}"
+            )
+
+
+def _started(starts, fresh, carry):
+    """The carries, fresh ones where a stream starts."""
+
+    def one(new, old):
+        return jnp.where(jnp.expand_dims(starts, range(1, old.ndim)), new, old)
+
+    return jax.tree.map(one, fresh, carry)
+
+
+def _check(rnn, streams, buckets):
+    """Raise unless the arguments can be served."""
+    if not isinstance(rnn, nnx.RNN):
+        raise TypeError(
+            f"Streaming: rnn is a {type(rnn).__name__}, want a layer of scanrnn.nnx; "
+            "weights of another one come over by scanrnn.interop"
+        )
+    for name in ("bidirectional", "reverse"):
+        if getattr(rnn, name):
+            raise ValueError(
+                f"Streaming: the layer has {name}=True: it reads a sequence from its "
+                "end, which a stream has not reached yet"
+            )
+    if streams < 1:
+        raise ValueError(f"Streaming: streams={streams}, want at least 1")
+    if list(buckets) != sorted(set(buckets)) or not buckets or buckets[0] < 1:
+        raise ValueError(
+            f"Streaming: buckets={tuple(buckets)}, want ascending numbers from 1 on"
+        )

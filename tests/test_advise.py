@@ -1,0 +1,109 @@
+"""Advice against numbers by hand, and against what must hold between sizes."""
+
+import jax.numpy as jnp
+import pytest
+
+import scanrnn
+from scanrnn import cells
+from scanrnn.machines import MACHINES
+
+
+def advise(cell=None, T=64, B=64, D=256, H=512, dtype="float32", machine="h100"):
+    return scanrnn.advise(
+        cell or cells.lstm(),
+        steps=T,
+        batch=B,
+        in_features=D,
+        hidden_features=H,
+        dtype=dtype,
+        machine=machine,
+    )
+
+
+@pytest.mark.parametrize("cell, gates", [(cells.lstm(), 4), (cells.gru(), 3)])
+def test_operations_are_those_by_hand(cell, gates):
+    # Forward, and two products of the same size for each one backward.
+    T, B, D, H = 10, 3, 70, 50
+    by_hand = 3 * 2 * T * B * gates * H * (D + H)
+    assert advise(cell, T, B, D, H).cost.flops == by_hand
+
+
+def test_bytes_are_at_least_those_of_weights_and_rows():
+    T, B, D, H = 20, 8, 256, 256
+    weights, rows = 4 * H * (D + H), T * B * (D + 4 * H)
+    moved = advise(None, T, B, D, H).cost.moved
+    assert 4 * (weights + rows) < moved < 40 * 4 * (weights + rows)
+
+
+@pytest.mark.parametrize(
+    "machine, sizes, bound",
+    [
+        ("h100", {"B": 8, "H": 256}, "dispatch"),
+        ("cpu", {"B": 128, "H": 1024, "D": 1024}, "arithmetic"),
+        ("cpu", {"B": 1, "H": 4096, "D": 64}, "memory"),
+    ],
+)
+def test_what_bounds_a_layer_is_found(machine, sizes, bound):
+    advice = advise(machine=machine, **sizes)
+    assert advice.cost.bound == bound
+    parts = (advice.cost.arithmetic, advice.cost.memory, advice.cost.dispatch)
+    assert advice.cost.seconds == pytest.approx(sum(parts))
+
+
+@pytest.mark.parametrize(
+    "machine, dtype, sizes, words",
+    [
+        ("h100", "bfloat16", {"B": 20}, ["B=20 is no multiple of 8", "less than 64"]),
+        ("h100", "float32", {"B": 68, "H": 514}, ["H=514 is no multiple of 4"]),
+        ("tpu v5e", "bfloat16", {"H": 500}, ["H=500 is no multiple of 128"]),
+        ("cpu", "float32", {"D": 100}, ["D=100 is no multiple of 16"]),
+        ("cpu", "float32", {}, []),
+        ("h100", "bfloat16", {"B": 136}, []),
+    ],
+)
+def test_sizes_that_do_not_fit_are_named(machine, dtype, sizes, words):
+    found = advise(machine=machine, dtype=dtype, **sizes).misaligned
+    assert len(found) == len(words)
+    for text, word in zip(found, words, strict=True):
+        assert word in text
+
+
+def test_changes_are_sorted_and_each_is_a_gain():
+    for machine in MACHINES:
+        gains = [c.gain for c in advise(B=20, H=500, machine=machine).changes]
+        assert gains == sorted(gains, reverse=True) and all(g > 1.05 for g in gains)
+
+
+def test_a_larger_batch_is_advised_where_a_step_waits_to_be_started():
+    advice = advise(B=8)
+    (change,) = [c for c in advice.changes if "batch of 16" in c.what]
+    # Twice the rows in the time of the trips: nearly twice the work.
+    assert 1.9 < change.gain <= 2.0
+    other = advise(B=16)
+    rate = 2 * advice.cost.seconds / other.cost.seconds
+    assert change.gain == pytest.approx(rate)
+
+
+def test_every_cell_can_be_asked_about():
+    for name in ("indrnn", "lru", "mlstm", "rhn", "slstm"):
+        cell = getattr(cells, name)(*([2] if name == "rhn" else []))
+        assert "It is bound by" in str(advise(cell, T=4, B=2, D=32, H=32))
+
+
+def test_a_layer_of_half_precision_has_a_plan_of_that():
+    advice = advise(dtype=jnp.bfloat16)
+    assert advice.dtype == "bfloat16"
+    assert "Products of bfloat16" in str(advice.plan)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, match",
+    [
+        ({"cell": "lstm"}, TypeError, "cell must be a scanrnn.cells.Cell"),
+        ({"B": 0}, ValueError, "B=0"),
+        ({"machine": "abacus"}, ValueError, "'abacus' is unknown"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, match):
+    with pytest.raises(error, match=match):
+        advise(**arguments)

@@ -1,0 +1,327 @@
+"""Layers of other libraries, as they make them, and ours with their weights.
+
+That weights of ours are right in the cells of others is what `test_cells_libraries`,
+`test_cells_torch` and `test_cells_conv_libraries` say; here come whole layers.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.experimental import rnn as jax_rnn
+
+import scanrnn
+from scanrnn import cells, interop
+from scanrnn.interop import Weights
+
+D, H, T, B = 3, 5, 7, 2
+XS = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
+close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
+TORCH = {
+    "lstm": ("LSTM", {}),
+    "gru": ("GRU", {}),
+    "elman": ("RNN", {}),
+    "elman-relu": ("RNN", {"nonlinearity": "relu"}),
+    "lstm-p": ("LSTM", {"proj_size": 2}),
+    "lstm-no-bias": ("LSTM", {"bias": False}),
+    "gru-bfloat16": ("GRU", {}),
+}
+
+
+def drawn(cell, num_layers=2, bidirectional=True, dtype=jnp.float32, key=0):
+    """Weights of which none is zero."""
+    layers = []
+    for index in range(num_layers):
+        out = cell.out_features(H) * (2 if bidirectional else 1)
+        sizes = (out if index else D), H
+        shapes = cell.init(jax.random.key(0), *sizes)
+        layers.append([])
+        for direction in range(2 if bidirectional else 1):
+            own = jax.random.key(100 * key + 10 * index + direction)
+            keys = jax.random.split(own, len(shapes))
+            params = {
+                name: np.array(0.5 * jax.random.normal(k, a.shape, dtype))
+                for k, (name, a) in zip(keys, shapes.items(), strict=True)
+            }
+            layers[-1].append(params)
+    return Weights(cell, layers)
+
+
+def assert_equal(got, wanted):
+    assert got.cell == wanted.cell
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        list(got.layers),
+        [list(d) for d in wanted.layers],
+    )
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch_layers_and_ours_with_their_weights_are_equal(name):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    kind, options = TORCH[name]
+    layer = getattr(torch.nn, kind)(
+        D, H, num_layers=2, bidirectional=True, batch_first=True, **options
+    )
+    if name.endswith("bfloat16"):
+        layer = layer.to(torch.bfloat16)
+    weights = interop.from_torch(layer)
+    layer_dtype = layer.weight_ih_l0.dtype
+    assert str(layer_dtype) == f"torch.{weights.layers[1][1]['kernel'].dtype}"
+    with torch.no_grad():
+        # Double: for projections oneDNN has nothing, and torch warns of it.
+        wanted, last = layer.double()(torch.tensor(XS, dtype=torch.float64))
+    ours = weights.layer(param_dtype=jnp.float64, return_carry=True)
+    carry, ys = ours(np.float64(XS))
+    # The sum of two biases is rounded to their dtype.
+    least = {"bfloat16": 1e-2, "float32": 1e-6}[str(layer_dtype).split(".")[1]]
+    close = functools.partial(np.testing.assert_allclose, rtol=least, atol=least)
+    close(ys, wanted)
+    h = last[0] if isinstance(last, tuple) else last
+    for index, pair in enumerate(carry):
+        for direction, one in enumerate(pair):
+            close(one.h, h[2 * index + direction])
+
+
+@pytest.mark.parametrize("name", [n for n in TORCH if n != "gru-bfloat16"])
+def test_torch_layers_take_our_weights_and_give_them_back(name):
+    torch = pytest.importorskip("torch")
+    kind, options = TORCH[name]
+    cell = cells.lstm(projection=2) if name == "lstm-p" else None
+    cell = cell or {"GRU": cells.gru(), "LSTM": cells.lstm()}.get(kind)
+    cell = cell or cells.elman(options.get("nonlinearity", "tanh"))
+    weights = drawn(cell)
+    layer = getattr(torch.nn, kind)(
+        D, H, num_layers=2, bidirectional=True, **options | {"bias": True}
+    )
+    state_dict = interop.to_torch(weights, prefix="encoder.rnn.")
+    holder = torch.nn.ModuleDict({"encoder": torch.nn.ModuleDict({"rnn": layer})})
+    holder.load_state_dict({k: torch.tensor(v) for k, v in state_dict.items()})
+    assert_equal(interop.from_torch(layer), weights)
+    back = interop.from_torch(
+        state_dict,
+        prefix="encoder.rnn.",
+        nonlinearity=layer.__dict__.get("nonlinearity"),
+    )
+    assert_equal(back, weights)
+
+
+def test_biases_of_a_torch_gru_are_merged_but_for_the_candidates():
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.GRU(D, H)
+    params = interop.from_torch(layer).layers[0][0]
+    first, second = (b.detach().numpy() for b in (layer.bias_ih_l0, layer.bias_hh_l0))
+    np.testing.assert_array_equal(params["bias"][: 2 * H], (first + second)[: 2 * H])
+    np.testing.assert_array_equal(params["bias"][2 * H :], first[2 * H :])
+    np.testing.assert_array_equal(params["recurrent_bias"], second[2 * H :])
+
+
+KERAS = {
+    "lstm": ("LSTM", {}, cells.lstm()),
+    "gru": ("GRU", {}, cells.gru()),
+    "gru-cho2014": ("GRU", {"reset_after": False}, cells.gru(dialect="cho2014")),
+    "elman": ("SimpleRNN", {}, cells.elman()),
+    "elman-relu": ("SimpleRNN", {"activation": "relu"}, cells.elman("relu")),
+}
+
+
+@pytest.mark.filterwarnings("default")  # Keras may warn on import
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", KERAS)
+def test_keras_layers_and_ours_are_equal_and_weights_come_back(name, bidirectional):
+    keras = pytest.importorskip("keras")
+    kind, options, cell = KERAS[name]
+    layer = getattr(keras.layers, kind)(H, return_sequences=True, **options)
+    layer = keras.layers.Bidirectional(layer) if bidirectional else layer
+    layer.build((B, T, D))
+    weights = drawn(cell, 1, bidirectional)
+    (arrays,) = interop.to_keras(weights)
+    layer.set_weights(arrays)
+    close(layer(XS), weights.layer()(XS))
+    assert_equal(interop.from_keras(layer), weights)
+    activation = options.get("activation", "tanh")
+    assert_equal(interop.from_keras([arrays], activation=activation), weights)
+
+
+@pytest.mark.filterwarnings("default")
+def test_keras_conv_lstm_comes_over_and_back():
+    pytest.importorskip("keras")
+    cell = cells.conv_lstm(kernel_size=(3, 2))
+    weights = drawn(cell, 1, False)
+    assert_equal(interop.from_keras(interop.to_keras(weights)), weights)
+
+
+@pytest.mark.filterwarnings("default")
+def test_keras_layer_with_other_activations_is_refused():
+    keras = pytest.importorskip("keras")
+    layer = keras.layers.LSTM(H, recurrent_activation="hard_sigmoid")
+    layer.build((B, T, D))
+    with pytest.raises(ValueError, match="recurrent_activation='hard_sigmoid'"):
+        interop.from_keras(layer)
+
+
+LINEN = {
+    "lstm": (nn.LSTMCell, cells.lstm()),
+    "optimized": (nn.OptimizedLSTMCell, cells.lstm()),
+    "gru": (nn.GRUCell, cells.gru()),
+    "mgu": (nn.MGUCell, cells.mgu()),
+    "elman": (nn.SimpleCell, cells.elman()),
+}
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", LINEN)
+def test_linen_layers_and_ours_are_equal_and_weights_come_back(name, bidirectional):
+    make, cell = LINEN[name]
+    layer = nn.RNN(make(H))
+    layer = nn.Bidirectional(layer, nn.RNN(make(H))) if bidirectional else layer
+    variables = layer.init(jax.random.key(0), XS)
+    weights = drawn(cell, 1, bidirectional)
+    (tree,) = interop.to_linen(weights)
+    assert jax.tree.structure(tree) == jax.tree.structure(variables["params"])
+    close(layer.apply({"params": tree}, XS), weights.layer()(XS))
+    assert_equal(interop.from_linen(tree), weights)
+    theirs = interop.from_linen(variables["params"])
+    close(layer.apply(variables, XS), theirs.layer()(XS))
+
+
+def test_linen_layers_above_each_other_come_as_a_list():
+    weights = drawn(cells.gru(), 3, True)
+    assert_equal(interop.from_linen(interop.to_linen(weights)), weights)
+
+
+def test_linen_conv_lstm_comes_back_to_the_rounding_of_its_bias():
+    weights = drawn(cells.conv_lstm(kernel_size=3), 1, False)
+    got = interop.from_linen(interop.to_linen(weights))
+    jax.tree.map(close, list(got.layers), list(weights.layers))
+
+
+NNX = {
+    "lstm": (nnx.LSTMCell, cells.lstm()),
+    "optimized": (nnx.OptimizedLSTMCell, cells.lstm()),
+    "gru": (nnx.GRUCell, cells.gru()),
+    "elman": (nnx.SimpleCell, cells.elman()),
+}
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", NNX)
+def test_nnx_layers_and_ours_are_equal_and_weights_come_back(name, bidirectional):
+    make, cell = NNX[name]
+    rngs = nnx.Rngs(0)
+    layers = [nnx.RNN(make(D, H, rngs=rngs)) for _ in range(2 if bidirectional else 1)]
+    layer = nnx.Bidirectional(*layers, rngs=rngs) if bidirectional else layers[0]
+    close(layer(XS), interop.from_nnx(layer).layer()(XS))
+    weights = drawn(cell, 1, bidirectional)
+    if name == "gru":
+        for params in weights.layers[0]:
+            params["recurrent_bias"][:] = 0
+    (tree,) = interop.to_nnx(weights, optimized=name == "optimized")
+    nnx.update(layer, tree)
+    close(layer(XS), weights.layer()(XS))
+    assert_equal(interop.from_nnx(layer), weights)
+    assert_equal(interop.from_nnx(nnx.state(layer, nnx.Param)), weights)
+
+
+def test_nnx_gru_has_no_place_for_our_recurrent_bias():
+    with pytest.raises(ValueError, match="recurrent_bias"):
+        interop.to_nnx(drawn(cells.gru(), 1, False))
+
+
+@pytest.mark.parametrize(
+    "cell", [cells.lstm(), cells.gru(dialect="haiku"), cells.elman("relu")]
+)
+def test_haiku_weights_come_back(cell):
+    weights = drawn(cell, 2, False)
+    params = interop.to_haiku(weights, ["lm/lstm_a", "lm/lstm_b"])
+    got = interop.from_haiku(params, ["lm/lstm_a", "lm/lstm_b"])
+    assert got.cell == cell
+    jax.tree.map(close, list(got.layers), list(weights.layers))
+
+
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell"])
+def test_equinox_cells_come_over_and_back(kind):
+    eqx = pytest.importorskip("equinox")
+    cell = getattr(eqx.nn, kind)(D, H, key=jax.random.key(0))
+    weights = interop.from_equinox(cell)
+    carry = jnp.zeros(H)
+    carry, ys = (carry, carry) if kind == "LSTMCell" else carry, []
+    for x in XS[0]:
+        carry = cell(jnp.asarray(x), carry)
+        ys.append(carry[0] if kind == "LSTMCell" else carry)
+    close(weights.layer()(XS[:1])[0], ys)
+    assert_equal(interop.from_equinox(interop.to_equinox(weights)), weights)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_the_flat_vector_of_jax_comes_over_and_back(bidirectional):
+    sizes = D, H, 2, bidirectional
+    flat = jax_rnn.init_lstm_weight(jax.random.key(0), *sizes)
+    weights = interop.from_cudnn(flat, *sizes)
+    assert_equal(interop.from_cudnn(interop.to_cudnn(weights), *sizes), weights)
+    directions = 2 if bidirectional else 1
+    zeros = jnp.zeros([2 * directions, B, H])
+    lengths = jnp.full(B, T, jnp.int32)
+    parts = jax_rnn.unpack_lstm_weights(flat, *sizes)
+    ys, h, c = jax_rnn.lstm_ref(
+        XS, zeros, zeros, *parts, lengths, *sizes[:3], 0.0, bidirectional
+    )
+    carry, got = weights.layer(return_carry=True)(XS)
+    close(got, ys)
+    carries = jax.tree.leaves(carry, is_leaf=lambda c: isinstance(c, cells.LSTMCarry))
+    close([one.h for one in carries], h)
+    close([one.c for one in carries], c)
+
+
+@pytest.mark.parametrize(
+    "convert", [interop.to_torch, interop.to_keras, interop.to_linen, interop.to_nnx]
+)
+@pytest.mark.parametrize(
+    "cell", [cells.lstm(norm="ba2016"), cells.lstm(peephole=True), cells.ugrnn()]
+)
+def test_a_cell_that_a_library_has_not_is_refused(convert, cell):
+    with pytest.raises(ValueError, match="has no cell with the equations"):
+        convert(drawn(cell, 1, False))
+
+
+def test_options_of_training_do_not_matter():
+    cell = cells.lstm(recurrent_dropout=0.5, dtype=jnp.bfloat16, forget_bias=2.0)
+    assert "weight_ih_l1_reverse" in interop.to_torch(drawn(cell))
+
+
+def test_layers_with_connections_of_their_own_are_refused():
+    layer = scanrnn.nnx.LSTM(5, 5, residual=True, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="residual=True"):
+        Weights.of(layer)
+    with pytest.raises(TypeError, match="from_nnx"):
+        Weights.of(nnx.RNN(nnx.GRUCell(3, 5, rngs=nnx.Rngs(0))))
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        (lambda d: d.pop("weight_hh_l1"), "layer 1 has no"),
+        (lambda d: d.pop("bias_hh_l0"), "one bias of two"),
+        (lambda d: d.update(weight_ih_l1=np.ones([20, 9])), "layer 1 has"),
+        (lambda d: d.update(weight_ih_l0=np.ones([21, 3])), "21 rows"),
+        (lambda d: d.update(weight_ih_l0=np.ones(20)), "has shape"),
+        (lambda d: d.clear(), "weight_ih_l0 and so on"),
+        (lambda d: d.update(weight_ih_l7=np.ones([20, 5])), r"\(7, 0\)"),
+    ],
+)
+def test_a_state_dict_that_is_none_is_refused(change, match):
+    state_dict = interop.to_torch(drawn(cells.lstm(), 2, False))
+    change(state_dict)
+    with pytest.raises(ValueError, match=match):
+        interop.from_torch(state_dict)
+
+
+def test_a_wrong_prefix_is_answered_with_those_there_are():
+    state_dict = interop.to_torch(drawn(cells.gru(), 1, False), prefix="encoder.")
+    with pytest.raises(ValueError, match=r"\['encoder\.'\]"):
+        interop.from_torch(state_dict)

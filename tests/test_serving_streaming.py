@@ -1,0 +1,196 @@
+"""Streams in chunks against whole sequences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import scanrnn
+from scanrnn.interop import load_safetensors, save_safetensors
+from scanrnn.serving import Streaming
+from tests.cell_table import EVERY, H
+
+BUCKETS = (1, 4, 16)
+
+
+def xs(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def make(kind="LSTM", *sizes, **options):
+    sizes = sizes or (3, 5)
+    return getattr(scanrnn.nnx, kind)(*sizes, rngs=nnx.Rngs(0), **options)
+
+
+def close(got, wanted):
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("row", EVERY)
+def test_chunks_of_every_cell_are_the_whole_sequence(row):
+    rnn = scanrnn.nnx.RNN(row.cell, row.in_features, H, num_layers=1, rngs=nnx.Rngs(0))
+    features = (*row.spatial, row.in_features)
+    x = xs(2, 8, *features)
+    stream = Streaming(rnn, 2, buckets=(1, 4), features=features)
+    parts = [stream(x[:, :6]), stream(x[:, 6:7]), stream(x[:, 7:])]
+    wanted = rnn(x, deterministic=True)
+    np.testing.assert_allclose(
+        np.concatenate(parts, axis=1), wanted, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.fixture(scope="module")
+def served():
+    rnn = make("LSTM", 3, 8, num_layers=2, norm="ba2016", dropout=0.5)
+    x = xs(2, 60, 3)
+    return Streaming(rnn, 2, buckets=BUCKETS), x, rnn(x, deterministic=True)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(cuts=st.lists(st.integers(0, 60), max_size=6).map(sorted))
+def test_chunks_of_any_lengths_are_the_whole_sequence(served, cuts):
+    stream, x, wanted = served
+    stream.reset()
+    cuts = [0, *cuts, 60]
+    parts = [stream(x[:, a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    assert [part.shape[1] for part in parts] == np.diff(cuts).tolist()
+    got = np.concatenate(parts, axis=1)
+    # A norm of few features makes much of the rounding of sums.
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
+
+
+def test_no_more_than_two_programs_are_compiled_for_a_bucket():
+    stream = Streaming(make(), 2, buckets=BUCKETS)
+    for size in range(1, 50):
+        stream(xs(2, size, 3))
+        stream({0: xs(size, 3), 1: xs(size // 2, 3)})
+    assert stream._run._cache_size() <= 2 * len(BUCKETS)
+    before = stream._run._cache_size()
+    stream.reset(1)
+    stream.leave(0)
+    stream.join()
+    stream(xs(2, 33, 3))
+    assert stream._run._cache_size() == before
+
+
+def test_streams_join_and_leave_and_none_hears_of_the_others():
+    rnn, rng = make("GRU"), np.random.default_rng(0)
+    stream = Streaming(rnn, 3, buckets=BUCKETS)
+    for place in range(3):
+        stream.leave(place)
+    running, ended = {}, []
+    for _ in range(25):
+        if len(running) < 3 and rng.random() < 0.6:
+            running[stream.join()] = ([], [])
+        fed = [place for place in running if rng.random() < 0.7]
+        chunks = {place: xs(rng.integers(0, 20), 3, seed=rng) for place in fed}
+        for place, ys in stream(chunks).items():
+            running[place][0].append(chunks[place])
+            running[place][1].append(ys)
+        if running and rng.random() < 0.3:
+            place = min(running)
+            stream.leave(place)
+            ended.append(running.pop(place))
+    streams = [pair for pair in [*ended, *running.values()] if pair[0]]
+    assert len(ended) > 3
+    for chunks, outs in streams:
+        x = np.concatenate(chunks)
+        if len(x):
+            close(np.concatenate(outs), rnn(x[None])[0])
+
+
+def test_what_a_stream_that_waits_holds_is_not_touched():
+    stream = Streaming(make(), 2, buckets=BUCKETS)
+    stream(xs(2, 5, 3))
+    before = stream.state()
+    stream({0: np.full((7, 3), np.nan, np.float32)})
+    after = stream.state()
+    for name in ("carry.h", "carry.c"):
+        np.testing.assert_array_equal(after[name][1], before[name][1])
+        assert np.isnan(after[name][0]).all()
+
+
+def test_a_reset_is_the_first_carry_even_a_learned_one():
+    cell = scanrnn.cells.learned_carry(scanrnn.cells.gru())
+    rnn = scanrnn.nnx.RNN(cell, 3, 5, rngs=nnx.Rngs(0))
+    for name, param in rnn.layers[0].items():
+        if name not in scanrnn.cells.gru().init(jax.random.key(0), 3, 5):
+            param[...] = jnp.ones_like(param[...])
+    stream, x = Streaming(rnn, 2), xs(2, 6, 3)
+    first = stream(x)
+    stream.reset(1)
+    second = stream(x)
+    close(second[1], first[1])
+    assert abs(second[0] - first[0]).max() > 1e-3
+    stream.reset()
+    close(stream(x), rnn(x))
+    stream.reset([0, 1])
+    close(stream(x), rnn(x))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_saved_state_goes_on_in_another_process(tmp_path, dtype):
+    rnn = make("LSTM", num_layers=2, carry_dtype=dtype)
+    stream, x = Streaming(rnn, 2), xs(2, 9, 3)
+    stream(x[:, :4])
+    stream.leave(1)
+    save_safetensors(tmp_path / "state", stream.state())
+    wanted = stream({0: x[0, 4:]})[0]
+    other = Streaming(rnn, 2)
+    other.restore(load_safetensors(tmp_path / "state"))
+    np.testing.assert_array_equal(other({0: x[0, 4:]})[0], wanted)
+    assert other.join() == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.pop("carry.h"),
+        lambda s: s.update(other=np.ones(1)),
+        lambda s: s.update({"carry.h": s["carry.h"][:1]}),
+        lambda s: s.update({"carry.h": s["carry.h"].astype(np.float64)}),
+        lambda s: s.update(open=np.ones(2, np.int8)),
+    ],
+)
+def test_a_state_of_something_else_is_refused(change):
+    stream = Streaming(make(), 2)
+    state = stream.state()
+    change(state)
+    with pytest.raises(ValueError, match="Streaming: the state has"):
+        stream.restore(state)
+
+
+@pytest.mark.parametrize(
+    "rnn, options, error, match",
+    [
+        (make(bidirectional=True), {}, ValueError, "bidirectional=True: it reads"),
+        (make(reverse=True), {}, ValueError, "reverse=True: it reads"),
+        (nnx.Linear(3, 5, rngs=nnx.Rngs(0)), {}, TypeError, "Linear"),
+        (make(), {"streams": 0}, ValueError, "streams=0"),
+        (make(), {"buckets": (4, 1)}, ValueError, r"buckets=\(4, 1\)"),
+        (make(), {"buckets": ()}, ValueError, "buckets"),
+        (make("ConvGRU", kernel_size=3), {}, ValueError, "give features="),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused(rnn, options, error, match):
+    with pytest.raises(error, match=match):
+        Streaming(rnn, **options)
+
+
+def test_wrong_calls_are_refused():
+    stream = Streaming(make(), 2)
+    with pytest.raises(ValueError, match="all 2 places are taken"):
+        stream.join()
+    stream.leave(1)
+    for call in (stream.leave, stream.reset, lambda k: stream({k: xs(4, 3)})):
+        with pytest.raises(KeyError, match=r"no stream 1; .* are \[0\]"):
+            call(1)
+    for shape in ((2, 3), (1, 4, 3), (2, 4, 4), (3,)):
+        with pytest.raises(ValueError, match="chunk has shape"):
+            stream(xs(*shape))
+    with pytest.raises(ValueError, match="stream 0 has shape"):
+        stream({0: xs(4, 2)})
+    assert stream({}) == {}
