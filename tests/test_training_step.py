@@ -12,7 +12,7 @@ from flax.training.dynamic_scale import DynamicScale
 
 import scanrnn
 from scanrnn.training import FAULTS, Precision, init_state, make_train_step
-from scanrnn.training._step import rescale
+from scanrnn.training._gradients import rescale
 
 KEY = jax.random.key(0)
 FLOAT32 = {jnp.dtype(jnp.float32)}
@@ -199,7 +199,9 @@ def test_accumulation_skips_all_parts_if_one_is_not_finite():
     assert FAULTS[int(metrics.fault)] == "forward"
     np.testing.assert_array_equal(state.params["w"], [1.0, 2.0, 3.0])
     np.testing.assert_array_equal(state.carry, 0.0)
-    with pytest.raises(ValueError, match=r"got a leaf of shape \(.*\), want \[2, ...\]"):
+    with pytest.raises(
+        ValueError, match=r"got a leaf of shape \(.*\), want \[2, ...\]"
+    ):
         step(state, batch())
 
 

@@ -225,7 +225,7 @@ class Prefetch(Batches):
         place: Callable[[Any], Any] = lambda batch: batch,
     ):
         """Starts nothing yet."""
-        self._batches, self._size, self._place = batches, size, place
+        self.source, self._size, self._place = batches, size, place
         # One thread: batches come in order.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ahead: deque[Future] = deque()
@@ -239,8 +239,8 @@ class Prefetch(Batches):
         return batch
 
     def _draw(self):
-        batch = next(self._batches)
-        return self._place(batch), self._batches.state()
+        batch = next(self.source)
+        return self._place(batch), self.source.state()
 
     def state(self) -> dict[str, int]:
         """Returns the place of the batch that `next` will give."""
@@ -250,5 +250,5 @@ class Prefetch(Batches):
         """Goes to a place."""
         while self._ahead:
             self._ahead.popleft().result()
-        self._batches.restore(state)
+        self.source.restore(state)
         self._state = state

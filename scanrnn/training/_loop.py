@@ -52,7 +52,8 @@ def resume(
     Example:
         >>> import tempfile, jax, jax.numpy as jnp, numpy as np, optax
         >>> from scanrnn.training import Arrays, Checkpoints, init_state, resume
-        >>> state = init_state({"w": jnp.ones(1)}, optax.sgd(1.0), key=jax.random.key(0))
+        >>> key = jax.random.key(0)
+        >>> state = init_state({"w": jnp.ones(1)}, optax.sgd(1.0), key=key)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _, notes = resume(Checkpoints(folder), state, Arrays(np.ones(4), 2))
         >>> notes

@@ -178,7 +178,9 @@ def _floating(kind, value):
     try:
         dtype = jnp.dtype(value)
     except TypeError:
-        raise TypeError(f"{kind}: got {value!r}, want a type such as bfloat16") from None
+        raise TypeError(
+            f"{kind}: got {value!r}, want a type such as bfloat16"
+        ) from None
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"{kind}: got {dtype}, want a floating-point type")
     return dtype

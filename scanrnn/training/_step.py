@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import optax
 from flax.training.dynamic_scale import DynamicScale
 
+from scanrnn.training._gradients import accumulated, rescale, scaled_grad
+
 # What was not finite in a step, by the number in its metrics; the first that applies.
 FAULTS = ("none", "forward", "loss", "gradient", "update")
 
@@ -55,7 +57,8 @@ class Metrics(NamedTuple):
     Attributes:
         loss: The loss, in the units of the loss function.
         grad_norm: Global norm of the gradient, unscaled, before clipping.
-        clip_fraction: Share of all steps taken so far whose gradient was clipped.
+        clip_fraction: Share of the steps that were not skipped so far whose gradient
+            was clipped.
         loss_scale: What the loss was multiplied by; 1 without scaling.
         skipped: Whether the step changed nothing.
         in_row: How many of the last steps were skipped, this one included.
@@ -204,9 +207,9 @@ def make_train_step(
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         scale = jnp.float32(1) if state.loss_scale is None else state.loss_scale.scale
         key = jax.random.fold_in(state.key, state.counts.steps)
-        grad_fn = _scaled_grad(loss_fn, state.params, scale)
+        grad_fn = scaled_grad(loss_fn, state.params, scale)
         if accumulate > 1:
-            grad_fn = _accumulated(grad_fn, accumulate)
+            grad_fn = accumulated(grad_fn, accumulate)
         grads, loss, carry, outputs_finite = grad_fn(state.carry, batch, key)
         # One number for the check and for clipping: it is finite if all of them are,
         # and then so are their squares, which an optimiser sums.
@@ -235,7 +238,8 @@ def make_train_step(
         metrics = Metrics(
             loss=loss,
             grad_norm=norm,
-            clip_fraction=counts.clipped / jnp.maximum(counts.steps - counts.skipped, 1),
+            clip_fraction=counts.clipped
+            / jnp.maximum(counts.steps - counts.skipped, 1),
             loss_scale=scale,
             skipped=skipped,
             in_row=counts.in_row,
@@ -245,98 +249,6 @@ def make_train_step(
 
     out_shardings = None if shardings is None else (shardings, None)
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
-
-
-def rescale(loss_scale: DynamicScale | None, finite: jax.Array) -> DynamicScale | None:
-    """Moves a loss scale by what became of a step.
-
-    It is the rule of Flax's own `DynamicScale.value_and_grad`, which differentiates
-    one loss at a time and looks at nothing but its gradient: a step of several parts,
-    or with an update that is not finite, needs the rule alone.
-
-    Args:
-        loss_scale: The scale of the step; None stays None.
-        finite: Whether all of the step was finite.
-
-    Returns:
-        The scale of the next step: smaller by `backoff_factor` after a step that was
-        not finite, larger by `growth_factor` after `growth_interval` that were.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from flax.training.dynamic_scale import DynamicScale
-        >>> float(rescale(DynamicScale(scale=jnp.float32(8)), jnp.bool_(False)).scale)
-        4.0
-    """
-    if loss_scale is None:
-        return None
-    grow = finite & (loss_scale.fin_steps == loss_scale.growth_interval)
-    larger = loss_scale.scale * loss_scale.growth_factor
-    larger = jnp.minimum(larger, jnp.finfo(jnp.float32).max)
-    smaller = loss_scale.scale * loss_scale.backoff_factor
-    if loss_scale.minimum_scale is not None:
-        smaller = jnp.maximum(smaller, loss_scale.minimum_scale)
-    scale = jnp.where(grow, larger, jnp.where(finite, loss_scale.scale, smaller))
-    fin_steps = jnp.where(grow | ~finite, 0, loss_scale.fin_steps + 1)
-    return loss_scale.replace(scale=scale, fin_steps=fin_steps)
-
-
-def _scaled_grad(loss_fn, params, scale):
-    """Makes the function that gives the unscaled gradient of a part of a batch."""
-
-    def scaled_loss(params, carry, batch, key):
-        loss, (carry, outputs) = loss_fn(params, carry, batch, key)
-        if jnp.finfo(loss.dtype).bits < 32:
-            raise TypeError(
-                f"loss_fn: got a loss of {loss.dtype}, want float32: a half type "
-                "overflows when it is scaled; cast the model's outputs before the loss"
-            )
-        return loss * scale.astype(loss.dtype), (loss, carry, outputs)
-
-    def grad(carry, batch, key):
-        grad_fn = jax.grad(scaled_loss, has_aux=True)
-        grads, (loss, carry, outputs) = grad_fn(params, carry, batch, key)
-        grads = jax.tree.map(lambda g: g / scale.astype(g.dtype), grads)
-        finite = optax.tree.sum(jax.tree.map(_not_finite, (outputs, carry))) == 0
-        return grads, loss, carry, jnp.where(finite, 0.0, jnp.nan)
-
-    return grad
-
-
-def _not_finite(leaf):
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
-        return 0
-    return jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32)
-
-
-def _accumulated(grad_fn, parts):
-    """Means of gradient and loss over the parts of a batch, one part at a time."""
-
-    def grad(carry, batch, key):
-        for leaf in jax.tree.leaves((batch, carry)):
-            if leaf.shape[:1] != (parts,):
-                raise ValueError(
-                    f"batch: got a leaf of shape {leaf.shape}, want [{parts}, ...]: "
-                    f"accumulate={parts} parts of batch and carry on the first axis"
-                )
-
-        def add(total, part):
-            carry, batch, number = part
-            grads, loss, carry, finite = grad_fn(
-                carry, batch, jax.random.fold_in(key, number)
-            )
-            return jax.tree.map(jnp.add, total, (grads, loss, finite)), carry
-
-        parts_xs = (carry, batch, jnp.arange(parts))
-        first = jax.tree.map(lambda a: a[0], parts_xs)
-        shapes = jax.eval_shape(grad_fn, *first[:2], key)
-        zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), shapes)
-        total, carry = jax.lax.scan(add, (*zeros[:2], zeros[3]), parts_xs)
-        grads, loss, finite = total
-        grads, loss = jax.tree.map(lambda a: a / parts, (grads, loss))
-        return grads, loss, carry, finite
-
-    return grad
 
 
 def _count(counts, skipped, clipped):

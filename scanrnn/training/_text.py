@@ -114,8 +114,10 @@ class Vocabulary:
 
         Example:
             >>> from scanrnn.training import Vocabulary
-            >>> Vocabulary("abc").decode([1, 0]), Vocabulary(["to", "be"]).decode([0, 1])
-            ('ba', 'to be')
+            >>> Vocabulary("abc").decode([1, 0])
+            'ba'
+            >>> Vocabulary(["to", "be"]).decode([0, 1])
+            'to be'
         """
         return ("" if self.are_characters else " ").join(self.tokens[i] for i in ids)
 

@@ -1,0 +1,57 @@
+"""Recipes: what a run is made of where the command line says nothing else."""
+
+from typing import Any
+
+_PTB: dict[str, Any] = {
+    "tokens": "words",
+    "cell": "lstm",
+    "norm": "none",
+    "residual": "no",
+    "layers": 2,
+    "batch": 20,
+    "vocabulary": 10_000,
+    "optimizer": "sgd",
+    "learning_rate": 1.0,
+    "loss": "sum",
+    "precision": "float32",
+    "sample": 100,
+}
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "demo": {},
+    "ptb-small": _PTB
+    | {
+        "out": "runs/ptb-small",
+        "features": 200,
+        "window": 20,
+        "uniform": 0.1,
+        "clip": 5.0,
+        "decay": 0.5,
+        "decay_after": 4,
+    },
+    "ptb-medium": _PTB
+    | {
+        "out": "runs/ptb-medium",
+        "features": 650,
+        "window": 35,
+        "uniform": 0.05,
+        "keep": 0.5,
+        "clip": 5.0,
+        "decay": 0.8,
+        "decay_after": 6,
+    },
+    "ptb-large": _PTB
+    | {
+        "out": "runs/ptb-large",
+        "features": 1500,
+        "window": 35,
+        "uniform": 0.04,
+        "keep": 0.35,
+        "clip": 10.0,
+        "decay": 1 / 1.15,
+        "decay_after": 14,
+    },
+}
+# As published: Zaremba, Sutskever, Vinyals, "Recurrent neural network regularization",
+# 2014, arXiv:1409.2329, trained them for 13, 39 and 55 epochs.
+EPOCHS = {"ptb-small": 13, "ptb-medium": 39, "ptb-large": 55}
