@@ -31,7 +31,10 @@ ROOMS = {
     "nnx": ({"_scan", "cells", "layers"}, {"jax", "flax"}),
     "training": (
         {"_scan", "cells", "nnx"},
-        {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
+        {
+            *("jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"),
+            "tensorboardX",
+        },
     ),
     "__init__": (
         {
@@ -92,7 +95,8 @@ def test_file_imports_only_what_its_room_may(path):
 
 def test_every_library_of_the_package_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = project["dependencies"] + project["optional-dependencies"]["demo"]
+    extras = project["optional-dependencies"]
+    declared = project["dependencies"] + extras["demo"] + extras["tensorboard"]
     names = {re.split(r"[<>=\[ ]", line)[0] for line in declared}
     libraries = set().union(*(libraries for _, libraries in ROOMS.values()))
     assert {DISTRIBUTIONS.get(name, name) for name in libraries} <= names

@@ -22,6 +22,7 @@ def saved(folder, *steps):
     checkpoints = Checkpoints(folder)
     for step in steps:
         checkpoints.save(step, STATE, {"position": step})
+    checkpoints.wait()
     return checkpoints
 
 

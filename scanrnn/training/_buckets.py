@@ -61,7 +61,10 @@ class Buckets(Batches):
             raise ValueError("sequences: got none, want at least one")
         self._sequences, self.batch, self._seed = sequences, batch, seed
         order = np.argsort([len(s) for s in sequences], kind="stable")
-        self._buckets = [part for part in np.array_split(order, buckets) if len(part)]
+        # Of whole batches, but for the shortest sequences: there a gap costs least.
+        ends = np.arange(len(order), 0, -batch)[::-1]
+        lasts = [part[-1] for part in np.array_split(ends, buckets) if len(part)]
+        self._buckets = np.split(order, lasts[:-1])
         self._epoch = self._next = 0
         self._order: tuple[int, list[np.ndarray]] | None = None
 

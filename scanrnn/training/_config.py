@@ -78,9 +78,7 @@ class Config:
     norm: str = _option(
         "ba2016", "layer norm inside the cells", one_of=("none", "ba2016", "rms")
     )
-    residual: str = _option(
-        "yes", "add the input of a layer to its output", one_of=("yes", "no")
-    )
+    residual: bool = _option(True, "add the input of a layer to its output")
     features: int = _option(
         256, "width of the embedding and of every layer", least=1, most=2**16
     )
@@ -128,10 +126,8 @@ class Config:
     evaluate_every: int = _option(
         300, "steps between evaluations, each with a checkpoint", least=1
     )
-    health: str = _option(
-        "no", "probe gates and gradients at every evaluation", one_of=("yes", "no")
-    )
-    tensorboard: str = _option("no", "write for TensorBoard too", one_of=("yes", "no"))
+    health: bool = _option(False, "probe gates and gradients at every evaluation")
+    tensorboard: bool = _option(False, "write for TensorBoard too")
     sample: int = _option(800, "tokens to generate at the end", least=0)
     temperature: float = _option(0.7, "temperature of sampling", least=1e-3, most=1e6)
     devices: int = _option(
@@ -200,12 +196,14 @@ class Config:
         for field in dataclasses.fields(cls):
             choices = field.metadata["one_of"]
             words = f", one of {', '.join(choices)}" if choices else ""
+            kind: dict[str, Any] = {"type": field.type, "metavar": field.name.upper()}
+            if field.type is bool:
+                kind = {"action": argparse.BooleanOptionalAction}
             parser.add_argument(
                 "--" + field.name.replace("_", "-"),
-                type=field.type,  # type: ignore[arg-type]
                 default=argparse.SUPPRESS,
-                metavar=field.name.upper(),
                 help=f"{field.metadata['help']}{words} (default: {field.default!r})",
+                **kind,
             )
 
 

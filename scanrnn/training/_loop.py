@@ -123,9 +123,10 @@ def fit(
         >>> fitted.step, round(float(fitted.state.params["w"][0]), 2)
         (30, 3.0)
     """
-    begin = time.perf_counter()
+    begin, stopped = time.perf_counter(), False
     pending: deque[tuple[int, Metrics]] = deque()
-    step = int(state.counts.steps)
+    if (step := int(state.counts.steps)) >= steps:
+        return Fitted(state, step, stopped)
 
     def read(most: int) -> bool:
         """Writes the rows of all but the last `most` steps; whether those were good."""
@@ -155,7 +156,6 @@ def fit(
             place = {"batches": batches.state()}
             checkpoints.save(step, state, (notes or {}) | place)
 
-    stopped = False
     while step < steps and not (stopped := stop(step)):
         state, metrics = train_step(state, next(batches))
         step += 1

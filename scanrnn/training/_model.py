@@ -172,7 +172,7 @@ def make_model(
         num_layers=config.layers,
         cell=config.cell,
         norm=None if config.norm == "none" else config.norm,
-        residual=config.residual == "yes",
+        residual=config.residual,
         dropout=1 - config.keep,
         uniform=config.uniform or None,
         precision=Precision.parse(config.precision),

@@ -123,7 +123,7 @@ def set_steps(state: TrainState, steps: int) -> TrainState:
     if not hasattr(opt_state, "hyperparams"):
         return state
     old = opt_state.hyperparams["steps"]
-    new = jax.device_put(jnp.asarray(steps, old.dtype), old.sharding)
+    new = jnp.full_like(old, steps)  # where it was: nothing is compiled again
     return state._replace(opt_state=opt_state._replace(hyperparams={"steps": new}))
 
 

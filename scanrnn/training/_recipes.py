@@ -6,7 +6,7 @@ _PTB: dict[str, Any] = {
     "tokens": "words",
     "cell": "lstm",
     "norm": "none",
-    "residual": "no",
+    "residual": False,
     "layers": 2,
     "batch": 20,
     "vocabulary": 10_000,

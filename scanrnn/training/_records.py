@@ -53,7 +53,6 @@ class Log:
         rows = [r for r in self.rows() if last is None or r["step"] <= last]
         with replaced(self.path) as partial:
             partial.write_text("".join(map(_line, rows)), encoding="utf-8")
-        self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
         """Appends a row.
@@ -61,16 +60,15 @@ class Log:
         Args:
             row: Its "step", then names and numbers; what is not finite becomes null.
         """
-        self._file.write(_line(row))
+        # Opened anew, which takes microseconds: nobody has to close it, and who reads
+        # along sees every row.
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(row))
 
     def flush(self) -> None:
         """Returns when all rows are on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        with self.path.open("a", encoding="utf-8") as file:
+            os.fsync(file.fileno())
 
     def rows(self) -> list[dict[str, Any]]:
         """Reads the rows of the file.

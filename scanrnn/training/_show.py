@@ -2,6 +2,7 @@
 
 import collections
 import statistics
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,8 +26,9 @@ class Units:
     """
 
     def __init__(self, writers: Sequence[Writer], factor: float, seconds: float):
-        """Keeps what it is given."""
-        self._writers, self._factor, self._before = writers, factor, seconds
+        """Starts the clock."""
+        self._writers, self._factor = writers, factor
+        self._begin = time.perf_counter() - seconds
 
     def converted(self, row: dict[str, Any]) -> dict[str, Any]:
         """Converts a row.
@@ -41,7 +43,7 @@ class Units:
         if "loss" in row:
             changes["loss"] = row["loss"] * self._factor
         if "seconds" in row:
-            changes["seconds"] = round(row["seconds"] + self._before, 4)
+            changes["seconds"] = round(time.perf_counter() - self._begin, 4)
         return row | changes
 
     def write(self, row: dict[str, Any]) -> None:
@@ -123,6 +125,14 @@ class Bar:
 
     def flush(self) -> None:
         """Has nothing to write."""
+
+    def go_on_until(self, steps: int) -> None:
+        """Sets the steps of the whole run.
+
+        Args:
+            steps: How many.
+        """
+        self._progress.update(self._task, total=steps)
 
     def _status(self):
         status = f"loss {self._last.get('loss', float('nan')):.3f}"

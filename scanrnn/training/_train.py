@@ -1,12 +1,10 @@
 """The training run: from a config to everything it leaves in its folder."""
 
 import math
-import statistics
 import time
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from rich.console import Console
 
@@ -16,15 +14,13 @@ from scanrnn.training._files import replaced, writing
 from scanrnn.training._interruption import Interruption
 from scanrnn.training._loop import fit
 from scanrnn.training._model import make_model
-from scanrnn.training._objective import set_steps
-from scanrnn.training._processes import agree, of_first
+from scanrnn.training._pace import Plan
+from scanrnn.training._processes import agree
 from scanrnn.training._records import Log, TensorBoard, Writer, draw_curves
 from scanrnn.training._run import Run, make_training, open_run
 from scanrnn.training._sample import generate
 from scanrnn.training._show import Bar, Units
 
-# Steps that are timed before a run, and the fewest that it then has.
-_TIMED, _FEWEST = 20, 200
 # Several processes agree to stop every so many steps.
 _AGREE = 10
 
@@ -98,15 +94,15 @@ def train(
         for name in ("sample.txt", "plan.txt"):
             (run.out / name).unlink(missing_ok=True)
     _introduce(run, done, console)
-    steps = _schedule(run, done, begin, console)
-    run.state = set_steps(run.state, steps)
+    plan = Plan(run, done, begin - _seconds(rows))
+    plan.announce(console)
     with Interruption() as interruption:
-        fitted = _fit(run, steps, done, rows, log, interruption, console)
+        fitted = _fit(run, plan, done, rows, log, interruption, console)
     run.state = fitted.state
+    steps = plan.steps
     if log is None:
         return Outcome(fitted.step, None, interruption.signal)
     rows = log.rows()
-    log.close()
     with writing(run.out):
         draw_curves(run.out / "loss.png", rows, run.unit[0])
     if fitted.stopped:
@@ -153,45 +149,7 @@ def _introduce(run: Run, done: int, console: Console) -> None:
         )
 
 
-def _schedule(run: Run, done: int, begin: float, console: Console) -> int:
-    """Says how long the run will take, and decides its steps if that is asked for."""
-    state, place = jax.tree.map(jnp.copy, run.state), run.batches.state()
-    batch, seconds = next(run.batches), []
-    run.batches.restore(place)
-    for _ in range(1 + (_TIMED if run.config.steps == 0 else 3)):
-        start = time.perf_counter()
-        state, metrics = run.train_step(state, batch)
-        jax.block_until_ready((state, metrics))
-        seconds.append(time.perf_counter() - start)
-    run.evaluate(run.state.params)  # compiles
-    start = time.perf_counter()
-    run.evaluate(run.state.params)
-    evaluation = (time.perf_counter() - start) / run.config.evaluate_every
-    per_step = statistics.median(seconds[1:]) + evaluation
-    steps = run.notes.get("steps") or run.config.steps
-    if not steps:
-        # What follows compiles two steps more, and writes.
-        ahead = time.perf_counter() - begin + 2 * seconds[0]
-        fit_in = int((60 * run.config.minutes - ahead) / per_step)
-        steps = max(_FEWEST, fit_in)
-    steps = of_first(steps)
-    left = (steps - done) * per_step
-    console.print(
-        f"{steps} steps of {run.tokens:,} tokens, {1e3 * per_step:.1f} ms each on this "
-        f"machine with its evaluations: training will take about {_duration(left)}"
-    )
-    return steps
-
-
-def _duration(seconds):
-    if seconds < 90:
-        return f"{seconds:.0f} seconds"
-    if seconds < 5400:
-        return f"{seconds / 60:.1f} minutes"
-    return f"{seconds / 3600:.1f} hours"
-
-
-def _fit(run, steps, done, rows, log, interruption, console):
+def _fit(run, plan, done, rows, log, interruption, console):
     """Trains until the last step, or until told to stop."""
     config, (unit, factor) = run.config, run.unit
     if config.loss == "sum":
@@ -208,24 +166,31 @@ def _fit(run, steps, done, rows, log, interruption, console):
             return interruption.signal is not None
         return step % _AGREE == 0 and agree(interruption.signal is not None)
 
-    with Bar(console, steps, done, run.tokens, unit) as bar:
+    with Bar(console, plan.steps, done, run.tokens, unit) as bar:
         writers: list[Writer] = [bar] if log is None else [log, bar]
-        if log is not None and config.tensorboard == "yes":
+        if log is not None and config.tensorboard:
             writers.append(TensorBoard(run.out / "tensorboard"))
-        with writing(run.out):
-            return fit(
-                run.train_step,
-                run.state,
-                run.batches,
-                steps=steps,
-                writers=[Units(writers, factor, _seconds(rows))],
-                evaluate=evaluate,
-                evaluate_every=config.evaluate_every,
-                checkpoints=run.checkpoints,
-                notes=run.identity | {"steps": steps},
-                patience=config.patience,
-                stop=stop,
-            )
+        writers = [Units(writers, factor, _seconds(rows))]
+        while True:
+            with writing(run.out):
+                fitted = fit(
+                    run.train_step,
+                    run.state,
+                    run.batches,
+                    steps=plan.next(done),
+                    writers=writers,
+                    evaluate=evaluate,
+                    evaluate_every=config.evaluate_every,
+                    checkpoints=run.checkpoints,
+                    notes=run.identity | {"steps": plan.steps},
+                    patience=config.patience,
+                    stop=stop,
+                )
+            run.state, done = fitted.state, fitted.step
+            if fitted.stopped or done >= plan.steps:
+                return fitted
+            plan.update(done)
+            bar.go_on_until(plan.steps)
 
 
 def _finish(run: Run, console: Console) -> None:
