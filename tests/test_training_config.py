@@ -16,7 +16,12 @@ REFUSED = [
     ("temperature", 0.0, ValueError, "temperature: got 0.0, want at least 0.001"),
     ("held_out", 1.0, ValueError, "held_out: got 1.0, want a share between 0 and 1"),
     ("seed", 2**32, ValueError, "seed: got 4294967296, want at most 4294967295"),
-    ("precision", "fp8", TypeError, "compute: got 'fp8', want a type such as bfloat16"),
+    (
+        "precision",
+        "fp8",
+        ValueError,
+        "compute: got 'fp8', want a type such as bfloat16",
+    ),
     ("clip", 0.0, ValueError, "clip: got 0.0, want more than 0"),
     ("tokens", "bytes", ValueError, "tokens: got 'bytes', want one of characters, wor"),
     ("batching", "sentences", ValueError, "batching: sentences are of words; add"),

@@ -28,7 +28,6 @@ from scanrnn.training._recipes import EPOCHS as EPOCHS
 from scanrnn.training._recipes import RECIPES as RECIPES
 from scanrnn.training._records import Log as Log
 from scanrnn.training._records import TensorBoard as TensorBoard
-from scanrnn.training._records import Writer as Writer
 from scanrnn.training._records import draw_curves as draw_curves
 from scanrnn.training._report import layer_plans as layer_plans
 from scanrnn.training._run import make_training as make_training
@@ -40,10 +39,10 @@ from scanrnn.training._step import TrainState as TrainState
 from scanrnn.training._step import init_state as init_state
 from scanrnn.training._step import make_train_step as make_train_step
 from scanrnn.training._text import Corpus as Corpus
-from scanrnn.training._text import Vocabulary as Vocabulary
 from scanrnn.training._text import load_corpus as load_corpus
 from scanrnn.training._text import load_docstrings as load_docstrings
 from scanrnn.training._text import load_text as load_text
 from scanrnn.training._text import split_sentences as split_sentences
 from scanrnn.training._train import Outcome as Outcome
 from scanrnn.training._train import train as train
+from scanrnn.training._vocabulary import Vocabulary as Vocabulary

@@ -93,7 +93,8 @@ def fit(
         state: The state to go on from; it is consumed.
         batches: The data, at the place to go on from.
         steps: Steps in all, those that the state has behind it included.
-        writers: Where rows go.
+        writers: Where rows go: a `Log`, a `TensorBoard`, or anything with methods
+            `write(row)` and `flush()`.
         evaluate: A function of the state that gives numbers by name, called every
             `evaluate_every` steps and after the last.
         evaluate_every: Steps between two evaluations, each with a checkpoint.

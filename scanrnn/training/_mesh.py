@@ -124,8 +124,8 @@ def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainStat
         >>> from scanrnn.training import init_state, make_mesh, shard_state
         >>> key = jax.random.key(0)
         >>> state = init_state({"w": jnp.ones(1)}, optax.sgd(1.0), key=key)
-        >>> shard_state(state, make_mesh(1)).params["w"].sharding.spec
-        PartitionSpec()
+        >>> shard_state(state, make_mesh(1)).params["w"].sharding.is_fully_replicated
+        True
     """
     carry_spec = P(DATA) if accumulate == 1 else P(None, DATA)
 

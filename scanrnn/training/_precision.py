@@ -25,8 +25,7 @@ class Precision:
         layers: policies of single layers, by name, where they differ.
 
     Raises:
-        TypeError: If a type is not one of floating point.
-        ValueError: If `params` is a half type.
+        ValueError: If a type is not one of floating point, or `params` is a half type.
 
     Example:
         >>> from scanrnn.training import Precision
@@ -178,11 +177,11 @@ def _floating(kind, value):
     try:
         dtype = jnp.dtype(value)
     except TypeError:
-        raise TypeError(
+        raise ValueError(
             f"{kind}: got {value!r}, want a type such as bfloat16"
         ) from None
     if not jnp.issubdtype(dtype, jnp.floating):
-        raise TypeError(f"{kind}: got {dtype}, want a floating-point type")
+        raise ValueError(f"{kind}: got {dtype}, want a floating-point type")
     return dtype
 
 

@@ -28,7 +28,7 @@ def join_processes(
 
     Example:
         >>> from scanrnn.training import join_processes
-        >>> join_processes(num_processes=2)
+        >>> join_processes(num_processes=2)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
         ValueError: coordinator: got None; give --coordinator, --num-processes and ...

@@ -11,12 +11,7 @@ from scanrnn.training._files import replaced
 
 
 class Writer(Protocol):
-    """Where the rows of a run go: a `Log`, a `TensorBoard`, or what you like.
-
-    Example:
-        >>> from scanrnn.training import Log, Writer
-        >>> writer: Writer = Log("log.jsonl", last=None) if False else None
-    """
+    """Where the rows of a run go: a `Log`, a `TensorBoard`, or what you like."""
 
     def write(self, row: dict[str, Any]) -> None:
         """Takes a row: its "step", then names and numbers."""

@@ -29,7 +29,7 @@ def layer_plans(model: LanguageModel, batch: int, window: int) -> str:
 
     Example:
         >>> from scanrnn.training import Config, layer_plans, make_model
-        >>> config = Config(features=8, dtype="float32")
+        >>> config = Config(features=8, precision="float32")
         >>> model = make_model(config, symbols=30)
         >>> print(layer_plans(model, batch=2, window=5).splitlines()[0])
         layers 1, 2

@@ -8,7 +8,8 @@ import numpy as np
 from flax import nnx
 
 from scanrnn.training._model import LanguageModel, zero_carry
-from scanrnn.training._text import END, Vocabulary, split_words
+from scanrnn.training._text import END, split_words
+from scanrnn.training._vocabulary import Vocabulary
 
 
 def generate(
