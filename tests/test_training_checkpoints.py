@@ -120,9 +120,7 @@ def test_checkpoint_with_one_byte_changed_is_refused(tmp_path):
     spoiled_sum = str(_checkpoints._checksums(spoiled)["['w']"])
     assert spoiled_sum in text
     notes.write_text(text.replace(spoiled_sum, str(good["['w']"])))
-    with pytest.raises(
-        ValueError, match=r"2 cannot be read \(the bytes of \['w'"
-    ):
+    with pytest.raises(ValueError, match=r"2 cannot be read \(the bytes of \['w'"):
         Checkpoints(tmp_path).state(like)
 
 

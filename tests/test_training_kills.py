@@ -76,7 +76,9 @@ def finish(folder):
     assert process.returncode == 0, errors
     with np.load(folder / "end.npz") as arrays:
         leaves = [arrays[name] for name in arrays.files]
-    rows = [json.loads(line) for line in (folder / "log.jsonl").read_text().split("\n")[:-1]]
+    rows = [
+        json.loads(line) for line in (folder / "log.jsonl").read_text().split("\n")[:-1]
+    ]
     return leaves, [{n: v for n, v in row.items() if n != "seconds"} for row in rows]
 
 

@@ -9,6 +9,12 @@ from scanrnn.training._buckets import Buckets as Buckets
 from scanrnn.training._buckets import Padded as Padded
 from scanrnn.training._checkpoints import Checkpoints as Checkpoints
 from scanrnn.training._config import Config as Config
+from scanrnn.training._health import Health as Health
+from scanrnn.training._health import probe as probe
+from scanrnn.training._health import spectral_radii as spectral_radii
+from scanrnn.training._health_picture import draw_health as draw_health
+from scanrnn.training._health_picture import health_row as health_row
+from scanrnn.training._health_picture import probe_model as probe_model
 from scanrnn.training._loop import Fitted as Fitted
 from scanrnn.training._loop import fit as fit
 from scanrnn.training._loop import resume as resume

@@ -1,4 +1,4 @@
-"""Probes of recurrent steps: saturated gates, gradients through time, spectral radii."""
+"""Probes of recurrent steps: saturation, gradients through time, spectral radii."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -108,10 +108,8 @@ def probe(
     grads, shares = jax.jit(look)(xs)
     found = []
     for number, (grad, (low, high)) in enumerate(zip(grads, shares, strict=True)):
-        squares = [
-            np.sum(np.square(np.asarray(leaf, np.float64)), axis=range(1, leaf.ndim))
-            for leaf in map(_as_axes, jax.tree.leaves(grad))
-        ]
+        rows = [np.asarray(a, np.float64) for a in jax.tree.leaves(grad)]
+        squares = [np.sum(a.reshape(length, -1) ** 2, axis=1) for a in rows]
         found.append(
             Health(
                 names=names[number],
@@ -122,10 +120,6 @@ def probe(
             )
         )
     return found
-
-
-def _as_axes(leaf):
-    return np.asarray(leaf, np.float64)
 
 
 class _Watched:
@@ -178,8 +172,7 @@ def _evaluate(jaxpr, consts, args, seen):
             body = inner.jaxpr if closed else inner
             outs = _evaluate(body, inner.consts if closed else (), given, seen)
         else:
-            functions, bound = equation.primitive.get_bind_params(params)
-            outs = equation.primitive.bind(*functions, *given, **bound)
+            outs = equation.primitive.bind(*given, **params)
             outs = outs if equation.primitive.multiple_results else [outs]
         if name in _RANGES:
             seen.append((name, outs[0]))

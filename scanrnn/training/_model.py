@@ -139,9 +139,19 @@ class LanguageModel(nnx.Module):
         )
         if rngs is not None:
             ys = self._drop(ys, keys[2])
-        if self.norm is not None:
-            ys = self.norm(ys)
-        return carry, self.readout(ys).astype(self.output)
+        return carry, self.read(ys)
+
+    def read(self, ys: jax.Array) -> jax.Array:
+        """Makes logits of what the layers give.
+
+        Args:
+            ys: `[T, B, H]`.
+
+        Returns:
+            Logits, `[T, B, V]`.
+        """
+        ys = ys if self.norm is None else self.norm(ys)
+        return self.readout(ys).astype(self.output)
 
     def _drop(self, xs, key):
         kept = jax.random.bernoulli(key, 1 - self.dropout, xs.shape)

@@ -41,12 +41,12 @@ def make_loss(model: LanguageModel, loss: str = "mean") -> LossFn:
         model = nnx.merge(graphdef, params)
         if isinstance(batch, Window):
             last, logits = model(batch.inputs, carry, resets=batch.resets, key=key)
-            losses, count = _losses(logits, batch.targets), batch.inputs.size
+            losses, count = token_losses(logits, batch.targets), batch.inputs.size
         else:
             lengths = jnp.maximum(batch.lengths - 1, 0)
             last, logits = model(batch.ids[:-1], seq_lengths=lengths, key=key)
             steps = jnp.arange(len(batch.ids) - 1)[:, None]
-            losses = _losses(logits, batch.ids[1:])
+            losses = token_losses(logits, batch.ids[1:])
             losses = jnp.where(steps < lengths, losses, 0.0)
             last, count = carry, jnp.maximum(jnp.sum(lengths), 1)
         if loss == "sum":
@@ -56,7 +56,16 @@ def make_loss(model: LanguageModel, loss: str = "mean") -> LossFn:
     return loss_fn
 
 
-def _losses(logits, targets):
+def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Computes the cross-entropy of every token, in nats, float32 or wider.
+
+    Args:
+        logits: `[T, B, V]`.
+        targets: `[T, B]`.
+
+    Returns:
+        `[T, B]`.
+    """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return optax.softmax_cross_entropy_with_integer_labels(logits, targets)
 

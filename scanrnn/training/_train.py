@@ -9,8 +9,10 @@ from flax import nnx
 from rich.console import Console
 
 from scanrnn.training import _report
+from scanrnn.training._batches import Streams
 from scanrnn.training._config import Config
 from scanrnn.training._files import replaced, writing
+from scanrnn.training._health_picture import draw_health, health_row, probe_model
 from scanrnn.training._interruption import Interruption
 from scanrnn.training._loop import fit
 from scanrnn.training._model import make_model
@@ -157,9 +159,10 @@ def _fit(run, plan, done, rows, log, interruption, console):
 
     def evaluate(state):
         nats = run.evaluate(state.params)
-        if run.corpus.vocabulary.are_characters:
-            return {"held_out": nats * run.unit[1]}
-        return {"held_out": nats, "perplexity": math.exp(min(nats, 700.0))}
+        row = {"held_out": nats * run.unit[1]}
+        if not run.corpus.vocabulary.are_characters:
+            row["perplexity"] = math.exp(min(nats, 700.0))
+        return row | (_look(run, state) if config.health else {})
 
     def stop(step):
         if jax.process_count() == 1:
@@ -191,6 +194,16 @@ def _fit(run, plan, done, rows, log, interruption, console):
                 return fitted
             plan.update(done)
             bar.go_on_until(plan.steps)
+
+
+def _look(run, state):
+    """Probes the model on the start of the held-out text, as numbers and a picture."""
+    streams = Streams(run.corpus.held_out, 1, min(64, len(run.corpus.held_out) - 1))
+    graphdef = nnx.graphdef(run.model)
+    layers = probe_model(nnx.merge(graphdef, state.params), next(streams))
+    with writing(run.out):
+        draw_health(run.out / "health.png", layers)
+    return health_row(layers)
 
 
 def _finish(run: Run, console: Console) -> None:
