@@ -94,11 +94,12 @@ class LanguageModel(nnx.Module):
             **rnn,
         )
         plain = norm is None
-        self.norm = None if plain else nnx.LayerNorm(features, rngs=rngs)
+        options = {"param_dtype": precision.params, "rngs": rngs}
+        self.norm = None if plain else nnx.LayerNorm(features, **options)
         self.readout = nnx.Linear(
             features,
             symbols,
-            preferred_element_type=jnp.float32,
+            preferred_element_type=jnp.promote_types(self.output, jnp.float32),
             **readout,
             rngs=rngs,
         )

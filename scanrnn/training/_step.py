@@ -224,7 +224,12 @@ def make_train_step(
         skipped = jnp.any(bad)
 
         def keep(new, old):
-            return jax.tree.map(lambda n, o: jnp.where(skipped, o, n), new, old)
+            def choose(n, o):
+                # In the old type, so that the next step is the same program.
+                n = n if n.dtype == o.dtype else n.astype(o.dtype)
+                return jnp.where(skipped, o, n)
+
+            return jax.tree.map(choose, new, old)
 
         counts = _count(state.counts, skipped, clipped)
         new_state = TrainState(
