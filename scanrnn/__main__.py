@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -132,8 +133,9 @@ def _train(options: dict[str, Any], console: Console) -> int:
     scanrnn.tune_allocator()
     try:
         outcome = training.train(config, restart=restart, console=console)
-    except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        # Some of JAX's libraries give a ValueError for what their transport says.
+        if jax.process_count() == 1 or not _LOST.search(str(error)):
             raise
         _fail(
             f"process {jax.process_index()} lost another one ({_first_line(error)}); "
@@ -142,6 +144,10 @@ def _train(options: dict[str, Any], console: Console) -> int:
         # The runtime would wait for the lost one until it gave up, and abort.
         os._exit(1)
     return 0 if outcome.signal is None else 128 + outcome.signal
+
+
+# What gloo, NCCL and JAX's coordination service say when a process is gone.
+_LOST = re.compile("gloo|nccl|coordination|heartbeat|barrier|connection|peer", re.I)
 
 
 def _first_line(error: Exception) -> str:

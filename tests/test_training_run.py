@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from rich.console import Console
 
@@ -259,10 +260,10 @@ def test_run_names_out_when_a_folder_stands_where_a_file_goes(config, name):
 
 
 def test_run_names_out_when_the_disk_is_full(config, monkeypatch):
-    def full(*arguments):
+    def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Checkpoints, "save", full)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
     with pytest.raises(ValueError, match="^out: cannot write in .*No space left"):
         printed(config)
 

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from scanrnn.training._files import writing
+
 
 class Checkpoints:
     """The checkpoints of one run, in one folder; the newest two are kept.
@@ -61,6 +63,9 @@ class Checkpoints:
             state: A pytree of arrays, PRNG keys included. It is copied: its memory may
                 be given away at once.
             notes: A dict that JSON can hold.
+
+        Raises:
+            ValueError: If this or the one before it cannot be written.
         """
         if step == self.latest():
             return
@@ -69,11 +74,13 @@ class Checkpoints:
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(snapshot), notes=ocp.args.JsonSave(notes)
         )
-        self._manager.save(step, args=items, force=True)
+        with writing(self.folder):
+            self._manager.save(step, args=items, force=True)
 
     def wait(self) -> None:
         """Returns when what is being saved is complete."""
-        self._manager.wait_until_finished()
+        with writing(self.folder):
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Waits, and ends the threads that save."""
@@ -109,7 +116,8 @@ class Checkpoints:
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         state = self._restore("state", ocp.args.StandardRestore(target))
         for name, checksum in _checksums(state).items():
-            if checksums.get(name) != checksum:
+            # What several processes saved in parts has none.
+            if checksums.get(name, checksum) != checksum:
                 raise self._unreadable(f"the bytes of {name} are not those saved")
         return state
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from scanrnn.training._files import replaced
+from scanrnn.training._files import replaced, writing
 
 
 class Writer(Protocol):
@@ -57,12 +57,12 @@ class Log:
         """
         # Opened anew, which takes microseconds: nobody has to close it, and who reads
         # along sees every row.
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path.parent), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(row))
 
     def flush(self) -> None:
         """Returns when all rows are on the disk."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with writing(self.path.parent), self.path.open("a", encoding="utf-8") as file:
             os.fsync(file.fileno())
 
     def rows(self) -> list[dict[str, Any]]:

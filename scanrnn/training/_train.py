@@ -175,20 +175,19 @@ def _fit(run, plan, done, rows, log, interruption, console):
             writers.append(TensorBoard(run.out / "tensorboard"))
         writers = [Units(writers, factor, _seconds(rows))]
         while True:
-            with writing(run.out):
-                fitted = fit(
-                    run.train_step,
-                    run.state,
-                    run.batches,
-                    steps=plan.next(done),
-                    writers=writers,
-                    evaluate=evaluate,
-                    evaluate_every=config.evaluate_every,
-                    checkpoints=run.checkpoints,
-                    notes=run.identity | {"steps": plan.steps},
-                    patience=config.patience,
-                    stop=stop,
-                )
+            fitted = fit(
+                run.train_step,
+                run.state,
+                run.batches,
+                steps=plan.next(done),
+                writers=writers,
+                evaluate=evaluate,
+                evaluate_every=config.evaluate_every,
+                checkpoints=run.checkpoints,
+                notes=run.identity | {"steps": plan.steps},
+                patience=config.patience,
+                stop=stop,
+            )
             run.state, done = fitted.state, fitted.step
             if fitted.stopped or done >= plan.steps:
                 return fitted
