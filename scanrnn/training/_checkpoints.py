@@ -162,5 +162,5 @@ def _checksums(tree: Any) -> dict[str, int]:
             leaf = jax.random.key_data(leaf)
         if leaf.is_fully_addressable or leaf.is_fully_replicated:
             data = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-            sums[jax.tree_util.keystr(path)] = zlib.crc32(data)
+            sums[jax.tree_util.keystr(path)] = zlib.crc32(data.data)
     return sums

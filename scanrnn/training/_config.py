@@ -84,7 +84,7 @@ class Config:
     )
     layers: int = _option(2, "number of stacked layers", least=1, most=1000)
     keep: float = _option(
-        1.0, "share of features that dropout keeps, around every layer", least=1e-3
+        0.9, "share of features that dropout keeps, around every layer", least=1e-3
     )
     uniform: float = _option(
         0.0, "draw all weights from +-this, as PTB's recipe; 0 for usual ones", least=0

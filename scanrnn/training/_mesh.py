@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -73,8 +74,8 @@ def rows_of_process(mesh: Mesh, batch: int) -> tuple[int, int]:
             "that share it"
         )
     sharding = NamedSharding(mesh, P(DATA))
-    slices = sharding.addressable_devices_indices_map((batch,)).values()
-    bounds = [index[0].indices(batch) for index in slices]
+    indices = sharding.addressable_devices_indices_map((batch,)).values()
+    bounds = [index[0].indices(batch) for index in indices if index is not None]
     return min(start for start, *_ in bounds), max(stop for _, stop, _ in bounds)
 
 
@@ -151,7 +152,7 @@ def _on_host(tree):
     """Arrays without a device, which a program takes as the same in every process."""
 
     def fetch(leaf):
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return leaf
         return np.asarray(leaf)
 

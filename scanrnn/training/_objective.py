@@ -160,7 +160,7 @@ def make_evaluate(
         >>> make_evaluate(model, batches, zero_carry(model, 2))(nnx.state(model)) > 0
         True
     """
-    loss_fn = make_loss(model)
+    loss_fn: Any = make_loss(model)
 
     @jax.jit
     def add(params, carry, total, batch):

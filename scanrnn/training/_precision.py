@@ -78,8 +78,8 @@ class Precision:
             >>> Precision.parse("bfloat16") == Precision(compute="bfloat16")
             True
         """
-        own: dict[str, str] = {}
-        layers: dict[str, dict[str, str]] = {}
+        own: dict[str, Any] = {}
+        layers: dict[str, dict[str, Any]] = {}
         for pair in filter(None, (part.strip() for part in text.split(","))):
             name, separator, dtype = pair.partition("=")
             if not separator:

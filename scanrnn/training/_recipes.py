@@ -14,6 +14,7 @@ _PTB: dict[str, Any] = {
     "learning_rate": 1.0,
     "loss": "sum",
     "precision": "float32",
+    "keep": 1.0,
     "sample": 100,
 }
 

@@ -1,5 +1,6 @@
 """The guarded training step: no number that is not finite gets into the state."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -205,7 +206,8 @@ def make_train_step(
         raise ValueError(f"accumulate: got {accumulate}, want at least 1")
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
-        scale = jnp.float32(1) if state.loss_scale is None else state.loss_scale.scale
+        scaling = state.loss_scale
+        scale = jnp.asarray(1.0 if scaling is None else scaling.scale, jnp.float32)
         key = jax.random.fold_in(state.key, state.counts.steps)
         grad_fn = scaled_grad(loss_fn, state.params, scale)
         if accumulate > 1:
@@ -214,30 +216,24 @@ def make_train_step(
         # One number for the check and for clipping: it is finite if all of them are,
         # and then so are their squares, which an optimiser sums.
         norm = optax.tree.norm(grads)
-        clipped = jnp.bool_(False) if clip is None else norm > clip
-        factor = 1.0 if clip is None else jnp.where(clipped, clip / norm, 1.0)
-        grads = jax.tree.map(lambda g: g * factor, grads)
+        clipped = norm > (jnp.inf if clip is None else clip)
+        if clip is not None:
+            factor = jnp.where(clipped, clip / norm, 1.0)
+            grads = jax.tree.map(lambda g: g * factor, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         checks = (outputs_finite, loss, norm, optax.tree.norm(params))
         bad = jnp.stack([~jnp.isfinite(number) for number in checks])
         skipped = jnp.any(bad)
 
-        def keep(new, old):
-            def choose(n, o):
-                # In the old type, so that the next step is the same program.
-                n = n if n.dtype == o.dtype else n.astype(o.dtype)
-                return jnp.where(skipped, o, n)
-
-            return jax.tree.map(choose, new, old)
-
+        keep = functools.partial(_unless, skipped)
         counts = _count(state.counts, skipped, clipped)
         new_state = TrainState(
             params=keep(params, state.params),
             opt_state=keep(opt_state, state.opt_state),
             carry=keep(carry, state.carry),
             key=state.key,
-            loss_scale=rescale(state.loss_scale, ~skipped),
+            loss_scale=rescale(scaling, ~skipped),
             counts=counts,
         )
         metrics = Metrics(
@@ -254,6 +250,17 @@ def make_train_step(
 
     out_shardings = None if shardings is None else (shardings, None)
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
+
+
+def _unless(skipped, new, old):
+    """The new tree, unless the step is skipped."""
+
+    def choose(n, o):
+        # In the old type, so that the next step is the same program.
+        n = n if n.dtype == o.dtype else n.astype(o.dtype)
+        return jnp.where(skipped, o, n)
+
+    return jax.tree.map(choose, new, old)
 
 
 def _count(counts, skipped, clipped):
