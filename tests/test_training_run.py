@@ -191,6 +191,12 @@ def test_run_fits_its_steps_into_the_time_it_is_given(config, monkeypatch):
     assert float(steps) == outcome.step
 
 
+def test_run_reads_its_text_as_often_as_it_is_told(config):
+    # 486 characters to train on, in 2 streams of 40 windows of 6.
+    outcome, text = printed(changed(config, steps=0, epochs=3))
+    assert outcome.step == 3 * 40 and text.splitlines()[1].startswith("120 steps")
+
+
 def test_run_compiles_its_step_once(config, monkeypatch):
     runs = []
     monkeypatch.setattr(_train, "_finish", lambda run, console: runs.append(run))

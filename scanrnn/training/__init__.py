@@ -30,7 +30,6 @@ from scanrnn.training._objective import make_optimizer as make_optimizer
 from scanrnn.training._objective import set_steps as set_steps
 from scanrnn.training._precision import Precision as Precision
 from scanrnn.training._processes import join_processes as join_processes
-from scanrnn.training._recipes import EPOCHS as EPOCHS
 from scanrnn.training._recipes import RECIPES as RECIPES
 from scanrnn.training._records import Log as Log
 from scanrnn.training._records import TensorBoard as TensorBoard

@@ -104,10 +104,13 @@ class Config:
     accumulate: int = _option(
         1, "parts of a batch whose gradients are added up", least=1, most=2**20
     )
-    steps: int = _option(
-        0, "training steps; 0 for as many as fit into --minutes", least=0
+    steps: int = _option(0, "training steps; 0 for those of --epochs", least=0)
+    epochs: int = _option(
+        0, "times the text is read; 0 for as often as fits into --minutes", least=0
     )
-    minutes: float = _option(3.0, "how long --steps 0 takes", least=1e-2, most=1e6)
+    minutes: float = _option(
+        3.0, "how long to train without --steps and --epochs", least=1e-2, most=1e6
+    )
     optimizer: str = _option(
         "adamw",
         "adamw with a warm-up and a cosine decay, or sgd with PTB's schedule",

@@ -28,7 +28,7 @@ class Plan:
     def __init__(self, run: Run, done: int, begin: float):
         """Compiles and times a few steps, on a copy of the state."""
         self._run, self._done = run, done
-        self._given = run.config.steps
+        self._given = run.steps
         if done and run.notes.get("steps") == done:
             self._given = done  # it was stopped behind its last step
         seconds = _time_steps(run, 3 if self._given else _TIMED)

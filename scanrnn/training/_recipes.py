@@ -2,6 +2,8 @@
 
 from typing import Any
 
+# As published: Zaremba, Sutskever, Vinyals, "Recurrent neural network regularization",
+# 2014, arXiv:1409.2329.
 _PTB: dict[str, Any] = {
     "tokens": "words",
     "cell": "lstm",
@@ -23,6 +25,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "ptb-small": _PTB
     | {
         "out": "runs/ptb-small",
+        "epochs": 13,
         "features": 200,
         "window": 20,
         "uniform": 0.1,
@@ -33,6 +36,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "ptb-medium": _PTB
     | {
         "out": "runs/ptb-medium",
+        "epochs": 39,
         "features": 650,
         "window": 35,
         "uniform": 0.05,
@@ -44,6 +48,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "ptb-large": _PTB
     | {
         "out": "runs/ptb-large",
+        "epochs": 55,
         "features": 1500,
         "window": 35,
         "uniform": 0.04,
@@ -53,6 +58,3 @@ RECIPES: dict[str, dict[str, Any]] = {
         "decay_after": 14,
     },
 }
-# As published: Zaremba, Sutskever, Vinyals, "Recurrent neural network regularization",
-# 2014, arXiv:1409.2329, trained them for 13, 39 and 55 epochs.
-EPOCHS = {"ptb-small": 13, "ptb-medium": 39, "ptb-large": 55}

@@ -51,6 +51,7 @@ class Run:
         checkpoints: Where it is saved.
         state: The state.
         notes: What the newest checkpoint says beside it.
+        epoch: Steps in which the text is read once.
     """
 
     config: Config
@@ -63,6 +64,12 @@ class Run:
     checkpoints: Checkpoints
     state: TrainState
     notes: dict[str, Any]
+    epoch: int
+
+    @property
+    def steps(self) -> int:
+        """Steps that it is told to take; 0 for as many as fit into its time."""
+        return self.config.steps or self.config.epochs * self.epoch
 
     @property
     def out(self) -> Path:
@@ -133,6 +140,7 @@ def open_run(config: Config, restart: bool = False) -> Run:
         checkpoints=checkpoints,
         state=state,
         notes={},
+        epoch=epoch,
     )
     if checkpoints.latest() is not None:
         _check_same_run(run, checkpoints.notes())

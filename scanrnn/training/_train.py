@@ -101,7 +101,6 @@ def train(
     with Interruption() as interruption:
         fitted = _fit(run, plan, done, rows, log, interruption, console)
     run.state = fitted.state
-    steps = plan.steps
     if log is None:
         return Outcome(fitted.step, None, interruption.signal)
     rows = log.rows()
@@ -109,16 +108,17 @@ def train(
         draw_curves(run.out / "loss.png", rows, run.unit[0])
     if fitted.stopped:
         console.print(
-            f"Stopped after step {fitted.step} of {steps}; the checkpoint is in "
+            f"Stopped after step {fitted.step} of {plan.steps}; the checkpoint is in "
             f"{run.checkpoints.folder}. Run the same command again to go on."
         )
         return Outcome(fitted.step, _held_out(rows), interruption.signal)
+    left = "checkpoint, log.jsonl, loss.png"
     if jax.process_count() == 1:
         _finish(run, console)
+        left += ", sample.txt, plan.txt"
     console.print(
         f"{_held_out(rows):.3f} {run.unit[0]} on held-out text after {fitted.step} "
-        f"steps in {_seconds(rows):.0f} s. Everything is in {run.out}: checkpoint, "
-        "log.jsonl, loss.png, sample.txt, plan.txt"
+        f"steps in {_seconds(rows):.0f} s. Everything is in {run.out}: {left}"
     )
     return Outcome(fitted.step, _held_out(rows), None)
 
@@ -200,8 +200,9 @@ def _look(run, state):
     streams = Streams(run.corpus.held_out, 1, min(64, len(run.corpus.held_out) - 1))
     graphdef = nnx.graphdef(run.model)
     layers = probe_model(nnx.merge(graphdef, state.params), next(streams))
-    with writing(run.out):
-        draw_health(run.out / "health.png", layers)
+    if jax.process_index() == 0:
+        with writing(run.out):
+            draw_health(run.out / "health.png", layers)
     return health_row(layers)
 
 
