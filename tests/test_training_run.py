@@ -153,6 +153,7 @@ def test_run_that_was_stopped_goes_on_bit_by_bit(finished, config, interrupt_aft
     jax.tree.map(np.testing.assert_array_equal, state, straight_state)
 
 
+QUICK = {"sentences", "float16"}
 VARIANTS = {
     "words": {"tokens": "words", "precision": "float32", "norm": "none"},
     "sentences": {"tokens": "words", "batching": "sentences"},
@@ -166,7 +167,13 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in VARIANTS
+    ],
+)
 def test_run_learns(config, name):
     if name == "sentences":
         Path(config.text).write_text(TEXT.replace(".\n", ".\n\n"))
@@ -204,6 +211,7 @@ def test_run_compiles_its_step_once(config, monkeypatch):
     assert runs[0].train_step._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_run_refuses_to_go_on_with_other_options_unless_restarted(
     config, interrupt_after
 ):

@@ -15,6 +15,7 @@ CASES = pathlib.Path(__file__).with_name("training_mesh_cases.py")
 TEXT = "the quick brown fox jumps over the lazy dog.\n" * 40
 
 
+@pytest.mark.slow
 def test_training_works_on_four_devices():
     devices = "--xla_force_host_platform_device_count=4"
     flags = f"{os.environ.get('XLA_FLAGS', '')} {devices}"
