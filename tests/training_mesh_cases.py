@@ -5,14 +5,21 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
+from scanrnn.nnx import LSTM
 from scanrnn.training import (
     Checkpoints,
     Config,
     Streams,
+    init_state,
     make_mesh,
     make_model,
+    make_train_step,
     make_training,
     rows_of_process,
     shard_batch,
@@ -124,3 +131,29 @@ def test_batches_are_split_over_the_devices():
     batch = shard_batch({"ids": np.arange(12).reshape(3, 4)}, make_mesh(4))
     assert [s.data.shape for s in batch["ids"].addressable_shards] == [(3, 1)] * 4
     np.testing.assert_array_equal(batch["ids"], jnp.arange(12).reshape(3, 4))
+
+
+def test_step_works_on_a_mesh_of_either_kind():
+    rnn = LSTM(3, 5, num_layers=2, norm="ba2016", rngs=nnx.Rngs(0))
+    graphdef, params = nnx.split(rnn)
+
+    def loss_fn(params, carry, batch, key):
+        ys = nnx.merge(graphdef, params)(batch)
+        return jnp.mean(ys**2), (carry, ys)
+
+    optimizer, losses = optax.adam(1e-2), []
+    xs = jax.random.normal(jax.random.key(1), [8, 6, 3])
+    for kind in (AxisType.Explicit, AxisType.Auto):
+        mesh = jax.make_mesh((4,), ("data",), axis_types=(kind,))
+        with jax.set_mesh(mesh):
+            state = init_state(params, optimizer, key=jax.random.key(0))
+            state = jax.device_put(state, NamedSharding(mesh, P()))
+            shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+            step = make_train_step(loss_fn, optimizer, shardings=shardings)
+            batch = jax.device_put(xs, NamedSharding(mesh, P("data")))
+            for _ in range(2):
+                state, metrics = step(state, batch)
+            losses.append(float(metrics.loss))
+            state, metrics = step(state, batch * jnp.nan)
+            assert metrics.skipped and not metrics.loss == losses[-1]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)

@@ -78,7 +78,7 @@ def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
 
 
 def _not_finite(leaf):
-    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return 0
     return jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32)
 
