@@ -33,7 +33,10 @@ ROOMS = {
     "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (
         {"_scan", "cells", "nnx"},
-        {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
+        {
+            *("jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"),
+            "tensorboardX",
+        },
     ),
     "interop": ({"cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
     "serving": (
