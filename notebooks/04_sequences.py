@@ -5,6 +5,8 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -64,7 +66,7 @@ holes = rng.random(cut.shape) < 0.75
 whole = np.ones_like(cut)
 views = {"whole": whole, "cut off": cut, "rows missing": holes}
 
-shown = np.argmax(lengths == 5)
+shown = np.argmax((lengths == 5) & (holes.sum(axis=1) == 6))
 figure, axes = plt.subplots(1, 3, figsize=(6, 2.3))
 for axis, (name, counts) in zip(axes, views.items(), strict=True):
     axis.imshow(test_images[shown], cmap="Greys", vmin=0, vmax=1)
