@@ -58,7 +58,7 @@ print(f"{len(images)} images to learn from, {len(test_images)} to be tested with
 # Three ways to see one of them: whole, cut off at the bottom, and with rows missing.
 
 # %%
-ROWS = 8
+ROWS, PIXELS = images.shape[1:]
 rng = np.random.default_rng(0)
 lengths = rng.integers(4, ROWS + 1, len(test_images))
 cut = np.arange(ROWS) < lengths[:, None]
@@ -92,7 +92,7 @@ plt.show()
 class Reader(nnx.Module):
     def __init__(self, **options):
         rngs = nnx.Rngs(0)
-        self.rnn = scanrnn.nnx.GRU(ROWS, H, zero_padding=True, rngs=rngs, **options)
+        self.rnn = scanrnn.nnx.GRU(PIXELS, H, zero_padding=True, rngs=rngs, **options)
         directions = 2 if self.rnn.bidirectional else 1
         self.head = nnx.Linear(directions * H, 10, rngs=rngs)
 
@@ -170,29 +170,29 @@ print("mask: as the rows that are left; lengths are a mask too")
 # %% [markdown]
 # ## Packed sequences
 #
-# Padding is computed for nothing. Instead, several sequences can share one row of a
+# Padding is computed for nothing. Instead, several sequences can lie in one line of a
 # batch, numbered from one by `segment_ids`; 0 is padding. The layer starts anew where a
 # number begins.
 
 # %%
-STEPS_PER_ROW = 32
-places, row, begin, number = [], 0, 0, 1
+STEPS_PER_LINE = 32
+places, line, begin, number = [], 0, 0, 1
 for length in lengths:
-    if begin + length > STEPS_PER_ROW:
-        row, begin, number = row + 1, 0, 1
-    places.append((row, slice(begin, begin + length), number))
+    if begin + length > STEPS_PER_LINE:
+        line, begin, number = line + 1, 0, 1
+    places.append((line, slice(begin, begin + length), number))
     begin, number = begin + length, number + 1
 
-packed = np.full((row + 1, STEPS_PER_ROW, ROWS), np.nan, np.float32)
+packed = np.full((line + 1, STEPS_PER_LINE, PIXELS), np.nan, np.float32)
 segment_ids = np.zeros(packed.shape[:2], int)
-for image, length, (row, steps, number) in zip(
+for image, length, (line, steps, number) in zip(
     test_images, lengths, places, strict=True
 ):
-    packed[row, steps] = image[:length]
-    segment_ids[row, steps] = number
+    packed[line, steps] = image[:length]
+    segment_ids[line, steps] = number
 
 ys = reader.rnn(packed, segment_ids=segment_ids)
-sums = jnp.stack([ys[row, steps].sum(axis=0) for row, steps, _ in places])
+sums = jnp.stack([ys[line, steps].sum(axis=0) for line, steps, _ in places])
 close(reader.head(sums / ROWS), read(reader, padded, seq_lengths=lengths))
 print(
     f"packed: the same, in {segment_ids.size} steps instead of {cut.size}; "
@@ -207,7 +207,7 @@ print(
 
 # %%
 both = train(Reader(bidirectional=True))
-single = scanrnn.nnx.GRU(ROWS, H, rngs=nnx.Rngs(0))
+single = scanrnn.nnx.GRU(PIXELS, H, rngs=nnx.Rngs(0))
 single.layers[0] = both.rnn.backward_layers[0]  # the weights that read from the end
 ys = both.rnn(padded, seq_lengths=lengths)
 for k in range(3):
