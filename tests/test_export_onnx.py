@@ -193,6 +193,19 @@ def test_a_plain_loop_is_found_by_its_step_whoever_wrote_it():
     close(session(proto)(xs=xs(7, 2, 3))[0], model(xs(7, 2, 3)))
 
 
+@pytest.mark.parametrize("norm", [None, "ba2016"])
+def test_a_planned_loop_goes_out_as_it_was_planned(norm):
+    layer = make("LSTM", 16, 16, norm=norm)
+    proto = to_onnx(lambda x: layer(x), inputs={"x": ("batch", "sequence", 16)})
+    found = operators(proto)
+    # The product with the input is before the loop.
+    assert found["Scan"] == 1 and found["MatMul"] == 1
+    run = session(proto)
+    for B, T in SHAPES:
+        x = xs(B, T, 16)
+        close(run(x=x)[0], layer(x), atol=2e-5)
+
+
 def test_weights_that_come_in_leave_the_loop_a_scan():
     cell = cells.gru()
     params = {k: v * 1.0 for k, v in cell.init(jax.random.key(0), 3, 5).items()}

@@ -20,6 +20,14 @@ SHOWS = {
         ("by differences", "Plan: 12 steps", "bits per character at the end"),
         2,
     ),
+    "06_forecasting_and_streaming": (
+        ("chunks and whole", "goes on bit for bit: True", "onnxruntime and JAX differ"),
+        3,
+    ),
+    "07_from_torch": (
+        ("16 arrays, such as", "round trip exact to the bit: True", "by chance"),
+        2,
+    ),
 }
 
 
