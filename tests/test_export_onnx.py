@@ -13,10 +13,16 @@ import scanrnn
 from scanrnn import cells
 from scanrnn.interop import Weights
 from scanrnn.serving import Input, to_onnx
-from tests.cell_table import EVERY, H, draw
+from tests.cell_table import CELLS, H, draw
 from tests.onnx_run import operators, session, xs
 
 SHAPES = [(1, 1), (3, 7), (2, 4)]
+# Of every kind of carry one is quick.
+SOME = {"lstm-norm-mi", "gru", "qrnn-2-fo", "conv_gru", "slstm", "lru"}
+ROWS = [
+    pytest.param(row, id=name, marks=() if name in SOME else pytest.mark.slow)
+    for name, row in CELLS.items()
+]
 close = functools.partial(np.testing.assert_allclose, rtol=3e-5, atol=3e-6)
 
 
@@ -24,7 +30,7 @@ def make(kind, *sizes, **options):
     return getattr(scanrnn.nnx, kind)(*sizes, rngs=nnx.Rngs(0), **options)
 
 
-@pytest.mark.parametrize("row", EVERY)
+@pytest.mark.parametrize("row", ROWS)
 def test_every_cell_is_the_same_in_onnxruntime(row):
     D = row.in_features
     layer = scanrnn.nnx.RNN(row.cell, D, H, rngs=nnx.Rngs(0))
