@@ -118,6 +118,6 @@ def program(tmp_path_factory):
     path = tmp_path_factory.mktemp("program") / "m"
     to_stablehlo(jnp.sin, path, inputs={"x": ("n",)}, platforms=("cpu",))
     np.testing.assert_allclose(
-        load_stablehlo(path)(np.ones(3))[0], np.sin(1), atol=1e-6
+        load_stablehlo(path)(np.ones(3, np.float32))[0], np.sin(1), atol=1e-6
     )
     return path.read_bytes()
