@@ -2,6 +2,7 @@
 
 from scanrnn import cells as cells
 from scanrnn import interop as interop
+from scanrnn import linen as linen
 from scanrnn import nnx as nnx
 from scanrnn import serving as serving
 from scanrnn._accelerate import accelerate as accelerate

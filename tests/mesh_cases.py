@@ -1,4 +1,4 @@
-"""Cells and layers on a mesh of two devices; `test_nnx_mesh` runs this file."""
+"""Cells and layers on a mesh of four devices; `test_layers_mesh` runs this file."""
 
 import functools
 
@@ -26,7 +26,7 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-11)
 
 @pytest.fixture
 def mesh(kind):
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(kind,))
     with jax.set_mesh(mesh):
         yield mesh
 
@@ -63,8 +63,8 @@ def trimmed(spec):
     return P(*axes)
 
 
-def test_there_are_two_devices():
-    assert jax.device_count() == 2
+def test_there_are_four_devices():
+    assert jax.device_count() == 4
 
 
 @every_mesh
@@ -72,18 +72,18 @@ def test_there_are_two_devices():
 def test_initial_carry_is_sharded_as_the_input(name, kind, mesh):
     row = CELLS[name]
     params, xs, _ = draw(row)
-    x = jax.device_put(jnp.asarray(xs[0]), P("data"))
+    x = jax.device_put(jnp.concatenate([xs[0], xs[0]]), P("data"))
     carry = jax.jit(row.cell.initial_carry)(params, x)
     if kind is AxisType.Explicit:
         assert {trimmed(leaf.sharding.spec) for leaf in carry} == {P("data")}
-    assert {leaf.shape for leaf in carry} == {(2, 4)}
+    assert {leaf.shape for leaf in carry} == {(4, 4)}
 
 
 @every_mesh
 @every_layer
 def test_sharded_batch_gives_the_same_loss_and_gradient(name, kind):
     want = on_one_device(name)
-    with jax.set_mesh(jax.make_mesh((2,), ("data",), axis_types=(kind,))):
+    with jax.set_mesh(jax.make_mesh((4,), ("data",), axis_types=(kind,))):
         rnn = make(name)
         xs = jax.device_put(batch(rnn.time_major), spec(rnn.time_major))
         got = jax.jit(jax.value_and_grad(loss))(rnn, xs)
@@ -124,7 +124,7 @@ def test_layer_and_carry_can_be_donated(kind, mesh):
 @every_mesh
 def test_shard_map_splits_the_batch(kind):
     want = on_one_device("gru")
-    with jax.set_mesh(jax.make_mesh((2,), ("data",), axis_types=(kind,))):
+    with jax.set_mesh(jax.make_mesh((4,), ("data",), axis_types=(kind,))):
 
         @functools.partial(jax.shard_map, in_specs=(P(), P("data")), out_specs=P())
         def split_loss(rnn, xs):

@@ -96,7 +96,7 @@ def test_programs_accelerated_pass_the_gate(name):
     race = entering.enter(name)
     if isinstance(race, contenders.Absent):
         pytest.skip(str(race))
-    assert all(entry.runs for entry in race.entries), race.entries[1].verdict
+    assert all(entry.runs for entry in race.entries), race.entries
 
 
 def test_gradients_in_bfloat16_are_no_worse_than_those_of_lax_scan():

@@ -29,7 +29,8 @@ ROOMS = {
     "_advise": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
     "cells": (set(), {"jax"}),
     "layers": ({"_scan", "cells"}, {"jax"}),
-    "nnx": ({"_scan", "cells", "layers"}, {"jax", "flax"}),
+    "nnx": ({"cells", "layers"}, {"jax", "flax"}),
+    "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (
         {"_scan", "cells", "nnx"},
         {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
@@ -42,7 +43,7 @@ ROOMS = {
     "__init__": (
         {
             *("_accelerate", "_advise", "_allocator", "_scan", "cells", "interop"),
-            *("machines", "nnx", "planner", "serving", "training"),
+            *("linen", "machines", "nnx", "planner", "serving", "training"),
         },
         set(),
     ),
@@ -56,7 +57,7 @@ ROOMS = {
 DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
 # Modules whose names are for users.
 PUBLIC_MODULES = [
-    *("scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.interop"),
+    *("scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.linen", "scanrnn.interop"),
     *("scanrnn.serving", "scanrnn.training"),
 ]
 

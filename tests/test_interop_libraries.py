@@ -325,3 +325,15 @@ def test_a_wrong_prefix_is_answered_with_those_there_are():
     state_dict = interop.to_torch(drawn(cells.gru(), 1, False), prefix="encoder.")
     with pytest.raises(ValueError, match=r"\['encoder\.'\]"):
         interop.from_torch(state_dict)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_linen_layers_of_ours_take_weights_and_give_them_back(bidirectional):
+    """A Flax checkpoint becomes a layer of scanrnn.linen, and goes back."""
+    weights = drawn(cells.lstm(), bidirectional=bidirectional)
+    layer = scanrnn.linen.LSTM(H, num_layers=2, bidirectional=bidirectional)
+    variables = weights.variables()
+    close(layer.apply(variables, XS), weights.layer()(XS))
+    assert_equal(Weights.of_variables(cells.lstm(), variables), weights)
+    with pytest.raises(ValueError, match="want 'layers_0'"):
+        Weights.of_variables(cells.lstm(), {"params": {"cell": {}}})

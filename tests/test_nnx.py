@@ -69,7 +69,7 @@ def test_every_cell_has_a_layer():
     layers = [
         value
         for name, value in vars(scanrnn.nnx).items()
-        if isinstance(value, type) and not name.startswith("_") and value is not RNN
+        if isinstance(value, type) and hasattr(value, "make")
     ]
     wrappers = {"residual", "highway", "zoneout", "dropout", "weight_drop"}
     wrappers |= {"learned_carry"}
@@ -280,3 +280,21 @@ def test_implementation_and_unroll_reach_the_scan(implementation, monkeypatch):
     make(GRU, unroll=2, implementation=implementation)(jnp.ones([2, T, D]))
     wanted = {"reverse": False, "unroll": 2, "implementation": implementation}
     assert calls == [wanted]
+
+
+def test_layers_of_a_stack_may_differ():
+    """A cell and a size for each: the same as one layer after the other."""
+    pair, sizes = [cells.lstm(), cells.gru(norm="ba2016")], [H, 2]
+    rnn = RNN(pair, D, sizes, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    inputs = float64(normal(2, T, D))
+    carry, outputs = rnn(inputs, return_carry=True)
+    for index, (cell, size) in enumerate(zip(pair, sizes, strict=True)):
+        below = inputs.shape[-1]
+        one = RNN(cell, below, size, param_dtype=jnp.float64, rngs=nnx.Rngs(1))
+        for name, weight in rnn.layers[index].items():
+            one.layers[0][name][...] = weight[...]
+        last, inputs = one(inputs, return_carry=True)
+        jax.tree.map(close, carry[index], last)
+    close(outputs, inputs)
+    again = rnn(outputs[..., :1] * jnp.ones(D), initial_carry=carry)
+    assert again.shape == (2, T, 2)

@@ -175,7 +175,7 @@ def test_flax_cell_may_have_no_carry_of_its_own():
 
 
 def test_layer_refuses_what_is_no_cell():
-    with raises(TypeError, "cell", "scanrnn.cells.lstm()", "RNNCellBase", "'lstm'"):
+    with raises(TypeError, "cell", "scanrnn.cells.lstm()", "RNNCellBase", "got"):
         RNN("lstm", D, H, rngs=nnx.Rngs(0))
     with raises(TypeError, "in_features must be an int, got None"):
         RNN(cells.lstm(), rngs=nnx.Rngs(0))
@@ -199,13 +199,22 @@ def test_layer_refuses_what_a_flax_cell_has_in_it(options):
         RNN(cell, **options)
 
 
-class Noisy(nnx.RNNCellBase):
-    """A cell that keeps a PRNG stream."""
+def test_layer_refuses_states_that_a_flax_cell_has_not():
+    cell = nnx.GRUCell(D, H, rngs=nnx.Rngs(0))
+    with raises(ValueError, "broadcast_rngs='dropout'", "no stream", "GRUCell"):
+        RNN(cell, broadcast_rngs="dropout")
+    with raises(ValueError, "state_axes has 0", "nnx.Carry or None"):
+        RNN(cell, state_axes={nnx.BatchStat: 0, ...: None})
 
-    def __init__(self, rngs):
-        self.dropout = nnx.Dropout(0.5, rngs=rngs)
 
-
-def test_layer_refuses_a_flax_cell_with_a_prng_stream():
-    with raises(ValueError, "Noisy", "rngs", "flax.nnx.RNN"):
-        RNN(Noisy(nnx.Rngs(0)))
+def test_layer_refuses_lists_that_do_not_fit():
+    pair = [cells.lstm(), cells.gru()]
+    with raises(ValueError, "cell has 2 entries", "each of the 3 layers"):
+        RNN(pair, D, H, num_layers=3, rngs=nnx.Rngs(0))
+    with raises(ValueError, "hidden_features has 2 entries", "the 1 layers"):
+        LSTM(D, [H, H], num_layers=1, rngs=nnx.Rngs(0))
+    with raises(ValueError, "hidden_features[1] must be at least 1"):
+        LSTM(D, [H, 0], rngs=nnx.Rngs(0))
+    with raises(ValueError, "convolutional"):
+        both = [cells.conv_lstm(kernel_size=3), cells.lstm()]
+        RNN(both, D, H, rngs=nnx.Rngs(0))

@@ -11,7 +11,7 @@ from benchmarks.programs import cells
 from benchmarks.programs._base import Program
 
 # Who runs each of them.
-ORIGINAL, OURS = "as it is", "accelerated"
+ORIGINAL, OURS, LAYER = "as it is", "accelerated", "with our layer"
 
 # The file that holds each program. Only the files that are asked for are imported.
 FILES = {

@@ -15,12 +15,15 @@ class Program(NamedTuple):
       params: a pytree of arrays, which training updates.
       inputs: a pytree of everything else.
       apply: `apply(params, inputs) -> outputs`, one array; features are its last axis.
+      layer: the same of the same params, written with a layer of ours; None if nobody
+        has done that.
     """
 
     sizes: str
     params: Any
     inputs: Any
     apply: Callable[[Any, Any], jax.Array]
+    layer: Callable[[Any, Any], jax.Array] | None = None
 
 
 def normal(*shape: int, scale: float = 1.0, seed: int = 0) -> np.ndarray:

@@ -1,12 +1,18 @@
-"""A recurrent policy: episodes end within a sequence, and the step resets its carry."""
+"""A recurrent policy: episodes end within a sequence, and the step resets its carry.
+
+Three times the same: as RL users write it with `linen.scan`, that accelerated, and with
+our layer, whose `resets` say where an episode begins.
+"""
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+import scanrnn
 from benchmarks.programs._base import Program, normal
 
 T, B, D, H, ACTIONS = 128, 16, 32, 128, 6
@@ -25,14 +31,28 @@ class Memory(nn.Module):
         return nn.GRUCell(H)(carry, features)
 
 
+class Layer(nn.Module):
+    """The same, of our layer."""
+
+    @nn.compact
+    def __call__(self, carry, x):
+        features, begins = x
+        gru = scanrnn.linen.GRU(H, time_major=True, return_carry=True)
+        carry = scanrnn.cells.GRUCarry(carry)
+        return gru(features, initial_carry=carry, resets=begins)
+
+
 class ActorCritic(nn.Module):
     """Embeds observations, remembers, and gives logits and a value."""
+
+    make_memory: Callable[..., nn.Module] = Memory
 
     @nn.compact
     def __call__(self, observations, begins):
         embedded = nn.relu(nn.Dense(H)(observations))
         carry = jnp.zeros((observations.shape[1], H))
-        _, memory = Memory()(carry, (embedded, begins))
+        memory = self.make_memory(name="memory")
+        _, memory = memory(carry, (embedded, begins))
         logits = nn.Dense(ACTIONS)(nn.relu(nn.Dense(H)(memory)))
         value = nn.Dense(1)(nn.relu(nn.Dense(H)(memory)))
         return jnp.concatenate([logits, value], axis=-1)
@@ -47,7 +67,22 @@ def _actor_critic():
         params=model.init(jax.random.key(0), *inputs),
         inputs=inputs,
         apply=lambda params, inputs: model.apply(params, *inputs),
+        layer=_with_layer,
     )
+
+
+def _with_layer(variables, inputs):
+    """The policy with our layer, of the weights of the one with Flax's cell."""
+    cell = variables["params"]["memory"]["GRUCell_0"]
+    sides = {side: [cell[side + gate] for gate in "rzn"] for side in "ih"}
+    gru = {
+        "kernel": jnp.concatenate([d["kernel"] for d in sides["i"]], axis=1),
+        "recurrent_kernel": jnp.concatenate([d["kernel"] for d in sides["h"]], axis=1),
+        "bias": jnp.concatenate([d["bias"] for d in sides["i"]]),
+        "recurrent_bias": cell["hn"]["bias"],
+    }
+    params = variables["params"] | {"memory": {"GRU_0": {"layers_0": gru}}}
+    return ActorCritic(Layer).apply({"params": params}, *inputs)
 
 
 PROGRAMS = {"actor and critic with resets, Flax Linen": _actor_critic}

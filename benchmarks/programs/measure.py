@@ -11,7 +11,7 @@ from benchmarks import gate, measure
 from benchmarks.cases import MODES, TOLERANCES
 from benchmarks.contenders import Absent
 from benchmarks.contenders._base import Contender, compile_, train_step
-from benchmarks.programs import ORIGINAL, OURS, find
+from benchmarks.programs import LAYER, ORIGINAL, OURS, find
 from benchmarks.programs._base import Program, normal
 from benchmarks.race import Race
 
@@ -60,6 +60,8 @@ def enter(name: str) -> Race | Absent:
         _contender(ORIGINAL, program.apply),
         _contender(OURS, scanrnn.accelerate(program.apply)),
     ]
+    if program.layer is not None:
+        contenders.append(_contender(LAYER, program.layer))
     return Race(program, contenders, MODES, ready=_Ready())
 
 

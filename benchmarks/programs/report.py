@@ -4,13 +4,14 @@ from benchmarks.aims import Records, geometric_mean
 from benchmarks.cases import MODES
 from benchmarks.measure import ratio, same_program
 from benchmarks.panels import Panel
-from benchmarks.programs import ORIGINAL, OURS
+from benchmarks.programs import LAYER, ORIGINAL, OURS
 from benchmarks.tables import table
 
 ABOUT = (
     "Programs as other people write them, and every cell of ours under `lax.scan`, run"
     " as they are and through"
-    " `scanrnn.accelerate`: ours, and in brackets as a multiple of the original's."
+    " `scanrnn.accelerate`, one of them also written with our layer: ours, and in"
+    " brackets as a multiple of the original's."
     " Outputs, loss and every gradient are those of the original, or there are no"
     " numbers. Temporaries are without arguments and results. A forward pass may take"
     " as much of them as the fast memory, and the matrices outside the loop twice: that"
@@ -51,23 +52,28 @@ def _table(records, mode):
     heads = ["program", "sizes", *(title for _, title, _ in COLUMNS)]
     rows = []
     for record in records:
-        cells = [_cell(record, mode, what, unit) for what, _, unit in COLUMNS]
-        name = record["case"]["program"]
+        name, sizes = record["case"]["program"], record["case"].get("sizes", "")
         if same_program(record, mode, OURS, ORIGINAL):
             name += " (left as it is)"
-        rows.append([name, record["case"].get("sizes", ""), *cells])
+        rows.append([name, sizes, *_cells(record, mode, OURS)])
+        if LAYER in record["contenders"]:
+            rows.append([f"{name}, {LAYER}", sizes, *_cells(record, mode, LAYER)])
     means = [_mean(records, mode, what) for what, _, _ in COLUMNS]
     rows.append(["**geometric mean**", "", *means])
     return f"**{mode}**\n\n{table(heads, rows)}"
 
 
-def _cell(record, mode, what, unit):
-    ours = record["contenders"][OURS]
+def _cells(record, mode, who):
+    return [_cell(record, mode, who, what, unit) for what, _, unit in COLUMNS]
+
+
+def _cell(record, mode, who, what, unit):
+    ours = record["contenders"][who]
     if "absent" in ours:
         return "-"
     if not ours["gate"]["passed"]:
         return "wrong"
-    factor = ratio(record, mode, OURS, ORIGINAL, what)
+    factor = ratio(record, mode, who, ORIGINAL, what)
     shown = f"{ours[mode][what] / unit:.3g}"
     return shown if factor is None else f"{shown} ({factor:.2f})"
 

@@ -76,6 +76,9 @@ def check_params(where, params, x, sizes, table):
         x: the input that came, `[..., D]`.
         sizes: function of params to (in_features, hidden_features).
         table: function of (in_features, hidden_features) to the wanted parameters.
+
+    Returns:
+        The sizes.
     """
     if not isinstance(params, collections.abc.Mapping):
         raise TypeError(
@@ -104,6 +107,7 @@ def check_params(where, params, x, sizes, table):
         )
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise TypeError(f"{where}: x has dtype {x.dtype}, want a real one")
+    return in_features, hidden_features
 
 
 def check_carry(where, carry, kind, batch, shapes):

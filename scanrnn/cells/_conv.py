@@ -55,10 +55,6 @@ class ConvCell(FramedCell):
         self._set(kernel_size=tuple(int(size) for size in sizes))
         self._set(dtype=_precision.compute_dtype(self.dtype))
 
-    def _set(self, **fields):
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-
     @property
     def num_feature_axes(self):
         """The spatial axes and the channels."""

@@ -6,7 +6,6 @@ from typing import NamedTuple, Unpack
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._conv import ConvCell, ConvOptions
 from scanrnn.cells._gated import split
@@ -36,9 +35,7 @@ class _ConvLSTM(ConvCell):
 
     def __post_init__(self):
         super().__post_init__()
-        if (value := self.forget_bias) is not None:
-            number = _checks.check_number(self.name, "forget_bias", value)
-            self._set(forget_bias=number)
+        self._set_numbers("forget_bias")
 
     def gate_biases(self):
         return {"f": self.forget_bias}

@@ -99,6 +99,17 @@ class FramedCell(Cell):
     def check_sizes(self, in_features, hidden_features):
         """Raise ValueError if the cell cannot have these sizes."""
 
+    def _set(self, **fields):
+        """Set fields while they are checked: the same option by two names is one."""
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def _set_numbers(self, *names):
+        """Set these fields as floats, or raise TypeError; None stays."""
+        for name in names:
+            if (value := getattr(self, name)) is not None:
+                self._set(**{name: _checks.check_number(self.name, name, value)})
+
     def step(self, params, carry, x, noise=None):
         """Advance one time step; see `Cell.step`.
 
@@ -136,8 +147,7 @@ class FramedCell(Cell):
 
     def _check(self, params, x):
         """Raise unless `params` are this cell's and `x` fits them; return H."""
-        _checks.check_params(self.name, params, x, self.sizes, self.table)
-        return self.sizes(params)[1]
+        return _checks.check_params(self.name, params, x, self.sizes, self.table)[1]
 
 
 def _like(zeros, shape):

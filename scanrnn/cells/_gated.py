@@ -96,10 +96,6 @@ class GatedCell(FramedCell):
         self._set(recurrent_dropout=rate)
         self._set(dtype=_precision.compute_dtype(self.dtype))
 
-    def _set(self, **fields):
-        for name, value in fields.items():
-            object.__setattr__(self, name, value)
-
     @property
     def normal(self):
         """The dialect of the norm."""

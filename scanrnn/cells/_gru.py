@@ -4,14 +4,10 @@ import dataclasses
 from typing import NamedTuple, Unpack
 
 import jax
-import jax.numpy as jnp
 
-from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
-from scanrnn.cells._gated import GatedCell, GateOptions, split
-from scanrnn.cells._table import Param
-
-DIALECTS = ("cudnn", "cho2014", "haiku")
+from scanrnn.cells._gated import GateOptions
+from scanrnn.cells._resets import ResettingCell
 
 
 class GRUCarry(NamedTuple):
@@ -25,29 +21,13 @@ class GRUCarry(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _GRU(GatedCell):
+class _GRU(ResettingCell):
     name = "gru"
     gates = ("r", "z", "n")
     carry_type = GRUCarry
+    dialects = ("cudnn", "cho2014", "haiku")
 
     dialect: str = "cudnn"
-
-    def __post_init__(self):
-        super().__post_init__()
-        _checks.check_option(self.name, "dialect", self.dialect, DIALECTS)
-        if self.dialect == "cudnn" and not self.normal.apart:
-            raise ValueError(
-                f"gru: norm={self.norm!r} normalises W x + U h, but the candidate of "
-                "dialect='cudnn' resets U h before it is added; use a norm of the "
-                "products such as 'ba2016', or dialect='cho2014'"
-            )
-        if self.dialect != "cudnn" and not self.normal.per_gate:
-            raise ValueError(
-                f"gru: norm={self.norm!r} normalises U h over all gates jointly, but "
-                f"with dialect={self.dialect!r} the candidate's part is known only "
-                "after the others; use a norm per gate such as 'praxis', or "
-                "dialect='cudnn'"
-            )
 
     def gate_biases(self):
         return {}
@@ -55,41 +35,14 @@ class _GRU(GatedCell):
     def keeps(self):
         return {"z": -1.0 if self.dialect == "haiku" else 1.0}
 
-    def table(self, in_features, hidden_features):
-        table = super().table(in_features, hidden_features)
-        if self.dialect == "cudnn" and self.normal.bias:
-            table["recurrent_bias"] = Param((hidden_features,), "bias", ("n",))
-        return table
-
     def equations(self, p, carry, x, noise):
         h = p.wide(carry.h)
-        if self.dialect == "cudnn":
-            r, z, n = self._reset_after(p, carry, x, noise)
-        else:
-            r, z, n = self._reset_before(p, carry, x, noise)
+        _, z, n = self.gates_and_candidate(p, carry, x, noise)
         if self.dialect == "haiku":
             h = (1 - z) * h + z * n
         else:
             h = (1 - z) * n + z * h
         return (h,), h
-
-    def _reset_after(self, p, carry, x, noise):
-        wx, uh = self.products(p, x, carry.h, noise)
-        two = 2 * carry.h.shape[-1]  # where the candidate begins
-        wx_rz, wx_n = jnp.split(wx, [two], axis=-1)
-        uh_rz, uh_n = jnp.split(uh, [two], axis=-1)
-        r, z = split(jax.nn.sigmoid(self.join(p, wx_rz, uh_rz, 0, 2)), 2)
-        if "recurrent_bias" in p:
-            uh_n = uh_n + p["recurrent_bias"]
-        return r, z, jnp.tanh(self.join(p, wx_n, r * uh_n, 2))
-
-    def _reset_before(self, p, carry, x, noise):
-        wx, two = p.dot(x, "kernel"), 2 * carry.h.shape[-1]
-        wx_rz, wx_n = jnp.split(wx, [two], axis=-1)
-        uh_rz = self.recurrent(p, carry.h, noise, 0, 2)
-        r, z = split(jax.nn.sigmoid(self.join(p, wx_rz, uh_rz, 0, 2)), 2)
-        uh_n = self.recurrent(p, r * p.wide(carry.h), noise, 2)
-        return r, z, jnp.tanh(self.join(p, wx_n, uh_n, 2))
 
 
 def gru(*, dialect: str = "cudnn", **options: Unpack[GateOptions]) -> Cell:

@@ -41,14 +41,11 @@ class _Highway(_wrapper.Wrapper):
         )
         return inner | own
 
-    def initial_carry(self, params, x, dtype=None):
-        return self.inner.initial_carry(_without(params), x, dtype)
-
-    def noise(self, key, params, xs):
-        return super().noise(key, _without(params), xs)
+    def inner_params(self, params):
+        return {name: value for name, value in params.items() if name not in _NAMES}
 
     def step(self, params, carry, x, noise=None):
-        new, y = advance(self.inner, _without(params), carry, x, noise)
+        new, y = advance(self.inner, self.inner_params(params), carry, x, noise)
         _wrapper.same_width(self.name, x, y)
         own = {name: params[name] for name in _NAMES}
         p = Weights(own, y, x, self.dtype, x.ndim - 1)
@@ -57,11 +54,6 @@ class _Highway(_wrapper.Wrapper):
 
 
 _NAMES = ("highway_kernel", "highway_bias")
-
-
-def _without(params):
-    """The parameters of the inner cell."""
-    return {name: value for name, value in params.items() if name not in _NAMES}
 
 
 def highway(cell: Cell, carry_bias: float = -1.0) -> Cell:

@@ -36,11 +36,9 @@ class _IndRNN(GatedCell):
     def __post_init__(self):
         super().__post_init__()
         _checks.check_option(self.name, "activation", self.activation, _ACTIVATIONS)
-        if self.longest is not None:
-            longest = _checks.check_number(self.name, "longest", self.longest)
-            self._set(longest=longest)
-            if not longest >= 1:
-                raise ValueError(f"indrnn: longest={longest}, want at least 1 step")
+        self._set_numbers("longest")
+        if self.longest is not None and not self.longest >= 1:
+            raise ValueError(f"indrnn: longest={self.longest}, want at least 1 step")
         if self.norm is not None:
             raise ValueError(
                 f"indrnn: norm={self.norm!r} would join the features of u * h, which "

@@ -29,16 +29,16 @@ class _LearnedCarry(_wrapper.Wrapper):
         return params | zeros
 
     def initial_carry(self, params, x, dtype=None):
-        carry = self.inner.initial_carry(_without(params), x, dtype)
+        carry = super().initial_carry(params, x, dtype)
         leaves, tree = jax.tree.flatten(carry)
         learned = [_plus(a, params[_name(i)]) for i, a in enumerate(leaves)]
         return jax.tree.unflatten(tree, learned)
 
-    def noise(self, key, params, xs):
-        return super().noise(key, _without(params), xs)
+    def inner_params(self, params):
+        return {k: v for k, v in params.items() if not k.startswith("initial_carry_")}
 
     def step(self, params, carry, x, noise=None):
-        return advance(self.inner, _without(params), carry, x, noise)
+        return advance(self.inner, self.inner_params(params), carry, x, noise)
 
 
 def _plus(zeros, learned):
@@ -49,11 +49,6 @@ def _plus(zeros, learned):
 
 def _name(index):
     return f"initial_carry_{index}"
-
-
-def _without(params):
-    """The parameters of the inner cell."""
-    return {k: v for k, v in params.items() if not k.startswith("initial_carry_")}
 
 
 def learned_carry(cell: Cell) -> Cell:

@@ -47,7 +47,7 @@ class _LRU(FramedCell):
         _checks.check_option(self.name, "skip", self.skip, SKIPS)
         for name in ("r_min", "r_max", "max_phase"):
             number = _checks.check_number(self.name, name, getattr(self, name))
-            object.__setattr__(self, name, number)
+            self._set(**{name: number})
         if not 0 <= self.r_min < self.r_max <= 1:
             raise ValueError(
                 f"lru: r_min={self.r_min}, r_max={self.r_max}, want a ring with "
@@ -55,7 +55,7 @@ class _LRU(FramedCell):
             )
         if not self.max_phase > 0:
             raise ValueError(f"lru: max_phase={self.max_phase}, want more than 0")
-        object.__setattr__(self, "dtype", _precision.compute_dtype(self.dtype))
+        self._set(dtype=_precision.compute_dtype(self.dtype))
 
     def out_features(self, hidden_features):
         return self.projection or hidden_features

@@ -39,9 +39,7 @@ class _LSTM(GatedCell):
         super().__post_init__()
         if self.projection is not None:
             _checks.check_size(self.name, "projection", self.projection)
-        for name in ("forget_bias", "cell_clip"):
-            if (value := getattr(self, name)) is not None:
-                self._set(**{name: _checks.check_number(self.name, name, value)})
+        self._set_numbers("forget_bias", "cell_clip")
         if self.cell_clip is not None and not self.cell_clip > 0:
             raise ValueError(f"lstm: cell_clip={self.cell_clip}, want more than 0")
 

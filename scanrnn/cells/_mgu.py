@@ -4,14 +4,10 @@ import dataclasses
 from typing import NamedTuple, Unpack
 
 import jax
-import jax.numpy as jnp
 
-from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
-from scanrnn.cells._gated import GatedCell, GateOptions, split
-from scanrnn.cells._table import Param
-
-DIALECTS = ("flax", "zhou2016")
+from scanrnn.cells._gated import GateOptions
+from scanrnn.cells._resets import ResettingCell
 
 
 class MGUCarry(NamedTuple):
@@ -25,31 +21,17 @@ class MGUCarry(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _MGU(GatedCell):
+class _MGU(ResettingCell):
     name = "mgu"
     carry_type = MGUCarry
+    dialects = ("flax", "zhou2016")
 
     dialect: str = "flax"
     forget_bias: float | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        _checks.check_option(self.name, "dialect", self.dialect, DIALECTS)
-        if self.forget_bias is not None:
-            number = _checks.check_number(self.name, "forget_bias", self.forget_bias)
-            self._set(forget_bias=number)
-        if self.dialect == "flax" and not self.normal.apart:
-            raise ValueError(
-                f"mgu: norm={self.norm!r} normalises W x + U h, but the candidate of "
-                "dialect='flax' gates U h before it is added; use a norm of the "
-                "products such as 'ba2016', or dialect='zhou2016'"
-            )
-        if self.dialect == "zhou2016" and not self.normal.per_gate:
-            raise ValueError(
-                f"mgu: norm={self.norm!r} normalises U h over all gates jointly, but "
-                "with dialect='zhou2016' the candidate's part is known only after the "
-                "gate; use a norm per gate such as 'praxis', or dialect='flax'"
-            )
+        self._set_numbers("forget_bias")
 
     @property
     def gates(self):
@@ -59,36 +41,14 @@ class _MGU(GatedCell):
     def gate_biases(self):
         return {"f": self.forget_bias, "i": self.forget_bias or 0.0}
 
-    def table(self, in_features, hidden_features):
-        table = super().table(in_features, hidden_features)
-        if self.dialect == "flax" and self.normal.bias:
-            table["recurrent_bias"] = Param((hidden_features,), "bias", ("n",))
-        return table
-
     def equations(self, p, carry, x, noise):
         h = p.wide(carry.h)
+        f, n = self.gates_and_candidate(p, carry, x, noise)
         if self.dialect == "flax":
-            f, n = self._reset_after(p, carry, x, noise)
             h = (1 - f) * n + f * h
         else:
-            f, n = self._reset_before(p, carry, x, noise)
             h = (1 - f) * h + f * n
         return (h,), h
-
-    def _reset_after(self, p, carry, x, noise):
-        wx, uh = self.products(p, x, carry.h, noise)
-        (wx_f, wx_n), (uh_f, uh_n) = split(wx, 2), split(uh, 2)
-        f = jax.nn.sigmoid(self.join(p, wx_f, uh_f, 0, 1))
-        if "recurrent_bias" in p:
-            uh_n = uh_n + p["recurrent_bias"]
-        return f, jnp.tanh(self.join(p, wx_n, f * uh_n, 1))
-
-    def _reset_before(self, p, carry, x, noise):
-        wx_f, wx_n = split(p.dot(x, "kernel"), 2)
-        uh_f = self.recurrent(p, carry.h, noise, 0, 1)
-        f = jax.nn.sigmoid(self.join(p, wx_f, uh_f, 0, 1))
-        uh_n = self.recurrent(p, f * p.wide(carry.h), noise, 1)
-        return f, jnp.tanh(self.join(p, wx_n, uh_n, 1))
 
 
 def mgu(

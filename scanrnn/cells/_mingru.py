@@ -41,7 +41,7 @@ class Minimal(FramedCell):
     def __post_init__(self):
         """Refuse unknown options."""
         _checks.check_option(self.name, "candidate", self.candidate, CANDIDATES)
-        object.__setattr__(self, "dtype", _precision.compute_dtype(self.dtype))
+        self._set(dtype=_precision.compute_dtype(self.dtype))
 
     def table(self, in_features, hidden_features):
         """One matrix and one bias, over all gates."""

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._mingru import Minimal
 
@@ -30,9 +29,7 @@ class _MinLSTM(Minimal):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.forget_bias is not None:
-            number = _checks.check_number(self.name, "forget_bias", self.forget_bias)
-            object.__setattr__(self, "forget_bias", number)
+        self._set_numbers("forget_bias")
 
     def gate_biases(self):
         return {"f": self.forget_bias}

@@ -50,10 +50,8 @@ class _MLSTM(FramedCell):
         _checks.check_size(self.name, "heads", self.heads)
         _checks.check_option(self.name, "forget", self.forget, FORGETS)
         _checks.check_option(self.name, "normalizer", self.normalizer, NORMALIZERS)
-        if self.forget_bias is not None:
-            bias = _checks.check_number(self.name, "forget_bias", self.forget_bias)
-            object.__setattr__(self, "forget_bias", bias)
-        object.__setattr__(self, "dtype", _precision.compute_dtype(self.dtype))
+        self._set_numbers("forget_bias")
+        self._set(dtype=_precision.compute_dtype(self.dtype))
 
     def gate_biases(self):
         return forget_biases(self.forget, self.forget_bias)

@@ -27,9 +27,7 @@ class _MultiplicativeLSTM(GatedCell):
     def __post_init__(self):
         super().__post_init__()
         _checks.check_option(self.name, "dialect", self.dialect, DIALECTS)
-        if self.forget_bias is not None:
-            number = _checks.check_number(self.name, "forget_bias", self.forget_bias)
-            self._set(forget_bias=number)
+        self._set_numbers("forget_bias")
         if self.heads != 1:
             raise ValueError(
                 f"multiplicative_lstm: heads={self.heads} would cut m, but every block "

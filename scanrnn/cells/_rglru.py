@@ -38,7 +38,7 @@ class _RGLRU(FramedCell):
 
     def __post_init__(self):
         _checks.check_size(self.name, "heads", self.heads)
-        object.__setattr__(self, "dtype", _precision.compute_dtype(self.dtype))
+        self._set(dtype=_precision.compute_dtype(self.dtype))
 
     def check_sizes(self, in_features, hidden_features):
         if in_features != hidden_features:

@@ -45,9 +45,7 @@ class _SLSTM(GatedCell):
         super().__post_init__()
         _checks.check_option(self.name, "forget", self.forget, FORGETS)
         _checks.check_option(self.name, "normalizer", self.normalizer, NORMALIZERS)
-        if self.forget_bias is not None:
-            bias = _checks.check_number(self.name, "forget_bias", self.forget_bias)
-            self._set(forget_bias=bias)
+        self._set_numbers("forget_bias")
 
     def gate_biases(self):
         return forget_biases(self.forget, self.forget_bias)

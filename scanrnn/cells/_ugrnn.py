@@ -6,7 +6,6 @@ from typing import NamedTuple, Unpack
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._gated import GatedCell, GateOptions, split
 
@@ -32,9 +31,7 @@ class _UGRNN(GatedCell):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.forget_bias is not None:
-            number = _checks.check_number(self.name, "forget_bias", self.forget_bias)
-            self._set(forget_bias=number)
+        self._set_numbers("forget_bias")
 
     def gate_biases(self):
         return {"f": self.forget_bias}

@@ -1,5 +1,6 @@
 """The parameters within one step, and how they are multiplied with."""
 
+import jax
 import jax.numpy as jnp
 
 from scanrnn.cells import _precision
@@ -31,7 +32,7 @@ class Weights:
 
         Its leading axes are explicit: jax_numpy_rank_promotion="raise" is content.
         """
-        value = self._params[name].astype(self.dtype)
+        value = _gathered(self._params[name].astype(self.dtype))
         return jnp.expand_dims(value, self._leading)
 
     def __contains__(self, name):
@@ -40,12 +41,14 @@ class Weights:
     def dot(self, a, name, columns=slice(None)):
         """`a @ p[name]` with the operands of a GEMM; `columns` are a part of it."""
         kernel = self._params[name][..., columns]
-        return _precision.matmul(a, kernel, self._operands).astype(self.dtype)
+        product = _precision.matmul(a, kernel, self._operands)
+        return _gathered(product).astype(self.dtype)
 
     def convolve(self, a, name, columns=slice(None)):
         """`a` under the window `p[name]`, with the operands and columns of `dot`."""
         kernel = self._params[name][..., columns]
-        return _precision.convolve(a, kernel, self._operands).astype(self.dtype)
+        product = _precision.convolve(a, kernel, self._operands)
+        return _gathered(product).astype(self.dtype)
 
     def einsum(self, formula, a, kernel):
         """An einsum of `a` and an unwidened `kernel` with the operands of a GEMM."""
@@ -63,3 +66,15 @@ class Weights:
     def wide(self, a):
         """Activations in the dtype of pointwise arithmetic: an array or a carry."""
         return _precision.widen(a, self.dtype)
+
+
+def _gathered(a):
+    """An array whose features are whole on every device.
+
+    A matrix that is sharded over its columns gives every device some gates; gathered
+    here, once, they meet elementwise at no further cost, and the carry stays whole.
+    """
+    sharding = jax.typeof(a).sharding
+    if not sharding.spec or sharding.spec[-1] is None:
+        return a
+    return jax.sharding.reshard(a, jax.P(*sharding.spec[:-1], None))

@@ -66,9 +66,13 @@ class Wrapper(Cell):
         """Draw the parameters; see `Cell.init`."""
         return self.inner.init(key, in_features, hidden_features, dtype, **initializers)
 
+    def inner_params(self, params):
+        """Those of the parameters that are the inner cell's."""
+        return params
+
     def initial_carry(self, params, x, dtype=None):
         """The carry before the first step; see `Cell.initial_carry`."""
-        return self.inner.initial_carry(params, x, dtype)
+        return self.inner.initial_carry(self.inner_params(params), x, dtype)
 
     def out_features(self, hidden_features):
         """The size of the outputs; see `Cell.out_features`."""
@@ -83,7 +87,9 @@ class Wrapper(Cell):
         """What both need; see `Cell.noise`."""
         inner_key, own_key = jax.random.split(key)
         own = self.own_noise(own_key, params, xs)
-        inner = self.inner.noise(inner_key, params, xs) or Noise({}, {})
+        inner = self.inner.noise(inner_key, self.inner_params(params), xs) or Noise(
+            {}, {}
+        )
         both = Noise(inner.fixed | own.fixed, inner.steps | own.steps)
         return both if both.fixed or both.steps else None
 

@@ -1,13 +1,24 @@
 """What both kinds of Flax layers share: sequences, stacks, errors at the door."""
 
+from scanrnn.layers._call import Call as Call
+from scanrnn.layers._call import Spec as Spec
+from scanrnn.layers._call import call_layers as call_layers
+from scanrnn.layers._call import run_foreign as run_foreign
+from scanrnn.layers._call import run_own as run_own
+from scanrnn.layers._call import sharded_like as sharded_like
+from scanrnn.layers._checks import check_initial_carry as check_initial_carry
+from scanrnn.layers._checks import check_inputs as check_inputs
+from scanrnn.layers._checks import check_layers as check_layers
+from scanrnn.layers._checks import check_scan_options as check_scan_options
+from scanrnn.layers._directions import joined as joined
+from scanrnn.layers._options import LayerOptions as LayerOptions
+from scanrnn.layers._options import cell_options as cell_options
+from scanrnn.layers._options import family as family
 from scanrnn.layers._sequence import blank as blank
 from scanrnn.layers._sequence import run as run
 from scanrnn.layers._sequence import turn as turn
 from scanrnn.layers._spans import Spans as Spans
 from scanrnn.layers._spans import spans as spans
 from scanrnn.layers._stack import Layer as Layer
-from scanrnn.layers._stack import Stacked as Stacked
-from scanrnn.layers._stack import history as history
-from scanrnn.layers._stack import out_features as out_features
-from scanrnn.layers._stack import run_stack as run_stack
-from scanrnn.layers._stack import skips as skips
+from scanrnn.layers._stack import Place as Place
+from scanrnn.layers._stack import places as places

@@ -17,50 +17,56 @@ def run(
     spans: Spans,
     fresh: Any,
     *,
+    state: Any = None,
     reverse: bool = False,
     all_carries: bool = False,
     **scan_options: Any,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, Any, Any, Any]:
     """Scan a step over a sequence.
 
     Where a step does not count, the carry stays as it is, so that after the last step
-    the carry of the last one that counted is there: no history is kept for it. What the
-    inputs hold there, NaN included, is never looked at.
+    the carry of the last one that counted is there: no history is kept for it.
 
     Args:
-        step: `step(carry, x) -> (carry, y)`.
+        step: `step(carry, x) -> (carry, y)`; with a state `step(state, carry, x) ->
+            (state, carry, y)`.
         carry: before the first step.
-        xs: arrays `[T, *batch, ...]`.
+        xs: arrays `[T, *batch, ...]`, finite where steps do not count: see `blank`.
         spans: which steps count, and before which the carry is a fresh one.
         fresh: that carry.
+        state: what a step carries beside that is no example's own, such as statistics
+            of a batch: it goes through every step. None for nothing.
         reverse: go through time backwards.
         all_carries: give the carry after every step, too.
         **scan_options: of `scanrnn.scan`.
 
     Returns:
-        The last carry; the outputs `[T, *batch, ...]` in the order of the inputs; and
-        all carries likewise, or None.
+        The last carry; the outputs `[T, *batch, ...]` in the order of the inputs; all
+        carries likewise, or None; and the last state.
     """
-    counts, starts = spans.counts, spans.starts
-    if counts is not None:
-        xs = jax.tree.map(lambda a: _select(counts, a, jnp.zeros_like(a)), xs)
+    counts = spans.counts
+    starts = spans.starts_backward if reverse else spans.starts
 
-    def spanned(carry, inputs):
+    def spanned(carried, inputs):
+        state, carry = carried
         x, counted, start = inputs
         if start is not None:
             carry = _where(start, fresh, carry)
-        new, y = step(carry, x)
+        if state is None:
+            new, y = step(carry, x)
+        else:
+            state, new, y = step(state, carry, x)
         if counted is not None:
             new = _where(counted, new, carry)
-        return new, ((y, new) if all_carries else y)
+        return (state, new), (y, new if all_carries else None)
 
-    if counts is None and starts is None and not all_carries:
+    if counts is None and starts is None and state is None and not all_carries:
         carry, ys = scan(step, carry, xs, reverse=reverse, **scan_options)
-    else:
-        inputs = xs, counts, starts
-        carry, ys = scan(spanned, carry, inputs, reverse=reverse, **scan_options)
-    ys, carries = ys if all_carries else (ys, None)
-    return carry, ys, carries
+        return carry, ys, None, None
+    (state, carry), (ys, carries) = scan(
+        spanned, (state, carry), (xs, counts, starts), reverse=reverse, **scan_options
+    )
+    return carry, ys, carries, state
 
 
 def turn(a: jax.Array, lengths: jax.Array | None) -> jax.Array:
@@ -73,11 +79,9 @@ def turn(a: jax.Array, lengths: jax.Array | None) -> jax.Array:
     return jnp.take_along_axis(a, index, axis=0)
 
 
-def blank(ys: Any, counts: jax.Array | None) -> Any:
-    """Outputs with zeros where steps do not count."""
-    if counts is None:
-        return ys
-    return jax.tree.map(lambda a: _select(counts, a, jnp.zeros_like(a)), ys)
+def blank(a: jax.Array, counts: jax.Array | None) -> jax.Array:
+    """An array `[T, *batch, ...]` with zeros where steps do not count."""
+    return a if counts is None else _select(counts, a, jnp.zeros_like(a))
 
 
 def _where(condition, ours, theirs):

@@ -18,12 +18,15 @@ class Spans(NamedTuple):
     Attributes:
         counts: where False, the carry stays as it is and the input is not looked at;
             None if all steps count.
-        starts: where True, the carry is a fresh one before the step; None for nowhere.
+        starts: where True, the carry is a fresh one before the step of a run forward;
+            None for nowhere.
+        starts_backward: the same of a run backward, where a segment starts at its end.
         lengths: `[*batch]`, or None if all are T steps long.
     """
 
     counts: jax.Array | None = None
     starts: jax.Array | None = None
+    starts_backward: jax.Array | None = None
     lengths: jax.Array | None = None
 
 
@@ -35,7 +38,6 @@ def spans(
     mask: Any = None,
     segment_ids: Any = None,
     resets: Any = None,
-    reverse: bool = False,
 ) -> Spans:
     """Make the spans that the arguments of a layer say, all of them together.
 
@@ -47,7 +49,6 @@ def spans(
         segment_ids: integers of `shape`: 0 for steps that do not count; a sequence
             starts where another number begins.
         resets: booleans of `shape`.
-        reverse: whether time runs backwards, so that a segment starts at its end.
 
     Raises:
         TypeError: if an argument has the wrong dtype.
@@ -56,7 +57,7 @@ def spans(
     T = shape[time_axis]
     batch = shape[:time_axis] + shape[time_axis + 1 :]
     read = functools.partial(_read, shape=shape, time_axis=time_axis)
-    counts, starts = [], []
+    counts, starts, backward = [], [], []
     if seq_lengths is not None:
         seq_lengths = _lengths(seq_lengths, batch, T)
         steps = jnp.arange(T).reshape(T, *(1 for _ in batch))
@@ -65,24 +66,23 @@ def spans(
         resets = read("resets", resets, jnp.bool_)
         # A reset in the padding must not touch the carry that is returned.
         starts.append(resets & counts[0] if counts else resets)
+        backward.append(starts[0])
     if mask is not None:
         counts.append(read("mask", mask, jnp.bool_))
     if segment_ids is not None:
         ids = read("segment_ids", segment_ids, jnp.integer)
         counts.append(ids != 0)
-        starts.append((ids != _before(ids, reverse)) & (ids != 0))
+        # The first step of all continues what is carried in.
+        edges = ids[1:] != ids[:-1]
+        inside = jnp.zeros_like(ids[:1], bool)
+        starts.append(jnp.concatenate([inside, edges]) & (ids != 0))
+        backward.append(jnp.concatenate([edges, inside]) & (ids != 0))
     return Spans(
         functools.reduce(operator.and_, counts) if counts else None,
         functools.reduce(operator.or_, starts) if starts else None,
+        functools.reduce(operator.or_, backward) if starts else None,
         seq_lengths,
     )
-
-
-def _before(ids, reverse):
-    """The number one step earlier; the first step continues what is carried in."""
-    if reverse:
-        return jnp.concatenate([ids[1:], ids[-1:]])
-    return jnp.concatenate([ids[:1], ids[:-1]])
 
 
 def _read(name, value, kind, *, shape, time_axis):

@@ -7,8 +7,18 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.cells import Cell
-from scanrnn.layers._sequence import blank, run, turn
+from scanrnn.cells import highway as highway_cell
+from scanrnn.layers._sequence import run, turn
 from scanrnn.layers._spans import Spans
+
+
+class Place(NamedTuple):
+    """Where a layer lies in a stack: its cell, what it is given, carries and gives."""
+
+    cell: Cell
+    in_features: int
+    hidden_features: int
+    out_features: int
 
 
 class Layer(NamedTuple):
@@ -36,9 +46,36 @@ class Stacked(NamedTuple):
     second: tuple[bool, ...]
 
 
-def out_features(cell: Cell, hidden_features: int, bidirectional: bool) -> int:
-    """The features that a layer gives to the next."""
-    return cell.out_features(hidden_features) * (2 if bidirectional else 1)
+def places(
+    cell: Cell | Sequence[Cell],
+    in_features: int,
+    hidden_features: int | Sequence[int],
+    num_layers: int,
+    *,
+    bidirectional: bool = False,
+    highway: bool = False,
+) -> list[Place]:
+    """The layers of a stack, from below.
+
+    Args:
+        cell: of all layers, or of each.
+        in_features: of the first layer.
+        hidden_features: of all layers, or of each.
+        num_layers: how many there are.
+        bidirectional: whether a layer gives the outputs of two directions.
+        highway: whether a layer with as many features in as out gets the connection.
+    """
+    found = []
+    for index in range(num_layers):
+        own = cell if isinstance(cell, Cell) else cell[index]
+        size = hidden_features
+        size = size if isinstance(size, int) else size[index]
+        out = own.out_features(size) * (2 if bidirectional else 1)
+        if highway and out == in_features:
+            own = highway_cell(own)
+        found.append(Place(own, in_features, size, out))
+        in_features = out
+    return found
 
 
 def skips(residual: bool | str, index: int, features: tuple[int, int]) -> bool:
@@ -60,7 +97,7 @@ def run_stack(
     layers: Sequence[Sequence[Layer]],
     xs: jax.Array,
     carries: Sequence[Sequence[Any]] | None,
-    spans: tuple[Spans, Spans],
+    spans: Spans,
     *,
     carry_dtype: Any = None,
     residual: bool | str = False,
@@ -74,9 +111,9 @@ def run_stack(
 
     Args:
         layers: for every layer its directions: one, or forward and backward.
-        xs: `[T, *batch, D]`.
+        xs: `[T, *batch, D]`, blank where steps do not count.
         carries: the first carry of each; None for the cells' own.
-        spans: which steps count, for a run forward and for one backward.
+        spans: which steps count.
         carry_dtype: of the cells' own first carries.
         residual: see `skips`.
         dropout: probability with which a feature between two layers is zero, each step
@@ -87,8 +124,6 @@ def run_stack(
         **scan_options: of `scanrnn.scan`.
     """
     last, after, first = [], [], []
-    # Here too, for what goes past the cells: a residual connection.
-    xs = blank(xs, spans[0].counts)
     for index, directions in enumerate(layers):
         key, layer_key, dropout_key = _split(key)
         below, outs = xs, []
@@ -102,11 +137,11 @@ def run_stack(
             fresh = cell.initial_carry(params, x, carry_dtype)
             begin = fresh if carries is None else carries[index][direction]
             step, inputs = cell.prepare(params, below, own_key)
-            carry, ys, every = run(
+            carry, ys, every, _ = run(
                 step,
                 begin,
                 inputs,
-                spans[backward],
+                spans,
                 fresh,
                 reverse=backward,
                 all_carries=all_carries,

@@ -1,5 +1,6 @@
 """Flax NNX layers over `scanrnn.cells` and `scanrnn.scan`."""
 
+from scanrnn.nnx._bidirectional import Bidirectional as Bidirectional
 from scanrnn.nnx._layers import GRU as GRU
 from scanrnn.nnx._layers import LRU as LRU
 from scanrnn.nnx._layers import LSTM as LSTM

@@ -1,15 +1,19 @@
-"""Flax's own cells inside our layer."""
+"""Flax's own cells inside our layer, those that keep more than weights included."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from scanrnn.nnx import _checks
+from scanrnn import layers
 
 _UNUSED = {  # what a layer of a Flax cell is given for the arguments that it refuses
     "in_features": None,
     "hidden_features": None,
-    "num_layers": 1,
+    "num_layers": None,
     "bidirectional": False,
     "residual": False,
     "highway": False,
@@ -19,36 +23,118 @@ _UNUSED = {  # what a layer of a Flax cell is given for the arguments that it re
 }
 
 
-def check(rnn, initializers):
-    """Raise unless `rnn` was given a stateless Flax cell, and nothing about weights."""
+def check(rnn: Any, others: dict[str, Any]) -> None:
+    """Raise unless `rnn` was given a Flax cell, and nothing about its weights."""
     cell = rnn.cell
     refused = [name for name, value in _UNUSED.items() if getattr(rnn, name) != value]
-    refused += list(initializers)
+    refused += [name for name, value in others.items() if value is not None]
     if refused:
         raise ValueError(
             f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which has "
             "its sizes, dtypes and weights in it; they go with a scanrnn.cells.Cell"
         )
-    kept = nnx.to_flat_state(nnx.state(cell, nnx.Not(nnx.Param)))
-    if len(kept):
+    _, _, fixed, _ = _split(cell, rnn)
+    if rnn.broadcast_rngs is not None and not len(fixed):
         raise ValueError(
-            f"RNN: the {type(cell).__name__} keeps {[path for path, _ in kept]}, want "
-            "a cell with nothing but nnx.Param; run this one in flax.nnx.RNN"
+            f"RNN: broadcast_rngs={rnn.broadcast_rngs!r} names no stream of the "
+            f"{type(cell).__name__}; give it nnx.Rngs with a stream of that name"
         )
 
 
-def num_feature_axes(cell):
-    """How many trailing axes of its input are one step's features, ours or Flax's."""
-    return cell.num_feature_axes
+def checked_axes(state_axes: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any], ...]:
+    """What becomes of a cell's state from step to step: pairs of a filter and that."""
+    axes = ((..., nnx.Carry),) if state_axes is None else tuple(state_axes.items())
+    for what, axis in axes:
+        if axis is not nnx.Carry and axis is not None:
+            raise ValueError(
+                f"RNN: state_axes has {axis!r} for {what!r}, want nnx.Carry or None; "
+                "what has an axis of time belongs to the inputs"
+            )
+    return axes
 
 
-def num_features(cell):
-    """How many features the cell says it takes, or None if it does not say."""
+def run(rnn: Any, inputs: jax.Array, call: layers.Call, rngs: Any) -> Any:
+    """What a layer of a Flax cell returns; a state that the cell keeps goes on in it.
+
+    Args:
+        rnn: the layer.
+        inputs: as they came.
+        call: the arguments.
+        rngs: what draws the initial carry.
+    """
+    cell = rnn.cell
+    graphdef, params, streams, kept = _split(cell, rnn)
+    now, later = _forked(streams)
+    spec = layers.Spec(unroll=rnn.unroll, implementation=rnn.implementation)
+    moves = [axis is nnx.Carry for _, axis in rnn.state_axes]
+
+    def step(state, carry, x):
+        moved = iter(state)
+        states = [next(moved) if m else old for m, old in zip(moves, kept, strict=True)]
+        # Variables made anew, so that a step may write to them.
+        own = nnx.merge(graphdef, *_copied((params, now, *states)))
+        carry, y = own(carry, x)
+        return list(itertools.compress(_split(own, rnn)[3], moves)), carry, y
+
+    def run_cells(xs, spans):
+        # One step of the inputs, for its type. Not xs[0]: there may be no steps.
+        x = jnp.sum(xs, axis=0)
+        first = call.initial_carry
+        if first is not None:
+            first = _checked_carry(cell, x, first)
+        # A cell may have no carry of its own; then it cannot start anew.
+        fresh = first
+        if first is None or spans.starts is not None:
+            fresh = _initial_carry(cell, x, rngs)
+            first = fresh if first is None else first
+        state = list(itertools.compress(kept, moves))
+        state, out = layers.run_foreign(
+            spec, step, state, first, fresh, xs, spans, call
+        )
+        nnx.update(cell, later, *state)
+        return out
+
     size = getattr(cell, "in_features", None)
-    return size if isinstance(size, int) and num_feature_axes(cell) == 1 else None
+    return layers.call_layers(
+        spec,
+        inputs,
+        call,
+        run_cells,
+        in_features=size if cell.num_feature_axes == 1 else None,
+        feature_axes=cell.num_feature_axes,
+        dtype=None,
+    )
 
 
-def checked_carry(cell, x, given):
+def _copied(states):
+    return jax.tree.map(lambda leaf: leaf, states)
+
+
+def _split(cell, rnn):
+    """Graph, weights, the random streams that stand still, and all other states."""
+    streams = nnx.All(nnx.RngState, rnn.broadcast_rngs)
+    filters = [what for what, _ in rnn.state_axes]
+    graphdef, params, fixed, *kept = nnx.split(cell, nnx.Param, streams, *filters)
+    return graphdef, params, fixed, kept
+
+
+def _forked(streams):
+    """Random streams for the steps of this call, and what they are after it."""
+    now = dict(nnx.to_flat_state(streams))
+    later = dict(now)
+    for path, key in nnx.to_flat_state(streams):
+        if path[-1] == "key":
+            at = (*path[:-1], "count")
+            count = now[at][...]
+            # The very key that Flax would draw.
+            drawn = jax.random.fold_in(key[...], count)
+            now[path] = key.replace(jax.random.split(drawn, 1)[0])
+            now[at] = now[at].replace(jnp.zeros_like(count))
+            later[at] = later[at].replace(count + 1)
+    return nnx.from_flat_state(now), nnx.from_flat_state(later)
+
+
+def _checked_carry(cell, x, given):
     """The carry `given`, if it has the structure and shapes of the cell's own.
 
     Its dtype may be another: a cell that computes in a wider one than its weights'
@@ -62,10 +148,10 @@ def checked_carry(cell, x, given):
     if type(cell).initialize_carry is nnx.RNNCellBase.initialize_carry:
         return given  # the cell has none of its own, so there is nothing to compare
     wanted = jax.eval_shape(lambda: cell.initialize_carry(x.shape, nnx.Rngs(0)))
-    return _checks.check_initial_carry(given, wanted, same_dtype=False)
+    return layers.check_initial_carry(given, wanted, same_dtype=False)
 
 
-def initial_carry(cell, x, rngs):
+def _initial_carry(cell, x, rngs):
     """The cell's own initial carry, sharded as `x` is.
 
     Args:
@@ -77,13 +163,4 @@ def initial_carry(cell, x, rngs):
         rngs = rngs.carry.fork()
     # The stream is made here, so that the layer keeps none.
     carry = cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)
-    features = tuple(range(x.ndim - num_feature_axes(cell), x.ndim))
-    zeros = jnp.zeros_like(jnp.sum(x, axis=features))
-
-    def shard(leaf):
-        if leaf.shape[: zeros.ndim] != zeros.shape:
-            return leaf
-        trailing = tuple(range(zeros.ndim, leaf.ndim))
-        return leaf + jnp.expand_dims(zeros, trailing).astype(leaf.dtype)
-
-    return jax.tree.map(shard, carry)
+    return layers.sharded_like(carry, x, cell.num_feature_axes)

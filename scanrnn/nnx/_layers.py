@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.nnx._rnn import RNN, LayerOptions
+from scanrnn.layers import LayerOptions
+from scanrnn.nnx._rnn import RNN
 
 
 class CellLayer(RNN):

@@ -1,41 +1,16 @@
 """The recurrent layer: cells, one above the other, scanned over time."""
 
-import operator
-from typing import Any, Literal, TypedDict
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from scanrnn import layers
 from scanrnn.cells import Cell
-from scanrnn.cells import highway as highway_cell
-from scanrnn.layers import Layer, out_features
-from scanrnn.nnx import _call, _checks, _foreign
-
-
-class LayerOptions(TypedDict, total=False):
-    """The keyword arguments of `RNN` that its subclasses pass on."""
-
-    num_layers: int
-    bidirectional: bool
-    residual: bool | Literal["gnmt"]
-    highway: bool
-    dropout: float
-    deterministic: bool
-    param_dtype: Any
-    carry_dtype: Any
-    time_major: bool
-    return_carry: bool
-    reverse: bool
-    keep_order: bool
-    zero_padding: bool
-    unroll: int | bool
-    implementation: str | None
-    scheme: Any
-    kernel_init: nnx.Initializer | None
-    recurrent_kernel_init: nnx.Initializer | None
-    bias_init: nnx.Initializer | None
-    rngs: nnx.Rngs
+from scanrnn.nnx import _foreign, _rngs, _weights
 
 
 class RNN(nnx.Module):
@@ -52,12 +27,13 @@ class RNN(nnx.Module):
     backward direction `backward_layers[l]`.
 
     Args:
-        cell: a `scanrnn.cells.Cell`, or one of Flax's own (a `flax.nnx.RNNCellBase`
-            that keeps nothing but weights). That one has its sizes, dtypes and weights
-            in it already, so the arguments about them are refused.
+        cell: a `scanrnn.cells.Cell`, or a list of one for each layer; or one of Flax's
+            own, a `flax.nnx.RNNCellBase`. That one has its sizes, dtypes and weights in
+            it already, so the arguments about them are refused.
         in_features: D, the size of the last axis of the inputs.
-        hidden_features: H, the size of the last axis of the outputs.
-        num_layers: L, how many layers lie above each other.
+        hidden_features: H, the size of the carry, or a list of one for each layer.
+        num_layers: L, how many layers lie above each other; None for as many as the
+            lists have, or one.
         bidirectional: every layer runs in both directions, with weights for each, and
             gives both outputs side by side: 2H features.
         residual: add its input to the output of every layer that has as many features
@@ -80,13 +56,22 @@ class RNN(nnx.Module):
             two.
         recurrent_kernel_init: draws the recurrent weights of a gate.
         bias_init: draws the biases.
+        kernel_metadata: of the input weights' `nnx.Param`, such as
+            ``{"out_sharding": (None, "model")}``; likewise the next two.
+        recurrent_kernel_metadata: of the recurrent weights.
+        bias_metadata: of the biases.
+        state_axes: for a Flax cell that keeps more than weights: what becomes of that
+            from step to step, as in `flax.nnx.RNN`: `nnx.Carry` for carried on, which
+            is the default, None for the same at every step.
+        broadcast_rngs: of such a cell, the streams that give every step the same key.
         rngs: its `params` stream draws the weights. It is not kept, so a random
             `carry_init` of a Flax cell draws the same carry at every call that is
             given no `rngs` of its own.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a size is less than one, or `implementation` is unknown.
+        ValueError: if a size is less than one, an option is unknown, or there is not
+            one entry of a list for each layer.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -101,11 +86,11 @@ class RNN(nnx.Module):
 
     def __init__(
         self,
-        cell: Cell | nnx.RNNCellBase,
+        cell: Cell | Sequence[Cell] | nnx.RNNCellBase,
         in_features: int | None = None,
-        hidden_features: int | None = None,
+        hidden_features: int | Sequence[int] | None = None,
         *,
-        num_layers: int = 1,
+        num_layers: int | None = None,
         bidirectional: bool = False,
         residual: bool | Literal["gnmt"] = False,
         highway: bool = False,
@@ -124,13 +109,18 @@ class RNN(nnx.Module):
         kernel_init: nnx.Initializer | None = None,
         recurrent_kernel_init: nnx.Initializer | None = None,
         bias_init: nnx.Initializer | None = None,
-        rngs: nnx.Rngs | None = None,
+        kernel_metadata: Mapping[str, Any] | None = None,
+        recurrent_kernel_metadata: Mapping[str, Any] | None = None,
+        bias_metadata: Mapping[str, Any] | None = None,
+        state_axes: Mapping[Any, Any] | None = None,
+        broadcast_rngs: Any = None,
+        rngs: nnx.Rngs | nnx.RngStream | bool | None = None,
     ):
         """Draw the weights; see the class."""
         self.cell: Any = cell
         self.in_features: Any = in_features
         self.hidden_features: Any = hidden_features
-        self.num_layers = num_layers
+        self.num_layers: Any = num_layers
         self.bidirectional = bidirectional
         self.residual = residual
         self.highway = highway
@@ -143,30 +133,49 @@ class RNN(nnx.Module):
         self.reverse = reverse
         self.keep_order = keep_order
         self.zero_padding = zero_padding
-        self.unroll = _checks.check_scan_options(implementation, unroll)
+        self.unroll = layers.check_scan_options(implementation, unroll)
         self.implementation = implementation
-        given = {
+        self.state_axes = _foreign.checked_axes(state_axes)
+        self.broadcast_rngs = broadcast_rngs
+        self.layers = nnx.List([])
+        self.backward_layers = nnx.List([])
+        initializers = {
             "scheme": scheme,
             "kernel_init": kernel_init,
             "recurrent_kernel_init": recurrent_kernel_init,
             "bias_init": bias_init,
         }
-        initializers = {k: v for k, v in given.items() if v is not None}
-        self.layers = nnx.List([])
-        self.backward_layers = nnx.List([])
+        metadata = {
+            "kernel_metadata": kernel_metadata,
+            "recurrent_kernel_metadata": recurrent_kernel_metadata,
+            "bias_metadata": bias_metadata,
+        }
         if isinstance(cell, nnx.RNNCellBase):
-            _foreign.check(self, initializers)
-            return
-        stream = _checks.check_constructor(self, rngs)
-        # A NumPy integer would be a leaf of this module's pytree, an int is not.
-        for name in ("in_features", "hidden_features", "num_layers"):
-            setattr(self, name, operator.index(getattr(self, name)))
-        if carry_dtype is None:
-            self.carry_dtype = jnp.promote_types(jnp.float32, param_dtype)
-        for index in range(self.num_layers):
-            self.layers.append(self._draw(index, stream(), initializers))
-            if bidirectional:
-                self.backward_layers.append(self._draw(index, stream(), initializers))
+            _foreign.check(self, initializers | metadata)
+            self.num_layers = 1
+        else:
+            self._draw(_rngs.params_stream(rngs), initializers, metadata)
+
+    def _draw(self, stream, initializers, metadata):
+        """Check what cells of ours need, and draw their weights."""
+        names = ("cell", "in_features", "hidden_features", "num_layers")
+        others = ("param_dtype", "carry_dtype", "residual", "highway", "bidirectional")
+        checked = layers.check_layers(
+            **{name: getattr(self, name) for name in (*names, *others, "dropout")}
+        )
+        for name, value in zip(names, checked, strict=True):
+            setattr(self, name, value)
+        if self.carry_dtype is None:
+            self.carry_dtype = jnp.promote_types(jnp.float32, self.param_dtype)
+        draw = functools.partial(
+            _weights.draw,
+            param_dtype=self.param_dtype,
+            initializers=initializers,
+            metadata=metadata,
+        )
+        for place in self.places():
+            for weights in self._directions():
+                weights.append(draw(place, stream()))
 
     def __call__(
         self,
@@ -240,7 +249,9 @@ class RNN(nnx.Module):
             "zero_padding": zero_padding,
             "deterministic": deterministic,
         }
-        call = _call.Call(
+        given = {k: getattr(self, k) if v is None else v for k, v in own.items()}
+        deterministic = given.pop("deterministic")
+        call = layers.Call(
             initial_carry=initial_carry,
             seq_lengths=seq_lengths,
             mask=mask,
@@ -248,49 +259,35 @@ class RNN(nnx.Module):
             resets=resets,
             return_all_carries=return_all_carries,
             include_initial=include_initial,
-            rngs=rngs,
-            **{k: getattr(self, k) if v is None else v for k, v in own.items()},
+            **given,
         )
-        return _call.run(self, inputs, call)
+        _rngs.check_rngs(rngs)
+        if isinstance(self.cell, nnx.RNNCellBase):
+            return _foreign.run(self, inputs, call, rngs)
+        key = None if deterministic else functools.partial(_rngs.noise_key, rngs)
+        options = {name: getattr(self, name) for name in layers.Spec._fields}
+        spec = layers.Spec(**options)
+        return layers.run_own(spec, self.places(), self.stack(), inputs, call, key)
 
-    def _draw(self, index, key, initializers):
-        """The weights of a layer in one direction."""
-        params = self.layer_cell(index).init(
-            key,
-            self._in_features(index),
+    def places(self) -> list[layers.Place]:
+        """The cell of every layer, with its connection, and its sizes."""
+        return layers.places(
+            self.cell,
+            self.in_features,
             self.hidden_features,
-            self.param_dtype,
-            **initializers,
+            self.num_layers,
+            bidirectional=self.bidirectional,
+            highway=self.highway,
         )
-        return nnx.Dict({name: nnx.Param(value) for name, value in params.items()})
 
-    def _in_features(self, index):
-        """The features that a layer is given: D, then those of the layer below."""
-        if index == 0:
-            return self.in_features
-        return out_features(self.cell, self.hidden_features, self.bidirectional)
-
-    def layer_cell(self, index: int) -> Cell:
-        """The cell of a layer, inside its highway connection if it has one.
-
-        Args:
-            index: of the layer, from 0.
-        """
-        out = self.cell.out_features(self.hidden_features)
-        same = self._in_features(index) == out
-        return highway_cell(self.cell) if self.highway and same else self.cell
-
-    def stack(self) -> list[list[Layer]]:
+    def stack(self) -> list[list[layers.Layer]]:
         """The cell and the weights of every layer and direction."""
-        directions = [self.layers, *([self.backward_layers] * self.bidirectional)]
+        directions = self._directions()
         return [
-            [
-                Layer(self.layer_cell(index), _values(layers[index]))
-                for layers in directions
-            ]
-            for index in range(self.num_layers)
+            [layers.Layer(place.cell, _weights.values(own[i])) for own in directions]
+            for i, place in enumerate(self.places())
         ]
 
-
-def _values(params):
-    return {name: param[...] for name, param in params.items()}
+    def _directions(self):
+        """The weights of all layers, forward, and backward if they run there too."""
+        return [self.layers, *([self.backward_layers] * self.bidirectional)]

@@ -22,6 +22,7 @@ import jax
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
+from scanrnn.planner.gemm import turn
 from scanrnn.planner.graph import (
     CARRY,
     Env,
@@ -117,7 +118,7 @@ class Derivative:
                     and v in self.loop.weights
                     and ops.is_matrix_of(eqn, side)
                 ):
-                    found[v] = struct(v).update(shape=ops.aval(v).shape[::-1])
+                    found[v] = jax.eval_shape(turn, struct(v))
         return _new(found)
 
     def _propagate(self, known, outside=False) -> dict:

@@ -1,10 +1,10 @@
 """Errors at the door of the layers: which argument, what came, what was wanted."""
 
 import operator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from scanrnn._scan import EXECUTORS
 from scanrnn.cells import Cell
@@ -28,45 +28,81 @@ def check_scan_options(implementation, unroll):
     return steps
 
 
-def check_constructor(rnn, rngs):
-    """Raise unless the arguments that `rnn` was given can make a layer.
+def check_layers(
+    cell: Any,
+    in_features: Any,
+    hidden_features: Any,
+    num_layers: Any,
+    *,
+    param_dtype: Any,
+    carry_dtype: Any,
+    residual: Any,
+    highway: bool,
+    bidirectional: bool,
+    dropout: float,
+) -> tuple[Any, int, Any, int]:
+    """Raise unless these arguments of a constructor can make layers.
+
+    Args:
+        cell: a cell, or one for each layer.
+        in_features: of the first layer.
+        hidden_features: an integer, or one for each layer.
+        num_layers: None for as many as a list among the others has, or one.
+        param_dtype: of the weights; it and the next five are only checked.
+        carry_dtype: of the carry.
+        residual: the connection.
+        highway: the connection.
+        bidirectional: whether there are two directions.
+        dropout: the probability.
 
     Returns:
-        The stream of `rngs` that draws the weights.
+        The first four, lists as tuples and NumPy's integers as Python's.
     """
-    if not isinstance(rnn.cell, Cell):
-        raise TypeError(
-            "RNN: cell must be a scanrnn.cells.Cell such as scanrnn.cells.lstm(), or a "
-            f"flax.nnx.RNNCellBase, got {rnn.cell!r}"
-        )
-    for name in ("in_features", "hidden_features", "num_layers"):
-        check_size("RNN", name, getattr(rnn, name))
-    for name in ("param_dtype", "carry_dtype"):
-        dtype = getattr(rnn, name)
+    cell = tuple(cell) if isinstance(cell, list | tuple) and cell else cell
+    for one in cell if isinstance(cell, tuple) else (cell,):
+        if not isinstance(one, Cell):
+            raise TypeError(
+                "RNN: cell must be a scanrnn.cells.Cell such as scanrnn.cells.lstm(), "
+                f"a list of them, or an RNNCellBase of Flax, got {one!r}"
+            )
+    if isinstance(cell, tuple) and len({one.num_feature_axes for one in cell}) > 1:
+        raise ValueError("RNN: some cells of the list are convolutional, some are not")
+    in_features = _size("in_features", in_features)
+    if isinstance(hidden_features, list | tuple) and hidden_features:
+        rows = enumerate(hidden_features)
+        hidden_features = tuple(_size(f"hidden_features[{i}]", H) for i, H in rows)
+    else:
+        hidden_features = _size("hidden_features", hidden_features)
+    lists = {"cell": cell, "hidden_features": hidden_features}
+    lengths = {k: len(v) for k, v in lists.items() if isinstance(v, tuple)}
+    if num_layers is None:
+        num_layers = max(lengths.values(), default=1)
+    num_layers = _size("num_layers", num_layers)
+    for name, length in lengths.items():
+        if length != num_layers:
+            raise ValueError(
+                f"RNN: {name} has {length} entries, want one for each of the "
+                f"{num_layers} layers"
+            )
+    for name, dtype in {"param_dtype": param_dtype, "carry_dtype": carry_dtype}.items():
         if dtype is not None and not is_floating(dtype):
             raise TypeError(
                 f"RNN: {name} must be a floating dtype of 16 bits or more, got "
                 f"{dtype!r}"
             )
-    check_option("RNN", "residual", rnn.residual, (False, True, "gnmt"))
-    rnn.dropout = check_rate("RNN", "dropout", rnn.dropout)
-    if rnn.highway and (rnn.bidirectional or rnn.residual):
+    check_rate("RNN", "dropout", dropout)
+    check_option("RNN", "residual", residual, (False, True, "gnmt"))
+    if highway and (bidirectional or residual):
         raise ValueError(
             "RNN: highway is a connection round one cell: it does not go with "
             "bidirectional, whose outputs are wider, nor with residual"
         )
-    if not isinstance(rngs, nnx.Rngs):
-        raise TypeError(f"RNN: rngs must be an nnx.Rngs, got {rngs!r}; try nnx.Rngs(0)")
-    return rngs.params
+    return cell, in_features, hidden_features, num_layers
 
 
-def check_rngs(rngs):
-    """Raise unless a call can draw from these."""
-    if rngs is not None and not isinstance(rngs, nnx.Rngs | nnx.RngStream):
-        raise TypeError(
-            f"RNN: rngs must be None, an nnx.Rngs or an nnx.RngStream, got {rngs!r}; "
-            "try nnx.Rngs(0)"
-        )
+def _size(name: str, value: Any) -> int:
+    check_size("RNN", name, value)
+    return operator.index(value)
 
 
 def check_inputs(inputs, in_features, feature_axes):

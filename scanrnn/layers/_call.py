@@ -1,0 +1,242 @@
+"""A call of a recurrent layer: from the arguments of a user to a scan, and back."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.layers import _checks
+from scanrnn.layers._sequence import blank, run, turn
+from scanrnn.layers._spans import Spans, spans
+from scanrnn.layers._stack import Layer, Place, Stacked, history, run_stack
+
+
+class Spec(NamedTuple):
+    """The options of a layer that its call needs, with the meaning of `nnx.RNN`."""
+
+    num_layers: int = 1
+    bidirectional: bool = False
+    residual: Any = False
+    dropout: float = 0.0
+    carry_dtype: Any = None
+    unroll: Any = 1
+    implementation: Any = None
+
+
+class Call(NamedTuple):
+    """The arguments of a call, those of the constructor in the place of None."""
+
+    initial_carry: Any
+    seq_lengths: Any
+    mask: Any
+    segment_ids: Any
+    resets: Any
+    return_carry: bool
+    return_all_carries: bool
+    include_initial: bool
+    time_major: bool
+    reverse: bool
+    keep_order: bool
+    zero_padding: bool
+
+
+def call_layers(
+    spec: Spec,
+    inputs: jax.Array,
+    call: Call,
+    run_cells: Callable[[jax.Array, Spans], Stacked],
+    *,
+    in_features: int | None,
+    feature_axes: int,
+    dtype: Any,
+) -> Any:
+    """What a layer returns.
+
+    Args:
+        spec: the layer's options.
+        inputs: as they came.
+        call: all other arguments.
+        run_cells: function of the inputs `[T, *batch, ...]` and of which steps count.
+        in_features: what the last axis must be, if that is known.
+        feature_axes: how many trailing axes are the features of a step.
+        dtype: of the outputs; None for the one they have.
+    """
+    inputs = jnp.asarray(inputs)
+    _checks.check_inputs(inputs, in_features, feature_axes)
+    shape = inputs.shape[: inputs.ndim - feature_axes]
+    time_axis = 0 if call.time_major else len(shape) - 1
+    marks = spans(
+        shape,
+        time_axis,
+        seq_lengths=call.seq_lengths,
+        mask=call.mask,
+        segment_ids=call.segment_ids,
+        resets=call.resets,
+    )
+    out = run_cells(blank(jnp.moveaxis(inputs, time_axis, 0), marks.counts), marks)
+    ys = blank(out.ys, marks.counts) if call.zero_padding else out.ys
+    turned = call.reverse and not call.keep_order
+    ys = turn(ys, marks.lengths) if turned else ys
+    ys = jnp.moveaxis(ys, 0, time_axis)
+    ys = ys if dtype is None else ys.astype(dtype)
+    if call.return_all_carries:
+        carries = history(
+            out, call.reverse, call.include_initial, turned, marks.lengths, time_axis
+        )
+        return _nested(spec, carries), ys
+    return (_nested(spec, out.carries), ys) if call.return_carry else ys
+
+
+def scan_options(spec: Spec, call: Call) -> dict[str, Any]:
+    """How the loops of a layer are to run."""
+    return {
+        "reverse": call.reverse,
+        "all_carries": call.return_all_carries,
+        "unroll": spec.unroll,
+        "implementation": spec.implementation,
+    }
+
+
+def run_own(
+    spec: Spec,
+    places: list[Place],
+    stack: list[list[Layer]],
+    inputs: jax.Array,
+    call: Call,
+    draw_key: Callable[[], jax.Array] | None,
+) -> Any:
+    """What the layers of cells of ours return.
+
+    Args:
+        spec: the layer's options.
+        places: its layers from below.
+        stack: the same with their weights.
+        inputs: as they came.
+        call: the arguments.
+        draw_key: gives the key of all noise; it is called if there is noise to draw.
+            None if there shall be none.
+    """
+
+    def run_cells(xs, spans):
+        given = call.initial_carry
+        if given is not None:
+            given = _grouped(spec, _checked(spec, places, stack, xs, given))
+        noisy = draw_key is not None and _has_noise(spec, stack, xs)
+        return run_stack(
+            stack,
+            xs,
+            given,
+            spans,
+            carry_dtype=spec.carry_dtype,
+            residual=spec.residual,
+            dropout=spec.dropout,
+            key=draw_key() if noisy and draw_key else None,
+            **scan_options(spec, call),
+        )
+
+    last = places[-1].cell
+    return call_layers(
+        spec,
+        inputs,
+        call,
+        run_cells,
+        in_features=places[0].in_features,
+        feature_axes=last.num_feature_axes,
+        dtype=last.dtype,
+    )
+
+
+def run_foreign(
+    spec: Spec,
+    step: Callable,
+    state: Any,
+    carry: Any,
+    fresh: Any,
+    xs: Any,
+    spans: Spans,
+    call: Call,
+) -> tuple[Any, Stacked]:
+    """One layer of a cell of Flax: its last state, and the rest.
+
+    Args:
+        spec: the layer's options.
+        step: `step(state, carry, x) -> (state, carry, y)`.
+        state: what the cell keeps beside its carry; empty for nothing.
+        carry: before the first step.
+        fresh: the cell's own first one.
+        xs: arrays `[T, *batch, ...]`.
+        spans: which steps count.
+        call: the arguments.
+    """
+    options = scan_options(spec, call)
+    if jax.tree.leaves(state):
+        last, ys, every, state = run(
+            step, carry, xs, spans, fresh, state=state, **options
+        )
+    else:
+        last, ys, every, _ = run(
+            lambda carry, x: step(state, carry, x)[1:],
+            carry,
+            xs,
+            spans,
+            fresh,
+            **options,
+        )
+    return state, Stacked(ys, (last,), (every,), (carry,), (False,))
+
+
+def sharded_like(carry: Any, x: jax.Array, feature_axes: int) -> Any:
+    """A carry `[*batch, ...]` with the sharding that `x` has over its batch."""
+    features = tuple(range(x.ndim - feature_axes, x.ndim))
+    zeros = jnp.zeros_like(jnp.sum(x, axis=features))
+
+    def shard(leaf):
+        if leaf.shape[: zeros.ndim] != zeros.shape:
+            return leaf
+        trailing = tuple(range(zeros.ndim, leaf.ndim))
+        return leaf + jnp.expand_dims(zeros, trailing).astype(leaf.dtype)
+
+    return jax.tree.map(shard, carry)
+
+
+def _has_noise(spec, stack, xs):
+    """Whether the layers draw random numbers in training."""
+    if spec.dropout and spec.num_layers > 1:
+        return True
+    key = jax.eval_shape(lambda: jax.random.key(0))
+
+    def quiet(cell, params):
+        # Any cell of a stack says it of the first one's inputs: shapes do not matter.
+        return jax.eval_shape(cell.noise, key, params, xs) is None
+
+    return not all(quiet(*layer) for directions in stack for layer in directions)
+
+
+def _checked(spec, places, stack, xs, given):
+    """The carry that was given, if it is like the cells' own."""
+    x = jax.eval_shape(lambda xs: jnp.sum(xs, axis=0), xs)
+    wanted = []
+    for place, directions in zip(places, stack, strict=True):
+        for cell, params in directions:
+            wanted.append(_like(cell, params, x, spec.carry_dtype))
+        x = jax.ShapeDtypeStruct((*x.shape[:-1], place.out_features), x.dtype)
+    return _checks.check_initial_carry(given, _nested(spec, tuple(wanted)))
+
+
+def _like(cell, params, x, dtype):
+    return jax.eval_shape(lambda p, x: cell.initial_carry(p, x, dtype), params, x)
+
+
+def _nested(spec, carries):
+    """A tuple of all carries in the structure that a user sees."""
+    pairs = carries
+    if spec.bidirectional:
+        pairs = tuple(zip(carries[::2], carries[1::2], strict=True))
+    return pairs[0] if spec.num_layers == 1 else pairs
+
+
+def _grouped(spec, carry):
+    """For each layer its directions, of what a user gave."""
+    by_layer = [carry] if spec.num_layers == 1 else list(carry)
+    return by_layer if spec.bidirectional else [[one] for one in by_layer]

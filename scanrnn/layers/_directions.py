@@ -1,0 +1,64 @@
+"""Two layers over one sequence, forward and backward."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+
+class Directions(Protocol):
+    """What `joined` needs of a module of two layers."""
+
+    forward_rnn: Any
+    backward_rnn: Any
+    merge_fn: Callable[[jax.Array, jax.Array], jax.Array] | None
+
+
+def joined(
+    module: Directions,
+    inputs: jax.Array,
+    initial_carry: Any,
+    return_carry: bool,
+    time_major: bool,
+    arguments: dict[str, Any],
+    own: Sequence[dict[str, Any]] = ({}, {}),
+) -> Any:
+    """What a module of two layers returns.
+
+    Args:
+        module: the layers.
+        inputs: for both.
+        initial_carry: a pair, or None.
+        return_carry: whether to return the pair of last carries too.
+        time_major: whether time is the first axis of the inputs.
+        arguments: all others, for both.
+        own: those of each alone.
+    """
+    if initial_carry is None:
+        initial_carry = None, None
+    if not isinstance(initial_carry, tuple | list) or len(initial_carry) != 2:
+        raise TypeError(
+            "Bidirectional: initial_carry must be a pair, (forward, backward), got "
+            f"{type(initial_carry).__name__}"
+        )
+    carries = return_carry or bool(arguments.get("return_all_carries"))
+    arguments = {**arguments, "return_carry": True, "time_major": time_major}
+    forward, backward = (
+        rnn(
+            inputs,
+            initial_carry=initial_carry[i],
+            reverse=bool(i),
+            keep_order=True,
+            **arguments,
+            **own[i],
+        )
+        for i, rnn in enumerate((module.forward_rnn, module.backward_rnn))
+    )
+    merge = module.merge_fn or _side_by_side
+    outputs = jax.tree.map(merge, forward[1], backward[1])
+    return ((forward[0], backward[0]), outputs) if carries else outputs
+
+
+def _side_by_side(forward, backward):
+    return jnp.concatenate([forward, backward], axis=-1)

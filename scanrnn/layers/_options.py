@@ -1,0 +1,67 @@
+"""The keyword arguments of layers, and those of the cells that they pass on."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypedDict
+
+from scanrnn.cells import Cell
+from scanrnn.cells._conv import ConvCell, ConvOptions
+from scanrnn.cells._gated import GatedCell, GateOptions
+
+# The options that many factories pass on, and where their defaults are.
+_SHARED = {GateOptions: GatedCell, ConvOptions: ConvCell}
+
+
+class LayerOptions(TypedDict, total=False):
+    """The keyword arguments of `RNN` that its subclasses pass on."""
+
+    num_layers: int | None
+    bidirectional: bool
+    residual: bool | Literal["gnmt"]
+    highway: bool
+    dropout: float
+    deterministic: bool
+    param_dtype: Any
+    carry_dtype: Any
+    time_major: bool
+    return_carry: bool
+    reverse: bool
+    keep_order: bool
+    zero_padding: bool
+    unroll: int | bool
+    implementation: str | None
+    scheme: Any
+    kernel_init: Any | None
+    recurrent_kernel_init: Any | None
+    bias_init: Any | None
+    kernel_metadata: Mapping[str, Any]
+    recurrent_kernel_metadata: Mapping[str, Any]
+    bias_metadata: Mapping[str, Any]
+    rngs: Any
+
+
+def family(name: str) -> str | None:
+    """Which initializer and which sharding are for a parameter of this name.
+
+    Returns:
+        "kernel", "recurrent_kernel" or "bias"; None for none of them: gains and
+        peepholes are alike in all layers.
+    """
+    for found in ("recurrent_kernel", "kernel", "bias"):
+        if name.endswith(found):
+            return found
+    return None
+
+
+def cell_options(factory: Callable[..., Cell]) -> dict[str, Any]:
+    """The options of a factory of cells, and their defaults."""
+    options = {}
+    for name, parameter in inspect.signature(factory).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (shared,) = parameter.annotation.__args__
+            fields = dataclasses.fields(_SHARED[shared])
+            options |= {field.name: field.default for field in fields}
+        else:
+            options[name] = parameter.default
+    return options

@@ -1,0 +1,172 @@
+"""Flax's own Linen cells inside our layer, those that keep more than weights included.
+
+A cell is called as a function of its variables, so that its loop is one of ours.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.core.scope import in_filter
+
+from scanrnn import layers
+
+_UNUSED = {  # what a layer of a Flax cell is given for the arguments that it refuses
+    "features": None,
+    "num_layers": None,
+    "bidirectional": False,
+    "residual": False,
+    "highway": False,
+    "dropout": 0.0,
+    "param_dtype": jnp.float32,
+    "carry_dtype": None,
+    "scheme": None,
+    "kernel_init": None,
+    "recurrent_kernel_init": None,
+    "bias_init": None,
+}
+
+
+def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any:
+    """What a layer of a Linen cell returns.
+
+    Args:
+        module: the layer.
+        inputs: as they came.
+        call: the arguments.
+        init_key: draws the first carry.
+    """
+    cell = module.cell
+    _check(module, cell)
+    spec = layers.Spec(unroll=module.unroll, implementation=module.implementation)
+
+    def run_cells(xs, spans):
+        # One step of the inputs, for its type. Not xs[0]: there may be no steps.
+        x = jnp.sum(xs, axis=0)
+        fresh = _initial_carry(cell, x, init_key)
+        first = call.initial_carry
+        first = fresh if first is None else _checked_carry(first, fresh)
+        if module.is_initializing():
+            cell(first, x)  # makes the variables
+        variables = _Variables(module, cell, len(xs))
+
+        def step(state, carry, inputs):
+            x, row = inputs
+            (carry, y), new = variables.apply(state, carry, x, row)
+            rows = {k: v for k, v in new.items() if k in variables.stacked}
+            return {k: new[k] for k in state}, carry, (y, rows)
+
+        state, out = layers.run_foreign(
+            spec,
+            step,
+            variables.carried,
+            first,
+            fresh,
+            (xs, variables.rows),
+            spans,
+            call,
+        )
+        ys, rows = out.ys
+        if not module.is_initializing():
+            variables.keep(state | rows)
+        return out._replace(ys=ys)
+
+    return layers.call_layers(
+        spec,
+        inputs,
+        call,
+        run_cells,
+        in_features=None,
+        feature_axes=cell.num_feature_axes,
+        dtype=None,
+    )
+
+
+def _check(module, cell):
+    """Raise if the layer was given what the cell has in it."""
+    refused = [
+        name for name, value in _UNUSED.items() if getattr(module, name) != value
+    ]
+    if refused:
+        raise ValueError(
+            f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which has "
+            "its sizes, dtypes and weights in it; they go with a scanrnn.cells.Cell"
+        )
+
+
+class _Variables:
+    """The collections of a cell, by what becomes of them from step to step."""
+
+    def __init__(self, module, cell, length):
+        self._cell, self._module = cell, module
+        self._pure = cell.clone(parent=None)
+        found = dict(cell.variables)
+        self.carried = {
+            name: value
+            for name, value in found.items()
+            if in_filter(module.variable_carry, name)
+        }
+        self._fixed = {
+            name: value
+            for name, value in found.items()
+            if in_filter(module.variable_broadcast, name) and name not in self.carried
+        }
+        # Collections that a step adds to, as `sow` does, come out side by side.
+        self.stacked = {
+            name: axis
+            for name, axis in module.variable_axes.items()
+            if module.is_mutable_collection(name)
+        }
+        self._mutable = [
+            *(name for name in self.carried if module.is_mutable_collection(name)),
+            *self.stacked,
+        ]
+        self._keys, self.rows = {}, {}
+        for names, split in module.split_rngs.items():
+            for name in module.scope.rngs:
+                if in_filter(names, name) and name != "params":
+                    key = module.make_rng(name)
+                    if split:
+                        self.rows[name] = jax.random.split(key, length)
+                    else:
+                        self._keys[name] = key
+
+    def apply(self, state, carry, x, row):
+        """A step of the cell, and what its mutable collections are after it."""
+        variables = {**self._fixed, **state}
+        rngs = {**self._keys, **row}
+        out, new = self._pure.apply(
+            variables, carry, x, rngs=rngs, mutable=self._mutable
+        )
+        return out, {**state, **new}
+
+    def keep(self, new):
+        """Write to the cell what the loop made of its collections."""
+        for collection, values in new.items():
+            if not self._module.is_mutable_collection(collection):
+                continue
+            if collection in self.stacked:
+                move = functools.partial(
+                    jnp.moveaxis, source=0, destination=self.stacked[collection]
+                )
+                values = jax.tree.map(move, values)
+            for name, value in values.items():
+                self._cell.put_variable(collection, name, value)
+
+
+def _initial_carry(cell, x, init_key):
+    """The cell's own first carry, sharded as `x` is; None if it has none."""
+    if type(cell).initialize_carry is nn.RNNCellBase.initialize_carry:
+        return None
+    key = jax.random.key(0) if init_key is None else init_key
+    carry = cell.initialize_carry(key, x.shape)
+    return layers.sharded_like(carry, x, cell.num_feature_axes)
+
+
+def _checked_carry(given, own):
+    """The carry `given`, if it has the structure and shapes of the cell's own."""
+    if own is None:
+        return given
+    return layers.check_initial_carry(given, own, same_dtype=False)

@@ -1,0 +1,92 @@
+"""Layers of one family of cells, by name."""
+
+import dataclasses
+import operator
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from scanrnn import cells
+from scanrnn.layers import cell_options
+from scanrnn.linen._rnn import Recurrent
+
+
+class CellLayer(Recurrent):
+    """Layers of the cells that one factory makes; see `RNN`."""
+
+    make: ClassVar[Callable[..., cells.Cell]]
+
+    features: int | Sequence[int]
+    time_major: bool = dataclasses.field(default=False, kw_only=True)
+    return_carry: bool = dataclasses.field(default=False, kw_only=True)
+    reverse: bool = dataclasses.field(default=False, kw_only=True)
+    keep_order: bool = dataclasses.field(default=False, kw_only=True)
+    unroll: int | bool = dataclasses.field(default=1, kw_only=True)
+
+    def cells_and_features(self) -> tuple[Any, Any]:
+        """The cell of the options that were given."""
+        make = type(self).make
+        options = {name: getattr(self, name) for name in cell_options(make)}
+        return make(**options), self.features
+
+
+_DOC = """Layers of the cells of `scanrnn.cells.{factory}`.
+
+The equations, the options and the carry are the cell's, all else is `RNN`'s.
+
+Attributes:
+    features: H, the size of the carry, or a list of one for each layer.
+    **options: of `scanrnn.cells.{factory}`, and the fields of `RNN`.
+
+Raises:
+    TypeError: from a call, if a field has the wrong type.
+    ValueError: from a call, for an unknown option, or a size less than one.
+
+Example:
+    >>> import jax, jax.numpy as jnp, scanrnn
+    >>> rnn = scanrnn.linen.{name}(5{more})
+    >>> xs, lengths = jnp.ones([2, {inputs}5]), jnp.array([7, 4])
+    >>> variables = rnn.init(jax.random.key(0), xs)
+    >>> rnn.apply(variables, xs, seq_lengths=lengths).shape
+    (2, {inputs}5)
+"""
+
+
+def _layers_of(
+    name: str,
+    factory: Callable[..., cells.Cell],
+    more: str = "",
+    inputs: str = "7, ",
+) -> type[CellLayer]:
+    """The class of layers of a factory; `more` and `inputs` are for its example."""
+    doc = _DOC.format(name=name, factory=factory.__name__, more=more, inputs=inputs)
+    options = cell_options(factory)
+    names = {
+        "__doc__": doc,
+        "__module__": __name__,
+        "__annotations__": dict.fromkeys(options, Any),
+        "make": staticmethod(factory),
+        **options,
+    }
+    body = operator.methodcaller("update", names)
+    return types.new_class(name, (CellLayer,), {"kw_only": True}, body)
+
+
+Elman = _layers_of("Elman", cells.elman)
+LSTM = _layers_of("LSTM", cells.lstm)
+ConvLSTM = _layers_of("ConvLSTM", cells.conv_lstm, ", kernel_size=3", "7, 4, ")
+ConvGRU = _layers_of("ConvGRU", cells.conv_gru, ", kernel_size=3", "7, 4, ")
+GRU = _layers_of("GRU", cells.gru)
+MGU = _layers_of("MGU", cells.mgu)
+UGRNN = _layers_of("UGRNN", cells.ugrnn)
+IndRNN = _layers_of("IndRNN", cells.indrnn)
+MultiplicativeLSTM = _layers_of("MultiplicativeLSTM", cells.multiplicative_lstm)
+RHN = _layers_of("RHN", cells.rhn)
+SRU = _layers_of("SRU", cells.sru)
+QRNN = _layers_of("QRNN", cells.qrnn)
+MinGRU = _layers_of("MinGRU", cells.mingru)
+MinLSTM = _layers_of("MinLSTM", cells.minlstm)
+LRU = _layers_of("LRU", cells.lru)
+RGLRU = _layers_of("RGLRU", cells.rglru)
+SLSTM = _layers_of("SLSTM", cells.slstm)
+MLSTM = _layers_of("MLSTM", cells.mlstm)

@@ -1,0 +1,234 @@
+"""The recurrent layer as a Linen module."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.core import FrozenDict
+
+from scanrnn import layers
+from scanrnn.cells import Cell
+from scanrnn.linen import _foreign, _weights
+
+
+class Recurrent(nn.Module, kw_only=True):
+    """What `RNN` and the layers of single cells share: options, and the call."""
+
+    num_layers: int | None = None
+    bidirectional: bool = False
+    residual: bool | Literal["gnmt"] = False
+    highway: bool = False
+    dropout: float = 0.0
+    deterministic: bool | None = None
+    param_dtype: Any = jnp.float32
+    carry_dtype: Any = None
+    zero_padding: bool = False
+    implementation: str | None = None
+    scheme: Any = None
+    kernel_init: Any = None
+    recurrent_kernel_init: Any = None
+    bias_init: Any = None
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        initial_carry: Any = None,
+        init_key: jax.Array | None = None,
+        seq_lengths: jax.Array | None = None,
+        mask: jax.Array | None = None,
+        segment_ids: jax.Array | None = None,
+        resets: jax.Array | None = None,
+        return_carry: bool | None = None,
+        return_all_carries: bool = False,
+        include_initial: bool = False,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        zero_padding: bool | None = None,
+        deterministic: bool | None = None,
+    ) -> Any:
+        """Run the layers over a sequence.
+
+        Args:
+            inputs: `[..., T, D]`, or `[T, ..., D]` if time-major; all arguments that
+                are not named here are those of a call of `scanrnn.nnx.RNN`.
+            initial_carry: see there, as the next ones.
+            init_key: draws the first carry of a Flax cell; None for the same at every
+                call.
+            seq_lengths: see there.
+            mask: see there.
+            segment_ids: see there.
+            resets: see there.
+            return_carry: see there.
+            return_all_carries: see there.
+            include_initial: see there.
+            time_major: see there.
+            reverse: see there.
+            keep_order: see there.
+            zero_padding: see there.
+            deterministic: True for none of the noise, False for all of it, drawn from
+                the "dropout" stream of `rngs`. Either it or the attribute must be
+                given where there is noise to draw.
+
+        Returns:
+            The outputs; with `return_carry`, a pair: the last carry, and the outputs.
+
+        Raises:
+            TypeError: if an argument has the wrong type or dtype.
+            ValueError: if one has the wrong shape or is unknown, or there is noise to
+                draw and no `deterministic`, or no "dropout" stream.
+        """
+        own = {
+            "return_carry": return_carry,
+            "time_major": time_major,
+            "reverse": reverse,
+            "keep_order": keep_order,
+            "zero_padding": zero_padding,
+            "deterministic": deterministic,
+        }
+        given = {k: getattr(self, k) if v is None else v for k, v in own.items()}
+        deterministic = given.pop("deterministic")
+        call = layers.Call(
+            initial_carry=initial_carry,
+            seq_lengths=seq_lengths,
+            mask=mask,
+            segment_ids=segment_ids,
+            resets=resets,
+            return_all_carries=return_all_carries,
+            include_initial=include_initial,
+            **given,
+        )
+        cell, features = self.cells_and_features()
+        if isinstance(cell, nn.RNNCellBase):
+            return _foreign.run(self, inputs, call, init_key)
+        return self._run_own(cell, features, jnp.asarray(inputs), call, deterministic)
+
+    def cells_and_features(self) -> tuple[Any, Any]:
+        """The cell of all layers, or of each, and likewise the sizes of carries."""
+        raise NotImplementedError
+
+    def _run_own(self, cell, features, inputs, call, deterministic):
+        layers.check_scan_options(self.implementation, self.unroll)
+        in_features = inputs.shape[-1] if inputs.ndim else None
+        cell, in_features, features, num_layers = layers.check_layers(
+            cell,
+            in_features,
+            features,
+            self.num_layers,
+            param_dtype=self.param_dtype,
+            carry_dtype=self.carry_dtype,
+            residual=self.residual,
+            highway=self.highway,
+            bidirectional=self.bidirectional,
+            dropout=self.dropout,
+        )
+        places = layers.places(
+            cell,
+            in_features,
+            features,
+            num_layers,
+            bidirectional=self.bidirectional,
+            highway=self.highway,
+        )
+        names = ["layers", "backward_layers"][: 1 + self.bidirectional]
+        stack = [
+            [
+                layers.Layer(place.cell, _weights.declare(self, f"{name}_{i}", place))
+                for name in names
+            ]
+            for i, place in enumerate(places)
+        ]
+        carry_dtype = self.carry_dtype
+        if carry_dtype is None:
+            carry_dtype = jnp.promote_types(jnp.float32, self.param_dtype)
+        spec = layers.Spec(
+            num_layers=num_layers,
+            bidirectional=self.bidirectional,
+            residual=self.residual,
+            dropout=self.dropout,
+            carry_dtype=carry_dtype,
+            unroll=self.unroll,
+            implementation=self.implementation,
+        )
+        # The outputs of `init` are nobody's: it needs no noise.
+        quiet = deterministic or self.is_initializing()
+        key = None if quiet else lambda: self._noise_key(deterministic)
+        return layers.run_own(spec, places, stack, inputs, call, key)
+
+    def _noise_key(self, deterministic):
+        """The key of dropout and of the noise of cells."""
+        if deterministic is None:
+            raise ValueError(
+                "RNN: deterministic is None, but there is dropout or noise to draw; "
+                "give the module or the call deterministic=False in training, True in "
+                "evaluation"
+            )
+        if not self.has_rng("dropout"):
+            raise ValueError(
+                "RNN: there is dropout or noise to draw, and no stream for it; give "
+                'apply rngs={"dropout": jax.random.key(0)}, or deterministic=True'
+            )
+        return self.make_rng("dropout")
+
+
+class RNN(Recurrent):
+    r"""Recurrent layers over a sequence, made of any cell.
+
+    .. math::
+        (s_t^l, x_t^{l+1}) = \mathrm{cell}_l(s_{t-1}^l, x_t^l), \quad l = 1..L
+
+    The twin of `scanrnn.nnx.RNN`, with the options, the call and the results of that,
+    and with the fields of `flax.linen.RNN` in their order. Sizes of inputs are
+    inferred. The parameters are `layers_<l>`, by the names that the cell gives them;
+    those of the backward direction `backward_layers_<l>`. To say how one is sharded,
+    give an initializer that `flax.linen.with_partitioning` made.
+
+    Attributes:
+        cell: a `scanrnn.cells.Cell`, or a list of one for each layer; or one of Flax's
+            own, a `flax.linen.RNNCellBase`, which has its sizes, dtypes and
+            initializers in it: the fields about them are refused then.
+        time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
+        return_carry: return the last carry too.
+        reverse: go through time backwards.
+        keep_order: where `reverse`, give the outputs in the order of the inputs.
+        unroll: see `scanrnn.scan`.
+        variable_axes: of a Flax cell, by collection that its steps write to, such as
+            ``{"intermediates": 0}``: the axis of time that it gets.
+        variable_broadcast: the collections that all steps share.
+        variable_carry: the collections that go on from step to step.
+        split_rngs: by stream, whether every step gets a key of its own.
+        features: H, the size of the carry, or a list of one for each layer.
+        **options: `num_layers`, `bidirectional`, `residual`, `highway`, `dropout`,
+            `deterministic`, `param_dtype`, `carry_dtype`, `zero_padding`,
+            `implementation`, `scheme`, `kernel_init`, `recurrent_kernel_init`,
+            `bias_init`: see `scanrnn.nnx.RNN`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.gru(norm="ba2016")
+        >>> rnn = scanrnn.linen.RNN(cell, features=5, num_layers=2)
+        >>> xs = jnp.ones([2, 7, 3])
+        >>> ys, variables = rnn.init_with_output(jax.random.key(0), xs)
+        >>> ys.shape, variables["params"]["layers_0"]["recurrent_kernel"].shape
+        ((2, 7, 5), (5, 15))
+    """
+
+    cell: Cell | Sequence[Cell] | nn.RNNCellBase
+    time_major: bool = False
+    return_carry: bool = False
+    reverse: bool = False
+    keep_order: bool = False
+    unroll: int | bool = 1
+    variable_axes: Mapping[str, int] = FrozenDict()
+    variable_broadcast: Any = "params"
+    variable_carry: Any = False
+    split_rngs: Mapping[Any, bool] = FrozenDict({"params": False})
+    features: int | Sequence[int] | None = None
+
+    def cells_and_features(self) -> tuple[Any, Any]:
+        """As they were given."""
+        return self.cell, self.features

@@ -1,0 +1,103 @@
+"""Two layers over the same sequence, one in each direction."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import nnx
+
+from scanrnn.layers import joined
+from scanrnn.nnx import _rngs
+
+
+class Bidirectional(nnx.Module):
+    r"""Run one layer forward and one backward, and merge what they give.
+
+    .. math::
+        y_t = \mathrm{merge}(\overrightarrow{y}_t, \overleftarrow{y}_t)
+
+    As `flax.nnx.Bidirectional`, over any two layers that take an `RNN`'s arguments,
+    which are passed on: lengths, masks and segments hold for both directions.
+    Every layer of `scanrnn.nnx` has `bidirectional=True`, too: that joins the
+    directions after each of its layers.
+
+    Args:
+        forward_rnn: the layer that goes forward.
+        backward_rnn: the one that goes backward; the same object shares its weights.
+        merge_fn: function of the two outputs; side by side if left out.
+        time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
+        return_carry: return the pair of last carries too.
+        rngs: taken as Flax takes it, and not kept: a call can be given its own.
+
+    Example:
+        >>> import jax.numpy as jnp, scanrnn
+        >>> from flax import nnx
+        >>> make = lambda: scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0))
+        >>> rnn = scanrnn.nnx.Bidirectional(make(), make())
+        >>> rnn(jnp.ones([2, 7, 3]), seq_lengths=jnp.array([7, 4])).shape
+        (2, 7, 10)
+
+    Reference:
+        Schuster and Paliwal, "Bidirectional recurrent neural networks", 1997.
+    """
+
+    def __init__(
+        self,
+        forward_rnn: Any,
+        backward_rnn: Any,
+        *,
+        merge_fn: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
+        time_major: bool = False,
+        return_carry: bool = False,
+        rngs: nnx.Rngs | nnx.RngStream | bool | None = None,
+    ):
+        """Keep the two layers; see the class."""
+        del rngs
+        self.forward_rnn = forward_rnn
+        self.backward_rnn = backward_rnn
+        self.merge_fn = merge_fn
+        self.time_major = time_major
+        self.return_carry = return_carry
+
+    def __call__(
+        self,
+        inputs: jax.Array,
+        *,
+        initial_carry: Any = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+        **arguments: Any,
+    ) -> Any:
+        """Run both layers over a sequence.
+
+        Args:
+            inputs: see `RNN`.
+            initial_carry: the pair of carries before the first step, or None.
+            return_carry: overrides the constructor's argument, as the next.
+            time_major: see the class.
+            reverse: not used, as in Flax: both directions are run.
+            keep_order: likewise.
+            rngs: see `RNN`.
+            **arguments: all others of `RNN`, for both layers.
+
+        Returns:
+            The merged outputs; with `return_carry`, or `return_all_carries`, a pair:
+            the pair of carries, and the outputs.
+
+        Raises:
+            TypeError: if `rngs` is of no use, or `initial_carry` no pair.
+            ValueError: see `RNN`.
+        """
+        del reverse, keep_order
+        _rngs.check_rngs(rngs)
+        return joined(
+            self,
+            inputs,
+            initial_carry,
+            self.return_carry if return_carry is None else return_carry,
+            self.time_major if time_major is None else time_major,
+            {"rngs": rngs} | arguments,
+        )
