@@ -82,6 +82,12 @@ LAYERS = {
         ),
         {"Scan": 4},
     ),
+    "two-cells": (
+        lambda: scanrnn.nnx.RNN(
+            [cells.gru(), cells.lstm(norm="ba2016")], 3, [4, 5], rngs=nnx.Rngs(0)
+        ),
+        {"GRU": 1, "Scan": 1},
+    ),
     "flax-cell": (
         lambda: scanrnn.nnx.RNN(nnx.OptimizedLSTMCell(3, 5, rngs=nnx.Rngs(0))),
         {"Scan": 1},
@@ -184,6 +190,15 @@ def test_a_step_of_ones_own_goes_out_as_a_scan():
     assert [one.name for one in proto.graph.output] == [f"output_{k}" for k in range(3)]
     for one, wanted in zip(got, jax.tree.leaves(model(x)), strict=True):
         close(one, wanted)
+
+
+def test_a_layer_of_linen_goes_out_as_a_function():
+    layer, x = scanrnn.linen.LSTM(5, num_layers=2, implementation="scan"), xs(2, 7, 3)
+    variables = layer.init(jax.random.key(0), x)
+    inputs = {"input": ("batch", "sequence", 3)}
+    proto = to_onnx(lambda x: layer.apply(variables, x), inputs=inputs)
+    assert operators(proto)["LSTM"] == 2
+    close(session(proto)(input=x)[0], layer.apply(variables, x))
 
 
 def test_a_plain_loop_is_found_by_its_step_whoever_wrote_it():

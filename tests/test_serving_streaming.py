@@ -82,6 +82,13 @@ def test_no_more_than_two_programs_are_compiled_for_a_bucket():
     assert stream._run._cache_size() == before
 
 
+def test_layers_of_different_cells_are_streamed():
+    two = [scanrnn.cells.gru(), scanrnn.cells.lstm()]
+    rnn, x = scanrnn.nnx.RNN(two, 3, [4, 5], rngs=nnx.Rngs(0)), xs(2, 9, 3)
+    stream = Streaming(rnn, 2, buckets=(1, 4))
+    close(np.concatenate([stream(x[:, :6]), stream(x[:, 6:])], axis=1), rnn(x))
+
+
 def test_streams_join_and_leave_and_none_hears_of_the_others():
     rnn, rng = make("GRU"), np.random.default_rng(0)
     stream = Streaming(rnn, 3, buckets=BUCKETS)

@@ -72,13 +72,19 @@ def make(
 
 def _layer_inputs(where, layer):
     """The input of a layer, with the names that ONNX's users know."""
-    if layer.in_features is None or layer.cell.num_feature_axes != 1:
+    if layer.in_features is None or feature_axes(layer) != 1:
         raise ValueError(
             f"{where}: the shape of the inputs of this layer is not known; give "
             'inputs={"input": Input(("batch", "sequence", ...))}'
         )
     axes = ("sequence", "batch") if layer.time_major else ("batch", "sequence")
     return {"input": Input((*axes, layer.in_features))}
+
+
+def feature_axes(layer: nnx.RNN) -> int:
+    """How many axes of a step are no batch axes, for a layer of one cell or several."""
+    cell = layer.cell[0] if isinstance(layer.cell, tuple) else layer.cell
+    return cell.num_feature_axes
 
 
 def _specs(where, inputs):
@@ -112,7 +118,7 @@ def _output_names(model, specs, outputs):
 def _layer(layer, specs, outputs, carry, lengths):
     """The program of a layer: `input`, `lengths` and the carry, field by field."""
     (xs,) = specs.values()
-    axes = xs.shape[: len(xs.shape) - layer.cell.num_feature_axes]
+    axes = xs.shape[: len(xs.shape) - feature_axes(layer)]
     time_axis = 0 if layer.time_major else len(axes) - 1
     batch = axes[:time_axis] + axes[time_axis + 1 :]
 

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx as flax_nnx
 
 from scanrnn import nnx
+from scanrnn.serving._program import feature_axes
 
 
 class Streaming:
@@ -65,7 +66,7 @@ class Streaming:
         """Make the carries; see the class."""
         _check(rnn, streams, buckets)
         if features is None:
-            if rnn.in_features is None or rnn.cell.num_feature_axes != 1:
+            if rnn.in_features is None or feature_axes(rnn) != 1:
                 raise ValueError(
                     "Streaming: the shape of a step is not known for this layer; give "
                     "features=, such as (height, width, channels)"
