@@ -91,6 +91,8 @@ def _specs(where, inputs):
     """The inputs as JAX's types; equal names of sizes are one size."""
     scope, specs = export.SymbolicScope(), {}
     for name, given in inputs.items():
+        if not name.isidentifier():
+            raise ValueError(f"{where}: input {name!r} is no name, such as 'input'")
         shape, dtype = given if isinstance(given, Input) else Input(tuple(given))
         names = [size for size in shape if isinstance(size, str)]
         if not all(size.isidentifier() for size in names):

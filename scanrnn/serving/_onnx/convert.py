@@ -52,7 +52,8 @@ def convert(
                 graph.sizes[str(dim)] = graph.op(
                     "Shape", name, start=axis, end=axis + 1
                 )
-    arguments = [_entered(graph, name, spec.dtype) for name, spec in inputs.items()]
+    # One of a half type comes as float32, and need not be of its numbers.
+    arguments = [graph.rounded(name, spec.dtype) for name, spec in inputs.items()]
     results = run(graph, closed.jaxpr, closed.consts, arguments)
     if len(results) != len(outputs):
         raise ValueError(
@@ -77,11 +78,6 @@ def convert(
     )
     onnx.checker.check_model(model, full_check=True)
     return model
-
-
-def _entered(graph, name, dtype):
-    """An input as it is computed with: one of a half type comes as float32."""
-    return graph.rounded(name, dtype)
 
 
 def run(
