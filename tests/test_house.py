@@ -28,7 +28,7 @@ ROOMS = {
     "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
     "_advise": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
     "cells": (set(), {"jax"}),
-    "layers": ({"_scan", "cells"}, {"jax"}),
+    "layers": ({"_scan", "cells", "machines"}, {"jax"}),
     "nnx": ({"cells", "layers"}, {"jax", "flax"}),
     "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (

@@ -98,6 +98,29 @@ def test_nnx_transforms_take_a_layer(graph):
     jax.tree.map(close, jax.tree.leaves(got), jax.tree.leaves(want))
 
 
+def test_a_scan_over_equal_layers_equals_the_stack():
+    """Compiled once, however deep."""
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=(2, T, D)))
+
+    @nnx.split_rngs(splits=3)
+    @nnx.vmap(in_axes=0, out_axes=0)
+    def make_layers(rngs):
+        return GRU(D, D, residual=True, param_dtype=jnp.float64, rngs=rngs)
+
+    @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+    def run(xs, layer):
+        return layer(xs)
+
+    layers = make_layers(nnx.Rngs(0))
+    deep = GRU(
+        D, D, num_layers=3, residual=True, param_dtype=jnp.float64, rngs=nnx.Rngs(1)
+    )
+    for index, params in enumerate(deep.layers):
+        for name, param in params.items():
+            param[...] = layers.layers[0][name][index]
+    close(run(xs, layers), deep(xs))
+
+
 @graph_mode
 def test_an_optimizer_trains_a_layer(graph):
     with nnx.set_graph_mode(graph), nnx.set_graph_updates(graph):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from scanrnn.layers import _checks
+from scanrnn.layers import _checks, _wavefront
 from scanrnn.layers._sequence import blank, run, turn
 from scanrnn.layers._spans import Spans, spans
 from scanrnn.layers._stack import Layer, Place, Stacked, history, run_stack
@@ -22,6 +22,7 @@ class Spec(NamedTuple):
     carry_dtype: Any = None
     unroll: Any = 1
     implementation: Any = None
+    wavefront: bool | None = None
 
 
 class Call(NamedTuple):
@@ -123,6 +124,12 @@ def run_own(
         if given is not None:
             given = _grouped(spec, _checked(spec, places, stack, xs, given))
         noisy = draw_key is not None and _has_noise(spec, stack, xs)
+        if _side_by_side(spec, stack, xs, noisy, call):
+            options = scan_options(spec, call) | {"residual": spec.residual}
+            del options["all_carries"]
+            return _wavefront.run_wavefront(
+                stack, xs, given, spans, carry_dtype=spec.carry_dtype, **options
+            )
         return run_stack(
             stack,
             xs,
@@ -198,6 +205,19 @@ def sharded_like(carry: Any, x: jax.Array, feature_axes: int) -> Any:
         return leaf + jnp.expand_dims(zeros, trailing).astype(leaf.dtype)
 
     return jax.tree.map(shard, carry)
+
+
+def _side_by_side(spec, stack, xs, noisy, call):
+    """Whether layers run as a wavefront."""
+    if spec.wavefront is False:
+        return False
+    reason = _wavefront.refuse(stack, xs, noisy, call.return_all_carries)
+    if spec.wavefront and reason is not None:
+        raise ValueError(
+            f"RNN: wavefront=True, but {reason}; leave wavefront=None, and layers run "
+            "one after the other"
+        )
+    return reason is None and bool(spec.wavefront or _wavefront.pays(stack, xs))
 
 
 def _has_noise(spec, stack, xs):

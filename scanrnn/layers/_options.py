@@ -31,6 +31,7 @@ class LayerOptions(TypedDict, total=False):
     zero_padding: bool
     unroll: int | bool
     implementation: str | None
+    wavefront: bool | None
     scheme: Any
     kernel_init: Any | None
     recurrent_kernel_init: Any | None

@@ -51,13 +51,13 @@ def run(
         state, carry = carried
         x, counted, start = inputs
         if start is not None:
-            carry = _where(start, fresh, carry)
+            carry = choose(start, fresh, carry)
         if state is None:
             new, y = step(carry, x)
         else:
             state, new, y = step(state, carry, x)
         if counted is not None:
-            new = _where(counted, new, carry)
+            new = choose(counted, new, carry)
         return (state, new), (y, new if all_carries else None)
 
     if counts is None and starts is None and state is None and not all_carries:
@@ -84,7 +84,7 @@ def blank(a: jax.Array, counts: jax.Array | None) -> jax.Array:
     return a if counts is None else _select(counts, a, jnp.zeros_like(a))
 
 
-def _where(condition, ours, theirs):
+def choose(condition, ours, theirs):
     """Of two carries, example by example."""
     return jax.tree.map(lambda a, b: _select(condition, a, b), ours, theirs)
 

@@ -26,6 +26,7 @@ class Recurrent(nn.Module, kw_only=True):
     carry_dtype: Any = None
     zero_padding: bool = False
     implementation: str | None = None
+    wavefront: bool | None = None
     scheme: Any = None
     kernel_init: Any = None
     recurrent_kernel_init: Any = None
@@ -153,6 +154,7 @@ class Recurrent(nn.Module, kw_only=True):
             carry_dtype=carry_dtype,
             unroll=self.unroll,
             implementation=self.implementation,
+            wavefront=self.wavefront,
         )
         # The outputs of `init` are nobody's: it needs no noise.
         quiet = deterministic or self.is_initializing()
@@ -204,8 +206,8 @@ class RNN(Recurrent):
         features: H, the size of the carry, or a list of one for each layer.
         **options: `num_layers`, `bidirectional`, `residual`, `highway`, `dropout`,
             `deterministic`, `param_dtype`, `carry_dtype`, `zero_padding`,
-            `implementation`, `scheme`, `kernel_init`, `recurrent_kernel_init`,
-            `bias_init`: see `scanrnn.nnx.RNN`.
+            `implementation`, `wavefront`, `scheme`, `kernel_init`,
+            `recurrent_kernel_init`, `bias_init`: see `scanrnn.nnx.RNN`.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -51,6 +51,8 @@ class RNN(nnx.Module):
         zero_padding: outputs of steps that do not count are zeros.
         unroll: see `scanrnn.scan`.
         implementation: see `scanrnn.scan`.
+        wavefront: run equal layers side by side, each one step behind the one below;
+            None for where starting kernels costs more than they do.
         scheme: what draws the weights, see `Cell.init`; None for the cell's own choice.
         kernel_init: draws the input weights in place of the scheme; likewise the next
             two.
@@ -105,6 +107,7 @@ class RNN(nnx.Module):
         zero_padding: bool = False,
         unroll: int | bool = 1,
         implementation: str | None = None,
+        wavefront: bool | None = None,
         scheme: Any = None,
         kernel_init: nnx.Initializer | None = None,
         recurrent_kernel_init: nnx.Initializer | None = None,
@@ -135,6 +138,7 @@ class RNN(nnx.Module):
         self.zero_padding = zero_padding
         self.unroll = layers.check_scan_options(implementation, unroll)
         self.implementation = implementation
+        self.wavefront = wavefront
         self.state_axes = _foreign.checked_axes(state_axes)
         self.broadcast_rngs = broadcast_rngs
         self.layers = nnx.List([])
