@@ -13,8 +13,8 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 # Torch is a peer to test and to measure against, never a dependency.
 TORCH := torch==2.13.0
 
-.PHONY: help demo test test-quick test-slow test-compiled lint bench compiled notebooks
-.PHONY: clean
+.PHONY: help demo test test-quick test-slow test-compiled lint bench latency compiled
+.PHONY: notebooks clean
 
 help:
 	@echo "make demo        train a character language model (about three minutes)"
@@ -22,6 +22,7 @@ help:
 	@echo "make test-quick  the quick tests alone"
 	@echo "make test-slow   the tests marked slow"
 	@echo "make bench       benchmarks against lax.scan and other libraries"
+	@echo "make latency     what an answer costs where inputs come one by one"
 	@echo "make compiled    what a step costs on an H100 and a TPU v5e, by their compilers"
 	@echo "make notebooks   execute the notebooks"
 	@echo "make lint        ruff and pyright"
@@ -38,7 +39,10 @@ test-slow: $(VENV)/.test test-compiled
 	$(RUN) -m pytest -n $(JOBS) -p no:benchmark -m slow -q $(ARGS)
 
 # The tests that compile for an H100 and a TPU v5e: everywhere else they are skipped.
-test-compiled: $(COMPILERS)/.compiled
+test-latency: $(VENV)/.bench
+	$(RUN) -m benchmarks.latency
+
+compiled: $(COMPILERS)/.compiled
 	$(COMPILERS)/bin/python -m pytest -p no:benchmark -m slow -q tests/test_compiled.py
 
 lint: $(VENV)/.test

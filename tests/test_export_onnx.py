@@ -13,10 +13,16 @@ import scanrnn
 from scanrnn import cells
 from scanrnn.interop import Weights
 from scanrnn.serving import Input, to_onnx
-from tests.cell_table import EVERY, H, draw
+from tests.cell_table import CELLS, H, draw
 from tests.onnx_run import operators, session, xs
 
 SHAPES = [(1, 1), (3, 7), (2, 4)]
+# Of every kind of carry one is quick.
+SOME = {"lstm-norm-mi", "gru", "qrnn-2-fo", "conv_gru", "slstm", "lru"}
+ROWS = [
+    pytest.param(row, id=name, marks=() if name in SOME else pytest.mark.slow)
+    for name, row in CELLS.items()
+]
 close = functools.partial(np.testing.assert_allclose, rtol=3e-5, atol=3e-6)
 
 
@@ -24,7 +30,7 @@ def make(kind, *sizes, **options):
     return getattr(scanrnn.nnx, kind)(*sizes, rngs=nnx.Rngs(0), **options)
 
 
-@pytest.mark.parametrize("row", EVERY)
+@pytest.mark.parametrize("row", ROWS)
 def test_every_cell_is_the_same_in_onnxruntime(row):
     D = row.in_features
     layer = scanrnn.nnx.RNN(row.cell, D, H, rngs=nnx.Rngs(0))
@@ -75,6 +81,12 @@ LAYERS = {
             residual=True,
         ),
         {"Scan": 4},
+    ),
+    "two-cells": (
+        lambda: scanrnn.nnx.RNN(
+            [cells.gru(), cells.lstm(norm="ba2016")], 3, [4, 5], rngs=nnx.Rngs(0)
+        ),
+        {"GRU": 1, "Scan": 1},
     ),
     "flax-cell": (
         lambda: scanrnn.nnx.RNN(nnx.OptimizedLSTMCell(3, 5, rngs=nnx.Rngs(0))),
@@ -180,6 +192,15 @@ def test_a_step_of_ones_own_goes_out_as_a_scan():
         close(one, wanted)
 
 
+def test_a_layer_of_linen_goes_out_as_a_function():
+    layer, x = scanrnn.linen.LSTM(5, num_layers=2, implementation="scan"), xs(2, 7, 3)
+    variables = layer.init(jax.random.key(0), x)
+    inputs = {"input": ("batch", "sequence", 3)}
+    proto = to_onnx(lambda x: layer.apply(variables, x), inputs=inputs)
+    assert operators(proto)["LSTM"] == 2
+    close(session(proto)(input=x)[0], layer.apply(variables, x))
+
+
 def test_a_plain_loop_is_found_by_its_step_whoever_wrote_it():
     cell = cells.gru()
     params = cell.init(jax.random.key(0), 3, 5)
@@ -191,6 +212,19 @@ def test_a_plain_loop_is_found_by_its_step_whoever_wrote_it():
     proto = to_onnx(model, inputs={"xs": ("time", "batch", 3)})
     assert operators(proto)["GRU"] == 1
     close(session(proto)(xs=xs(7, 2, 3))[0], model(xs(7, 2, 3)))
+
+
+@pytest.mark.parametrize("norm", [None, "ba2016"])
+def test_a_planned_loop_goes_out_as_it_was_planned(norm):
+    layer = make("LSTM", 16, 16, norm=norm)
+    proto = to_onnx(lambda x: layer(x), inputs={"x": ("batch", "sequence", 16)})
+    found = operators(proto)
+    # The product with the input is before the loop.
+    assert found["Scan"] == 1 and found["MatMul"] == 1
+    run = session(proto)
+    for B, T in SHAPES:
+        x = xs(B, T, 16)
+        close(run(x=x)[0], layer(x), atol=2e-5)
 
 
 def test_weights_that_come_in_leave_the_loop_a_scan():
@@ -297,6 +331,7 @@ def test_what_onnx_has_no_word_for_is_named(function, name):
         (jnp.sin, {}, "inputs={name: Input"),
         (jnp.sin, {"carry": True, "inputs": {"x": (2,)}}, "are for a layer"),
         (jnp.sin, {"inputs": {"x": ("a b",)}}, "names such as"),
+        (jnp.sin, {"inputs": {"/sin_1": (2,)}}, "'/sin_1' is no name"),
         (jnp.sin, {"inputs": {"x": (2,)}, "outputs": ["a", "b"]}, "returns 1 arrays"),
         (make("ConvGRU", 3, 5, kernel_size=3), {}, "not known"),
     ],

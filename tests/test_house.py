@@ -42,7 +42,7 @@ ROOMS = {
     ),
     "interop": ({"cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
     "serving": (
-        {"cells", "interop", "nnx"},
+        {"cells", "interop", "nnx", "planner"},
         {"jax", "flax", "numpy", "onnx"},
     ),
     "__init__": (

@@ -337,3 +337,16 @@ def test_linen_layers_of_ours_take_weights_and_give_them_back(bidirectional):
     assert_equal(Weights.of_variables(cells.lstm(), variables), weights)
     with pytest.raises(ValueError, match="want 'layers_0'"):
         Weights.of_variables(cells.lstm(), {"params": {"cell": {}}})
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_layers_of_both_kinds_of_flax_take_the_same_weights(bidirectional):
+    weights = drawn(cells.lstm(norm="ba2016"), 2, bidirectional)
+    options = {"num_layers": 2, "bidirectional": bidirectional, "norm": "ba2016"}
+    layer = scanrnn.linen.LSTM(H, **options)
+    params = layer.init(jax.random.key(0), XS)["params"]
+    assert jax.tree.structure(weights.tree()) == jax.tree.structure(params)
+    close(layer.apply({"params": weights.tree()}, XS), weights.layer()(XS), atol=2e-5)
+    assert_equal(Weights.from_tree(weights.cell, weights.tree()), weights)
+    with pytest.raises(ValueError, match="want layers_0 and so on"):
+        Weights.from_tree(weights.cell, {"layers_1": params["layers_0"]})

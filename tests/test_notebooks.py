@@ -34,6 +34,14 @@ SHOWS = {
         ("clipped to 1.0", "2 of 20 steps were skipped", "saturated gates"),
         6,
     ),
+    "06_forecasting_and_streaming": (
+        ("chunks and whole", "goes on bit for bit: True", "onnxruntime and JAX differ"),
+        3,
+    ),
+    "07_from_torch": (
+        ("16 arrays, such as", "round trip exact to the bit: True", "by chance"),
+        2,
+    ),
 }
 
 

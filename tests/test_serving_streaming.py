@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 import scanrnn
 from scanrnn.interop import load_safetensors, save_safetensors
 from scanrnn.serving import Streaming
-from tests.cell_table import EVERY, H
+from tests.cell_table import CELLS, H
 
+# Of every kind of carry one is quick.
+SOME = {"lstm-norm-mi", "qrnn-2-fo", "conv_lstm", "mlstm", "lru"}
+ROWS = [
+    pytest.param(row, id=name, marks=() if name in SOME else pytest.mark.slow)
+    for name, row in CELLS.items()
+]
 BUCKETS = (1, 4, 16)
 
 
@@ -29,7 +35,7 @@ def close(got, wanted):
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("row", EVERY)
+@pytest.mark.parametrize("row", ROWS)
 def test_chunks_of_every_cell_are_the_whole_sequence(row):
     rnn = scanrnn.nnx.RNN(row.cell, row.in_features, H, num_layers=1, rngs=nnx.Rngs(0))
     features = (*row.spatial, row.in_features)
@@ -74,6 +80,13 @@ def test_no_more_than_two_programs_are_compiled_for_a_bucket():
     stream.join()
     stream(xs(2, 33, 3))
     assert stream._run._cache_size() == before
+
+
+def test_layers_of_different_cells_are_streamed():
+    two = [scanrnn.cells.gru(), scanrnn.cells.lstm()]
+    rnn, x = scanrnn.nnx.RNN(two, 3, [4, 5], rngs=nnx.Rngs(0)), xs(2, 9, 3)
+    stream = Streaming(rnn, 2, buckets=(1, 4))
+    close(np.concatenate([stream(x[:, :6]), stream(x[:, 6:])], axis=1), rnn(x))
 
 
 def test_streams_join_and_leave_and_none_hears_of_the_others():

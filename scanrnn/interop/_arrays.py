@@ -1,11 +1,35 @@
 """Arrays of any library, NumPy's and traced ones alike, and the gates in them."""
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def reader(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose error for arrays of no sense is always a ValueError.
+
+    What NumPy says to them depends on where they are wrong.
+    """
+
+    @functools.wraps(function)
+    def read(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(
+                f"{function.__name__}: these are not the weights of a recurrent layer, "
+                f"or not all of them ({type(error).__name__}: {error}); see the names "
+                "and shapes in its documentation"
+            ) from error
+
+    return read
 
 
 def array(value: Any) -> Any:

@@ -7,6 +7,7 @@ from scanrnn.interop import _arrays, _kinds
 from scanrnn.interop._weights import Weights
 
 
+@_arrays.reader
 def from_cudnn(
     flat: Any,
     in_features: int,

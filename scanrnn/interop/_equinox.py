@@ -10,6 +10,7 @@ _KINDS = ("lstm", "gru")
 _NAMES = ("weight_ih", "weight_hh", "bias", "bias_n")
 
 
+@_arrays.reader
 def from_equinox(source: Any) -> Weights:
     """Convert the parameters of Equinox's recurrent cells.
 

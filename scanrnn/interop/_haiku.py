@@ -11,6 +11,7 @@ _KINDS = ("elman-relu", "lstm", "gru-haiku")
 _MODULES = {"elman-relu": "vanilla_rnn", "lstm": "lstm", "gru-haiku": "gru"}
 
 
+@_arrays.reader
 def from_haiku(
     params: Mapping[str, Mapping[str, Any]], names: str | Sequence[str] | None = None
 ) -> Weights:
@@ -42,7 +43,7 @@ def from_haiku(
             f"from_haiku: names={names}, want some of the cores {sorted(found)}, in "
             "their order from below"
         )
-    kinds = {found[name] for name in names}
+    kinds = {found[name] for name in names} or {"none"}
     if len(kinds) != 1:
         raise ValueError(f"from_haiku: the cores are {sorted(kinds)}, want one kind")
     (kind,) = kinds

@@ -11,6 +11,7 @@ _KINDS = ("elman", "elman-relu", "lstm", "gru", "gru-cho2014", "conv_lstm")
 _GRU = "zrn"  # Keras's order of our gates r, z and n
 
 
+@_arrays.reader
 def from_keras(source: Any, *, activation: str | None = None) -> Weights:
     """Convert the weights of recurrent layers of Keras.
 

@@ -26,6 +26,7 @@ _BY_NAMES = {
 }
 
 
+@_arrays.reader
 def from_linen(params: Any, *, activation: str = "tanh") -> Weights:
     """Convert the parameters of Flax Linen's recurrent cells and layers.
 

@@ -10,6 +10,7 @@ from scanrnn.interop._weights import Weights
 _KINDS = ("elman", "elman-relu", "lstm", "gru")
 
 
+@_arrays.reader
 def from_nnx(source: Any, *, activation: str = "tanh") -> Weights:
     """Convert the parameters of Flax NNX's recurrent cells and layers.
 

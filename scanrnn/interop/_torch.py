@@ -12,6 +12,7 @@ _KINDS = ("elman", "elman-relu", "lstm", "lstm-p", "gru")
 _NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d+)(_reverse)?")
 
 
+@_arrays.reader
 def from_torch(
     source: Any, *, prefix: str = "", nonlinearity: str | None = None
 ) -> Weights:

@@ -21,7 +21,7 @@ def directions(tree: Any, is_cell: Callable[[dict], bool], where: str) -> list[d
         is_cell: whether a dict is the tree of a cell.
         where: name of the function, for the message.
     """
-    if isinstance(tree, Sequence):
+    if isinstance(tree, list | tuple):
         return [one for half in tree for one in directions(half, is_cell, where)]
     if isinstance(tree, Mapping):
         tree = plain(tree)

@@ -35,8 +35,11 @@ class Weights:
         >>> weights = Weights(cell, [[params]])
         >>> weights.in_features, weights.hidden_features, weights.bidirectional
         (3, 5, False)
-        >>> weights.layer(time_major=True)(jax.numpy.ones([7, 2, 3])).shape
+        >>> layer = weights.layer(time_major=True)
+        >>> layer(jax.numpy.ones([7, 2, 3])).shape
         (7, 2, 5)
+        >>> Weights.of(layer).layers[0][0]["bias"].shape
+        (20,)
     """
 
     cell: Cell
@@ -118,18 +121,12 @@ class Weights:
             TypeError: if it is something else.
             ValueError: for a layer with residual or highway connections, which its
                 cell does not tell.
-
-        Example:
-            >>> import scanrnn
-            >>> from flax import nnx
-            >>> gru = scanrnn.nnx.GRU(3, 5, num_layers=2, rngs=nnx.Rngs(0))
-            >>> scanrnn.interop.Weights.of(gru).num_layers
-            2
         """
         if not isinstance(layer, nnx.RNN) or not isinstance(layer.cell, Cell):
             raise TypeError(
                 f"Weights.of: got {type(layer).__name__}, want a layer of scanrnn.nnx "
-                "with a cell of scanrnn.cells; for a layer of Flax, interop.from_nnx"
+                "with one cell of scanrnn.cells for all layers; for a layer of Flax, "
+                "interop.from_nnx, and for one of scanrnn.linen, Weights.from_tree"
             )
         for name in ("residual", "highway"):
             if getattr(layer, name):
@@ -223,6 +220,54 @@ class Weights:
         }
         return {"params": params}
 
+    @classmethod
+    def from_tree(cls, cell: Cell, params: Mapping[str, Any]) -> "Weights":
+        """The weights of a layer of `scanrnn.linen`.
+
+        Args:
+            cell: of the layer.
+            params: its parameters, `layers_<l>` and `backward_layers_<l>`.
+
+        Returns:
+            The weights.
+
+        Raises:
+            ValueError: if the names are others, or the arrays not those of the cell.
+
+        Example:
+            >>> import jax, jax.numpy as jnp, scanrnn
+            >>> rnn = scanrnn.linen.GRU(5, bidirectional=True)
+            >>> variables = rnn.init(jax.random.key(0), jnp.ones([2, 7, 3]))
+            >>> params, cell = variables["params"], scanrnn.cells.gru()
+            >>> weights = scanrnn.interop.Weights.from_tree(cell, params)
+            >>> weights.bidirectional, sorted(weights.tree()) == sorted(params)
+            (True, True)
+        """
+        both = "backward_layers_0" in params
+        names = ["layers", "backward_layers"] if both else ["layers"]
+        count = len(params) // len(names)
+        wanted = {f"{name}_{index}" for name in names for index in range(count)}
+        if not count or set(params) != wanted:
+            raise ValueError(
+                f"from_tree: params has the entries {sorted(params)}, want layers_0 "
+                "and so on, and as many backward_layers_0 or none"
+            )
+        return cls(cell, [[params[f"{n}_{k}"] for n in names] for k in range(count)])
+
+    def tree(self) -> dict[str, Mapping[str, Any]]:
+        """The parameters of a layer of `scanrnn.linen` with these weights.
+
+        Returns:
+            `{"layers_0": {"kernel": ...}, ...}`; see `from_tree`.
+        """
+        return {
+            f"{name}_{index}": params
+            for index, directions in enumerate(self.layers)
+            for name, params in zip(
+                ("layers", "backward_layers"), directions, strict=False
+            )
+        }
+
     def put_into(self, layer: nnx.RNN) -> None:
         """Give a layer of `scanrnn.nnx` these weights, cast to the dtype of its own.
 
@@ -232,16 +277,6 @@ class Weights:
 
         Raises:
             ValueError: if its weights have other names or shapes.
-
-        Example:
-            >>> import scanrnn
-            >>> from flax import nnx
-            >>> one, two = (
-            ...     scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(seed)) for seed in range(2)
-            ... )
-            >>> scanrnn.interop.Weights.of(one).put_into(two)
-            >>> bool((one.layers[0]["bias"] == two.layers[0]["bias"]).all())
-            True
         """
         theirs = [layer.layers, *([layer.backward_layers] * layer.bidirectional)]
         ours = [list(params) for params in zip(*self.layers, strict=True)]

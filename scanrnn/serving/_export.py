@@ -1,5 +1,6 @@
 """Programs in files: ONNX for onnxruntime and its like, StableHLO for JAX."""
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,9 @@ from scanrnn.interop._files import replacing
 from scanrnn.serving import _program
 from scanrnn.serving._program import Input
 
+# Behind a program stands this and the program's digest. What reads the format looks no
+# further than its end, and a damaged one would crash the process that compiles it.
+_MARK = b"scanrnn sha256 "
 _NEEDS = 'pip install "scanrnn[export]"'
 
 
@@ -128,12 +132,19 @@ def to_stablehlo(
         except ImportError as error:
             raise ImportError(f"to_stablehlo needs flatbuffers: {_NEEDS}") from error
         with replacing(path) as partial:
-            partial.write_bytes(content)
+            partial.write_bytes(bytes(content) + _MARK + _digest(content))
     return exported
+
+
+def _digest(content: bytes | bytearray) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def load_stablehlo(path: str | os.PathLike) -> Callable:
     """Read a program that `to_stablehlo` wrote. Without scanrnn, `jax.export` does it.
+
+    A digest in the file shows damage, and no more: it is a program, so read none that
+    you would not run.
 
     Args:
         path: of the file.
@@ -143,7 +154,8 @@ def load_stablehlo(path: str | os.PathLike) -> Callable:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, or too old or too new for this JAX.
+        ValueError: if it is damaged, was not written by `to_stablehlo`, or is too old
+            or too new for this JAX.
 
     Example:
         >>> import pathlib, tempfile, jax.numpy as jnp, scanrnn
@@ -155,10 +167,16 @@ def load_stablehlo(path: str | os.PathLike) -> Callable:
         ...     scanrnn.serving.load_stablehlo(path)(jnp.ones([2, 7, 3]))[0].shape
         (2, 7, 5)
     """
-    content = Path(path).read_bytes()
+    content, mark, digest = Path(path).read_bytes().rpartition(_MARK)
+    if not mark or digest != _digest(content):
+        raise ValueError(
+            f"load_stablehlo: {str(path)!r} is damaged or was not written by "
+            "scanrnn.serving.to_stablehlo; what jax.export wrote, "
+            "jax.export.deserialize reads"
+        )
     try:
         return export.deserialize(bytearray(content)).call
-    # Which error a damaged file gives depends on which byte is damaged.
+    # Which error another version gives depends on the version.
     except Exception as error:
         raise ValueError(
             f"load_stablehlo: {str(path)!r} cannot be read as a program of this "

@@ -72,7 +72,7 @@ def make(
 
 def _layer_inputs(where, layer):
     """The input of a layer, with the names that ONNX's users know."""
-    if layer.in_features is None or layer.cell.num_feature_axes != 1:
+    if layer.in_features is None or feature_axes(layer) != 1:
         raise ValueError(
             f"{where}: the shape of the inputs of this layer is not known; give "
             'inputs={"input": Input(("batch", "sequence", ...))}'
@@ -81,10 +81,18 @@ def _layer_inputs(where, layer):
     return {"input": Input((*axes, layer.in_features))}
 
 
+def feature_axes(layer: nnx.RNN) -> int:
+    """How many axes of a step are no batch axes, for a layer of one cell or several."""
+    cell = layer.cell[0] if isinstance(layer.cell, tuple) else layer.cell
+    return cell.num_feature_axes
+
+
 def _specs(where, inputs):
     """The inputs as JAX's types; equal names of sizes are one size."""
     scope, specs = export.SymbolicScope(), {}
     for name, given in inputs.items():
+        if not name.isidentifier():
+            raise ValueError(f"{where}: input {name!r} is no name, such as 'input'")
         shape, dtype = given if isinstance(given, Input) else Input(tuple(given))
         names = [size for size in shape if isinstance(size, str)]
         if not all(size.isidentifier() for size in names):
@@ -112,7 +120,7 @@ def _output_names(model, specs, outputs):
 def _layer(layer, specs, outputs, carry, lengths):
     """The program of a layer: `input`, `lengths` and the carry, field by field."""
     (xs,) = specs.values()
-    axes = xs.shape[: len(xs.shape) - layer.cell.num_feature_axes]
+    axes = xs.shape[: len(xs.shape) - feature_axes(layer)]
     time_axis = 0 if layer.time_major else len(axes) - 1
     batch = axes[:time_axis] + axes[time_axis + 1 :]
 

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx as flax_nnx
 
 from scanrnn import nnx
+from scanrnn.serving._program import feature_axes
 
 
 class Streaming:
@@ -65,7 +66,7 @@ class Streaming:
         """Make the carries; see the class."""
         _check(rnn, streams, buckets)
         if features is None:
-            if rnn.in_features is None or rnn.cell.num_feature_axes != 1:
+            if rnn.in_features is None or feature_axes(rnn) != 1:
                 raise ValueError(
                     "Streaming: the shape of a step is not known for this layer; give "
                     "features=, such as (height, width, channels)"
@@ -74,10 +75,12 @@ class Streaming:
         self.streams, self.buckets = streams, tuple(buckets)
         self.features, self.dtype = tuple(features), np.dtype(dtype)
         self._open = np.ones(streams, bool)
-        graph, self._weights = flax_nnx.split(rnn)
+        graph, state = flax_nnx.split(rnn)
+        # As a list: a call of a small layer is as long as taking its arguments apart.
+        self._weights, structure = jax.tree.flatten(state)
 
         def run(weights, carry, xs, lengths):
-            return flax_nnx.merge(graph, weights)(
+            return flax_nnx.merge(graph, structure.unflatten(weights))(
                 xs,
                 initial_carry=carry,
                 seq_lengths=lengths,
@@ -123,7 +126,7 @@ class Streaming:
                 f"({self.streams}, t, {', '.join(map(str, self.features))})"
             )
         steps = chunk.shape[1]
-        return self._feed(chunk, np.full(self.streams, steps, np.int32), steps)
+        return self._feed(chunk, None, steps)
 
     def _some(self, chunks):
         """Feed those streams that have something."""
@@ -151,13 +154,15 @@ class Streaming:
         while start < steps or not outs:
             left = min(steps - start, self.buckets[-1])
             size = next(bucket for bucket in self.buckets if bucket >= left)
-            piece = xs[:, start : start + size]
+            piece, given = xs[:, start : start + size], None
             if left < size:
                 padding = ((0, 0), (0, size - left), *[(0, 0)] * len(self.features))
                 piece = np.pad(piece, padding)
-            counted = np.clip(lengths - start, 0, size)
             # Where every step counts, none has to be looked at.
-            given = None if (counted == size).all() else counted
+            if lengths is not None or left < size:
+                whole = np.full(self.streams, steps) if lengths is None else lengths
+                counted = np.clip(whole - start, 0, size).astype(np.int32)
+                given = None if (counted == size).all() else counted
             self._carry, ys = self._run(self._weights, self._carry, piece, given)
             outs.append(np.asarray(ys)[:, :left])
             start += size

@@ -9,6 +9,7 @@ import onnx
 from jax.extend import core
 from onnx import helper
 
+from scanrnn.planner import compat
 from scanrnn.serving._onnx import elementwise, native, products, shapes
 from scanrnn.serving._onnx.graph import (
     IR_VERSION,
@@ -51,7 +52,8 @@ def convert(
                 graph.sizes[str(dim)] = graph.op(
                     "Shape", name, start=axis, end=axis + 1
                 )
-    arguments = [_entered(graph, name, spec.dtype) for name, spec in inputs.items()]
+    # One of a half type comes as float32, and need not be of its numbers.
+    arguments = [graph.rounded(name, spec.dtype) for name, spec in inputs.items()]
     results = run(graph, closed.jaxpr, closed.consts, arguments)
     if len(results) != len(outputs):
         raise ValueError(
@@ -76,11 +78,6 @@ def convert(
     )
     onnx.checker.check_model(model, full_check=True)
     return model
-
-
-def _entered(graph, name, dtype):
-    """An input as it is computed with: one of a half type comes as float32."""
-    return graph.rounded(name, dtype)
 
 
 def run(
@@ -145,8 +142,12 @@ def _live(jaxpr, wanted):
 
 def _called(eqn):
     """The jaxpr of an equation that calls it."""
-    body = next(eqn.params[name] for name in _BODIES if name in eqn.params)
-    return body.jaxpr if isinstance(body, core.ClosedJaxpr) else body
+    return _opened(next(eqn.params[name] for name in _BODIES if name in eqn.params))[0]
+
+
+def _opened(body):
+    """A jaxpr, and the constants that it holds if it is a closed one."""
+    return getattr(body, "jaxpr", body), getattr(body, "consts", ())
 
 
 def _equation(graph, eqn, arguments, wanted):
@@ -172,41 +173,40 @@ def _equation(graph, eqn, arguments, wanted):
 
 def _call(graph, eqn, arguments, wanted):
     body = next(eqn.params[name] for name in _BODIES if name in eqn.params)
-    consts = body.consts if isinstance(body, core.ClosedJaxpr) else []
-    return run(graph, _called(eqn), consts, arguments, wanted)
+    return run(graph, *_opened(body), arguments, wanted)
 
 
 def _body(parent, closed, captured, arguments):
     """A jaxpr as the body of a node; what it captures, it finds outside."""
     graph = Graph(parent)
     inputs = [graph.name("in") for _ in arguments]
-    results = run(graph, closed.jaxpr, closed.consts, [*captured, *inputs])
+    jaxpr, consts = _opened(closed)
+    results = run(graph, jaxpr, consts, [*captured, *inputs])
     names = [graph.op("Identity", result) for result in results]
     return graph.proto(
         graph.name("body"),
         [info(n, aval) for n, aval in zip(inputs, arguments, strict=True)],
-        [info(n, v.aval) for n, v in zip(names, closed.jaxpr.outvars, strict=True)],
+        [info(n, v.aval) for n, v in zip(names, jaxpr.outvars, strict=True)],
     )
 
 
 def _scan(graph, eqn, arguments):
     """A loop as `Scan`, whose body is the step."""
-    params, closed = eqn.params, eqn.params["jaxpr"]
-    consts = params["num_consts"]
+    consts, carries = compat.scan_arity(eqn)
     captured, rest = arguments[:consts], arguments[consts:]
-    count = len(rest) - params["num_carry"]
+    count = len(rest) - carries
     if not count:
         raise Unsupported(
             "to_onnx: a scan without xs; give it some, such as jnp.arange of its length"
         )
-    avals = [var.aval for var in closed.jaxpr.invars[consts:]]
-    ys = len(eqn.outvars) - params["num_carry"]
-    reverse = int(params["reverse"])
+    body = eqn.params["jaxpr"]
+    avals = [var.aval for var in _opened(body)[0].invars[consts:]]
+    ys, reverse = len(eqn.outvars) - carries, int(eqn.params["reverse"])
     return graph.ops(
         "Scan",
         len(eqn.outvars),
         *rest,
-        body=_body(graph, closed, captured, avals),
+        body=_body(graph, body, captured, avals),
         num_scan_inputs=count,
         scan_input_directions=[reverse] * count,
         scan_output_directions=[reverse] * ys,

@@ -62,9 +62,9 @@ class Graph:
             self.sizes: dict[str, str] = {}
 
     def name(self, hint: str = "v") -> str:
-        """A name that no other value has."""
+        """A name that no other value has, and no user gives."""
         self.root.count += 1
-        return f"{hint}_{self.root.count}"
+        return f"/{hint}_{self.root.count}"
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Add a node of one output, and return the name of that."""

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from scanrnn import cells
+from scanrnn.planner import compat
 
 
 class Native(NamedTuple):
@@ -41,7 +42,7 @@ def find(graph: Any, eqn: Any, arguments: list[str]) -> list[str] | None:
         eqn: of a scan.
         arguments: names of values.
     """
-    consts, carries = eqn.params["num_consts"], eqn.params["num_carry"]
+    consts, carries = compat.scan_arity(eqn)
     avals = [var.aval for var in eqn.invars]
     weights = [graph.value(name) for name in arguments[:consts]]
     # One input, one axis of examples, weights that are known, and numbers of 32 bits.
@@ -49,7 +50,7 @@ def find(graph: Any, eqn: Any, arguments: list[str]) -> list[str] | None:
         return None
     if any(aval.dtype != np.float32 for aval in avals) or None in map(_kind, weights):
         return None
-    step = str(eqn.params["jaxpr"].jaxpr)
+    step = _text(eqn)
     for native in NATIVE:
         if len(native.cell.carry_type._fields) != carries:
             continue
@@ -58,6 +59,12 @@ def find(graph: Any, eqn: Any, arguments: list[str]) -> list[str] | None:
             params = dict(zip(names, weights, strict=True))
             return _node(graph, native, params, arguments[consts:], eqn)
     return None
+
+
+def _text(eqn):
+    """The step of a loop, in the names that JAX prints."""
+    body = eqn.params["jaxpr"]
+    return str(getattr(body, "jaxpr", body))
 
 
 def _kind(weight):
@@ -81,7 +88,7 @@ def _same_step(cell, step, avals, consts):
     shapes = {k: jax.ShapeDtypeStruct(v.shape, np.float32) for k, v in shapes.items()}
     jaxpr = jax.make_jaxpr(loop)(shapes, cell.carry_type(*specs[:-1]), specs[-1]).jaxpr
     (eqn,) = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan"]
-    if str(eqn.params["jaxpr"].jaxpr) != step:
+    if _text(eqn) != step:
         return None
     names = dict(zip(jaxpr.invars, sorted(shapes), strict=False))
     return [names[var] for var in eqn.invars[:consts]]

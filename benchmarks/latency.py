@@ -1,0 +1,144 @@
+"""`python -m benchmarks.latency`: what an answer costs where inputs come one by one.
+
+One stream (B=1), one step or a chunk of 16 at a time, the carry kept between calls:
+`scanrnn.serving.Streaming`, onnxruntime with the model that we export, and torch's
+`nn.LSTM`, from array to array. Calls are interleaved, and every contender is checked
+against the others first.
+"""
+
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from flax import nnx
+
+import scanrnn
+from benchmarks import machine, tables
+from benchmarks.machine import Others, cores
+from scanrnn.interop import Weights, to_torch
+from scanrnn.serving import Streaming, to_onnx
+
+SIZES, CHUNKS, CELLS = (32, 64, 128, 256, 512, 1024), (1, 16), (None, "ba2016")
+CALLS, BLOCK = 1000, 20
+RESULTS = pathlib.Path(__file__).parent / "results"
+
+
+def ours(rnn: Any) -> Any:
+    return Streaming(rnn, buckets=CHUNKS)
+
+
+def runtime(rnn: Any) -> Any:
+    """onnxruntime, with as many threads as the others."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = cores()
+    content = to_onnx(rnn, carry=True).SerializeToString()
+    session = onnxruntime.InferenceSession(content, options)
+    names = [one.name for one in session.get_inputs()]
+    carry = [np.zeros([1, rnn.hidden_features], np.float32) for _ in names[1:]]
+
+    def call(x):
+        nonlocal carry
+        y, *carry = session.run(None, dict(zip(names, [x, *carry], strict=True)))
+        return y
+
+    return call
+
+
+def built_in(rnn: Any) -> Any:
+    """torch's layer, with our weights."""
+    layer = torch.nn.LSTM(rnn.in_features, rnn.hidden_features, batch_first=True)
+    weights = to_torch(Weights.of(rnn)).items()
+    layer.load_state_dict({k: torch.tensor(np.asarray(v)) for k, v in weights})
+    carry = None
+
+    def call(x):
+        nonlocal carry
+        with torch.inference_mode():
+            y, carry = layer(torch.from_numpy(x), carry)
+        return y.numpy()
+
+    return call
+
+
+def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
+    """Microseconds of all calls, by contender."""
+    rnn = scanrnn.nnx.LSTM(size, size, norm=norm, rngs=nnx.Rngs(0))
+    calls = {"scanrnn": ours(rnn), "onnxruntime": runtime(rnn)}
+    if norm is None:
+        calls["torch"] = built_in(rnn)
+    x = np.random.default_rng(0).normal(size=(1, steps, size)).astype(np.float32)
+    for _ in range(3):  # each with the carry of the call before
+        answers = [call(x) for call in calls.values()]
+        for answer in answers[1:]:
+            np.testing.assert_allclose(answer, answers[0], rtol=1e-3, atol=1e-4)
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(CALLS // steps // BLOCK + 5):
+        for name, call in calls.items():
+            call(x)
+            for _ in range(BLOCK):
+                begin = time.perf_counter()
+                call(x)
+                times[name].append(1e6 * (time.perf_counter() - begin))
+    quantiles = {k: np.quantile(t, [0.5, 0.99]).tolist() for k, t in times.items()}
+    return {"H": size, "steps": steps, "norm": norm, "us": quantiles}
+
+
+def report(rows: list[dict], others: float) -> str:
+    """The table, in Markdown."""
+    about = machine.describe()
+    names = ("scanrnn", "onnxruntime", "torch")
+
+    def cell(row, name):
+        found = row["us"].get(name)
+        return "" if found is None else f"{found[0]:,.0f} / {found[1]:,.0f}"
+
+    lines = [
+        (
+            row["norm"] or "none",
+            str(row["steps"]),
+            str(row["H"]),
+            *(cell(row, n) for n in names),
+        )
+        for row in rows
+    ]
+    return "\n".join(
+        [
+            "# Latency",
+            "",
+            f"Microseconds per call, median / 99th percentile: an LSTM of one stream, "
+            f"float32, as many inputs as features. {about['cpu']}, {about['cores']} "
+            f"cores; jax {about['versions']['jax']}, torch "
+            f"{about['versions']['torch']}, onnxruntime {onnxruntime.__version__}. "
+            f"Other processes used {others:.1f} cores meanwhile.",
+            "",
+            tables.table(("norm", "steps", "H", *names), lines),
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    """Measures, and writes the results with their table."""
+    machine.prepare()
+    torch.set_num_threads(cores())
+    others, rows = Others(), []
+    for norm in CELLS:
+        for steps in CHUNKS:
+            rows += [measure(size, steps, norm) for size in SIZES]
+    busy = others.cores()
+    path = RESULTS / f"latency-{machine.kind()}.json"
+    content = {"rows": rows, "others": busy, "machine": machine.describe()}
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    text = report(rows, busy)
+    path.with_suffix(".md").write_text(text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

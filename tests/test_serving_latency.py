@@ -1,0 +1,25 @@
+"""The benchmark of latency, made small: contenders agree, and the table has them."""
+
+import importlib.util
+
+import pytest
+
+NEEDED = ("onnxruntime", "torch")
+if any(importlib.util.find_spec(name) is None for name in NEEDED):
+    pytest.skip("no peers here", allow_module_level=True)
+
+from benchmarks import latency  # noqa: E402
+
+
+@pytest.mark.usefixtures("in_32_bit")
+def test_contenders_agree_and_are_reported(monkeypatch):
+    monkeypatch.setattr(latency, "CALLS", 1)
+    rows = [latency.measure(8, 1, None), latency.measure(8, 16, "ba2016")]
+    assert [sorted(row["us"]) for row in rows] == [
+        ["onnxruntime", "scanrnn", "torch"],
+        ["onnxruntime", "scanrnn"],
+    ]
+    assert all(0 < low <= high for row in rows for low, high in row["us"].values())
+    text = latency.report(rows, others=0.5)
+    assert "| none | 1 | 8 |" in text and "| ba2016 | 16 | 8 |" in text
+    assert "used 0.5 cores" in text
