@@ -141,8 +141,16 @@ def test_call_refuses_lengths_and_wrong_rngs():
 @pytest.mark.parametrize(
     "carry, kind, words",
     [
-        (zeros(3), TypeError, ["initial_carry", "(*)", "want", "(*, *)"]),
-        ([zeros(2, H), zeros(2, H)], TypeError, ["initial_carry", "[*, *]", "(*, *)"]),
+        (
+            zeros(3),
+            TypeError,
+            ["initial_carry", "float32[3]", "want", "(float32[2,5], float32[2,5])"],
+        ),
+        (
+            [zeros(2, H), zeros(2, H)],
+            TypeError,
+            ["initial_carry", "[float32[2,5], ", "(float32[2,5], "],
+        ),
         ((zeros(7, H), zeros(2, H)), ValueError, ["initial_carry[0]", "(7, 5)"]),
         ((zeros(2, H), zeros(H)), ValueError, ["initial_carry[1]", "want (2, 5)"]),
     ],

@@ -13,6 +13,7 @@ from scanrnn.layers._checks import check_scan_options as check_scan_options
 from scanrnn.layers._directions import joined as joined
 from scanrnn.layers._options import LayerOptions as LayerOptions
 from scanrnn.layers._options import cell_options as cell_options
+from scanrnn.layers._options import check_options as check_options
 from scanrnn.layers._options import family as family
 from scanrnn.layers._sequence import blank as blank
 from scanrnn.layers._sequence import run as run

@@ -131,8 +131,8 @@ def check_initial_carry(given, wanted, same_dtype=True):
     structure = jax.tree.structure(wanted)
     if jax.tree.structure(given) != structure:
         raise TypeError(
-            f"RNN: initial_carry has the structure {jax.tree.structure(given)}, want "
-            f"{structure}, as return_carry=True gives it"
+            f"RNN: initial_carry is {_types(given)}, want {_types(wanted)}, as "
+            "return_carry=True gives it"
         )
     given = jax.tree.map(jnp.asarray, given)
     paths = jax.tree_util.tree_leaves_with_path(wanted)
@@ -149,3 +149,21 @@ def check_initial_carry(given, wanted, same_dtype=True):
                 f"make the layer with carry_dtype={leaf.dtype}"
             )
     return given
+
+
+class _Word(str):
+    """Text that a container shows without quotes."""
+
+    def __repr__(self):
+        return str(self)
+
+
+def _types(tree):
+    """A tree with the type of each array in its place: `GRUCarry(h=float32[2,5])`."""
+
+    def word(leaf):
+        array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+        sizes = ",".join(map(str, leaf.shape)) if array else ""
+        return _Word(f"{leaf.dtype}[{sizes}]" if array else type(leaf).__name__)
+
+    return jax.tree.map(word, tree)

@@ -55,6 +55,23 @@ def family(name: str) -> str | None:
     return None
 
 
+def check_options(name: str, factory: Callable[..., Cell], given: Any) -> None:
+    """Raise TypeError if some of the options that a layer was given are not its own.
+
+    Args:
+        name: of the layer.
+        factory: of its cells.
+        given: the options that no layer takes for itself, by name.
+    """
+    known = cell_options(factory)
+    unknown = [option for option in given if option not in known]
+    if unknown:
+        raise TypeError(
+            f"{name}: got {', '.join(unknown)}, want options of its cell "
+            f"({', '.join(known)}) or of scanrnn.nnx.RNN"
+        )
+
+
 def cell_options(factory: Callable[..., Cell]) -> dict[str, Any]:
     """The options of a factory of cells, and their defaults."""
     options = {}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.layers import LayerOptions
+from scanrnn.layers import LayerOptions, check_options
 from scanrnn.nnx._rnn import RNN
 
 
@@ -17,6 +17,7 @@ class CellLayer(RNN):
         """Draw the weights; see the class."""
         names = LayerOptions.__annotations__
         own = {name: options.pop(name) for name in names if name in options}
+        check_options(type(self).__name__, type(self).make, options)
         cell = type(self).make(**options)
         super().__init__(cell, in_features, hidden_features, **own)
 
