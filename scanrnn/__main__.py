@@ -1,13 +1,15 @@
 """The command line: `python -m scanrnn train | sample | export | plan`."""
 
 import argparse
+import os
+import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-from flax import nnx
 from rich.console import Console
 
 import scanrnn
@@ -62,18 +64,29 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
 
     train = commands.add_parser(
-        "train", help="train a character language model, or go on with a stopped run"
+        "train", help="train a language model, or go on with a stopped run"
     )
-    training.Config.add_options(train)
+    _add_config(train)
     train.add_argument(
         "--restart", action="store_true", help="delete the older run in --out first"
+    )
+    several = train.add_argument_group(
+        "several processes", "each is started with the same words but for its number"
+    )
+    several.add_argument("--coordinator", help="address and port of process 0")
+    several.add_argument("--num-processes", type=int, help="how many there are")
+    several.add_argument("--process-id", type=int, help="which one this is, from 0")
+    several.add_argument(
+        "--distributed",
+        action="store_true",
+        help="join the processes that the cluster (Slurm, a TPU pod) started",
     )
     train.set_defaults(run=_train)
 
     sample = commands.add_parser("sample", help="write text with a trained model")
     sample.add_argument("--out", default="runs/demo", help="folder of the run")
     sample.add_argument("--prompt", default="", help="text to go on from")
-    sample.add_argument("--length", type=int, default=800, help="characters to write")
+    sample.add_argument("--length", type=int, default=800, help="tokens to write")
     sample.add_argument("--temperature", type=float, default=0.7)
     sample.add_argument("--seed", type=int, default=0)
     sample.set_defaults(run=_sample)
@@ -83,26 +96,66 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--recipe",
+        choices=list(training.RECIPES),
+        default="demo",
+        help="where options come from that are not given (default: demo)",
+    )
+    parser.add_argument(
+        "--config", help="TOML file of options; words on the command line go before it"
+    )
+    training.Config.add_options(parser)
+
+
+def _config(options: dict[str, Any]) -> training.Config:
+    """The config of a recipe, a file, and the words of the command line."""
+    values = dict(training.RECIPES[options.pop("recipe")])
+    if path := options.pop("config"):
+        try:
+            values |= tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"config: cannot read {path!r} as TOML: {error}") from None
+    return training.Config.from_mapping(values | options)
+
+
 def _train(options: dict[str, Any], console: Console) -> int:
     restart = options.pop("restart")
-    config = training.Config.from_mapping(options)
+    names = ("coordinator", "num_processes", "process_id")
+    place = {name: options.pop(name) for name in names}
+    if options.pop("distributed") or any(v is not None for v in place.values()):
+        training.join_processes(**place)
+        console.quiet = jax.process_index() > 0
+    config = _config(options)
     scanrnn.tune_allocator()
-    outcome = training.train(config, restart=restart, console=console)
+    try:
+        outcome = training.train(config, restart=restart, console=console)
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        # Some of JAX's libraries give a ValueError for what their transport says.
+        if jax.process_count() == 1 or not _LOST.search(str(error)):
+            raise
+        _fail(
+            f"process {jax.process_index()} lost another one ({_first_line(error)}); "
+            f"the last checkpoint is in {config.out}: start all of them again to go on"
+        )
+        # The runtime would wait for the lost one until it gave up, and abort.
+        os._exit(1)
     return 0 if outcome.signal is None else 128 + outcome.signal
 
 
+# What gloo, NCCL and JAX's coordination service say when a process is gone.
+_LOST = re.compile("gloo|nccl|coordination|heartbeat|barrier|connection|peer", re.I)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
 def _sample(options: dict[str, Any], console: Console) -> int:
-    folder = Path(options["out"]) / "checkpoint"
-    if not folder.is_dir():
-        raise ValueError(f"out: {options['out']!r} holds no run; train one first")
-    checkpoints = training.Checkpoints(folder)
-    notes = checkpoints.notes()
-    # With the seed of the sample, which the config checks; nothing else here needs one.
-    config = training.Config.from_mapping(notes["config"] | {"seed": options["seed"]})
-    vocabulary = training.Vocabulary(notes["symbols"])
-    model = training.make_model(config, len(vocabulary))
-    state = checkpoints.state(like=training.init_state(config, model))
-    nnx.update(model, state.params)
+    model, vocabulary = training.load_model(options["out"])
+    # A config knows which numbers are seeds.
+    config = training.Config.from_mapping({"seed": options["seed"]})
     pieces = training.generate(
         model,
         vocabulary,

@@ -1,9 +1,12 @@
 """`python -m scanrnn`."""
 
+import dataclasses
+
 import pytest
 
 from scanrnn import __version__
-from scanrnn.__main__ import main
+from scanrnn.__main__ import _config, _parser, main
+from scanrnn.training import RECIPES, Config
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
 
@@ -41,7 +44,9 @@ def test_command_line_prints_a_plan_and_advice(capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["train", "--dtype", "fp8"], "error: dtype: got 'fp8', want one of float32"),
+        (["train", "--precision", "fp8"], "error: compute: got 'fp8', want a type"),
+        (["train", "--config", "nowhere"], "error: config: cannot read 'nowhere' as"),
+        (["train", "--num-processes", "2"], "error: coordinator: got None; give --c"),
         (["train", "--text", "nowhere.txt"], "error: text: cannot read 'nowhere.txt'"),
         (["train", "--out", __file__], f"error: out: cannot write in '{__file__}'"),
         (["train", "--seed", HUGE], f"error: seed: got {HUGE}, want at most"),
@@ -64,3 +69,27 @@ def test_command_line_tells_its_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out == f"{__version__}\n"
+
+
+def test_options_come_from_recipe_then_file_then_words(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("features = 7\nkeep = 0.5\nresidual = true\n")
+    words = ["train", "--recipe", "ptb-large", "--config", str(path), "--keep", "0.25"]
+    options = vars(_parser().parse_args(words))
+    config = _config({n: options[n] for n in ("recipe", "config", "keep")})
+    assert (config.features, config.keep, config.residual) == (7, 0.25, True)
+    assert (config.window, config.clip, config.loss) == (35, 10.0, "sum")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_is_a_config(name):
+    assert Config.from_mapping(RECIPES[name]).layers == 2
+
+
+def test_help_explains_every_option(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for field in dataclasses.fields(Config):
+        assert "--" + field.name.replace("_", "-") in text
+        assert field.metadata["help"] in text

@@ -10,7 +10,6 @@ import pytest
 
 from scanrnn import training
 from scanrnn.__main__ import main
-from scanrnn._commands.export import load_run
 
 pytest.importorskip("onnxruntime")
 LENGTH, PROMPT, TEMPERATURE = 120, "the ", 0.7
@@ -54,18 +53,18 @@ sys.stdout.buffer.write(text.encode())
 def test_onnxruntime_writes_the_same_text_with_the_same_random_numbers(tmp_path, dtype):
     out, text = str(tmp_path / "run"), tmp_path / "text.txt"
     text.write_text("the cat sat on the mat, and the rat ran off. " * 200)
-    words = ["train", "--out", out, "--text", str(text), "--dtype", dtype]
+    words = ["train", "--out", out, "--text", str(text), "--precision", dtype]
     small = {"features": 48, "steps": 150, "batch": 4, "window": 16, "sample": 0}
     for name, value in (small | {"evaluate-every": 150}).items():
         words += [f"--{name}", str(value)]
     assert main(words) == 0
     assert main(["export", "--out", out]) == 0
 
-    model, symbols = load_run(out)
+    model, vocabulary = training.load_model(out)
     key = jax.random.key(0)
     pieces = training.generate(
         model,
-        training.Vocabulary(symbols),
+        vocabulary,
         LENGTH,
         prompt=PROMPT,
         temperature=TEMPERATURE,
@@ -73,7 +72,7 @@ def test_onnxruntime_writes_the_same_text_with_the_same_random_numbers(tmp_path,
     )
     wanted = "".join(pieces)
     noise = [
-        jax.random.gumbel(jax.random.fold_in(key, k), (len(symbols),), np.float32)
+        jax.random.gumbel(jax.random.fold_in(key, k), (len(vocabulary),), np.float32)
         for k in range(LENGTH)
     ]
     np.save(f"{out}/noise.npy", noise)

@@ -15,6 +15,8 @@ import scanrnn
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scanrnn"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+# What users read; examples are run.
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # Room: the rooms it may import, and the libraries.  A room is a folder or a file of the
 # package; dependencies point down this list.
@@ -33,7 +35,10 @@ ROOMS = {
     "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (
         {"_scan", "cells", "nnx"},
-        {"jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"},
+        {
+            *("jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"),
+            "tensorboardX",
+        },
     ),
     "interop": ({"cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
     "serving": (
@@ -172,10 +177,20 @@ def test_changelog_starts_with_what_is_unreleased():
     }
 
 
-def test_every_python_example_of_the_readme_is_a_doctest():
-    blocks = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
-    )
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_python_example_of_a_page_is_a_doctest(page):
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
     assert blocks
     for block in blocks:
         assert block.startswith(">>> "), block
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_link_of_a_page_leads_somewhere(page):
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    anchors = {heading.lower().replace(" ", "-") for heading in headings}
+    for link in re.findall(r"\]\(([^)]*)\)", page.read_text()):
+        if link.startswith("#"):
+            assert link[1:] in anchors
+        elif not link.startswith("https://"):
+            assert (page.parent / link).exists(), link

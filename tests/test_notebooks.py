@@ -20,6 +20,20 @@ SHOWS = {
         ("by differences", "Plan: 12 steps", "bits per character at the end"),
         2,
     ),
+    "04_sequences": (
+        (
+            "lengths: as",
+            "mask: as",
+            "packed: the same",
+            "bidirectional: as",
+            "stack: as",
+        ),
+        2,
+    ),
+    "05_training_that_does_not_break": (
+        ("clipped to 1.0", "2 of 20 steps were skipped", "saturated gates"),
+        6,
+    ),
     "06_forecasting_and_streaming": (
         ("chunks and whole", "goes on bit for bit: True", "onnxruntime and JAX differ"),
         3,

@@ -6,9 +6,10 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
-from scanrnn.training import Checkpoints
+from scanrnn.training import Checkpoints, _checkpoints
 
 STATE = {
     "weights": (jnp.arange(6.0).reshape(2, 3), jnp.ones(3, jnp.bfloat16) / 3),
@@ -22,6 +23,7 @@ def saved(folder, *steps):
     checkpoints = Checkpoints(folder)
     for step in steps:
         checkpoints.save(step, STATE, {"position": step})
+    checkpoints.wait()
     return checkpoints
 
 
@@ -100,3 +102,45 @@ def test_checkpoint_whose_state_is_damaged_says_so_and_the_way_out(tmp_path):
     )
     assert f"ValueError: checkpoint {tmp_path / '4'} cannot be read" in process.stderr
     assert "delete that folder to go on from the checkpoint before" in process.stderr
+
+
+def test_checkpoint_with_one_byte_changed_is_refused(tmp_path):
+    like = {"w": jnp.arange(3000.0)}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, like, {})
+    checkpoints.wait()
+    good = dict(_checkpoints._checksums(like))
+    assert checkpoints.state(like)["w"][7] == 7.0
+    spoiled = {"w": like["w"].at[7].set(-7.0)}
+    checkpoints.save(2, spoiled, {})
+    checkpoints.wait()
+    # As if a disk had changed the array: its checksum is the one of what was saved.
+    notes = tmp_path / "2" / "notes" / "metadata"
+    text = notes.read_text()
+    spoiled_sum = str(_checkpoints._checksums(spoiled)["['w']"])
+    assert spoiled_sum in text
+    notes.write_text(text.replace(spoiled_sum, str(good["['w']"])))
+    with pytest.raises(ValueError, match=r"2 cannot be read \(the bytes of \['w'"):
+        Checkpoints(tmp_path).state(like)
+
+
+def test_checkpoint_of_another_program_is_refused(tmp_path):
+    with ocp.CheckpointManager(tmp_path, item_names=("state", "notes")) as manager:
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave({"w": jnp.ones(2)}),
+            notes=ocp.args.JsonSave({"step": 3}),
+        )
+        manager.save(3, args=items)
+    with pytest.raises(ValueError, match="3 cannot be read .it was not written by"):
+        Checkpoints(tmp_path).notes()
+
+
+def test_checkpoint_is_of_the_state_as_it_was_when_saving_began(tmp_path):
+    give_away = jax.jit(
+        lambda state: jax.tree.map(lambda a: a + 1, state), donate_argnums=0
+    )
+    checkpoints, state = Checkpoints(tmp_path), {"w": jnp.zeros([300, 300])}
+    checkpoints.save(1, state, {})
+    for _ in range(50):
+        state = give_away(state)
+    assert float(jnp.max(jnp.abs(checkpoints.state(like=state)["w"]))) == 0.0

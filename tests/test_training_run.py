@@ -1,6 +1,5 @@
 """A whole training run: what it leaves, that it stops and goes on, what it refuses."""
 
-import csv
 import errno
 import io
 import os
@@ -11,10 +10,19 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from rich.console import Console
 
-from scanrnn.training import Checkpoints, Config, _loop, init_state, make_model, train
+from scanrnn.training import (
+    Checkpoints,
+    Config,
+    Log,
+    _train,
+    make_model,
+    make_training,
+    train,
+)
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
 
@@ -48,6 +56,11 @@ def printed(config, **options):
     return outcome, console.file.getvalue()
 
 
+def rows_of(config):
+    rows = Log(Path(config.out) / "log.jsonl").rows()
+    return [{n: v for n, v in row.items() if n != "seconds"} for row in rows]
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """One run from start to end, with its outcome and what was printed."""
@@ -59,23 +72,26 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     """A run that only trains: no sample, no plan and no timing, which take longer."""
-    monkeypatch.setattr(_loop, "_finish", lambda run, console: None)
+    monkeypatch.setattr(_train, "_finish", lambda run, console: None)
     return make_config(tmp_path)
 
 
 @pytest.fixture
 def interrupt_after(monkeypatch):
     """Sends SIGINT to this process after a given step, while training."""
-    take_step = _loop._take_step
+    fit = _train.fit
 
-    def arrange(step):
-        def interrupted(run):
-            bits = take_step(run)
-            if run.step == step:
-                os.kill(os.getpid(), signal.SIGINT)
-            return bits
+    def arrange(last):
+        def interrupted(train_step, state, batches, **options):
+            def step(state, batch):
+                state, metrics = train_step(state, batch)
+                if int(state.counts.steps) == last:
+                    os.kill(os.getpid(), signal.SIGINT)
+                return state, metrics
 
-        monkeypatch.setattr(_loop, "_take_step", interrupted)
+            return fit(step, state, batches, **options)
+
+        monkeypatch.setattr(_train, "fit", interrupted)
 
     return arrange
 
@@ -84,7 +100,7 @@ def saved(config):
     """The newest checkpoint of a run: its step, notes and state."""
     checkpoints = Checkpoints(f"{config.out}/checkpoint")
     model = make_model(config, len(set(TEXT)))
-    state = checkpoints.state(like=init_state(config, model))
+    state = checkpoints.state(like=make_training(config, model)[0])
     state = state._replace(key=jax.random.key_data(state.key))
     return checkpoints.latest(), checkpoints.notes(), state
 
@@ -92,18 +108,23 @@ def saved(config):
 def test_run_leaves_what_it_promises(finished):
     config, outcome, text = finished
     out = Path(config.out)
-    rows = list(csv.DictReader((out / "metrics.csv").read_text().splitlines()))
-    assert [int(row["step"]) for row in rows] == [1, 2, 3, 4, 5, 6]
-    assert [bool(row["held_out"]) for row in rows] == [False] * 3 + [True, False, True]
-    assert float(rows[-1]["held_out"]) == outcome.bits
+    rows = rows_of(config)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 4, 5, 6, 6]
+    assert ["held_out" in row for row in rows] == [
+        *[False] * 4,
+        *[True, False, False, True],
+    ]
+    assert rows[-1]["held_out"] == outcome.held_out
     # Near the bits of a uniform guess, which is where a model starts.
-    assert float(rows[0]["bits"]) == pytest.approx(np.log2(len(set(TEXT))), rel=0.3)
+    assert rows[0]["loss"] == pytest.approx(np.log2(len(set(TEXT))), rel=0.3)
     assert (out / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     sample = (out / "sample.txt").read_text()
     assert len(sample) == 30 and set(sample) <= set(TEXT) and sample in text
     assert (out / "plan.txt").read_text().strip() in text
     assert "scanrnn.scan" in text and "lax.scan" in text
     assert "losses differ" not in text
+    assert "6 steps of 12 tokens" in text.splitlines()[1]
+    assert "training will take about" in text.splitlines()[1]
 
 
 def test_run_that_is_finished_says_so_and_how_to_start_again(finished):
@@ -127,19 +148,70 @@ def test_run_that_was_stopped_goes_on_bit_by_bit(finished, config, interrupt_aft
     step, notes, state = saved(config)
     straight_step, straight_notes, straight_state = saved(straight)
     assert step == straight_step == 6
-    assert notes["position"] == straight_notes["position"] == 36
-    assert [row[:3] for row in notes["history"]] == [
-        row[:3] for row in straight_notes["history"]
-    ]
+    assert notes["batches"] == straight_notes["batches"] == {"position": 36}
+    assert rows_of(config) == rows_of(straight)
     jax.tree.map(np.testing.assert_array_equal, state, straight_state)
 
 
-def test_run_learns(config):
-    config = changed(config, steps=120, learning_rate=2e-2)
-    outcome, _ = printed(config)
-    assert outcome.bits < 0.5 * np.log2(len(set(TEXT)))
+QUICK = {"sentences", "float16"}
+VARIANTS = {
+    "words": {"tokens": "words", "precision": "float32", "norm": "none"},
+    "sentences": {"tokens": "words", "batching": "sentences"},
+    "accumulated": {"accumulate": 2, "batch": 4, "cell": "gru", "layers": 2},
+    "float16": {"precision": "float16", "norm": "rms"},
+    "recipe of PTB": {
+        **{"tokens": "words", "optimizer": "sgd", "loss": "sum", "keep": 0.5},
+        **{"uniform": 0.1, "norm": "none", "residual": False, "vocabulary": 8},
+        **{"learning_rate": 1.0, "decay_after": 100},
+    },
+}
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in VARIANTS
+    ],
+)
+def test_run_learns(config, name):
+    if name == "sentences":
+        Path(config.text).write_text(TEXT.replace(".\n", ".\n\n"))
+    options = {"steps": 60, "learning_rate": 2e-2, "evaluate_every": 30}
+    outcome, text = printed(changed(config, **(options | VARIANTS[name])))
+    rows = rows_of(config)
+    held_out = [row["held_out"] for row in rows if "held_out" in row]
+    assert held_out[-1] == outcome.held_out < 0.8 * rows[0]["loss"]
+    assert not rows[-2]["skipped"]
+    assert ("of all steps are padding" in text) == (name == "sentences")
+    assert ("perplexity" in rows[-1]) == ("tokens" in VARIANTS[name])
+    scale = 65536.0 if name == "float16" else 1.0
+    assert rows[0]["loss_scale"] == scale
+
+
+def test_run_fits_its_steps_into_the_time_it_is_given(config, monkeypatch):
+    timed = changed(config, steps=0, minutes=0.05, evaluate_every=150)
+    outcome, text = printed(timed)
+    assert "about " in text.splitlines()[1]
+    assert outcome.step >= 200 and saved(timed)[1]["steps"] == outcome.step
+    steps = saved(timed)[2].opt_state.hyperparams["steps"]
+    assert float(steps) == outcome.step
+
+
+def test_run_reads_its_text_as_often_as_it_is_told(config):
+    # 486 characters to train on, in 2 streams of 40 windows of 6.
+    outcome, text = printed(changed(config, steps=0, epochs=3))
+    assert outcome.step == 3 * 40 and text.splitlines()[1].startswith("120 steps")
+
+
+def test_run_compiles_its_step_once(config, monkeypatch):
+    runs = []
+    monkeypatch.setattr(_train, "_finish", lambda run, console: runs.append(run))
+    printed(changed(config, steps=0, minutes=0.01, evaluate_every=70))
+    assert runs[0].train_step._cache_size() == 1
+
+
+@pytest.mark.slow
 def test_run_refuses_to_go_on_with_other_options_unless_restarted(
     config, interrupt_after
 ):
@@ -155,41 +227,13 @@ def test_run_refuses_to_go_on_with_other_options_unless_restarted(
     assert outcome.step == 1 and "Training: " in text
 
 
-def test_run_stops_at_a_loss_that_is_not_finite(config):
-    wild = changed(config, learning_rate=1e38)
-    with pytest.raises(FloatingPointError, match="step 3: the loss is .*--restart"):
+def test_run_stops_when_nothing_is_finite_any_more(config):
+    wild = changed(config, learning_rate=1e38, steps=30, evaluate_every=2, patience=5)
+    with pytest.raises(FloatingPointError, match="6 steps in a row were skipped"):
         printed(wild)
 
 
-def test_run_stops_at_a_held_out_loss_that_is_not_finite(config):
-    # The loss of the second step is that of the parameters before they are spoiled.
-    wild = changed(config, learning_rate=1e38, steps=2)
-    with pytest.raises(
-        FloatingPointError, match="step 2: the held-out loss .*no check"
-    ):
-        printed(wild)
-    assert Checkpoints(f"{config.out}/checkpoint").latest() is None
-
-
-def test_run_stopped_with_parameters_that_are_not_finite_keeps_the_last_checkpoint(
-    config, interrupt_after, monkeypatch
-):
-    interrupt_after(3)
-    take_step = _loop._take_step
-
-    def spoil(run):
-        bits = take_step(run)
-        if run.step == 3:
-            spoiled = jax.tree.map(lambda a: a * np.nan, run.state.params)
-            run.state = run.state._replace(params=spoiled)
-        return bits
-
-    monkeypatch.setattr(_loop, "_take_step", spoil)
-    with pytest.raises(FloatingPointError, match="step 3: a parameter .* of step 2"):
-        printed(changed(config, evaluate_every=2))
-    assert saved(config)[0] == 2
-
-
+@pytest.mark.slow
 def test_restart_killed_while_it_finishes_is_completed_by_the_next_command(
     config, monkeypatch
 ):
@@ -201,12 +245,12 @@ def test_restart_killed_while_it_finishes_is_completed_by_the_next_command(
     for mark in marks:
         mark.write_text("of the older run")
     assert "is finished" in printed(config)[1]
-    monkeypatch.setattr(_loop, "_finish", killed)
+    monkeypatch.setattr(_train, "_finish", killed)
     with pytest.raises(KeyboardInterrupt):
         printed(config, restart=True)
     assert not any(mark.exists() for mark in marks)
     completed = []
-    monkeypatch.setattr(_loop, "_finish", lambda run, console: completed.append(run))
+    monkeypatch.setattr(_train, "_finish", lambda run, console: completed.append(run))
     assert "Going on after step 6" in printed(config)[1]
     assert len(completed) == 1
 
@@ -214,15 +258,15 @@ def test_restart_killed_while_it_finishes_is_completed_by_the_next_command(
 def test_run_stopped_after_its_last_step_is_completed_by_the_next_command(
     config, interrupt_after, monkeypatch
 ):
-    interrupt_after(6)
-    assert printed(config)[0].signal == signal.SIGINT
     completed = []
-    monkeypatch.setattr(_loop, "_finish", lambda run, console: completed.append(run))
+    monkeypatch.setattr(_train, "_finish", lambda run, console: completed.append(run))
+    interrupt_after(6)
+    printed(config)
     assert printed(config)[0].signal is None
-    assert len(completed) == 1
+    assert len(completed) == 2 and int(completed[1].state.counts.steps) == 6
 
 
-@pytest.mark.parametrize("name", ["sample.txt", "loss.png"])
+@pytest.mark.parametrize("name", ["log.jsonl", "loss.png"])
 def test_run_names_out_when_a_folder_stands_where_a_file_goes(config, name):
     (Path(config.out) / name).mkdir(parents=True)
     with pytest.raises(ValueError, match=f"^out: cannot write in .*{name}.*--out"):
@@ -230,14 +274,15 @@ def test_run_names_out_when_a_folder_stands_where_a_file_goes(config, name):
 
 
 def test_run_names_out_when_the_disk_is_full(config, monkeypatch):
-    def full(*arguments):
+    def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Checkpoints, "save", full)
+    monkeypatch.setattr(ocp.CheckpointManager, "save", full)
     with pytest.raises(ValueError, match="^out: cannot write in .*No space left"):
         printed(config)
 
 
+@pytest.mark.slow
 def test_command_stopped_by_ctrl_c_leaves_a_checkpoint_and_goes_on(config):
     words = [sys.executable, "-m", "scanrnn", "train", "--steps", "100000"]
     for name in ("text", "out", "features", "layers", "batch", "window"):
@@ -247,7 +292,7 @@ def test_command_stopped_by_ctrl_c_leaves_a_checkpoint_and_goes_on(config):
     for number, wanted in ((signal.SIGINT, "Training: "), (signal.SIGTERM, "Going on")):
         process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         lines = [process.stdout.readline()]
-        while "bits/char" not in lines[-1]:
+        while "held out" not in lines[-1] or len(lines) < 3:
             lines.append(process.stdout.readline())
             assert process.poll() is None, lines
         process.send_signal(number)

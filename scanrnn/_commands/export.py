@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from rich.console import Console
 
 from scanrnn import serving, training
@@ -42,11 +41,11 @@ def run(options: dict[str, Any], console: Console) -> int:
     Returns:
         The exit status.
     """
-    model, symbols = load_run(options["out"])
+    model, vocabulary = training.load_model(options["out"])
     kind = options["format"]
     path = Path(options["to"] or Path(options["out"]) / FORMATS[kind])
     write(model, kind, path)
-    words = json.dumps(list(symbols), ensure_ascii=False)
+    words = json.dumps(list(vocabulary.tokens), ensure_ascii=False)
     path.with_suffix(".vocabulary.json").write_text(words, encoding="utf-8")
     console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
@@ -81,25 +80,3 @@ def write(model: Any, kind: str, path: Path) -> None:
         serving.to_onnx(function, path, inputs=inputs, outputs=outputs)
     else:
         serving.to_stablehlo(function, path, inputs=inputs)
-
-
-def load_run(out: str) -> tuple[Any, Any]:
-    """The trained model of a run, and the symbols of its vocabulary.
-
-    Args:
-        out: folder of the run.
-
-    Returns:
-        Both.
-    """
-    folder = Path(out) / "checkpoint"
-    if not folder.is_dir():
-        raise ValueError(f"out: {out!r} holds no run; train one first")
-    checkpoints = training.Checkpoints(folder)
-    notes = checkpoints.notes()
-    config = training.Config.from_mapping(notes["config"])
-    vocabulary = training.Vocabulary(notes["symbols"])
-    model = training.make_model(config, len(vocabulary))
-    state = checkpoints.state(like=training.init_state(config, model))
-    nnx.update(model, state.params)
-    return model, vocabulary.symbols

@@ -73,7 +73,7 @@ def turn(a: jax.Array, lengths: jax.Array | None) -> jax.Array:
     """Sequences `[T, *batch, ...]` the other way round; what is behind them stays."""
     if lengths is None:
         return jnp.flip(a, axis=0)
-    steps = jnp.arange(len(a)).reshape(-1, *(1 for _ in lengths.shape))
+    steps = jnp.arange(a.shape[0]).reshape(-1, *(1 for _ in lengths.shape))
     index = jnp.where(steps < lengths, lengths - 1 - steps, steps)
     index = jnp.expand_dims(index, tuple(range(index.ndim, a.ndim)))
     return jnp.take_along_axis(a, index, axis=0)

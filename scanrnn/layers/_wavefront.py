@@ -32,7 +32,8 @@ def refuse(layers: Stack, xs: jax.Array, noisy: bool, all_carries: bool) -> str 
         return "return_all_carries=True"
     if len({(layer.cell, _shapes(layer.params)) for (layer,) in layers}) > 1:
         return "the layers differ in their cells or sizes"
-    return None if len(xs) else "there are no steps"
+    length = xs.shape[0]
+    return None if isinstance(length, int) and length else f"there are {length} steps"
 
 
 def pays(layers: Stack, xs: jax.Array) -> bool:
@@ -44,7 +45,7 @@ def pays(layers: Stack, xs: jax.Array) -> bool:
     """
     machine = machines.machine_of([xs])
     size = sum(a.size for a in layers[0][0].params.values() if a.ndim > 1)
-    rows = xs.size // max(1, len(xs) * xs.shape[-1])
+    rows = xs.size // max(1, xs.shape[0] * xs.shape[-1])
     peak = machine.peaks.get(str(xs.dtype), machine.peaks["float32"])
     launched = machine.platform in ("cuda", "rocm")
     return launched and 2 * rows * size / peak < machine.launch
@@ -62,7 +63,7 @@ def run_wavefront(
     **scan_options: Any,
 ) -> Stacked:
     """What `run_stack` gives, of layers that `refuse` does not refuse."""
-    cell, count, T = layers[0][0].cell, len(layers), len(xs)
+    cell, count, T = layers[0][0].cell, len(layers), xs.shape[0]
     params = _stacked([layer.params for (layer,) in layers])
     x = jnp.sum(xs, axis=0)
     fresh = jax.vmap(lambda p: cell.initial_carry(p, x, carry_dtype))(params)

@@ -50,7 +50,7 @@ def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any
         first = fresh if first is None else _checked_carry(first, fresh)
         if module.is_initializing():
             cell(first, x)  # makes the variables
-        variables = _Variables(module, cell, len(xs))
+        variables = _Variables(module, cell, xs.shape[0])
 
         def step(state, carry, inputs):
             x, row = inputs

@@ -5,8 +5,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-DTYPES = ("float32", "bfloat16")
+from scanrnn.training._precision import Precision
 
+CELLS = ("lstm", "gru", "elman", "mgu", "ugrnn")
 
 # A key is made of the low 32 bits of a seed: a larger one would repeat a smaller one.
 _LAST_SEED = 2**32 - 1
@@ -15,9 +16,14 @@ _LAST_STEP = 2**31 - 1
 
 
 def _option(
-    default: Any, help: str, *, least: float | None = None, most: float | None = None
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    one_of: tuple[str, ...] | None = None,
 ) -> Any:
-    metadata = {"help": help, "least": least, "most": most}
+    metadata = {"help": help, "least": least, "most": most, "one_of": one_of}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -26,29 +32,14 @@ class Config:
     """Options of a training run; every field is also a `--flag` of the command line.
 
     The defaults are those of `make demo`: two stacked layer-norm LSTMs of 256 features,
-    about three minutes on two CPU cores.
+    trained for as many steps as three minutes have. `python -m scanrnn train --help`
+    says what every word means.
 
     Args:
-        out: Folder for the checkpoint, the metrics, the loss curve and the sample.
-        text: A UTF-8 text file to train on; empty for the documentation of Python.
-        features: Width of the embedding and of every layer.
-        layers: Number of stacked layers.
-        batch: Number of parallel streams of text, `B`.
-        window: Characters per step and stream, `T`; the carry crosses windows,
-            gradients do not.
-        steps: Number of training steps.
-        learning_rate: Peak of the learning rate, after a linear warm-up and before a
-            cosine decay.
-        clip: Largest global norm of a gradient.
-        held_out: Share of the text, at its end, that is never trained on.
-        dtype: Type of the operands of every matrix product: `float32` or `bfloat16`.
-            Parameters and accumulation are float32 either way.
-        evaluate_every: Steps between two evaluations, each with a checkpoint.
-        sample: Number of characters to generate at the end.
-        temperature: Temperature of sampling; below 1 is more cautious.
-        seed: Seed of the initial parameters and of sampling, at most `2**32 - 1`.
+        **options: The fields, by name.
 
     Raises:
+        TypeError: If a field has a value of the wrong type.
         ValueError: If a field has a value that cannot work.
 
     Example:
@@ -62,50 +53,107 @@ class Config:
     """
 
     out: str = _option("runs/demo", "folder for everything the run leaves")
-    text: str = _option("", "text file to train on (default: Python's documentation)")
+    text: str = _option(
+        "",
+        "text file to train on, or folder with ptb.train.txt and ptb.valid.txt "
+        "(default: text that comes with Python)",
+    )
+    tokens: str = _option(
+        "characters",
+        "what the text is read as: words without a text are the docstrings of "
+        "Python's library",
+        one_of=("characters", "words"),
+    )
+    vocabulary: int = _option(
+        0, "most frequent words to keep; 0 for all", least=0, most=2**24
+    )
+    batching: str = _option(
+        "streams",
+        "parallel streams of text whose carry crosses windows, or whole sentences, "
+        "in buckets of similar length",
+        one_of=("streams", "sentences"),
+    )
+    held_out: float = _option(0.1, "share of the text, at its end, for evaluation")
+    cell: str = _option("lstm", "recurrent cell of all layers", one_of=CELLS)
+    norm: str = _option(
+        "ba2016", "layer norm inside the cells", one_of=("none", "ba2016", "rms")
+    )
+    residual: bool = _option(True, "add the input of a layer to its output")
     features: int = _option(
         256, "width of the embedding and of every layer", least=1, most=2**16
     )
     layers: int = _option(2, "number of stacked layers", least=1, most=1000)
-    batch: int = _option(8, "parallel streams of text", least=1, most=2**20)
-    window: int = _option(64, "characters per step and stream", least=1, most=2**20)
-    steps: int = _option(3000, "training steps", least=1, most=_LAST_STEP)
+    keep: float = _option(
+        0.9, "share of features that dropout keeps, around every layer", least=1e-3
+    )
+    uniform: float = _option(
+        0.0, "draw all weights from +-this, as PTB's recipe; 0 for usual ones", least=0
+    )
+    precision: str = _option(
+        "bfloat16",
+        "types of params, compute, carry and output, as kind=type,...; one type alone "
+        "is that of compute",
+    )
+    loss_scale: str = _option(
+        "auto",
+        "multiply the loss: auto does so if a type is float16",
+        one_of=("auto", "dynamic", "none"),
+    )
+    batch: int = _option(8, "parallel streams, or sentences", least=1, most=2**20)
+    window: int = _option(64, "tokens per step and stream", least=1, most=2**20)
+    accumulate: int = _option(
+        1, "parts of a batch whose gradients are added up", least=1, most=2**20
+    )
+    steps: int = _option(0, "training steps; 0 for those of --epochs", least=0)
+    epochs: int = _option(
+        0, "times the text is read; 0 for as often as fits into --minutes", least=0
+    )
+    minutes: float = _option(
+        3.0, "how long to train without --steps and --epochs", least=1e-2, most=1e6
+    )
+    optimizer: str = _option(
+        "adamw",
+        "adamw with a warm-up and a cosine decay, or sgd with PTB's schedule",
+        one_of=("adamw", "sgd"),
+    )
     learning_rate: float = _option(3e-3, "peak learning rate", least=0.0, most=1e38)
+    decay: float = _option(0.5, "of sgd: factor of every epoch", least=0, most=1)
+    decay_after: int = _option(4, "of sgd: epochs before the first decay", least=0)
     clip: float = _option(1.0, "largest global norm of a gradient", least=0.0)
-    held_out: float = _option(0.1, "share of the text, at its end, for evaluation")
-    dtype: str = _option("bfloat16", f"type of matrix operands: {' or '.join(DTYPES)}")
+    loss: str = _option(
+        "mean", "mean over all tokens, or sum over time", one_of=("mean", "sum")
+    )
+    patience: int = _option(
+        20, "skipped steps in a row after which training stops", least=0
+    )
     evaluate_every: int = _option(
-        300, "steps between evaluations", least=1, most=_LAST_STEP
+        300, "steps between evaluations, each with a checkpoint", least=1
     )
-    sample: int = _option(
-        800, "characters to generate at the end", least=0, most=_LAST_STEP
-    )
+    health: bool = _option(False, "probe gates and gradients at every evaluation")
+    tensorboard: bool = _option(False, "write for TensorBoard too")
+    sample: int = _option(800, "tokens to generate at the end", least=0)
     temperature: float = _option(0.7, "temperature of sampling", least=1e-3, most=1e6)
+    devices: int = _option(
+        1, "devices that share the batch; 0 for all there are", least=0
+    )
+    tensor: int = _option(1, "devices that share the gates of a layer", least=1)
     seed: int = _option(0, "seed of parameters and sampling", least=0, most=_LAST_SEED)
 
     def __post_init__(self) -> None:
         """Checks every field."""
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), field.metadata["least"]
-            kinds = (int, float) if field.type is float else (field.type,)
-            if type(value) not in kinds:
-                raise TypeError(
-                    f"{field.name}: got {value!r} of type {type(value).__name__}, "
-                    f"want {getattr(field.type, '__name__', field.type)}"
-                )
-            # Written so that NaN is refused too.
-            if least is not None and not value >= least:
-                raise ValueError(f"{field.name}: got {value}, want at least {least}")
-            if (most := field.metadata["most"]) is not None and value > most:
-                raise ValueError(f"{field.name}: got {value}, want at most {most}")
+            _check(field, getattr(self, field.name))
         if not 0.0 < self.held_out < 1.0:
             raise ValueError(
                 f"held_out: got {self.held_out}, want a share between 0 and 1"
             )
-        if self.dtype not in DTYPES:
-            raise ValueError(
-                f"dtype: got {self.dtype!r}, want one of {', '.join(DTYPES)}"
-            )
+        if not self.clip > 0:
+            raise ValueError(f"clip: got {self.clip}, want more than 0")
+        if self.batching == "sentences" and self.tokens != "words":
+            raise ValueError("batching: sentences are of words; add --tokens words")
+        if self.batching == "sentences" and self.accumulate > 1:
+            raise ValueError("accumulate: sentences come in one part; want 1")
+        Precision.parse(self.precision)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Config":
@@ -135,7 +183,7 @@ class Config:
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds a `--flag` for every field to a parser.
+        """Adds a `--flag` for every field to a parser, those given being all it gives.
 
         Args:
             parser: The parser to extend.
@@ -145,13 +193,40 @@ class Config:
             >>> from scanrnn.training import Config
             >>> parser = argparse.ArgumentParser()
             >>> Config.add_options(parser)
-            >>> parser.parse_args(["--evaluate-every", "10"]).evaluate_every
-            10
+            >>> vars(parser.parse_args(["--evaluate-every", "10"]))
+            {'evaluate_every': 10}
         """
         for field in dataclasses.fields(cls):
+            choices = field.metadata["one_of"]
+            words = f", one of {', '.join(choices)}" if choices else ""
+            kind: dict[str, Any] = {"type": field.type, "metavar": field.name.upper()}
+            if field.type is bool:
+                kind = {"action": argparse.BooleanOptionalAction}
             parser.add_argument(
                 "--" + field.name.replace("_", "-"),
-                type=field.type,  # type: ignore[arg-type]
-                default=field.default,
-                help=f"{field.metadata['help']} (default: {field.default!r})",
+                default=argparse.SUPPRESS,
+                help=f"{field.metadata['help']}{words} (default: {field.default!r})",
+                **kind,
             )
+
+
+def _check(field, value):
+    """Refuses a value of the wrong type or out of bounds."""
+    kinds = (int, float) if field.type is float else (field.type,)
+    if type(value) not in kinds:
+        raise TypeError(
+            f"{field.name}: got {value!r} of type {type(value).__name__}, "
+            f"want {getattr(field.type, '__name__', field.type)}"
+        )
+    least, most, one_of = (field.metadata[n] for n in ("least", "most", "one_of"))
+    if most is None and field.type is int:
+        most = _LAST_STEP
+    # Written so that NaN is refused too.
+    if least is not None and not value >= least:
+        raise ValueError(f"{field.name}: got {value}, want at least {least}")
+    if most is not None and value > most:
+        raise ValueError(f"{field.name}: got {value}, want at most {most}")
+    if one_of is not None and value not in one_of:
+        raise ValueError(
+            f"{field.name}: got {value!r}, want one of {', '.join(one_of)}"
+        )

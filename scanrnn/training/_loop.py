@@ -1,195 +1,198 @@
-"""The training run: from a config to everything it leaves in its folder."""
+"""The loop: steps, records of them, evaluations and checkpoints, until told to stop."""
 
-import collections
-import math
-import statistics
 import time
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
-from flax import nnx
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+import numpy as np
 
-from scanrnn.training import _report
-from scanrnn.training._config import Config
-from scanrnn.training._files import writing
-from scanrnn.training._interruption import Interruption
-from scanrnn.training._model import generate, make_model
-from scanrnn.training._report import Row
-from scanrnn.training._run import Run, open_run
-from scanrnn.training._step import make_evaluate, make_train_step
+from scanrnn.training._batches import Batches
+from scanrnn.training._checkpoints import Checkpoints
+from scanrnn.training._records import Writer
+from scanrnn.training._step import FAULTS, Metrics, TrainState, TrainStep
+
+# Metrics are read when so many later steps are on their way: nothing waits for them.
+_LAG = 2
 
 
-class Outcome(NamedTuple):
-    """How a call of `train` ended.
+class Fitted(NamedTuple):
+    """How a call of `fit` ended.
 
     Attributes:
-        step: Steps taken in all.
-        bits: Bits per character on the held-out text, where last evaluated.
-        signal: The signal that stopped it, None if it is finished.
+        state: The state after the last step.
+        step: Steps taken in all, skipped ones too.
+        stopped: Whether it was told to stop before the last step.
     """
 
+    state: TrainState
     step: int
-    bits: float | None
-    signal: int | None
+    stopped: bool
 
 
-def train(
-    config: Config, *, restart: bool = False, console: Console | None = None
-) -> Outcome:
-    """Trains a character language model, or goes on with a run that was stopped.
-
-    The folder `config.out` gets a checkpoint, `metrics.csv`, `loss.png`, `sample.txt`
-    and `plan.txt`. SIGINT and SIGTERM end the run with a checkpoint; the next call goes
-    on from it and gives, on a CPU, the very numbers of a run that was not stopped.
+def resume(
+    checkpoints: Checkpoints, state: TrainState, batches: Batches
+) -> tuple[TrainState, dict[str, Any]]:
+    """Puts state and data where the newest checkpoint left them.
 
     Args:
-        config: Options of the run.
-        restart: Delete what an older run left in the folder and start again.
-        console: Where to print; None for the standard output.
+        checkpoints: Where to look.
+        state: The state of a run that starts; its arrays decide where those that are
+            read are put.
+        batches: The data; it goes to its place.
+
+    Returns:
+        The state, and the notes of the checkpoint. Without a checkpoint, the state
+        that was given, and no notes.
+
+    Raises:
+        ValueError: If the checkpoint cannot be read.
+
+    Example:
+        >>> import tempfile, jax, jax.numpy as jnp, numpy as np, optax
+        >>> from scanrnn.training import Arrays, Checkpoints, init_state, resume
+        >>> key = jax.random.key(0)
+        >>> state = init_state({"w": jnp.ones(1)}, optax.sgd(1.0), key=key)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _, notes = resume(Checkpoints(folder), state, Arrays(np.ones(4), 2))
+        >>> notes
+        {}
+    """
+    if checkpoints.latest() is None:
+        return state, {}
+    notes = dict(checkpoints.notes())
+    state = checkpoints.state(like=state)
+    batches.restore(notes.pop("batches"))
+    return state, notes
+
+
+def fit(
+    train_step: TrainStep,
+    state: TrainState,
+    batches: Batches,
+    *,
+    steps: int,
+    writers: Sequence[Writer] = (),
+    evaluate: Callable[[TrainState], dict[str, float]] | None = None,
+    evaluate_every: int = 100,
+    checkpoints: Checkpoints | None = None,
+    notes: dict[str, Any] | None = None,
+    patience: int = 20,
+    stop: Callable[[int], bool] = lambda step: False,
+) -> Fitted:
+    """Trains: takes steps, writes a row for each, evaluates and saves.
+
+    The device is never waited for, but where it is evaluated or saved: the numbers of
+    a step are read while later ones run. Rows have "step", the `Metrics`, with the name
+    of a fault, and "seconds" since the start; after an evaluation, one with its
+    numbers. They are on the disk before the checkpoint of their step is.
+
+    Args:
+        train_step: As `make_train_step` makes it.
+        state: The state to go on from; it is consumed.
+        batches: The data, at the place to go on from.
+        steps: Steps in all, those that the state has behind it included.
+        writers: Where rows go: a `Log`, a `TensorBoard`, or anything with methods
+            `write(row)` and `flush()`.
+        evaluate: A function of the state that gives numbers by name, called every
+            `evaluate_every` steps and after the last.
+        evaluate_every: Steps between two evaluations, each with a checkpoint.
+        checkpoints: Where to save; None for nowhere. Nothing is saved while steps are
+            being skipped.
+        notes: What to save beside the state and the place of the data.
+        patience: How many steps in a row may be skipped.
+        stop: Called before every step with the steps taken; True ends the run, with a
+            checkpoint.
 
     Returns:
         How it ended.
 
     Raises:
-        ValueError: If the folder holds a run with other options or another text, or its
-            checkpoint cannot be read, or the folder cannot be written.
-        FloatingPointError: If the loss or a parameter is no longer finite.
+        FloatingPointError: If more steps in a row than `patience` were skipped, or an
+            evaluation gives a number that is not finite.
 
     Example:
-        >>> import tempfile
-        >>> from scanrnn.training import Config, train
-        >>> with tempfile.TemporaryDirectory() as out:
-        ...     config = Config(out=out, features=8, batch=2, window=8, steps=0)
-        Traceback (most recent call last):
-            ...
-        ValueError: steps: got 0, want at least 1
+        >>> import jax, jax.numpy as jnp, numpy as np, optax
+        >>> from scanrnn.training import Arrays, fit, init_state, make_train_step
+        >>> def loss_fn(params, carry, batch, key):
+        ...     return jnp.mean((params["w"] - batch) ** 2), (carry, ())
+        >>> optimizer = optax.sgd(0.1)
+        >>> state = init_state({"w": jnp.ones(1)}, optimizer, key=jax.random.key(0))
+        >>> batches = Arrays(np.full([6, 1], 3.0, np.float32), batch=2)
+        >>> fitted = fit(make_train_step(loss_fn, optimizer), state, batches, steps=30)
+        >>> fitted.step, round(float(fitted.state.params["w"][0]), 2)
+        (30, 3.0)
     """
-    console = console or Console(markup=False, highlight=False, soft_wrap=True)
-    run = open_run(config, restart)
-    if run.step >= config.steps and (run.out / "sample.txt").is_file():
-        console.print(
-            f"{run.out} is finished: {run.step} steps, {run.bits:.3f} bits per "
-            "character on held-out text. Start again with --restart, or elsewhere "
-            "with --out FOLDER."
+    begin, stopped = time.perf_counter(), False
+    pending: deque[tuple[int, Metrics]] = deque()
+    if (step := int(state.counts.steps)) >= steps:
+        return Fitted(state, step, stopped)
+
+    def read(most: int) -> bool:
+        """Writes the rows of all but the last `most` steps; whether those were good."""
+        good = True
+        while len(pending) > most:
+            number, metrics = pending.popleft()
+            row = _row(number, metrics, time.perf_counter() - begin)
+            for writer in writers:
+                writer.write(row)
+            good = not row["skipped"]
+            if row["in_row"] > patience:
+                raise FloatingPointError(_complaint(row, checkpoints))
+        return good
+
+    def rest() -> None:
+        """Waits for the device, evaluates, and saves."""
+        good = read(0)
+        if evaluate is not None:
+            row = {"step": step} | evaluate(state)
+            for writer in writers:
+                writer.write(row)
+            if good and not np.isfinite([v for v in row.values()]).all():
+                raise FloatingPointError(_complaint(row, checkpoints))
+        for writer in writers:
+            writer.flush()
+        if good and checkpoints is not None:
+            place = {"batches": batches.state()}
+            checkpoints.save(step, state, (notes or {}) | place)
+
+    while step < steps and not (stopped := stop(step)):
+        state, metrics = train_step(state, next(batches))
+        step += 1
+        pending.append((step, metrics))
+        read(_LAG)
+        if step % evaluate_every == 0 and step < steps:
+            rest()
+    if stopped:
+        evaluate = None  # whoever stops it does not want to wait
+    rest()
+    if checkpoints is not None:
+        checkpoints.wait()
+    return Fitted(state, step, stopped)
+
+
+def _row(step, metrics, seconds):
+    values = {name: a.item() for name, a in jax.device_get(metrics)._asdict().items()}
+    values["fault"] = FAULTS[values["fault"]]
+    return {"step": step} | values | {"seconds": round(seconds, 4)}
+
+
+def _complaint(row, checkpoints):
+    kept = "there is no checkpoint yet"
+    if checkpoints is not None and (saved := checkpoints.latest()) is not None:
+        kept = f"the last checkpoint is of step {saved}"
+    if "fault" in row:
+        numbers = {n: row[n] for n in ("loss", "grad_norm", "loss_scale")}
+        what = (
+            f"{row['in_row']} steps in a row were skipped, the last one because its "
+            f"{row['fault']} is not finite ("
         )
-        return Outcome(run.step, run.bits, None)
-    # Left by an older run here; the sample would make this one count as finished.
-    with writing(run.out):
-        for name in ("sample.txt", "plan.txt"):
-            (run.out / name).unlink(missing_ok=True)
-    console.print(
-        f"{'Going on after step ' + str(run.step) if run.step else 'Training'}: "
-        f"{len(run.streams.ids):,} characters to train on, "
-        f"{len(run.held_out.ids):,} held out, {len(run.vocabulary)} symbols, "
-        f"{sum(leaf.size for leaf in jax.tree.leaves(run.state.params)):,} parameters"
-    )
-    with Interruption() as interruption:
-        _train(run, interruption, console)
-        run.save()
-    with writing(run.out):
-        _report.draw_losses(run.out / "loss.png", run.history)
-    if interruption.signal is not None:
-        console.print(
-            f"Stopped after step {run.step} of {config.steps}; the checkpoint is in "
-            f"{run.checkpoints.folder}. Run the same command again to go on."
-        )
-        return Outcome(run.step, run.bits, interruption.signal)
-    _finish(run, console)
-    return Outcome(run.step, run.bits, None)
-
-
-def _train(run: Run, interruption: Interruption, console: Console) -> None:
-    """Takes steps until the last one, or until interrupted."""
-    config = run.config
-    evaluate = make_evaluate(run.model, run.held_out)
-    # The median of these is the speed: it does not see that the first one compiles.
-    recent: collections.deque[float] = collections.deque(maxlen=20)
-    spent = run.history[-1].seconds if run.history else 0.0
-    with _progress(console) as progress:
-        task = progress.add_task(
-            "", total=config.steps, completed=run.step, status="compiling"
-        )
-        while run.step < config.steps and interruption.signal is None:
-            start = time.perf_counter()
-            bits = _take_step(run)
-            recent.append(time.perf_counter() - start)
-            due = run.step % config.evaluate_every == 0 or run.step == config.steps
-            held_out = evaluate(run.state.params) if due else None
-            if held_out is not None and not math.isfinite(held_out):
-                raise run.diverged(f"the held-out loss is {held_out}")
-            spent += time.perf_counter() - start
-            run.history.append(Row(run.step, bits, held_out, spent))
-            status = (
-                f"loss {bits:.3f}, held-out {run.bits or math.nan:.3f} bits/char, "
-                f"{config.batch * config.window / statistics.median(recent):,.0f} "
-                "chars/s"
-            )
-            progress.update(task, completed=run.step, status=status)
-            if due:
-                run.save()
-                progress.console.print(f"step {run.step:>5}: {status}")
-
-
-def _take_step(run: Run) -> float:
-    """Takes one step and returns its loss in bits per character."""
-    window = run.streams.at(run.position)
-    run.state, loss = run.train_step(run.state, *window)
-    run.step += 1
-    run.position = run.streams.after(run.position)
-    bits = float(loss)
-    if not math.isfinite(bits):
-        raise run.diverged(f"the loss is {bits}")
-    return bits
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("step {task.completed}/{task.total}"),
-        BarColumn(bar_width=10),
-        TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(),
-        console=console,
-        # Logs get the lines of the evaluations and no bar.
-        disable=not console.is_terminal,
-    )
-
-
-def _finish(run: Run, console: Console) -> None:
-    """Writes a sample, prints the plan of the step, and times it against lax.scan."""
-    config = run.config
-    console.rule("a sample")
-    nnx.update(run.model, run.state.params)
-    pieces = []
-    for piece in generate(
-        run.model,
-        run.vocabulary,
-        config.sample,
-        temperature=config.temperature,
-        key=run.state.key,
-    ):
-        console.out(piece, end="", highlight=False)
-        pieces.append(piece)
-    console.print()
-    console.rule("the plan of the training step")
-    plans = _report.layer_plans(run.model, config.batch, config.window)
-    console.out(plans, highlight=False)
-    run.write("plan.txt", plans + "\n")
-    plain = make_model(config, len(run.vocabulary), implementation="scan")
-    timings = _report.time_steps(
-        {
-            "scanrnn.scan": run.train_step,
-            "lax.scan": make_train_step(config, plain),
-        },
-        run.state,
-        run.streams.at(run.position),
-    )
-    console.print(_report.timing_table(timings, config.batch * config.window))
-    # Last, and at once: it is the mark of a run that is finished.
-    run.write("sample.txt", "".join(pieces))
-    console.print(
-        f"{run.bits:.3f} bits per character on held-out text after {run.step} steps in "
-        f"{run.history[-1].seconds:.0f} s. Everything is in {run.out}: checkpoint, "
-        "metrics.csv, loss.png, sample.txt, plan.txt"
+    else:
+        numbers = {n: v for n, v in row.items() if n != "step"}
+        what = "an evaluation is not finite ("
+    said = ", ".join(f"{name} {value:.6g}" for name, value in numbers.items())
+    return (
+        f"step {row['step']}: {what}{said}); {kept}. Start again with a lower learning "
+        "rate or clip, or look at its data"
     )

@@ -1,40 +1,55 @@
-"""A character language model: what it is, and how it writes."""
+"""A language model over characters or words."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from scanrnn.nnx import LSTM
+import scanrnn.nnx as layers
 from scanrnn.training._config import Config
-from scanrnn.training._data import Vocabulary
+from scanrnn.training._precision import Precision
+
+_LAYERS = {
+    "lstm": layers.LSTM,
+    "gru": layers.GRU,
+    "elman": layers.Elman,
+    "mgu": layers.MGU,
+    "ugrnn": layers.UGRNN,
+}
 
 
-class CharLM(nnx.Module):
-    """Embedding, stacked layer-norm LSTMs with residual connections, and a readout.
+class LanguageModel(nnx.Module):
+    """Embedding, stacked recurrent layers, and a readout.
 
     Args:
         symbols: Size `V` of the vocabulary.
         features: Width `H` of the embedding and of every layer.
-        layers: Number of layers.
-        dtype: Type of the operands of matrix products; parameters are float32.
+        num_layers: Number of layers.
+        cell: Name of the cell of all layers, such as "lstm".
+        norm: Layer norm inside the cells and before the readout; None for none.
+        residual: Add the input of a layer to its output.
+        dropout: Probability with which a feature around a layer is zero in training.
+        uniform: Draw all weights from the uniform distribution between minus and plus
+            this, with no bias of forget gates; None for what layers draw of themselves.
+        precision: Types of weights, products, carries and logits, by layer: "embed",
+            "rnn" and "readout".
         implementation: Which one of `scanrnn.scan` runs the layers; None chooses.
         rngs: Its `params` stream draws the initial parameters. It is not kept.
 
     Example:
         >>> import jax.numpy as jnp
         >>> from flax import nnx
-        >>> from scanrnn.training import CharLM
-        >>> model = CharLM(30, 8, layers=1, rngs=nnx.Rngs(0))
+        >>> from scanrnn.training import LanguageModel
+        >>> model = LanguageModel(30, 8, num_layers=1, rngs=nnx.Rngs(0))
         >>> carry, logits = model(jnp.zeros([5, 2], jnp.int32))
         >>> logits.shape
         (5, 2, 30)
 
     Reference:
-        Ba, Kiros, Hinton, "Layer normalization", 2016, https://arxiv.org/abs/1607.06450
+        Zaremba, Sutskever, Vinyals, "Recurrent neural network regularization", 2014,
+        arXiv:1409.2329. Ba, Kiros, Hinton, "Layer normalization", 2016,
+        arXiv:1607.06450.
     """
 
     def __init__(
@@ -42,51 +57,111 @@ class CharLM(nnx.Module):
         symbols: int,
         features: int,
         *,
-        layers: int,
-        dtype: Any = jnp.float32,
+        num_layers: int,
+        cell: str = "lstm",
+        norm: str | None = "ba2016",
+        residual: bool = True,
+        dropout: float = 0.0,
+        uniform: float | None = None,
+        precision: Precision | None = None,
         implementation: str | None = None,
         rngs: nnx.Rngs,
     ):
         """Draws the parameters; see the class."""
-        self.embed = nnx.Embed(symbols, features, dtype=dtype, rngs=rngs)
-        self.rnn = LSTM(
+        precision = precision or Precision()
+        self.dropout = dropout
+        self.output = precision.at("readout").output
+        embed, readout = (_flax_options(precision, n) for n in ("embed", "readout"))
+        rnn: dict[str, Any] = precision.layer_options("rnn")
+        if uniform is not None:
+            draw = _uniform(uniform)
+            embed["embedding_init"] = readout["kernel_init"] = draw
+            rnn |= {"kernel_init": draw, "recurrent_kernel_init": draw}
+            if cell == "lstm":
+                rnn["forget_bias"] = 0.0
+        self.embed = nnx.Embed(symbols, features, **embed, rngs=rngs)
+        self.rnn = _LAYERS[cell](
             features,
             features,
-            num_layers=layers,
-            norm="ba2016",
-            residual=True,
-            dtype=dtype,
+            num_layers=num_layers,
+            norm=norm,
+            residual=residual,
+            dropout=dropout,
             time_major=True,
             return_carry=True,
             implementation=implementation,
             rngs=rngs,
+            **rnn,
         )
-        self.norm = nnx.LayerNorm(features, dtype=jnp.float32, rngs=rngs)
+        plain = norm is None
+        options = {"param_dtype": precision.params, "rngs": rngs}
+        self.norm = None if plain else nnx.LayerNorm(features, **options)
         self.readout = nnx.Linear(
             features,
             symbols,
-            dtype=dtype,
-            preferred_element_type=jnp.float32,
+            preferred_element_type=jnp.promote_types(self.output, jnp.float32),
+            **readout,
             rngs=rngs,
         )
 
-    def __call__(self, ids: jax.Array, carry: Any = None) -> tuple[Any, jax.Array]:
-        """Scores what follows every character.
+    def __call__(
+        self,
+        ids: jax.Array,
+        carry: Any = None,
+        *,
+        seq_lengths: jax.Array | None = None,
+        resets: jax.Array | None = None,
+        key: jax.Array | None = None,
+    ) -> tuple[Any, jax.Array]:
+        """Scores what follows every token.
 
         Args:
-            ids: Characters, shape `[T, B]`, integer.
+            ids: Tokens, shape `[T, B]`, integer.
             carry: The carry before the first of them; None for zeros.
+            seq_lengths: How many of the T count, `[B]`; None for all.
+            resets: Where a stream starts anew, `[T, B]`; None for nowhere.
+            key: Draws dropout, as in training; None for none.
 
         Returns:
-            The carry after the last, and float32 logits of shape `[T, B, V]`.
+            The carry after the last, and logits of shape `[T, B, V]`.
         """
-        carry, features = self.rnn(self.embed(ids), initial_carry=carry)
-        return carry, self.readout(self.norm(features)).astype(jnp.float32)
+        xs, rngs = self.embed(ids), None
+        if self.dropout and key is not None:
+            keys = jax.random.split(key, 3)
+            rngs = nnx.Rngs(dropout=keys[0])
+            xs = self._drop(xs, keys[1])
+        carry, ys = self.rnn(
+            xs,
+            initial_carry=carry,
+            seq_lengths=seq_lengths,
+            resets=resets,
+            deterministic=rngs is None,
+            rngs=rngs,
+        )
+        if rngs is not None:
+            ys = self._drop(ys, keys[2])
+        return carry, self.read(ys)
+
+    def read(self, ys: jax.Array) -> jax.Array:
+        """Makes logits of what the layers give.
+
+        Args:
+            ys: `[T, B, H]`.
+
+        Returns:
+            Logits, `[T, B, V]`.
+        """
+        ys = ys if self.norm is None else self.norm(ys)
+        return self.readout(ys).astype(self.output)
+
+    def _drop(self, xs, key):
+        kept = jax.random.bernoulli(key, 1 - self.dropout, xs.shape)
+        return jnp.where(kept, xs / (1 - self.dropout), 0).astype(xs.dtype)
 
 
 def make_model(
     config: Config, symbols: int, implementation: str | None = None
-) -> CharLM:
+) -> LanguageModel:
     """Makes the model of a config, with the initial parameters of its seed.
 
     Args:
@@ -102,86 +177,22 @@ def make_model(
         >>> make_model(Config(features=8), symbols=30).readout.kernel.shape
         (8, 30)
     """
-    return CharLM(
+    return LanguageModel(
         symbols,
         config.features,
-        layers=config.layers,
-        dtype=jnp.dtype(config.dtype),
+        num_layers=config.layers,
+        cell=config.cell,
+        norm=None if config.norm == "none" else config.norm,
+        residual=config.residual,
+        dropout=1 - config.keep,
+        uniform=config.uniform or None,
+        precision=Precision.parse(config.precision),
         implementation=implementation,
         rngs=nnx.Rngs(config.seed),
     )
 
 
-def generate(
-    model: CharLM,
-    vocabulary: Vocabulary,
-    length: int,
-    *,
-    prompt: str = "",
-    temperature: float = 0.7,
-    key: jax.Array,
-) -> Iterator[str]:
-    """Writes text, one character at a time, keeping only the carry.
-
-    Args:
-        model: A model of the vocabulary's size.
-        vocabulary: The characters.
-        length: How many characters to write after the prompt.
-        prompt: Text to go on from; empty starts on a new line.
-        temperature: Divides the logits; below 1 is more cautious.
-        key: PRNG key of the draws.
-
-    Returns:
-        The characters after the prompt, each written when it is asked for.
-
-    Raises:
-        ValueError: If the prompt has a character that is not in the vocabulary, the
-            length is negative, or the temperature is not positive.
-
-    Example:
-        >>> import jax
-        >>> from scanrnn.training import Config, Vocabulary, generate, make_model
-        >>> vocabulary = Vocabulary("abc")
-        >>> model = make_model(Config(features=8), symbols=3)
-        >>> len("".join(generate(model, vocabulary, 20, key=jax.random.key(0))))
-        20
-    """
-    if not temperature > 0:
-        raise ValueError(f"temperature: got {temperature}, want more than 0")
-    if length < 0:
-        raise ValueError(f"length: got {length}, want at least 0")
-    start = "\n" if "\n" in vocabulary.symbols else vocabulary.symbols[0]
-    ids = vocabulary.encode(prompt or start)
-    # A generator of its own: the checks above are made now, not at the first character.
-    return _write(model, vocabulary.symbols, length, ids, temperature, key)
-
-
-def _write(
-    model: CharLM,
-    symbols: str,
-    length: int,
-    ids: np.ndarray,
-    temperature: float,
-    key: jax.Array,
-) -> Iterator[str]:
-    """Reads the ids, then yields one character after the other."""
-    graphdef, params = nnx.split(model)
-
-    @jax.jit
-    def write(params, carry, symbol, key):
-        carry, logits = nnx.merge(graphdef, params)(symbol[None, None], carry)
-        return carry, jax.random.categorical(key, logits[0, 0] / temperature)
-
-    carry, symbol = zero_carry(model, batch=1), ids[-1]
-    for read in ids[:-1]:
-        carry, _ = write(params, carry, jnp.int32(read), key)
-    for number in range(length):
-        draw = jax.random.fold_in(key, number)
-        carry, symbol = write(params, carry, jnp.int32(symbol), draw)
-        yield symbols[int(symbol)]
-
-
-def zero_carry(model: CharLM, batch: int) -> Any:
+def zero_carry(model: LanguageModel, batch: int) -> Any:
     """Returns the carry with which every stream starts.
 
     Args:
@@ -200,3 +211,16 @@ def zero_carry(model: CharLM, batch: int) -> Any:
     ids = jax.ShapeDtypeStruct((1, batch), jnp.int32)
     carry, _ = jax.eval_shape(lambda model, ids: model(ids), model, ids)
     return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), carry)
+
+
+def _flax_options(precision, layer):
+    options = precision.layer_options(layer)
+    del options["carry_dtype"]
+    return options
+
+
+def _uniform(scale):
+    def draw(key, shape, dtype=jnp.float32, **ignored):
+        return jax.random.uniform(key, shape, dtype, -scale, scale)
+
+    return draw

@@ -1,87 +1,107 @@
-"""A run in memory: opened from its folder, and saved there."""
+"""A run of a language model in memory: opened from its folder."""
 
 import dataclasses
+import functools
+import math
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from flax.training.dynamic_scale import DynamicScale
+from jax.sharding import Mesh
 
-from scanrnn.training import _report
+from scanrnn.training._batches import Prefetch, Streams
+from scanrnn.training._buckets import Buckets
 from scanrnn.training._checkpoints import Checkpoints
 from scanrnn.training._config import Config
-from scanrnn.training._data import Streams, Vocabulary, load_text
-from scanrnn.training._files import replaced, writing
-from scanrnn.training._model import CharLM, make_model
-from scanrnn.training._report import Row
+from scanrnn.training._files import writing
+from scanrnn.training._loop import resume
+from scanrnn.training._mesh import make_mesh, rows_of_process, shard_batch, shard_state
+from scanrnn.training._model import LanguageModel, make_model, zero_carry
+from scanrnn.training._objective import make_evaluate, make_loss, make_optimizer
+from scanrnn.training._precision import Precision
 from scanrnn.training._step import TrainState, TrainStep, init_state, make_train_step
+from scanrnn.training._text import END, Corpus, load_corpus, split_sentences
 
-# What may change between two sessions of one run: nothing that decides its numbers.
-_FREE = {"out", "evaluate_every", "sample", "temperature"}
+# What may change between two sessions of one run: nothing that decides its numbers
+# beyond the rounding of sums in another order.
+_FREE = {
+    *("out", "evaluate_every", "sample", "temperature", "minutes", "patience"),
+    *("health", "tensorboard", "devices", "tensor"),
+}
 
 
 @dataclasses.dataclass
 class Run:
-    """A run in memory: what does not change, then what a checkpoint holds."""
+    """A run: what does not change, and where it stands.
+
+    Attributes:
+        config: Its options.
+        corpus: Its text.
+        model: The model with its first parameters.
+        mesh: The devices; None for one device.
+        batches: The data.
+        train_step: The guarded step.
+        evaluate: Nats per token of the held-out text, of parameters.
+        checkpoints: Where it is saved.
+        state: The state.
+        notes: What the newest checkpoint says beside it.
+        epoch: Steps in which the text is read once.
+    """
 
     config: Config
-    text: str
-    vocabulary: Vocabulary
-    streams: Streams
-    held_out: Streams
-    model: CharLM
+    corpus: Corpus
+    model: LanguageModel
+    mesh: Mesh | None
+    batches: Prefetch
     train_step: TrainStep
+    evaluate: Callable[[Any], float]
     checkpoints: Checkpoints
     state: TrainState
-    step: int = 0
-    position: int = 0
-    history: list[Row] = dataclasses.field(default_factory=list)
+    notes: dict[str, Any]
+    epoch: int
 
     @property
-    def notes(self) -> dict[str, Any]:
-        return {
-            "config": dataclasses.asdict(self.config),
-            "symbols": self.vocabulary.symbols,
-            "text": zlib.crc32(self.text.encode()),
-            "position": self.position,
-            "history": [list(row) for row in self.history],
-        }
-
-    @property
-    def bits(self) -> float | None:
-        held_out = [row.held_out for row in self.history if row.held_out is not None]
-        return held_out[-1] if held_out else None
+    def steps(self) -> int:
+        """Steps that it is told to take; 0 for as many as fit into its time."""
+        return self.config.steps or self.config.epochs * self.epoch
 
     @property
     def out(self) -> Path:
+        """The folder."""
         return Path(self.config.out)
 
-    def save(self) -> None:
-        for leaf in jax.tree.leaves(self.state):
-            if jnp.issubdtype(leaf.dtype, jnp.floating) and not np.isfinite(leaf).all():
-                raise self.diverged("a parameter or a carry is not finite")
-        with writing(self.out):
-            self.checkpoints.save(self.step, self.state, self.notes)
-            _report.write_metrics(self.out / "metrics.csv", self.history)
+    @property
+    def tokens(self) -> int:
+        """Tokens per step: of sentences, their number."""
+        streams = self.config.batching == "streams"
+        return self.config.batch * (self.config.window if streams else 1)
 
-    def write(self, name: str, text: str) -> None:
-        with writing(self.out), replaced(self.out / name) as partial:
-            partial.write_text(text, encoding="utf-8")
+    @property
+    def unit(self) -> tuple[str, float]:
+        """What the loss is shown in, and how much of it a nat is."""
+        if self.corpus.vocabulary.are_characters:
+            return "bits per character", 1 / math.log(2)
+        return "nats per word", 1.0
 
-    def diverged(self, what: str) -> FloatingPointError:
-        step = self.checkpoints.latest()
-        kept = "there is no checkpoint yet"
-        if step is not None:
-            kept = f"the last checkpoint is of step {step}"
-        return FloatingPointError(
-            f"step {self.step}: {what}; {kept}. Start again with --restart and a lower "
-            "--learning-rate or --clip"
-        )
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint has to agree with."""
+        vocabulary = self.corpus.vocabulary.tokens
+        text = zlib.crc32(self.corpus.train.tobytes())
+        return {
+            "config": dataclasses.asdict(self.config),
+            "vocabulary": list(vocabulary),
+            "text": zlib.crc32("\n".join(vocabulary).encode(), text),
+        }
 
 
-def open_run(config: Config, restart: bool) -> Run:
+def open_run(config: Config, restart: bool = False) -> Run:
     """Makes a run and puts it where its newest checkpoint left it.
 
     Args:
@@ -95,39 +115,143 @@ def open_run(config: Config, restart: bool) -> Run:
         ValueError: If the folder holds a run with other options or another text, or
             cannot be written.
     """
-    text = load_text(config.text)
-    vocabulary = Vocabulary(text)
-    ids = vocabulary.encode(text)
-    split = len(ids) - round(config.held_out * len(ids))
-    streams = Streams(ids[:split], config.batch, config.window)
-    # Few characters are held out of a short text: fewer streams read them.
-    readers = min(config.batch, max(1, (len(ids) - split) // (config.window + 1)))
-    held_out = Streams(ids[split:], readers, config.window)
+    corpus = load_corpus(
+        config.text, config.tokens, config.held_out, config.vocabulary or None
+    )
+    model = make_model(config, len(corpus.vocabulary))
+    mesh = None
+    if (config.devices, config.tensor) != (1, 1) or jax.process_count() > 1:
+        devices = 0 if jax.process_count() > 1 else config.devices
+        mesh = make_mesh(devices, config.tensor)
+    batches, epoch = _batches(config, corpus, mesh)
     with writing(Path(config.out)):
         checkpoints = Checkpoints(Path(config.out) / "checkpoint")
-    model = make_model(config, len(vocabulary))
+        if restart:
+            checkpoints.clear()
+    state, train_step = make_training(config, model, epoch, mesh)
     run = Run(
         config=config,
-        text=text,
-        vocabulary=vocabulary,
-        streams=streams,
-        held_out=held_out,
+        corpus=corpus,
         model=model,
-        train_step=make_train_step(config, model),
+        mesh=mesh,
+        batches=batches,
+        train_step=train_step,
+        evaluate=_evaluation(config, corpus, model),
         checkpoints=checkpoints,
-        state=init_state(config, model),
+        state=state,
+        notes={},
+        epoch=epoch,
     )
-    if restart:
-        with writing(run.out):
-            run.checkpoints.clear()
-    step = run.checkpoints.latest()
-    if step is not None:
-        notes = run.checkpoints.notes()
-        _check_same_run(run, notes)
-        run.state = run.checkpoints.state(like=run.state)
-        run.step, run.position = step, notes["position"]
-        run.history = [Row(*row) for row in notes["history"]]
+    if checkpoints.latest() is not None:
+        _check_same_run(run, checkpoints.notes())
+        run.state, run.notes = resume(checkpoints, state, batches)
     return run
+
+
+def make_training(
+    config: Config, model: LanguageModel, epoch: int = 1, mesh: Mesh | None = None
+) -> tuple[TrainState, TrainStep]:
+    """Makes the first state and the guarded step of a config.
+
+    Args:
+        config: Options of the run.
+        model: The model with its first parameters.
+        epoch: Steps in an epoch.
+        mesh: The devices; None for one.
+
+    Returns:
+        Both.
+
+    Example:
+        >>> from scanrnn.training import Config, make_model, make_training
+        >>> config = Config(features=8, batch=3)
+        >>> state, train_step = make_training(config, make_model(config, symbols=30))
+        >>> state.carry[0].h.shape
+        (3, 8)
+    """
+    optimizer = make_optimizer(config, epoch)
+    precision = Precision.parse(config.precision)
+    auto = config.loss_scale == "auto" and precision.needs_scaling
+    state = init_state(
+        nnx.state(model),
+        optimizer,
+        carry=_first_carry(config, model),
+        key=jax.random.key(config.seed),
+        loss_scale=DynamicScale() if auto or config.loss_scale == "dynamic" else None,
+    )
+    shardings = None
+    if mesh is not None:
+        state = shard_state(state, mesh, config.accumulate)
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    train_step = make_train_step(
+        make_loss(model, config.loss),
+        optimizer,
+        clip=config.clip,
+        accumulate=config.accumulate,
+        shardings=shardings,
+    )
+    return state, train_step
+
+
+def _first_carry(config, model):
+    if config.batching == "sentences":
+        return ()
+    parts = config.accumulate
+    if parts == 1:
+        return zero_carry(model, config.batch)
+    carry = zero_carry(model, config.batch // parts)
+    return jax.tree.map(lambda a: jnp.stack([a] * parts), carry)
+
+
+def _batches(config, corpus, mesh):
+    """The data of a run, and the steps in one epoch of it."""
+    if config.batching == "sentences":
+        if jax.process_count() > 1:
+            raise ValueError("batching: sentences are for one process; want streams")
+        sentences = split_sentences(corpus.train, corpus.vocabulary.encode([END])[0])
+        batches = Buckets(sentences, config.batch, seed=config.seed)
+        epoch = len(batches)
+    else:
+        rows = (
+            (0, config.batch) if mesh is None else rows_of_process(mesh, config.batch)
+        )
+        batches = Streams(
+            corpus.train,
+            config.batch,
+            config.window,
+            rows=rows,
+            parts=config.accumulate,
+        )
+        epoch = (len(corpus.train) // config.batch - 1) // config.window
+    place = (
+        jax.device_put if mesh is None else functools.partial(shard_batch, mesh=mesh)
+    )
+    return Prefetch(batches, place=place), max(epoch, 1)
+
+
+def _evaluation(config, corpus, model):
+    """The evaluation on the held-out text, read once from the start."""
+    ids = corpus.held_out
+    if config.batching == "sentences":
+        sentences = split_sentences(ids, corpus.vocabulary.encode([END])[0])
+
+        def read_sentences():
+            batches = Buckets(sentences, config.batch)
+            return (next(batches) for _ in range(len(batches)))
+
+        return make_evaluate(model, read_sentences, ())
+    # Few tokens are held out of a short text: fewer streams read them.
+    readers = min(config.batch, max(1, len(ids) // (config.window + 1)))
+    Streams(ids, readers, config.window)  # refuses a text that is too short
+    windows = (len(ids) // readers - 1) // config.window
+
+    def read_streams():
+        streams = Streams(ids, readers, config.window)
+        return (next(streams) for _ in range(windows))
+
+    # As a host's array: it goes wherever the parameters are.
+    carry = jax.tree.map(np.asarray, zero_carry(model, readers))
+    return make_evaluate(model, read_streams, carry)
 
 
 def _check_same_run(run: Run, notes: dict[str, Any]) -> None:
@@ -140,7 +264,7 @@ def _check_same_run(run: Run, notes: dict[str, Any]) -> None:
                 f"{name}: got {value!r}, but the run in {run.out} was started with "
                 f"{stored!r}; {way_out}"
             )
-    if notes["text"] != run.notes["text"]:
+    if notes["text"] != run.identity["text"]:
         raise ValueError(
             f"text: the run in {run.out} was started on another text (Python's "
             f"documentation differs from version to version); {way_out}"

@@ -1,170 +1,273 @@
-"""One training step and the evaluation, as pure jitted functions."""
+"""The guarded training step: no number that is not finite gets into the state."""
 
-import math
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-from flax import nnx
+from flax.training.dynamic_scale import DynamicScale
 
-from scanrnn.training._config import Config
-from scanrnn.training._data import Streams
-from scanrnn.training._model import CharLM, zero_carry
+from scanrnn.training._gradients import accumulated, rescale, scaled_grad
 
-BITS = 1.0 / math.log(2.0)  # in a nat
+# What was not finite in a step, by the number in its metrics; the first that applies.
+FAULTS = ("none", "forward", "loss", "gradient", "update")
+
+
+class Counts(NamedTuple):
+    """How many steps there were, of which kind.
+
+    Attributes:
+        steps: All steps, skipped ones too.
+        skipped: Steps that changed nothing, because something was not finite.
+        in_row: How many of the last steps were skipped, without one between.
+        clipped: Steps whose gradient was clipped.
+    """
+
+    steps: jax.Array
+    skipped: jax.Array
+    in_row: jax.Array
+    clipped: jax.Array
 
 
 class TrainState(NamedTuple):
     """Everything on the device that a training step changes or needs.
 
     Attributes:
-        params: The parameters, float32.
-        opt_state: State of the optimizer, its step count included.
-        carry: The carry of every stream, kept across windows.
-        key: PRNG key of the run.
+        params: The parameters, float32 or wider.
+        opt_state: State of the optimiser.
+        carry: What goes from one step to the next but is not trained: the carry of
+            every stream of truncated backpropagation, running statistics.
+        key: PRNG key of the run; a step gets its own, made of it and its number.
+        loss_scale: Flax's `DynamicScale`; None to leave the loss as it is.
+        counts: How many steps there were.
     """
 
     params: Any
     opt_state: Any
     carry: Any
     key: jax.Array
+    loss_scale: DynamicScale | None
+    counts: Counts
 
 
-TrainStep = Callable[[TrainState, np.ndarray, np.ndarray], tuple[TrainState, jax.Array]]
+class Metrics(NamedTuple):
+    """What a step says of itself: scalars that stay on the device until asked for.
 
-
-def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Makes AdamW with a clipped gradient, a warm-up and a cosine decay.
-
-    Args:
-        config: Options of the run.
-
-    Returns:
-        The optimizer.
-
-    Example:
-        >>> from scanrnn.training import Config
-        >>> sorted(make_optimizer(Config())._fields)
-        ['init', 'update']
+    Attributes:
+        loss: The loss, in the units of the loss function.
+        grad_norm: Global norm of the gradient, unscaled, before clipping.
+        clip_fraction: Share of the steps that were not skipped so far whose gradient
+            was clipped.
+        loss_scale: What the loss was multiplied by; 1 without scaling.
+        skipped: Whether the step changed nothing.
+        in_row: How many of the last steps were skipped, this one included.
+        fault: What was not finite, an index into `FAULTS`.
     """
-    schedule = optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=config.learning_rate,
-        warmup_steps=max(1, min(50, config.steps // 10)),
-        decay_steps=max(2, config.steps),
-        end_value=config.learning_rate / 50,
-    )
-    return optax.chain(
-        optax.clip_by_global_norm(config.clip),
-        optax.adamw(schedule, b2=0.99, weight_decay=0.01),
-    )
+
+    loss: jax.Array
+    grad_norm: jax.Array
+    clip_fraction: jax.Array
+    loss_scale: jax.Array
+    skipped: jax.Array
+    in_row: jax.Array
+    fault: jax.Array
 
 
-def init_state(config: Config, model: CharLM) -> TrainState:
+LossFn = Callable[[Any, Any, Any, jax.Array], tuple[jax.Array, tuple[Any, Any]]]
+TrainStep = Callable[[TrainState, Any], tuple[TrainState, Metrics]]
+
+
+def init_state(
+    params: Any,
+    optimizer: optax.GradientTransformation,
+    *,
+    carry: Any = (),
+    key: jax.Array,
+    loss_scale: DynamicScale | None = None,
+) -> TrainState:
     """Makes the state with which training starts.
 
     Args:
-        config: Options of the run.
-        model: The model with its initial parameters.
+        params: The initial parameters, any pytree: `nnx.state(model)`, or the "params"
+            of a Linen module. They are copied: the step gives its argument's memory
+            away.
+        optimizer: The optimiser.
+        carry: What the loss function gets as its carry in the first step.
+        key: PRNG key of the run.
+        loss_scale: Flax's `DynamicScale` for float16; None for no scaling.
 
     Returns:
         The state before the first step.
 
+    Raises:
+        TypeError: If a parameter is of a half type.
+
     Example:
-        >>> from scanrnn.training import Config, init_state, make_model
-        >>> config = Config(features=8, batch=3)
-        >>> init_state(config, make_model(config, symbols=30)).carry[0].h.shape
-        (3, 8)
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from scanrnn.training import init_state
+        >>> params = {"w": jnp.zeros(3)}
+        >>> state = init_state(params, optax.adam(1e-3), key=jax.random.key(0))
+        >>> int(state.counts.steps)
+        0
     """
-    params = nnx.state(model)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = jnp.result_type(leaf)
+        if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
+            raise TypeError(
+                f"params{jax.tree_util.keystr(path)}: got {dtype}, want float32, the "
+                "master weights; compute in a half type by the dtype of the layers"
+            )
+    if loss_scale is not None:
+        # Python numbers would be traced once more than the arrays that follow them.
+        loss_scale = loss_scale.replace(
+            scale=jnp.float32(loss_scale.scale), fin_steps=jnp.int32(0)
+        )
+    params = jax.tree.map(jnp.copy, params)
     return TrainState(
-        # A copy: the step gives its argument's memory away, the model keeps its own.
-        params=jax.tree.map(jnp.copy, params),
-        opt_state=make_optimizer(config).init(params),
-        carry=zero_carry(model, config.batch),
-        key=jax.random.key(config.seed),
+        params=params,
+        opt_state=jax.tree.map(jnp.asarray, optimizer.init(params)),
+        carry=jax.tree.map(jnp.copy, carry),
+        key=jnp.copy(key),
+        loss_scale=loss_scale,
+        counts=Counts(*(jnp.zeros([], jnp.int32) for _ in Counts._fields)),
     )
 
 
-def make_train_step(config: Config, model: CharLM) -> TrainStep:
-    """Makes the jitted training step: truncated backpropagation through one window.
+def make_train_step(
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    *,
+    clip: float | None = None,
+    accumulate: int = 1,
+    shardings: Any = None,
+) -> TrainStep:
+    r"""Makes the jitted, guarded training step.
+
+    In this order: the loss is scaled and differentiated, the gradient :math:`g` is
+    unscaled, checked and measured, clipped,
+
+    .. math:: g \leftarrow g \min(1, \mathrm{clip} / \|g\|_2),
+
+    and the optimiser updates the parameters. If the outputs, the loss, the gradient or
+    the updated parameters are not all finite, the step is skipped: parameters,
+    optimiser and carry stay bit for bit as they were, the loss scale falls, and the
+    metrics say what it was. A gradient whose norm overflows float32 is not finite.
+
+    Nothing waits for the device: the metrics are arrays to be read later.
 
     Args:
-        config: Options of the run.
-        model: The model; only its form is used.
+        loss_fn: `loss_fn(params, carry, batch, key)` gives `(loss, (carry, outputs))`:
+            the loss, a float32 scalar or wider; the carry for the next step; and
+            whatever else has to be finite, such as logits, `()` for nothing.
+        optimizer: The optimiser. It gets the clipped gradient.
+        clip: Largest global norm of a gradient; None to leave it as it is.
+        accumulate: Number of parts that a batch is made of. With more than one, all
+            leaves of the batch and of the carry have an axis of this size before all
+            others; gradient and loss are the means over the parts, one part in memory
+            at a time.
+        shardings: Of the state, as `jax.tree.map(lambda a: a.sharding, state)` gives
+            them: the state keeps them. None leaves them to JAX.
 
     Returns:
-        A function of a state, which it consumes, and inputs and targets of shape
-        `[T, B]`. It returns the next state and the mean loss in bits per character.
+        A function of a state, which it consumes, and a batch. It returns the next
+        state and the `Metrics`.
+
+    Raises:
+        ValueError: If `clip` or `accumulate` is not positive.
+        TypeError: When first called, if the loss is of a half type.
 
     Example:
-        >>> import numpy as np
-        >>> from scanrnn.training import Config, init_state, make_model, make_train_step
-        >>> config = Config(features=8, batch=2)
-        >>> model = make_model(config, symbols=30)
-        >>> ids = np.zeros([4, 2], np.int32)
-        >>> step = make_train_step(config, model)
-        >>> state, loss = step(init_state(config, model), ids, ids)
-        >>> loss.shape
-        ()
-    """
-    optimizer, loss_fn = make_optimizer(config), _make_loss(model)
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from flax import nnx
+        >>> import scanrnn
+        >>> from scanrnn.training import init_state, make_train_step
+        >>> rnn = scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0))
+        >>> graphdef, params = nnx.split(rnn)
+        >>> def loss_fn(params, carry, batch, key):
+        ...     ys = nnx.merge(graphdef, params)(batch)
+        ...     return jnp.mean(ys**2), (carry, ys)
+        >>> optimizer = optax.adam(1e-3)
+        >>> step = make_train_step(loss_fn, optimizer, clip=1.0)
+        >>> state = init_state(params, optimizer, key=jax.random.key(0))
+        >>> state, metrics = step(state, jnp.ones([2, 7, 3]))
+        >>> state, metrics = step(state, jnp.full([2, 7, 3], jnp.nan))
+        >>> bool(metrics.skipped), int(state.counts.skipped), int(state.counts.steps)
+        (True, 1, 2)
 
-    def step(state, inputs, targets):
-        grad_fn = jax.value_and_grad(loss_fn, has_aux=True)
-        (loss, carry), grads = grad_fn(state.params, state.carry, inputs, targets)
+    Reference:
+        Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural
+        networks", 2013, arXiv:1211.5063.
+    """
+    if clip is not None and not clip > 0:
+        raise ValueError(f"clip: got {clip}, want more than 0, or None for no clipping")
+    if accumulate < 1:
+        raise ValueError(f"accumulate: got {accumulate}, want at least 1")
+
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        scaling = state.loss_scale
+        scale = jnp.asarray(1.0 if scaling is None else scaling.scale, jnp.float32)
+        key = jax.random.fold_in(state.key, state.counts.steps)
+        grad_fn = scaled_grad(loss_fn, state.params, scale)
+        if accumulate > 1:
+            grad_fn = accumulated(grad_fn, accumulate)
+        grads, loss, carry, outputs_finite = grad_fn(state.carry, batch, key)
+        # One number for the check and for clipping: it is finite if all of them are,
+        # and then so are their squares, which an optimiser sums.
+        norm = optax.tree.norm(grads)
+        clipped = norm > (jnp.inf if clip is None else clip)
+        if clip is not None:
+            factor = jnp.where(clipped, clip / norm, 1.0)
+            grads = jax.tree.map(lambda g: g * factor, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(params, opt_state, carry, state.key), loss * BITS
+        checks = (outputs_finite, loss, norm, optax.tree.norm(params))
+        bad = jnp.stack([~jnp.isfinite(number) for number in checks])
+        skipped = jnp.any(bad)
 
-    return jax.jit(step, donate_argnums=0)
+        keep = functools.partial(_unless, skipped)
+        counts = _count(state.counts, skipped, clipped)
+        new_state = TrainState(
+            params=keep(params, state.params),
+            opt_state=keep(opt_state, state.opt_state),
+            carry=keep(carry, state.carry),
+            key=state.key,
+            loss_scale=rescale(scaling, ~skipped),
+            counts=counts,
+        )
+        metrics = Metrics(
+            loss=loss,
+            grad_norm=norm,
+            clip_fraction=counts.clipped
+            / jnp.maximum(counts.steps - counts.skipped, 1),
+            loss_scale=scale,
+            skipped=skipped,
+            in_row=counts.in_row,
+            fault=jnp.where(skipped, 1 + jnp.argmax(bad), 0).astype(jnp.int32),
+        )
+        return new_state, metrics
 
-
-def make_evaluate(model: CharLM, streams: Streams) -> Callable[[Any], float]:
-    """Makes the evaluation: bits per character over a whole text, read once.
-
-    Each stream starts from a zero carry. At most a window per stream is left unread.
-
-    Args:
-        model: The model; only its form is used.
-        streams: The text.
-
-    Returns:
-        A function of parameters, which returns the bits per character.
-
-    Example:
-        >>> import numpy as np
-        >>> from flax import nnx
-        >>> from scanrnn.training import Config, Streams, make_evaluate, make_model
-        >>> model = make_model(Config(features=8), symbols=4)
-        >>> streams = Streams(np.zeros(100, np.int32), batch=2, window=7)
-        >>> make_evaluate(model, streams)(nnx.state(model)) > 0
-        True
-    """
-    loss_fn = jax.jit(_make_loss(model))
-    windows = (len(streams.ids) // streams.batch - 1) // streams.window
-
-    def evaluate(params):
-        carry, losses = zero_carry(model, streams.batch), []
-        for number in range(windows):
-            window = streams.at(number * streams.window)
-            loss, carry = loss_fn(params, carry, *window)
-            losses.append(loss)
-        return float(np.mean(losses)) * BITS
-
-    return evaluate
+    out_shardings = None if shardings is None else (shardings, None)
+    return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
 
 
-def _make_loss(model: CharLM):
-    """Makes the mean cross-entropy in nats, with the last carry."""
-    graphdef = nnx.graphdef(model)
+def _unless(skipped, new, old):
+    """The new tree, unless the step is skipped."""
 
-    def loss_fn(params, carry, inputs, targets):
-        carry, logits = nnx.merge(graphdef, params)(inputs, carry)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
-        return jnp.mean(losses), carry
+    def choose(n, o):
+        # In the old type, so that the next step is the same program.
+        n = n if n.dtype == o.dtype else n.astype(o.dtype)
+        return jnp.where(skipped, o, n)
 
-    return loss_fn
+    return jax.tree.map(choose, new, old)
+
+
+def _count(counts, skipped, clipped):
+    skip = skipped.astype(jnp.int32)
+    return Counts(
+        steps=counts.steps + 1,
+        skipped=counts.skipped + skip,
+        in_row=(counts.in_row + 1) * skip,
+        clipped=counts.clipped + (clipped & ~skipped),
+    )

@@ -1,0 +1,219 @@
+"""Words per second of PTB's recipe: `python -m benchmarks.words --sizes small,medium`.
+
+A step is forward, backward, clip and update, dropout included, of the recipe's language
+model on the docstrings of Python's library; compilation is outside. Contenders take
+turns in one process. The roles are those of the comparison with cuDNN that the recipe
+was timed for: a plain cell in a loop, one with its gates merged, and torch's built-in
+layer in the place of cuDNN's.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from benchmarks import machine
+from scanrnn.training import (
+    RECIPES,
+    Config,
+    LanguageModel,
+    Streams,
+    Window,
+    load_corpus,
+    make_model,
+    make_training,
+)
+
+HERE = pathlib.Path(__file__).parent
+CONTENDERS = {
+    "plain": ("plain cell loop (Flax's cell, eight products a step)", "none"),
+    "merged": ("`lax.scan`, merged gates", "none"),
+    "planned": ("scanrnn", "none"),
+    "torch": ("torch's `nn.LSTM`", "none"),
+    "merged-norm": ("`lax.scan`, merged gates", "ba2016"),
+    "planned-norm": ("scanrnn", "ba2016"),
+}
+
+
+class PlainLayers(nnx.Module):
+    """Flax's cells, each gate with products of its own, one layer after the other."""
+
+    def __init__(self, features, num_layers, dropout):
+        self.num_layers, self.residual, self.dropout = num_layers, False, dropout
+        rngs = nnx.Rngs(0)
+        self.layers = nnx.List(
+            nnx.RNN(cell, time_major=True, rngs=rngs)
+            for cell in [
+                nnx.LSTMCell(features, features, rngs=rngs) for _ in range(num_layers)
+            ]
+        )
+
+    def __call__(self, xs, *, initial_carry, deterministic, rngs, **ignored):
+        batch, last = xs.shape[1], []
+        for number, layer in enumerate(self.layers):
+            if number and not deterministic:
+                kept = jax.random.bernoulli(rngs.dropout(), 1 - self.dropout, xs.shape)
+                xs = jnp.where(kept, xs / (1 - self.dropout), 0)
+            carry = jnp.zeros((batch, xs.shape[-1]))
+            carry = (carry, carry) if initial_carry is None else initial_carry[number]
+            carry, xs = layer(xs, initial_carry=carry, return_carry=True)
+            last.append(carry)
+        return tuple(last), xs
+
+
+class JaxRunner:
+    """The guarded step of a contender."""
+
+    def __init__(self, config, symbols, name):
+        implementation = "scan" if name.startswith("merged") else None
+        model = make_model(config, symbols, implementation)
+        if name == "plain":
+            model = _plain(model, config)
+        self._state, self._step = make_training(config, model)
+
+    def step(self, inputs, targets):
+        batch = Window(inputs, targets)
+        self._state, metrics = self._step(self._state, batch)
+        return float(metrics.loss)
+
+
+def _plain(model: LanguageModel, config):
+    rnn = PlainLayers(config.features, config.layers, 1 - config.keep)
+    # No streams of random numbers: the step differentiates all that a model holds.
+    for layer in rnn.layers:
+        layer.rngs = None
+        layer.cell.rngs = None
+    model.rnn = rnn
+    return model
+
+
+class TorchRunner:
+    """The same model, clip and update of torch's own pieces."""
+
+    def __init__(self, config, symbols):
+        import torch
+
+        torch.set_num_threads(machine.cores())
+        torch.manual_seed(0)
+        self._torch, self._config, self._carry = torch, config, None
+        drop, size = 1 - config.keep, config.features
+        self._embed = torch.nn.Embedding(symbols, size)
+        self._rnn = torch.nn.LSTM(size, size, config.layers, dropout=drop)
+        self._readout = torch.nn.Linear(size, symbols)
+        self._drop = torch.nn.Dropout(drop)
+        modules = (self._embed, self._rnn, self._readout)
+        self._weights = [p for module in modules for p in module.parameters()]
+        for weight in self._weights:
+            torch.nn.init.uniform_(weight, -config.uniform, config.uniform)
+        self._sgd = torch.optim.SGD(
+            self._weights, lr=config.learning_rate, foreach=True
+        )
+
+    def step(self, inputs, targets):
+        torch = self._torch
+        inputs, targets = (torch.from_numpy(a).long() for a in (inputs, targets))
+        self._sgd.zero_grad(set_to_none=True)
+        xs = self._drop(self._embed(inputs))
+        ys, carry = self._rnn(xs, self._carry)
+        self._carry = tuple(c.detach() for c in carry)
+        logits = self._readout(self._drop(ys))
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), reduction="sum"
+        )
+        loss = loss / inputs.shape[1]
+        loss.backward()
+        clip = self._config.clip
+        torch.nn.utils.clip_grad_norm_(self._weights, clip, foreach=True)
+        self._sgd.step()
+        return float(loss.detach())
+
+
+def race(config: Config, corpus, names, seconds: float, least: int = 5) -> dict:
+    """Words per second of every contender: by the median step, and by all together."""
+    runners, losses = {}, {}
+    streams = Streams(corpus.train, config.batch, config.window)
+    window = next(streams)
+    for name in names:
+        own = Config.from_mapping(vars(config) | {"norm": CONTENDERS[name][1]})
+        if name == "torch":
+            runners[name] = TorchRunner(own, len(corpus.vocabulary))
+        else:
+            runners[name] = JaxRunner(own, len(corpus.vocabulary), name)
+        losses[name] = runners[name].step(*window[:2]) / config.window
+    taken = {name: [] for name in names}
+    begin, others = time.perf_counter(), machine.Others()
+    while time.perf_counter() - begin < seconds or len(taken[names[0]]) < least:
+        window = next(streams)
+        for name, runner in runners.items():
+            start = time.perf_counter()
+            runner.step(*window[:2])
+            taken[name].append(time.perf_counter() - start)
+    words = config.batch * config.window
+    rows = {
+        name: {
+            "words_per_second": words / statistics.median(times),
+            "end_to_end": words * len(times) / sum(times),
+            "milliseconds": 1e3 * statistics.median(times),
+            "steps": len(times),
+            "first_loss": losses[name],
+        }
+        for name, times in taken.items()
+    }
+    return {"rows": rows, "others": others.cores()}
+
+
+def report(results: dict, about: dict) -> str:
+    """A table of all sizes."""
+    lines = [
+        "# Words per second of PTB's recipe",
+        "",
+        " ".join(__doc__.split("\n\n")[1].split()),
+        "",
+        f"Machine: {about['cpu']}, {about['cores']} cores; {about['versions']}.",
+        "",
+        "| size | contender | layer norm | words/s | end to end | ms/step | steps |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    for size, result in results.items():
+        for name, row in result["rows"].items():
+            label, norm = CONTENDERS[name]
+            lines.append(
+                f"| {size} | {label} | {'yes' if norm != 'none' else ''} | "
+                f"{row['words_per_second']:,.0f} | {row['end_to_end']:,.0f} | "
+                f"{row['milliseconds']:.1f} | {row['steps']} |"
+            )
+    disturbed = max(result["others"] for result in results.values())
+    lines += ["", f"Other processes used up to {disturbed:.1f} cores meanwhile.", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, and writes a table and its numbers into the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", default="small,medium", help="small,medium,large")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each size")
+    parser.add_argument("--text", default="", help="folder in PTB's format")
+    options = parser.parse_args()
+    machine.prepare()
+    corpus = load_corpus(options.text, "words", most=10_000)
+    results = {}
+    for size in options.sizes.split(","):
+        config = Config.from_mapping(RECIPES[f"ptb-{size}"])
+        results[size] = race(config, corpus, list(CONTENDERS), options.seconds)
+    about = machine.describe()
+    text = report(results, about)
+    kept = HERE / "results" / f"words-{machine.kind()}"
+    kept.with_suffix(".md").write_text(text)
+    kept.with_suffix(".json").write_text(
+        json.dumps({"machine": about, "results": results}, indent=1) + "\n"
+    )
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

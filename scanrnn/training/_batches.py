@@ -1,0 +1,254 @@
+"""Deterministic iterators over batches: each knows where it is, and can go there."""
+
+import abc
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+class Batches(Iterator[Any]):
+    """What the loop asks of its data: an iterator whose place can be saved.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import Arrays
+        >>> batches = Arrays(np.arange(6), batch=2, seed=0)
+        >>> _ = next(batches)
+        >>> place = batches.state()
+        >>> second = next(batches)
+        >>> batches.restore(place)
+        >>> bool((next(batches) == second).all())
+        True
+    """
+
+    @abc.abstractmethod
+    def state(self) -> dict[str, int]:
+        """Returns the place of the next batch, a dict that JSON can hold."""
+
+    @abc.abstractmethod
+    def restore(self, state: dict[str, int]) -> None:
+        """Goes to a place.
+
+        Args:
+            state: What `state` returned there.
+        """
+
+
+class Window(NamedTuple):
+    """Consecutive tokens of all streams, for truncated backpropagation.
+
+    Attributes:
+        inputs: Ids `[T, B]`.
+        targets: The ids that follow them, `[T, B]`.
+        resets: Where a stream starts anew, so that its carry does too, booleans
+            `[T, B]`; None if no stream ever does.
+    """
+
+    inputs: Any
+    targets: Any
+    resets: Any = None
+
+
+class Streams(Batches):
+    """`B` endless streams of consecutive windows over one text.
+
+    The text is a circle, and stream `b` starts at `b / B` of it: a stream that reaches
+    the start of the next one reads on. So a carry is good for ever, across windows and
+    epochs, and where a run stands is one number, the position.
+
+    Args:
+        ids: The text as ids, shape `[N]`.
+        batch: Number of streams `B`.
+        window: Length `T` of a window.
+        starts: Booleans `[N]`: where a document starts and the carry with it. None for
+            one endless text.
+        rows: Which of the streams are read here, `(first, last + 1)`; None for all.
+            Each process of several has its own.
+        parts: Into how many parts the streams are cut, for gradient accumulation: with
+            more than one, windows have an axis of that size before all others.
+
+    Raises:
+        ValueError: If the text is too short to give each stream a window of its own,
+            or the streams do not divide into the parts.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import Streams
+        >>> streams = Streams(np.arange(10), batch=2, window=3)
+        >>> inputs, targets, _ = next(streams)
+        >>> inputs.T.tolist(), targets.T.tolist()
+        ([[0, 1, 2], [5, 6, 7]], [[1, 2, 3], [6, 7, 8]])
+        >>> next(streams).inputs.T.tolist(), streams.state()
+        ([[3, 4, 5], [8, 9, 0]], {'position': 6})
+    """
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        batch: int,
+        window: int,
+        *,
+        starts: np.ndarray | None = None,
+        rows: tuple[int, int] | None = None,
+        parts: int = 1,
+    ):
+        """Checks that the text is long enough."""
+        least = batch * (window + 1)
+        if len(ids) < least:
+            raise ValueError(
+                f"text: got {len(ids)} tokens to read, want at least batch * "
+                f"(window + 1) = {batch} * {window + 1} = {least}; give more text, or "
+                "a smaller batch or window"
+            )
+        first, last = rows or (0, batch)
+        if (last - first) % parts:
+            raise ValueError(
+                f"parts: got {parts}, want a divisor of the {last - first} streams"
+            )
+        self.ids, self.batch, self.window, self.parts = ids, batch, window, parts
+        self._starts = starts
+        self._firsts = np.arange(first, last) * (len(ids) // batch)
+        self._position = 0
+
+    def __next__(self) -> Window:
+        """Returns the next window of all streams."""
+        offsets = self._position + np.arange(self.window + 1)
+        places = (self._firsts[None, :] + offsets[:, None]) % len(self.ids)
+        self._position = (self._position + self.window) % len(self.ids)
+        ids = self.ids[places]
+        resets = None if self._starts is None else self._cut(self._starts[places[:-1]])
+        return Window(self._cut(ids[:-1]), self._cut(ids[1:]), resets)
+
+    def _cut(self, rows: np.ndarray) -> np.ndarray:
+        if self.parts == 1:
+            return rows
+        cut = rows.reshape(self.window, self.parts, -1)
+        return np.ascontiguousarray(cut.transpose(1, 0, 2))
+
+    def state(self) -> dict[str, int]:
+        """Returns how many tokens each stream has read."""
+        return {"position": self._position}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Goes to a place."""
+        self._position = state["position"]
+
+
+class Arrays(Batches):
+    """Batches of examples from arrays, in another order every epoch, without end.
+
+    Args:
+        arrays: A pytree of arrays whose first axis counts examples.
+        batch: Examples per batch `B`; those that are left at the end of an epoch, fewer
+            than this, are not given.
+        seed: Decides the orders; None to keep the order of the arrays.
+        rows: Which examples of every batch are given here, `(first, last + 1)`; None
+            for all. Each process of several has its own.
+
+    Raises:
+        ValueError: If there are fewer examples than a batch has, or the arrays do not
+            have as many.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import Arrays
+        >>> batches = Arrays((np.arange(5), np.ones([5, 7])), batch=2, seed=None)
+        >>> numbers, ones = next(batches)
+        >>> numbers.tolist(), ones.shape, batches.state()
+        ([0, 1], (2, 7), {'epoch': 0, 'batch': 1})
+    """
+
+    def __init__(
+        self,
+        arrays: Any,
+        batch: int,
+        *,
+        seed: int | None = 0,
+        rows: tuple[int, int] | None = None,
+    ):
+        """Checks the sizes."""
+        sizes = {len(leaf) for leaf in jax.tree.leaves(arrays)}
+        if len(sizes) != 1 or min(sizes) < batch:
+            raise ValueError(
+                f"arrays: got first axes of {sorted(sizes)}, want one size for all, of "
+                f"at least batch={batch}"
+            )
+        self.arrays, self.batch, self._seed = arrays, batch, seed
+        self._size, self._rows = sizes.pop(), slice(*(rows or (0, batch)))
+        self._epoch = self._next = 0
+
+    def __next__(self) -> Any:
+        """Returns the next batch."""
+        order = np.arange(self._size)
+        if self._seed is not None:
+            order = np.random.default_rng((self._seed, self._epoch)).permutation(order)
+        chosen = order[self._next * self.batch : (self._next + 1) * self.batch]
+        self._next += 1
+        if (self._next + 1) * self.batch > self._size:
+            self._epoch, self._next = self._epoch + 1, 0
+        return jax.tree.map(lambda leaf: leaf[chosen[self._rows]], self.arrays)
+
+    def state(self) -> dict[str, int]:
+        """Returns the place of the next batch."""
+        return {"epoch": self._epoch, "batch": self._next}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Goes to a place."""
+        self._epoch, self._next = state["epoch"], state["batch"]
+
+
+class Prefetch(Batches):
+    """Makes the next batches in a thread while a step runs.
+
+    Args:
+        batches: Where they come from; it belongs to this from now on.
+        size: How many batches are made ahead.
+        place: What is done to each in the thread, such as putting it on devices.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import Arrays, Prefetch
+        >>> batches = Prefetch(Arrays(np.arange(6), batch=2, seed=None), size=2)
+        >>> next(batches).tolist(), batches.state()
+        ([0, 1], {'epoch': 0, 'batch': 1})
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        *,
+        size: int = 2,
+        place: Callable[[Any], Any] = lambda batch: batch,
+    ):
+        """Starts nothing yet."""
+        self.source, self._size, self._place = batches, size, place
+        # One thread: batches come in order.
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._ahead: deque[Future] = deque()
+        self._state = batches.state()
+
+    def __next__(self) -> Any:
+        """Returns the next batch, and has another one made."""
+        while len(self._ahead) <= self._size:
+            self._ahead.append(self._pool.submit(self._draw))
+        batch, self._state = self._ahead.popleft().result()
+        return batch
+
+    def _draw(self):
+        batch = next(self.source)
+        return self._place(batch), self.source.state()
+
+    def state(self) -> dict[str, int]:
+        """Returns the place of the batch that `next` will give."""
+        return self._state
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Goes to a place."""
+        while self._ahead:
+            self._ahead.popleft().result()
+        self.source.restore(state)
+        self._state = state

@@ -1,0 +1,119 @@
+"""Sentences of different lengths in batches that waste little on padding."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from scanrnn.training._batches import Batches
+
+
+class Padded(NamedTuple):
+    """Sequences of different lengths in one array.
+
+    Attributes:
+        ids: Ids `[T, B]`; zeros behind the end of a sequence.
+        lengths: Length of each, int32 `[B]`; 0 for one that is not there.
+    """
+
+    ids: Any
+    lengths: Any
+
+
+class Buckets(Batches):
+    """Batches of sequences of similar length, padded to the longest of their bucket.
+
+    The sequences are sorted by length and cut into buckets of about as many each, so
+    that there are as many shapes, and programs compiled, as buckets. Every epoch has
+    another order, of sequences inside a bucket and of batches; it has no end.
+
+    Args:
+        sequences: Ids of shape `[length]` each.
+        batch: Sequences per batch `B`; the last batch of a bucket is filled with
+            sequences of length 0.
+        buckets: Number of buckets.
+        seed: Decides the orders.
+
+    Raises:
+        ValueError: If there is no sequence.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import Buckets
+        >>> sequences = [np.ones(n, np.int32) for n in (2, 9, 3, 10)]
+        >>> Buckets(sequences, batch=2, buckets=1).waste
+        0.4
+        >>> batches = Buckets(sequences, batch=2, buckets=2)
+        >>> sorted(next(batches).ids.shape for _ in range(2)), round(batches.waste, 3)
+        ([(3, 2), (10, 2)], 0.077)
+    """
+
+    def __init__(
+        self,
+        sequences: Sequence[np.ndarray],
+        batch: int,
+        *,
+        buckets: int = 8,
+        seed: int = 0,
+    ):
+        """Sorts the sequences into buckets."""
+        if not len(sequences):
+            raise ValueError("sequences: got none, want at least one")
+        self._sequences, self.batch, self._seed = sequences, batch, seed
+        order = np.argsort([len(s) for s in sequences], kind="stable")
+        # Of whole batches, but for the shortest sequences: there a gap costs least.
+        ends = np.arange(len(order), 0, -batch)[::-1]
+        lasts = [part[-1] for part in np.array_split(ends, buckets) if len(part)]
+        self._buckets = np.split(order, lasts[:-1])
+        self._epoch = self._next = 0
+        self._order: tuple[int, list[np.ndarray]] | None = None
+
+    @property
+    def waste(self) -> float:
+        """Share of padding among all steps of an epoch."""
+        steps = sum(
+            -(-len(bucket) // self.batch) * self.batch * self._longest(bucket)
+            for bucket in self._buckets
+        )
+        return 1.0 - sum(len(s) for s in self._sequences) / steps
+
+    def __len__(self) -> int:
+        """Returns the number of batches in an epoch."""
+        return sum(-(-len(bucket) // self.batch) for bucket in self._buckets)
+
+    def __next__(self) -> Padded:
+        """Returns the next batch."""
+        if self._order is None or self._order[0] != self._epoch:
+            self._order = self._epoch, self._shuffled(self._epoch)
+        longest, *chosen = self._order[1][self._next]
+        self._next += 1
+        if self._next == len(self):
+            self._epoch, self._next = self._epoch + 1, 0
+        ids = np.zeros((longest, self.batch), np.int32)
+        lengths = np.zeros(self.batch, np.int32)
+        for row, index in enumerate(chosen):
+            sequence = self._sequences[index]
+            ids[: len(sequence), row], lengths[row] = sequence, len(sequence)
+        return Padded(ids, lengths)
+
+    def _shuffled(self, epoch):
+        """The batches of an epoch: the length of each, then its sequences."""
+        rng = np.random.default_rng((self._seed, epoch))
+        batches = []
+        for bucket in self._buckets:
+            mixed = rng.permutation(bucket)
+            for start in range(0, len(mixed), self.batch):
+                chosen = mixed[start : start + self.batch]
+                batches.append([self._longest(bucket), *chosen])
+        return [batches[i] for i in rng.permutation(len(batches))]
+
+    def _longest(self, bucket):
+        return len(self._sequences[bucket[-1]])
+
+    def state(self) -> dict[str, int]:
+        """Returns the place of the next batch."""
+        return {"epoch": self._epoch, "batch": self._next}
+
+    def restore(self, state: dict[str, int]) -> None:
+        """Goes to a place."""
+        self._epoch, self._next = state["epoch"], state["batch"]

@@ -1,0 +1,209 @@
+"""Probes of recurrent steps: saturation, gradients through time, spectral radii."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+# Outputs of these primitives are squashed into a range, and saturate at its ends.
+_RANGES = {"logistic": (0.0, 1.0), "tanh": (-1.0, 1.0)}
+# Primitives that call a part of a program as it stands.
+_CALLS = {
+    *("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat"),
+    *("custom_jvp_call", "custom_vjp_call"),
+}
+
+
+class Health(NamedTuple):
+    """What a probe finds in one layer.
+
+    Attributes:
+        names: Of the squashing functions of its step, in the order in which the step
+            computes them: "logistic 1", "tanh 1", ...
+        low: Share of their values in the lowest twentieth of their range, `[T, N]`.
+        high: Share of their values in the highest twentieth, `[T, N]`.
+        grad_norms: Norm of the gradient of the loss by the carry before every step,
+            over batch and features, `[T]`.
+        radii: Spectral radius of the recurrent matrix of every gate; none of a step
+            whose weights are not known.
+    """
+
+    names: tuple[str, ...]
+    low: np.ndarray
+    high: np.ndarray
+    grad_norms: np.ndarray
+    radii: np.ndarray
+
+    @property
+    def saturated(self) -> np.ndarray:
+        """Share of saturated values of each function, over all steps, `[N]`."""
+        return np.mean(self.low + self.high, axis=0)
+
+
+def probe(
+    steps: Sequence[Step],
+    carries: Sequence[Any],
+    xs: Any,
+    loss: Callable[[Any], jax.Array],
+    params: Sequence[Any] = (),
+) -> list[Health]:
+    r"""Looks into recurrent layers while they run over a sequence.
+
+    The gradient by the carry :math:`s_{t-1}` is of all later steps and of all layers
+    above: :math:`\|\partial L / \partial s_{t-1}\|_2`. Where it falls towards the first
+    step it vanishes, where it rises it explodes.
+
+    Args:
+        steps: The step of every layer, `step(carry, x) -> (carry, y)`, whose outputs
+            are the inputs of the layer above.
+        carries: The first carry of every layer.
+        xs: The inputs of the first layer, `[T, ...]`.
+        loss: A function of the outputs of the last layer.
+        params: The parameters of every layer, for spectral radii: matrices named
+            `recurrent_kernel`. None to leave these out.
+
+    Returns:
+        What it found in every layer.
+
+    Example:
+        >>> import functools, jax, jax.numpy as jnp, scanrnn
+        >>> from scanrnn.training import probe
+        >>> cell = scanrnn.cells.lstm()
+        >>> params = cell.init(jax.random.key(0), 3, 5)
+        >>> xs = jnp.ones([7, 2, 3])
+        >>> step = functools.partial(cell.step, params)
+        >>> carry = cell.initial_carry(params, xs[0])
+        >>> health, = probe([step], [carry], xs, jnp.sum, [params])
+        >>> health.grad_norms.shape, health.names
+        ((7,), ('logistic 1', 'logistic 2', 'logistic 3', 'tanh 1', 'tanh 2'))
+
+    Reference:
+        Karpathy, Johnson, Fei-Fei, "Visualizing and understanding recurrent networks",
+        2015, arXiv:1506.02078. Pascanu, Mikolov, Bengio, "On the difficulty of training
+        recurrent neural networks", 2013, arXiv:1211.5063.
+    """
+    length = len(jax.tree.leaves(xs)[0])
+    names: list[tuple[str, ...]] = []
+
+    def run(taps, xs):
+        names.clear()
+        shares = []
+        for step, carry, tap in zip(steps, carries, taps, strict=True):
+            layer = _Watched(step)
+            _, (xs, share) = jax.lax.scan(layer, carry, (xs, tap))
+            names.append(layer.names)
+            shares.append(share)
+        return loss(xs), shares
+
+    def look(xs):
+        taps = jax.tree.map(lambda a: jnp.zeros((length, *a.shape), a.dtype), carries)
+        return jax.grad(run, has_aux=True)(list(taps), xs)
+
+    grads, shares = jax.jit(look)(xs)
+    found = []
+    for number, (grad, (low, high)) in enumerate(zip(grads, shares, strict=True)):
+        rows = [np.asarray(a, np.float64) for a in jax.tree.leaves(grad)]
+        squares = [np.sum(a.reshape(length, -1) ** 2, axis=1) for a in rows]
+        found.append(
+            Health(
+                names=names[number],
+                low=np.asarray(low),
+                high=np.asarray(high),
+                grad_norms=np.sqrt(sum(squares)),
+                radii=spectral_radii(params[number] if params else {}),
+            )
+        )
+    return found
+
+
+class _Watched:
+    """A step that takes a tap on its carry, and gives shares of saturated values."""
+
+    def __init__(self, step):
+        self._step, self.names = step, ()
+
+    def __call__(self, carry, inputs):
+        x, tap = inputs
+        carry = jax.tree.map(jnp.add, carry, tap)
+        closed, shape = jax.make_jaxpr(self._step, return_shape=True)(carry, x)
+        seen: list[tuple[str, jax.Array]] = []
+        outs = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves((carry, x)), seen)
+        carry, y = jax.tree.unflatten(jax.tree.structure(shape), outs)
+        counts = dict.fromkeys(_RANGES, 0)
+        names, low, high = [], [], []
+        for kind, values in seen:
+            counts[kind] += 1
+            names.append(f"{kind} {counts[kind]}")
+            least, most = _RANGES[kind]
+            margin = (most - least) / 20
+            low.append(jnp.mean(values < least + margin))
+            high.append(jnp.mean(values > most - margin))
+        order = sorted(range(len(names)), key=lambda i: names[i])
+        self.names = tuple(names[i] for i in order)
+        pick = functools.partial(_stack, order)
+        return carry, (y, jax.lax.stop_gradient((pick(low), pick(high))))
+
+
+def _stack(order, values):
+    return jnp.stack([values[i] for i in order]) if order else jnp.zeros([0])
+
+
+def _evaluate(jaxpr, consts, args, seen):
+    """Evaluates a jaxpr, and appends what its squashing functions give to `seen`."""
+    values: dict[Any, Any] = {}
+
+    def read(atom):
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    values.update(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, args, strict=True))
+    for equation in jaxpr.eqns:
+        given, params = [read(v) for v in equation.invars], equation.params
+        name = equation.primitive.name
+        inner = params.get("jaxpr", params.get("call_jaxpr"))
+        if name in _CALLS and inner is not None:
+            closed = isinstance(inner, core.ClosedJaxpr)
+            body = inner.jaxpr if closed else inner
+            outs = _evaluate(body, inner.consts if closed else (), given, seen)
+        else:
+            outs = equation.primitive.bind(*given, **params)
+            outs = outs if equation.primitive.multiple_results else [outs]
+        if name in _RANGES:
+            seen.append((name, outs[0]))
+        values.update(zip(equation.outvars, outs, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def spectral_radii(params: Any) -> np.ndarray:
+    """Computes the spectral radii of recurrent matrices, gate by gate.
+
+    Args:
+        params: A pytree; its leaves named `recurrent_kernel`, `[..., H, G*H]`, are cut
+            into G square matrices each.
+
+    Returns:
+        The largest absolute eigenvalue of each, `[N]`.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import spectral_radii
+        >>> spectral_radii({"recurrent_kernel": np.diag([0.5, -2.0])})
+        array([2.])
+    """
+    radii = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if "recurrent_kernel" not in jax.tree_util.keystr(path):
+            continue
+        kernel = np.asarray(leaf, np.float64)
+        size = kernel.shape[-2]
+        if kernel.ndim >= 2 and kernel.shape[-1] % size == 0:
+            squares = kernel.reshape(-1, size, kernel.shape[-1] // size, size)
+            squares = np.moveaxis(squares, 2, 1).reshape(-1, size, size)
+            radii += [np.abs(np.linalg.eigvals(square)).max() for square in squares]
+    return np.array(radii)

@@ -1,0 +1,122 @@
+"""Probes of a model, and pictures of them."""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from scanrnn import cells
+from scanrnn.training._batches import Window
+from scanrnn.training._files import replaced
+from scanrnn.training._health import Health, probe
+from scanrnn.training._model import LanguageModel, zero_carry
+from scanrnn.training._objective import token_losses
+
+
+def probe_model(model: LanguageModel, batch: Window) -> list[Health]:
+    """Probes the layers of a language model on a batch.
+
+    Args:
+        model: The model.
+        batch: Inputs and targets, `[T, B]`.
+
+    Returns:
+        What it found in every layer.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import Config, Window, make_model, probe_model
+        >>> ids = np.zeros([5, 2], np.int32)
+        >>> model = make_model(Config(features=8, layers=1), symbols=30)
+        >>> health, = probe_model(model, Window(ids, ids))
+        >>> health.grad_norms.shape
+        (5,)
+    """
+    carries = zero_carry(model, batch.inputs.shape[-1])
+    carries = [carries] if model.rnn.num_layers == 1 else list(carries)
+    steps, params = [], []
+    for ((cell, weights),) in model.rnn.stack():
+        cell = cells.residual(cell) if model.rnn.residual else cell
+        steps.append(functools.partial(cell.step, weights))
+        params.append(weights)
+
+    def loss(ys):
+        return token_losses(model.read(ys), batch.targets).mean()
+
+    return probe(steps, carries, model.embed(batch.inputs), loss, params)
+
+
+def health_row(layers: Sequence[Health]) -> dict[str, float]:
+    """Sums probes up, as numbers of a row.
+
+    Args:
+        layers: What `probe` found.
+
+    Returns:
+        For every layer, by name: the largest share of saturated values of a function,
+        the norms of the gradient at the first and the last step, and the largest
+        spectral radius.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import Health, health_row
+        >>> norms, share = np.array([0.25, 1.0]), np.array([[0.5], [0.0]])
+        >>> health_row([Health(("tanh 1",), share, share, norms, np.array([0.9]))])
+        {'saturated_1': 0.5, 'grad_first_1': 0.25, 'grad_last_1': 1.0, 'radius_1': 0.9}
+    """
+    row = {}
+    for number, health in enumerate(layers, start=1):
+        row[f"saturated_{number}"] = float(health.saturated.max(initial=0.0))
+        row[f"grad_first_{number}"] = float(health.grad_norms[0])
+        row[f"grad_last_{number}"] = float(health.grad_norms[-1])
+        row[f"radius_{number}"] = float(health.radii.max(initial=0.0))
+    return row
+
+
+def draw_health(path: str | Path, layers: Sequence[Health]) -> bool:
+    """Draws probes: gradients through time, saturation, and spectral radii.
+
+    Args:
+        path: The PNG file to write.
+        layers: What `probe` found.
+
+    Returns:
+        Whether it was drawn: not without matplotlib.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> import numpy as np
+        >>> from scanrnn.training import Health, draw_health
+        >>> norms, share = np.array([0.25, 1.0]), np.array([[0.5], [0.0]])
+        >>> health = Health(("tanh 1",), share, share, norms, np.array([0.9]))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "health.png"
+        ...     draw_health(path, [health]) == path.exists()
+        True
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(10, 3.5), layout="constrained")
+    through_time, saturation, radii = figure.subplots(1, 3)
+    width = 0.8 / len(layers)
+    for number, health in enumerate(layers):
+        label, color = f"layer {number + 1}", f"C{number}"
+        norms = np.maximum(health.grad_norms, np.finfo(np.float64).tiny)
+        through_time.semilogy(norms, color=color, label=label)
+        at = np.arange(len(health.names)) + number * width
+        low, high = health.low.mean(axis=0), health.high.mean(axis=0)
+        saturation.bar(at, low, width, color=color, alpha=0.5)
+        saturation.bar(at, high, width, bottom=low, color=color)
+        saturation.set_xticks(at, health.names, rotation=45, ha="right", fontsize=8)
+        radii.plot(health.radii, "o", color=color)
+    through_time.set(xlabel="time step", ylabel="norm of the gradient by the carry")
+    through_time.legend()
+    saturation.set(ylabel="saturated: low (pale) and high", ylim=(0, 1))
+    radii.axhline(1.0, color="0.6", linewidth=0.8)
+    radii.set(xlabel="gate", ylabel="spectral radius", ylim=(0, None))
+    with replaced(Path(path)) as partial:
+        figure.savefig(partial, dpi=120, format="png")
+    return True

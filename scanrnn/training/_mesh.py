@@ -1,0 +1,159 @@
+"""One step on many devices: a mesh, and where state and batches go on it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from scanrnn.training._step import TrainState
+
+# Axes of every mesh here: devices that share the batch, and that share the gates.
+DATA, GATES = "data", "gates"
+# Weights of recurrent layers with all gates side by side on their last axis.
+_GATED = ("kernel", "recurrent_kernel", "bias", "norm_x", "norm_h")
+
+
+def make_mesh(devices: int = 0, tensor: int = 1) -> Mesh:
+    """Makes the mesh of a run.
+
+    Args:
+        devices: How many devices; 0 for all there are, in all processes.
+        tensor: How many of them share the gates of a layer; the rest share the batch.
+
+    Returns:
+        A mesh with the axes "data" and "gates".
+
+    Raises:
+        ValueError: If there are not so many devices, or they do not divide.
+
+    Example:
+        >>> from scanrnn.training import make_mesh
+        >>> dict(make_mesh(1).shape)
+        {'data': 1, 'gates': 1}
+    """
+    count = devices or jax.device_count()
+    if count > jax.device_count():
+        raise ValueError(
+            f"devices: got {count}, but there are {jax.device_count()}; on a CPU, "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=N makes N of it"
+        )
+    if count % tensor:
+        raise ValueError(f"tensor: got {tensor}, want a divisor of {count} devices")
+    return jax.make_mesh(
+        (count // tensor, tensor),
+        (DATA, GATES),
+        axis_types=(AxisType.Auto, AxisType.Auto),
+        devices=jax.devices()[:count],
+    )
+
+
+def rows_of_process(mesh: Mesh, batch: int) -> tuple[int, int]:
+    """Says which examples of a batch this process has to read.
+
+    Args:
+        mesh: The mesh.
+        batch: Examples per step on the whole mesh.
+
+    Returns:
+        The first, and one behind the last.
+
+    Raises:
+        ValueError: If the batch does not divide by the devices that share it.
+
+    Example:
+        >>> from scanrnn.training import make_mesh
+        >>> rows_of_process(make_mesh(1), 8)
+        (0, 8)
+    """
+    if batch % mesh.shape[DATA]:
+        raise ValueError(
+            f"batch: got {batch}, want a multiple of the {mesh.shape[DATA]} devices "
+            "that share it"
+        )
+    sharding = NamedSharding(mesh, P(DATA))
+    indices = sharding.addressable_devices_indices_map((batch,)).values()
+    bounds = [index[0].indices(batch) for index in indices if index is not None]
+    return min(start for start, *_ in bounds), max(stop for _, stop, _ in bounds)
+
+
+def shard_batch(batch: Any, mesh: Mesh) -> Any:
+    """Puts a batch on the mesh, each device getting its examples.
+
+    Args:
+        batch: A pytree of arrays with examples on their last axis, such as `[T, B]`: of
+            several processes, each gives those of `rows_of_process`.
+        mesh: The mesh.
+
+    Returns:
+        The arrays of the whole batch.
+
+    Example:
+        >>> import numpy as np
+        >>> from scanrnn.training import make_mesh, shard_batch
+        >>> shard_batch(np.zeros([5, 2]), make_mesh(1)).shape
+        (5, 2)
+    """
+
+    def place(leaf):
+        axes = (None,) * (np.ndim(leaf) - 1)
+        sharding = NamedSharding(mesh, P(*axes, DATA))
+        return jax.make_array_from_process_local_data(sharding, np.asarray(leaf))
+
+    return jax.tree.map(place, batch)
+
+
+def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainState:
+    """Puts a state on the mesh.
+
+    Every device gets all parameters and the whole optimiser, or where the mesh has a
+    "gates" axis, its columns of the gates of recurrent layers; and its examples of the
+    carry.
+
+    Args:
+        state: The state, the same in every process.
+        mesh: The mesh.
+        accumulate: As `make_train_step` takes it.
+
+    Returns:
+        The state on the mesh.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, optax
+        >>> from scanrnn.training import init_state, make_mesh, shard_state
+        >>> key = jax.random.key(0)
+        >>> state = init_state({"w": jnp.ones(1)}, optax.sgd(1.0), key=key)
+        >>> shard_state(state, make_mesh(1)).params["w"].sharding.is_fully_replicated
+        True
+    """
+    carry_spec = P(DATA) if accumulate == 1 else P(None, DATA)
+
+    def spec_of(path, leaf):
+        if getattr(path[0], "name", None) == "carry":
+            return carry_spec
+        names = {str(getattr(k, "key", getattr(k, "name", ""))) for k in path}
+        gated = "layers" in names and not names.isdisjoint(_GATED)
+        if gated and leaf.ndim and leaf.shape[-1] % mesh.shape[GATES] == 0:
+            if mesh.shape[GATES] > 1:
+                return P(*(None,) * (leaf.ndim - 1), GATES)
+        return P()
+
+    def sharding(path, leaf):
+        return NamedSharding(mesh, spec_of(path, leaf))
+
+    shardings = jax.tree_util.tree_map_with_path(sharding, state)
+    # A program, for it takes keys and works where devices are of other processes.
+    return jax.jit(lambda state: state, out_shardings=shardings)(_on_host(state))
+
+
+def _on_host(tree):
+    """Arrays without a device, which a program takes as the same in every process."""
+
+    def fetch(leaf):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return leaf
+        return np.asarray(leaf)
+
+    return jax.tree.map(fetch, tree)

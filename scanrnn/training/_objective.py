@@ -1,0 +1,180 @@
+"""What a language model is trained for, and by which optimiser."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from scanrnn.training._batches import Window
+from scanrnn.training._config import Config
+from scanrnn.training._model import LanguageModel
+from scanrnn.training._step import LossFn, TrainState
+
+
+def make_loss(model: LanguageModel, loss: str = "mean") -> LossFn:
+    """Makes the cross-entropy of a language model, in nats.
+
+    Args:
+        model: The model; only its form is used.
+        loss: "mean" over all tokens, or "sum" over time and mean over the batch.
+
+    Returns:
+        A loss function for `make_train_step`. Its batches are `Window`s, whose carry
+        goes on, or `Padded` sentences, which start anew.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from flax import nnx
+        >>> from scanrnn.training import Config, Padded, make_loss, make_model
+        >>> model = make_model(Config(features=8), symbols=4)
+        >>> batch = Padded(np.zeros([5, 2], np.int32), np.array([5, 3]))
+        >>> loss, _ = make_loss(model)(nnx.state(model), (), batch, jax.random.key(0))
+        >>> loss.shape
+        ()
+    """
+    graphdef = nnx.graphdef(model)
+
+    def loss_fn(params, carry, batch, key):
+        model = nnx.merge(graphdef, params)
+        if isinstance(batch, Window):
+            last, logits = model(batch.inputs, carry, resets=batch.resets, key=key)
+            losses, count = token_losses(logits, batch.targets), batch.inputs.size
+        else:
+            lengths = jnp.maximum(batch.lengths - 1, 0)
+            last, logits = model(batch.ids[:-1], seq_lengths=lengths, key=key)
+            steps = jnp.arange(len(batch.ids) - 1)[:, None]
+            losses = token_losses(logits, batch.ids[1:])
+            losses = jnp.where(steps < lengths, losses, 0.0)
+            last, count = carry, jnp.maximum(jnp.sum(lengths), 1)
+        if loss == "sum":
+            count = losses.shape[1]
+        return jnp.sum(losses) / count, (last, logits)
+
+    return loss_fn
+
+
+def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Computes the cross-entropy of every token, in nats, float32 or wider.
+
+    Args:
+        logits: `[T, B, V]`.
+        targets: `[T, B]`.
+
+    Returns:
+        `[T, B]`.
+    """
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+
+
+def make_optimizer(config: Config, epoch: int = 1) -> optax.GradientTransformation:
+    """Makes the optimiser of a config.
+
+    Args:
+        config: Options of the run.
+        epoch: Steps in an epoch, for the schedule of "sgd".
+
+    Returns:
+        AdamW with a warm-up and a cosine decay to the step that `set_steps` sets; or
+        SGD whose rate is multiplied with `decay` in every epoch behind `decay_after`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from scanrnn.training import Config, make_optimizer
+        >>> sorted(make_optimizer(Config())._fields)
+        ['init', 'update']
+    """
+    if config.optimizer == "sgd":
+
+        def decayed(count):
+            late = jnp.maximum(count // epoch + 1 - config.decay_after, 0)
+            return config.learning_rate * config.decay**late
+
+        return optax.sgd(decayed)
+
+    def adamw(steps):
+        def cosine(count):
+            warm = jnp.maximum(1.0, jnp.minimum(50.0, steps // 10))
+            done = jnp.clip((count - warm) / jnp.maximum(steps - warm, 1.0), 0, 1)
+            last = config.learning_rate / 50
+            fall = 0.5 * (1 + jnp.cos(jnp.pi * done)) * (config.learning_rate - last)
+            return jnp.minimum(config.learning_rate * count / warm, last + fall)
+
+        return optax.adamw(cosine, b2=0.99, weight_decay=0.01)
+
+    # The number of steps is part of the state: it is known when some have been timed,
+    # and the program that was compiled for those goes on.
+    return optax.inject_hyperparams(adamw)(steps=float(max(config.steps, 1)))
+
+
+def set_steps(state: TrainState, steps: int) -> TrainState:
+    """Sets where the schedule of "adamw" ends.
+
+    Args:
+        state: A state of `make_optimizer`'s optimiser.
+        steps: Steps of the whole run.
+
+    Returns:
+        The state with another end; that of "sgd" as it was, for it has none.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from scanrnn.training import Config, init_state, make_optimizer
+        >>> optimizer = make_optimizer(Config())
+        >>> state = init_state({"w": jnp.ones(1)}, optimizer, key=jax.random.key(0))
+        >>> float(set_steps(state, 70).opt_state.hyperparams["steps"])
+        70.0
+    """
+    opt_state: Any = state.opt_state
+    if not hasattr(opt_state, "hyperparams"):
+        return state
+    old = opt_state.hyperparams["steps"]
+    new = jnp.full_like(old, steps)  # where it was: nothing is compiled again
+    return state._replace(opt_state=opt_state._replace(hyperparams={"steps": new}))
+
+
+def make_evaluate(
+    model: LanguageModel, batches: Callable[[], Any], carry: Any
+) -> Callable[[Any], float]:
+    """Makes the evaluation: the mean loss over a whole text, read once.
+
+    Args:
+        model: The model; only its form is used.
+        batches: Gives the batches of the text, all of one kind, each time anew.
+        carry: The carry before the first of them; `()` for sentences.
+
+    Returns:
+        A function of parameters, which returns nats per token.
+
+    Example:
+        >>> import numpy as np
+        >>> from flax import nnx
+        >>> from scanrnn.training import Config, Streams, make_evaluate, make_model
+        >>> from scanrnn.training._model import zero_carry
+        >>> model = make_model(Config(features=8), symbols=4)
+        >>> streams = Streams(np.zeros(100, np.int32), batch=2, window=7)
+        >>> batches = lambda: [next(streams) for _ in range(7)]
+        >>> make_evaluate(model, batches, zero_carry(model, 2))(nnx.state(model)) > 0
+        True
+    """
+    loss_fn: Any = make_loss(model)
+
+    @jax.jit
+    def add(params, carry, total, batch):
+        loss, (carry, _) = loss_fn(params, carry, batch, None)
+        if isinstance(batch, Window):
+            count = jnp.float32(batch.inputs.size)
+        else:
+            count = jnp.sum(jnp.maximum(batch.lengths - 1, 0)).astype(jnp.float32)
+        return carry, (total[0] + loss * count, total[1] + count)
+
+    def evaluate(params):
+        last, total = carry, (jnp.float32(0), jnp.float32(0))
+        for batch in batches():
+            last, total = add(params, last, total, batch)
+        return float(total[0] / total[1])
+
+    return evaluate

@@ -1,0 +1,193 @@
+"""Which numbers are kept in which type: one policy for a whole model."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+_KINDS = ("params", "compute", "carry", "output")
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """The types of a model's numbers, as the dtype arguments of its layers.
+
+    The optimiser updates `params`, so these are float32 or wider: where a half type
+    computes, they are the master weights, rounded where they are used. float16 holds
+    at most 65504 and its gradients need loss scaling; bfloat16 needs none.
+
+    Args:
+        params: of the weights that the optimiser updates, and of its own state.
+        compute: of the operands of matrix products. They are accumulated in float32.
+        carry: of what goes from one time step to the next.
+        output: of what the model returns, and of the loss.
+        layers: policies of single layers, by name, where they differ.
+
+    Raises:
+        ValueError: If a type is not one of floating point, or `params` is a half type.
+
+    Example:
+        >>> from scanrnn.training import Precision
+        >>> precision = Precision.parse("compute=bfloat16,readout.compute=float32")
+        >>> precision.compute, precision.at("readout").compute
+        (dtype(bfloat16), dtype('float32'))
+        >>> precision.layer_options("rnn")["dtype"]
+        dtype(bfloat16)
+        >>> print(Precision.parse("float16"))
+        params=float32,compute=float16,carry=float32,output=float32
+
+    Reference:
+        Micikevicius et al., "Mixed precision training", 2018, arXiv:1710.03740.
+    """
+
+    params: Any = jnp.float32
+    compute: Any = jnp.float32
+    carry: Any = jnp.float32
+    output: Any = jnp.float32
+    layers: tuple[tuple[str, "Precision"], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Makes dtypes of names, and checks them."""
+        for kind in _KINDS:
+            dtype = _floating(kind, getattr(self, kind))
+            object.__setattr__(self, kind, dtype)
+        if self.params.itemsize < 4:
+            raise ValueError(
+                f"params: got {self.params}, in which most updates would round to "
+                f"nothing; want float32, and compute={self.params} to compute in it"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> "Precision":
+        """Reads a policy as it is written on a command line.
+
+        Args:
+            text: `kind=type` pairs with commas between; kinds that are left out are
+                float32. `layer.kind=type` is for one layer. A type alone is that of
+                `compute`.
+
+        Returns:
+            The policy.
+
+        Raises:
+            ValueError: If a pair cannot be read.
+
+        Example:
+            >>> from scanrnn.training import Precision
+            >>> Precision.parse("bfloat16") == Precision(compute="bfloat16")
+            True
+        """
+        own: dict[str, Any] = {}
+        layers: dict[str, dict[str, Any]] = {}
+        for pair in filter(None, (part.strip() for part in text.split(","))):
+            name, separator, dtype = pair.partition("=")
+            if not separator:
+                name, dtype = "compute", name
+            layer, _, kind = name.strip().rpartition(".")
+            if kind not in _KINDS:
+                raise ValueError(
+                    f"precision: got {pair!r}, want kind=type with a kind of "
+                    f"{', '.join(_KINDS)}, or layer.kind=type"
+                )
+            (layers.setdefault(layer, {}) if layer else own)[kind] = dtype.strip()
+        policies = tuple((name, cls(**(own | kinds))) for name, kinds in layers.items())
+        return cls(**own, layers=policies)
+
+    def __str__(self) -> str:
+        """Writes the policy as `parse` reads it."""
+        pairs = [f"{kind}={getattr(self, kind)}" for kind in _KINDS]
+        for name, policy in self.layers:
+            pairs += [f"{name}.{pair}" for pair in str(policy).split(",")]
+        return ",".join(pairs)
+
+    def at(self, layer: str) -> "Precision":
+        """Returns the policy of a layer.
+
+        Args:
+            layer: Its name.
+
+        Returns:
+            The layer's own policy if it has one, else this.
+        """
+        return dict(self.layers).get(layer, self)
+
+    def layer_options(self, layer: str = "") -> dict[str, Any]:
+        """Returns the dtype arguments of a layer of `scanrnn.nnx` or `scanrnn.linen`.
+
+        Args:
+            layer: Its name.
+
+        Returns:
+            `dtype`, `param_dtype` and `carry_dtype`. Flax's own layers take the first
+            two.
+        """
+        own = self.at(layer)
+        return {
+            "dtype": own.compute,
+            "param_dtype": own.params,
+            "carry_dtype": own.carry,
+        }
+
+    @property
+    def needs_scaling(self) -> bool:
+        """Whether gradients pass through float16, where small ones become zero."""
+        policies = (self, *(policy for _, policy in self.layers))
+        return any(
+            getattr(policy, kind) == jnp.float16
+            for policy in policies
+            for kind in ("compute", "carry", "output")
+        )
+
+    def to_compute(self, tree: Any) -> Any:
+        """Casts the floating-point leaves of a tree to `compute`.
+
+        It is for functions without a dtype argument: give them their weights and
+        inputs through this, and return their outputs through `to_output`.
+
+        Args:
+            tree: Any pytree of arrays.
+
+        Returns:
+            The tree; other leaves are as they were.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> from scanrnn.training import Precision
+            >>> tree = {"w": jnp.ones(3), "n": jnp.int32(1)}
+            >>> cast = Precision(compute="float16").to_compute(tree)
+            >>> cast["w"].dtype, cast["n"].dtype
+            (dtype('float16'), dtype('int32'))
+        """
+        return _cast(tree, self.compute)
+
+    def to_output(self, tree: Any) -> Any:
+        """Casts the floating-point leaves of a tree to `output`.
+
+        Args:
+            tree: Any pytree of arrays.
+
+        Returns:
+            The tree; other leaves are as they were.
+        """
+        return _cast(tree, self.output)
+
+
+def _floating(kind, value):
+    try:
+        dtype = jnp.dtype(value)
+    except TypeError:
+        raise ValueError(
+            f"{kind}: got {value!r}, want a type such as bfloat16"
+        ) from None
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"{kind}: got {dtype}, want a floating-point type")
+    return dtype
+
+
+def _cast(tree, dtype):
+    def cast(leaf):
+        floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+        return jnp.asarray(leaf, dtype) if floating else leaf
+
+    return jax.tree.map(cast, tree)

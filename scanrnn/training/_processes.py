@@ -1,0 +1,88 @@
+"""One run by several processes, over JAX's own runtime."""
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+# How long a process may be silent before the others take it for dead, in seconds.
+_SILENCE = 20
+
+
+def join_processes(
+    coordinator: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+) -> None:
+    """Joins the other processes of a run; call it before anything else of JAX.
+
+    What is left out is found out where JAX knows the cluster, such as Slurm's or a TPU
+    pod's.
+
+    Args:
+        coordinator: Address and port of process 0, such as "10.0.0.1:8476".
+        num_processes: How many there are.
+        process_id: Which one this is, from 0.
+
+    Raises:
+        ValueError: If only some of the three are given.
+
+    Example:
+        >>> from scanrnn.training import join_processes
+        >>> join_processes(num_processes=2)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        ValueError: coordinator: got None; give --coordinator, --num-processes and ...
+    """
+    given = {
+        "coordinator": coordinator,
+        "num_processes": num_processes,
+        "process_id": process_id,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if missing and len(missing) < len(given):
+        raise ValueError(
+            f"{missing[0]}: got None; give --coordinator, --num-processes and "
+            "--process-id, or none of them"
+        )
+    jax.distributed.initialize(
+        coordinator_address=coordinator,
+        num_processes=num_processes,
+        process_id=process_id,
+        heartbeat_timeout_seconds=_SILENCE,
+    )
+
+
+def agree(flag: bool) -> bool:
+    """Tells all processes whether one of them says so; all have to ask.
+
+    Args:
+        flag: What this process says.
+
+    Returns:
+        Whether any process said True.
+
+    Example:
+        >>> agree(True)
+        True
+    """
+    if jax.process_count() == 1:
+        return flag
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
+def of_first(number: int) -> int:
+    """Gives all processes the number of the first; all have to ask.
+
+    Args:
+        number: What this process has.
+
+    Returns:
+        What process 0 has.
+
+    Example:
+        >>> of_first(3)
+        3
+    """
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.broadcast_one_to_all(np.array(number, np.int32)))

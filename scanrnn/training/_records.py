@@ -1,0 +1,185 @@
+"""What a run leaves to look at: a line for every step, and the curves."""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from scanrnn.training._files import replaced, writing
+
+
+class Writer(Protocol):
+    """Where the rows of a run go: a `Log`, a `TensorBoard`, or what you like."""
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Takes a row: its "step", then names and numbers."""
+        ...
+
+    def flush(self) -> None:
+        """Returns when all rows are where a crash does not reach them."""
+        ...
+
+
+class Log:
+    """A file with a JSON object per line, one for every step and evaluation.
+
+    Args:
+        path: The file. It is made if missing.
+        last: The step to go on after: lines of later steps, which an older session
+            wrote after its last checkpoint, are taken away. None to go on at the end.
+
+    Example:
+        >>> import tempfile
+        >>> from scanrnn.training import Log
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     log = Log(f"{folder}/log.jsonl")
+        ...     log.write({"step": 1, "loss": 2.5})
+        ...     log.write({"step": 2, "loss": float("nan")})
+        ...     log.flush()
+        ...     Log(f"{folder}/log.jsonl", last=1).rows()
+        [{'step': 1, 'loss': 2.5}]
+    """
+
+    def __init__(self, path: str | Path, last: int | None = None):
+        """Opens the file behind the last row that counts."""
+        self.path = Path(path)
+        rows = [r for r in self.rows() if last is None or r["step"] <= last]
+        with replaced(self.path) as partial:
+            partial.write_text("".join(map(_line, rows)), encoding="utf-8")
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Appends a row.
+
+        Args:
+            row: Its "step", then names and numbers; what is not finite becomes null.
+        """
+        # Opened anew, which takes microseconds: nobody has to close it, and who reads
+        # along sees every row.
+        with writing(self.path.parent), self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(row))
+
+    def flush(self) -> None:
+        """Returns when all rows are on the disk."""
+        with writing(self.path.parent), self.path.open("a", encoding="utf-8") as file:
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Reads the rows of the file.
+
+        Returns:
+            The rows up to the first line that is not complete: a process that is
+            killed leaves half a line.
+        """
+        if not self.path.is_file():
+            return []
+        rows: list[dict[str, Any]] = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+
+def _line(row):
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in row.items()
+    }
+    return json.dumps(finite) + "\n"
+
+
+class TensorBoard:
+    """Rows as scalars of TensorBoard; needs `pip install "scanrnn[tensorboard]"`.
+
+    Args:
+        folder: Where TensorBoard looks for them.
+
+    Raises:
+        ImportError: If tensorboardX is not installed.
+
+    Example:
+        >>> from scanrnn.training import TensorBoard
+        >>> TensorBoard.__name__
+        'TensorBoard'
+    """
+
+    def __init__(self, folder: str | Path):
+        """Opens the folder."""
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError:
+            raise ImportError(
+                'tensorboard needs tensorboardX: pip install "scanrnn[tensorboard]"'
+            ) from None
+        self._writer = SummaryWriter(str(folder))
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Adds a scalar for every number of a row.
+
+        Args:
+            row: Its "step", then names and numbers.
+        """
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, row["step"])
+
+    def flush(self) -> None:
+        """Writes what is not written yet."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the files."""
+        self._writer.close()
+
+
+def draw_curves(
+    path: str | Path, rows: Sequence[dict[str, Any]], unit: str = "loss"
+) -> bool:
+    """Draws loss, gradient norm and skipped steps of a run.
+
+    Args:
+        path: The PNG file to write.
+        rows: As `Log.rows` gives them.
+        unit: What the loss is measured in.
+
+    Returns:
+        Whether it was drawn: not without matplotlib.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> rows = [{"step": 1, "loss": 6.5, "grad_norm": 1.0, "skipped": False}]
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder) / "loss.png"
+        ...     draw_curves(path, rows) == path.exists()
+        True
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    above, below = figure.subplots(2, sharex=True, height_ratios=[2, 1])
+    above.plot(*_column(rows, "loss"), "0.7", linewidth=0.8, label="training")
+    above.plot(*_column(rows, "held_out"), "o-", color="tab:blue", label="held out")
+    above.set(ylabel=unit, ylim=(0, None))
+    below.semilogy(*_column(rows, "grad_norm"), "0.6", linewidth=0.8)
+    below.set(xlabel="step", ylabel="gradient norm before clipping")
+    skipped = [row["step"] for row in rows if row.get("skipped")]
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+        for step in skipped:
+            axes.axvline(step, color="tab:red", linewidth=0.8)
+    if skipped:
+        above.plot([], [], color="tab:red", label="skipped")
+    above.legend()
+    with replaced(Path(path)) as partial:
+        figure.savefig(partial, dpi=120, format="png")
+    return True
+
+
+def _column(rows, name):
+    found = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+    return tuple(zip(*found, strict=True)) or ((), ())

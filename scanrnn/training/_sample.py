@@ -1,0 +1,127 @@
+"""Writing text with a trained model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from scanrnn.training._checkpoints import Checkpoints
+from scanrnn.training._config import Config
+from scanrnn.training._model import LanguageModel, make_model, zero_carry
+from scanrnn.training._run import make_training
+from scanrnn.training._text import END, split_words
+from scanrnn.training._vocabulary import Vocabulary
+
+
+def load_model(out: str | Path) -> tuple[LanguageModel, Vocabulary]:
+    """Reads the trained model of a run.
+
+    Args:
+        out: Folder of the run.
+
+    Returns:
+        The model with the parameters of its newest checkpoint, and its vocabulary.
+
+    Raises:
+        ValueError: If there is no run, or its checkpoint cannot be read.
+
+    Example:
+        >>> from scanrnn.training import load_model
+        >>> load_model("/nowhere")
+        Traceback (most recent call last):
+            ...
+        ValueError: out: '/nowhere' holds no run; train one first
+    """
+    folder = Path(out) / "checkpoint"
+    if not folder.is_dir():
+        raise ValueError(f"out: {str(out)!r} holds no run; train one first")
+    checkpoints = Checkpoints(folder)
+    notes = checkpoints.notes()
+    config = Config.from_mapping(notes["config"])
+    vocabulary = Vocabulary(notes["vocabulary"])
+    model = make_model(config, len(vocabulary))
+    state = checkpoints.state(like=make_training(config, model)[0])
+    nnx.update(model, state.params)
+    return model, vocabulary
+
+
+def generate(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    length: int,
+    *,
+    prompt: str = "",
+    temperature: float = 0.7,
+    key: jax.Array,
+) -> Iterator[str]:
+    """Writes text, one token at a time, keeping only the carry.
+
+    Args:
+        model: A model of the vocabulary's size.
+        vocabulary: The tokens.
+        length: How many tokens to write after the prompt.
+        prompt: Text to go on from; empty starts on a new line or paragraph.
+        temperature: Divides the logits; below 1 is more cautious.
+        key: PRNG key of the draws.
+
+    Returns:
+        The tokens after the prompt, each written when it is asked for; words with a
+        blank before each, and the end of a paragraph as that of a line.
+
+    Raises:
+        ValueError: If the prompt has a character that is not in the vocabulary, the
+            length is negative, or the temperature is not positive.
+
+    Example:
+        >>> import jax
+        >>> from scanrnn.training import Config, Vocabulary, generate, make_model
+        >>> vocabulary = Vocabulary("abc")
+        >>> model = make_model(Config(features=8), symbols=3)
+        >>> len("".join(generate(model, vocabulary, 20, key=jax.random.key(0))))
+        20
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature: got {temperature}, want more than 0")
+    if length < 0:
+        raise ValueError(f"length: got {length}, want at least 0")
+    start = next((t for t in ("\n", END) if t in vocabulary.tokens), None)
+    start = [start or vocabulary.tokens[0]]
+    if not vocabulary.are_characters:
+        given = [word for word in split_words(prompt) if word != END]
+    else:
+        given = list(prompt)
+    ids = vocabulary.encode(given or start)
+    # A generator of its own: the checks above are made now, not at the first token.
+    return _write(model, vocabulary, length, ids, temperature, key)
+
+
+def _write(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    length: int,
+    ids: np.ndarray,
+    temperature: float,
+    key: jax.Array,
+) -> Iterator[str]:
+    """Reads the ids, then yields one token after the other."""
+    graphdef, params = nnx.split(model)
+
+    @jax.jit
+    def write(params, carry, symbol, key):
+        carry, logits = nnx.merge(graphdef, params)(symbol[None, None], carry)
+        logits = logits[0, 0].astype(jnp.float32)
+        return carry, jax.random.categorical(key, logits / temperature)
+
+    carry, symbol = zero_carry(model, batch=1), ids[-1]
+    for read in ids[:-1]:
+        carry, _ = write(params, carry, jnp.int32(read), key)
+    for number in range(length):
+        draw = jax.random.fold_in(key, number)
+        carry, symbol = write(params, carry, jnp.int32(symbol), draw)
+        token = vocabulary.tokens[int(symbol)]
+        if not vocabulary.are_characters:
+            token = "\n" if token == END else " " + token
+        yield token

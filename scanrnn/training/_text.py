@@ -1,0 +1,200 @@
+"""Corpora: real text that every Python carries, files, and folders in PTB's format."""
+
+import ast
+import functools
+import gc
+import importlib
+import re
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from scanrnn.training._vocabulary import UNKNOWN, Vocabulary
+
+END = "<eos>"
+_PTB = ("ptb.train.txt", "ptb.valid.txt")
+# Words, numbers, and marks one by one, as in PTB; case is kept out of the vocabulary.
+_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[^\sa-z0-9]")
+
+
+class Corpus(NamedTuple):
+    """Text to train on and text to evaluate on, as ids.
+
+    Attributes:
+        train: Ids to train on, `[N]`, int32.
+        held_out: Ids to evaluate on, `[M]`, int32.
+        vocabulary: What the ids mean.
+    """
+
+    train: np.ndarray
+    held_out: np.ndarray
+    vocabulary: Vocabulary
+
+
+def load_text(path: str = "") -> str:
+    """Reads a text.
+
+    Args:
+        path: A UTF-8 text file. Empty for the topics of Python's `help()`, about half
+            a million characters of English that every Python carries; their text
+            differs a little from one version of Python to the next.
+
+    Returns:
+        The text.
+
+    Raises:
+        ValueError: If the file is missing, is not UTF-8, or is empty.
+
+    Example:
+        >>> from scanrnn.training import load_text
+        >>> len(load_text()) > 400_000
+        True
+    """
+    if not path:
+        topics = importlib.import_module("pydoc_data.topics").topics
+        return "".join(topics[name] for name in sorted(topics))
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"text: cannot read {path!r} as UTF-8 text: {error}") from None
+    if not text:
+        raise ValueError(f"text: {path!r} is empty, want some text to train on")
+    return text
+
+
+@functools.cache
+def load_docstrings() -> tuple[str, ...]:
+    """Reads the docstrings of Python's standard library, word by word.
+
+    Returns:
+        About 400,000 words and marks of 9,000 kinds, with `<eos>` where a paragraph
+        ends. They differ from one version of Python to the next.
+
+    Example:
+        >>> from scanrnn.training import load_docstrings
+        >>> len(load_docstrings()) > 300_000
+        True
+    """
+    words: list[str] = []
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    skipped = {"site-packages", "test", "tests", "idlelib", "__pycache__"}
+    # Millions of nodes without a cycle: looking for one takes longer than parsing.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for path in sorted(folder.rglob("*.py")):
+            if skipped.isdisjoint(path.relative_to(folder).parts):
+                for text in _docstrings(path):
+                    words += split_words(text)
+    finally:
+        if collects:
+            gc.enable()
+    return tuple(words)
+
+
+def _docstrings(path):
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # files that show what Python refuses
+    kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
+    for node in ast.walk(tree):
+        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
+            yield text
+
+
+def split_words(text: str) -> list[str]:
+    """Splits a text into words.
+
+    Args:
+        text: Paragraphs with empty lines between them.
+
+    Returns:
+        Words and marks in lower case, and `<eos>` after every paragraph.
+
+    Example:
+        >>> split_words("It's 42.")
+        ["it's", '42', '.', '<eos>']
+    """
+    words: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text.lower()):
+        if found := _WORD.findall(paragraph):
+            words += [*found, END]
+    return words
+
+
+def load_corpus(
+    path: str = "",
+    tokens: str = "characters",
+    held_out: float = 0.1,
+    most: int | None = None,
+) -> Corpus:
+    """Reads a corpus.
+
+    Args:
+        path: A UTF-8 text file; a folder with `ptb.train.txt` and `ptb.valid.txt` in
+            it; or empty for text that comes with Python: the topics of its `help()`
+            as characters, the docstrings of its library as words.
+        tokens: "characters" or "words". Those of PTB are words.
+        held_out: Share of the text, at its end, to evaluate on. PTB has its own.
+        most: How many words to keep; None for all.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        ValueError: If the text cannot be read.
+
+    Example:
+        >>> from scanrnn.training import load_corpus
+        >>> len(load_corpus().vocabulary) > 50
+        True
+    """
+    if path and Path(path).is_dir():
+        return _load_ptb(Path(path), most)
+    text: Sequence[str]
+    if tokens == "words":
+        text = split_words(load_text(path)) if path else load_docstrings()
+        vocabulary = Vocabulary.of(text, most or len(set(text)) + 1)
+    else:
+        text = load_text(path)
+        vocabulary = Vocabulary.of(text)
+    ids = vocabulary.encode(text)
+    split = len(ids) - round(held_out * len(ids))
+    return Corpus(ids[:split], ids[split:], vocabulary)
+
+
+def _load_ptb(folder, most):
+    for name in _PTB:
+        if not (folder / name).is_file():
+            raise ValueError(
+                f"text: {str(folder)!r} has no {name}, want a text file or a folder "
+                f"with {' and '.join(_PTB)}"
+            )
+    train, valid = (
+        load_text(str(folder / name)).replace("\n", f" {END} ").split() for name in _PTB
+    )
+    vocabulary = Vocabulary.of(train, most or len({*train, UNKNOWN}))
+    return Corpus(vocabulary.encode(train), vocabulary.encode(valid), vocabulary)
+
+
+def split_sentences(ids: np.ndarray, end: int) -> list[np.ndarray]:
+    """Cuts ids into sentences.
+
+    Args:
+        ids: Ids of shape `[N]`.
+        end: The id that ends a sentence; it stays with it.
+
+    Returns:
+        The sentences, each of at least two ids; what is after the last end is left.
+
+    Example:
+        >>> import numpy as np
+        >>> [s.tolist() for s in split_sentences(np.array([5, 6, 0, 0, 7, 0]), end=0)]
+        [[5, 6, 0], [7, 0]]
+    """
+    parts = np.split(ids, np.flatnonzero(ids == end) + 1)[:-1]
+    return [part for part in parts if len(part) > 1]

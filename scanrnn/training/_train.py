@@ -1,0 +1,243 @@
+"""The training run: from a config to everything it leaves in its folder."""
+
+import math
+import time
+from typing import NamedTuple
+
+import jax
+from flax import nnx
+from rich.console import Console
+
+from scanrnn.training import _report
+from scanrnn.training._batches import Streams
+from scanrnn.training._config import Config
+from scanrnn.training._files import replaced, writing
+from scanrnn.training._health_picture import draw_health, health_row, probe_model
+from scanrnn.training._interruption import Interruption
+from scanrnn.training._loop import fit
+from scanrnn.training._model import make_model
+from scanrnn.training._pace import Plan
+from scanrnn.training._processes import agree
+from scanrnn.training._records import Log, TensorBoard, Writer, draw_curves
+from scanrnn.training._run import Run, make_training, open_run
+from scanrnn.training._sample import generate
+from scanrnn.training._show import Bar, Units
+
+# Several processes agree to stop every so many steps.
+_AGREE = 10
+
+
+class Outcome(NamedTuple):
+    """How a call of `train` ended.
+
+    Attributes:
+        step: Steps taken in all.
+        held_out: Loss on the held-out text where last evaluated, in bits per character
+            or nats per word.
+        signal: The signal that stopped it, None if it is finished.
+    """
+
+    step: int
+    held_out: float | None
+    signal: int | None
+
+
+def train(
+    config: Config, *, restart: bool = False, console: Console | None = None
+) -> Outcome:
+    """Trains a language model, or goes on with a run that was stopped.
+
+    The folder `config.out` gets a checkpoint, `log.jsonl`, `loss.png`, `sample.txt`
+    and `plan.txt`. SIGINT and SIGTERM end the run with a checkpoint; the next call goes
+    on from it and gives, on a CPU, the very numbers of a run that was not stopped.
+
+    Args:
+        config: Options of the run.
+        restart: Delete what an older run left in the folder and start again.
+        console: Where to print; None for the standard output.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        ValueError: If the folder holds a run with other options or another text, or its
+            checkpoint cannot be read, or the folder cannot be written.
+        FloatingPointError: If too many steps in a row were skipped, or the held-out
+            loss is not finite.
+
+    Example:
+        >>> import tempfile
+        >>> from scanrnn.training import Config, train
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     config = Config(out=out, features=8, batch=2, window=8, steps=-1)
+        Traceback (most recent call last):
+            ...
+        ValueError: steps: got -1, want at least 0
+    """
+    begin = time.perf_counter()
+    first = jax.process_index() == 0
+    console = console or Console(
+        markup=False, highlight=False, soft_wrap=True, quiet=not first
+    )
+    run = open_run(config, restart)
+    done = int(run.state.counts.steps)
+    with writing(run.out):
+        log = Log(run.out / "log.jsonl", last=done) if first else None
+    rows = log.rows() if log else []
+    if run.notes.get("steps") == done and (run.out / "sample.txt").is_file():
+        console.print(
+            f"{run.out} is finished: {done} steps, {_held_out(rows):.3f} "
+            f"{run.unit[0]} on held-out text. Start again with --restart, or elsewhere "
+            "with --out FOLDER."
+        )
+        return Outcome(done, _held_out(rows), None)
+    # Left by an older run here; the sample would make this one count as finished.
+    with writing(run.out):
+        for name in ("sample.txt", "plan.txt"):
+            (run.out / name).unlink(missing_ok=True)
+    _introduce(run, done, console)
+    plan = Plan(run, done, begin - _seconds(rows))
+    plan.announce(console)
+    with Interruption() as interruption:
+        fitted = _fit(run, plan, done, rows, log, interruption, console)
+    run.state = fitted.state
+    if log is None:
+        return Outcome(fitted.step, None, interruption.signal)
+    rows = log.rows()
+    with writing(run.out):
+        draw_curves(run.out / "loss.png", rows, run.unit[0])
+    if fitted.stopped:
+        console.print(
+            f"Stopped after step {fitted.step} of {plan.steps}; the checkpoint is in "
+            f"{run.checkpoints.folder}. Run the same command again to go on."
+        )
+        return Outcome(fitted.step, _held_out(rows), interruption.signal)
+    left = "checkpoint, log.jsonl, loss.png"
+    if jax.process_count() == 1:
+        _finish(run, console)
+        left += ", sample.txt, plan.txt"
+    console.print(
+        f"{_held_out(rows):.3f} {run.unit[0]} on held-out text after {fitted.step} "
+        f"steps in {_seconds(rows):.0f} s. Everything is in {run.out}: {left}"
+    )
+    return Outcome(fitted.step, _held_out(rows), None)
+
+
+def _held_out(rows):
+    held_out = [row["held_out"] for row in rows if "held_out" in row]
+    return held_out[-1] if held_out else math.nan
+
+
+def _seconds(rows):
+    return next((row["seconds"] for row in reversed(rows) if "seconds" in row), 0.0)
+
+
+def _introduce(run: Run, done: int, console: Console) -> None:
+    tokens = "characters" if run.corpus.vocabulary.are_characters else "words"
+    console.print(
+        f"{f'Going on after step {done}' if done else 'Training'}: "
+        f"{len(run.corpus.train):,} {tokens} to train on, "
+        f"{len(run.corpus.held_out):,} held out, {len(run.corpus.vocabulary):,} "
+        f"different ones, {sum(a.size for a in jax.tree.leaves(run.state.params)):,} "
+        "parameters"
+    )
+    waste = getattr(run.batches.source, "waste", None)
+    if waste is not None:
+        console.print(f"sentences in buckets: {waste:.1%} of all steps are padding")
+    if run.mesh is not None:
+        console.print(
+            f"{run.mesh.size} devices {dict(run.mesh.shape)} of {jax.process_count()} "
+            "processes"
+        )
+
+
+def _fit(run, plan, done, rows, log, interruption, console):
+    """Trains until the last step, or until told to stop."""
+    config, (unit, factor) = run.config, run.unit
+    if config.loss == "sum":
+        factor = factor / config.window
+
+    def evaluate(state):
+        nats = run.evaluate(state.params)
+        row = {"held_out": nats * run.unit[1]}
+        if not run.corpus.vocabulary.are_characters:
+            row["perplexity"] = math.exp(min(nats, 700.0))
+        return row | (_look(run, state) if config.health else {})
+
+    def stop(step):
+        if jax.process_count() == 1:
+            return interruption.signal is not None
+        return step % _AGREE == 0 and agree(interruption.signal is not None)
+
+    with Bar(console, plan.steps, done, run.tokens, unit) as bar:
+        writers: list[Writer] = [bar] if log is None else [log, bar]
+        if log is not None and config.tensorboard:
+            writers.append(TensorBoard(run.out / "tensorboard"))
+        writers = [Units(writers, factor, _seconds(rows))]
+        while True:
+            fitted = fit(
+                run.train_step,
+                run.state,
+                run.batches,
+                steps=plan.next(done),
+                writers=writers,
+                evaluate=evaluate,
+                evaluate_every=config.evaluate_every,
+                checkpoints=run.checkpoints,
+                notes=run.identity | {"steps": plan.steps},
+                patience=config.patience,
+                stop=stop,
+            )
+            run.state, done = fitted.state, fitted.step
+            if fitted.stopped or done >= plan.steps:
+                return fitted
+            plan.update(done)
+            bar.go_on_until(plan.steps)
+
+
+def _look(run, state):
+    """Probes the model on the start of the held-out text, as numbers and a picture."""
+    streams = Streams(run.corpus.held_out, 1, min(64, len(run.corpus.held_out) - 1))
+    graphdef = nnx.graphdef(run.model)
+    layers = probe_model(nnx.merge(graphdef, state.params), next(streams))
+    if jax.process_index() == 0:
+        with writing(run.out):
+            draw_health(run.out / "health.png", layers)
+    return health_row(layers)
+
+
+def _finish(run: Run, console: Console) -> None:
+    """Writes a sample, prints the plan of the step, and times it against lax.scan."""
+    config = run.config
+    console.rule("a sample")
+    nnx.update(run.model, run.state.params)
+    pieces = []
+    for piece in generate(
+        run.model,
+        run.corpus.vocabulary,
+        config.sample,
+        temperature=config.temperature,
+        key=run.state.key,
+    ):
+        console.out(piece, end="", highlight=False)
+        pieces.append(piece)
+    console.print()
+    console.rule("the plan of the training step")
+    plans = _report.layer_plans(run.model, config.batch, config.window)
+    console.out(plans, highlight=False)
+    _write(run, "plan.txt", plans + "\n")
+    plain = make_model(config, len(run.corpus.vocabulary), implementation="scan")
+    _, plain_step = make_training(config, plain, mesh=run.mesh)
+    timings = _report.time_steps(
+        {"scanrnn.scan": run.train_step, "lax.scan": plain_step},
+        run.state,
+        next(run.batches),
+    )
+    console.print(_report.timing_table(timings, run.tokens))
+    # Last, and at once: it is the mark of a run that is finished.
+    _write(run, "sample.txt", "".join(pieces))
+
+
+def _write(run: Run, name: str, text: str) -> None:
+    with writing(run.out), replaced(run.out / name) as partial:
+        partial.write_text(text, encoding="utf-8")

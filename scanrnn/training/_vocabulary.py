@@ -1,0 +1,112 @@
+"""Tokens and their numbers."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+UNKNOWN = "<unk>"
+
+
+class Vocabulary:
+    """The tokens of a text, numbered: characters or words.
+
+    Args:
+        tokens: The tokens in the order of their numbers.
+
+    Raises:
+        ValueError: If there is no token, or one is there twice.
+
+    Example:
+        >>> from scanrnn.training import Vocabulary
+        >>> vocabulary = Vocabulary.of("hello")
+        >>> vocabulary.tokens
+        ('e', 'h', 'l', 'o')
+        >>> vocabulary.decode(vocabulary.encode("hole"))
+        'hole'
+        >>> Vocabulary.of(["to", "be", "to", "<unk>"], most=2).encode(["be", "to"])
+        array([1, 0], dtype=int32)
+    """
+
+    def __init__(self, tokens: Iterable[str]):
+        """Numbers the tokens."""
+        self.tokens = tuple(tokens)
+        self._ids = {token: i for i, token in enumerate(self.tokens)}
+        if not self.tokens:
+            raise ValueError("tokens: got none, want at least one")
+        if len(self._ids) < len(self.tokens):
+            raise ValueError("tokens: got one of them twice, want different ones")
+
+    @classmethod
+    def of(cls, tokens: Iterable[str], most: int | None = None) -> "Vocabulary":
+        """Makes the vocabulary of a text.
+
+        Args:
+            tokens: The text: a string for one of characters, else words.
+            most: How many tokens to keep, the most frequent ones and `<unk>`, which
+                stands for all others; None to keep all.
+
+        Returns:
+            The vocabulary: all tokens in sorted order, or the most frequent first.
+        """
+        counts = Counter(tokens)
+        if most is None:
+            return cls(sorted(counts))
+        counts[UNKNOWN] = 0
+        kept = sorted(counts, key=lambda token: (-counts[token], token))[:most]
+        return cls(kept if UNKNOWN in kept else [*kept[:-1], UNKNOWN])
+
+    def __len__(self) -> int:
+        """Returns the number of different tokens."""
+        return len(self.tokens)
+
+    @property
+    def are_characters(self) -> bool:
+        """Whether tokens are written without blanks between them."""
+        return all(len(token) == 1 for token in self.tokens)
+
+    def encode(self, text: Sequence[str]) -> np.ndarray:
+        """Turns tokens into ids.
+
+        Args:
+            text: Tokens; what is not in the vocabulary becomes `<unk>` if that is.
+
+        Returns:
+            Ids of shape `[len(text)]`, int32.
+
+        Raises:
+            ValueError: If a token is not in the vocabulary, and `<unk>` is not either.
+
+        Example:
+            >>> from scanrnn.training import Vocabulary
+            >>> Vocabulary("abc").encode("cab").tolist()
+            [2, 0, 1]
+        """
+        if UNKNOWN in self._ids:
+            unknown = self._ids[UNKNOWN]
+            return np.array([self._ids.get(token, unknown) for token in text], np.int32)
+        missing = sorted(set(text) - set(self.tokens))
+        if missing:
+            raise ValueError(
+                f"text: {''.join(missing)!r} is not in the vocabulary of "
+                f"{len(self)} characters; leave it out or train on a text that has it"
+            )
+        return np.array([self._ids[token] for token in text], np.int32)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Turns ids into text.
+
+        Args:
+            ids: Ids in `[0, len(vocabulary))`.
+
+        Returns:
+            The text: characters as they are, words with blanks between them.
+
+        Example:
+            >>> from scanrnn.training import Vocabulary
+            >>> Vocabulary("abc").decode([1, 0])
+            'ba'
+            >>> Vocabulary(["to", "be"]).decode([0, 1])
+            'to be'
+        """
+        return ("" if self.are_characters else " ").join(self.tokens[i] for i in ids)
