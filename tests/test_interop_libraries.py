@@ -328,18 +328,6 @@ def test_a_wrong_prefix_is_answered_with_those_there_are():
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_linen_layers_of_ours_take_weights_and_give_them_back(bidirectional):
-    """A Flax checkpoint becomes a layer of scanrnn.linen, and goes back."""
-    weights = drawn(cells.lstm(), bidirectional=bidirectional)
-    layer = scanrnn.linen.LSTM(H, num_layers=2, bidirectional=bidirectional)
-    variables = weights.variables()
-    close(layer.apply(variables, XS), weights.layer()(XS))
-    assert_equal(Weights.of_variables(cells.lstm(), variables), weights)
-    with pytest.raises(ValueError, match="want 'layers_0'"):
-        Weights.of_variables(cells.lstm(), {"params": {"cell": {}}})
-
-
-@pytest.mark.parametrize("bidirectional", [False, True])
 def test_layers_of_both_kinds_of_flax_take_the_same_weights(bidirectional):
     weights = drawn(cells.lstm(norm="ba2016"), 2, bidirectional)
     options = {"num_layers": 2, "bidirectional": bidirectional, "norm": "ba2016"}

@@ -169,58 +169,6 @@ class Weights:
         return layer
 
     @classmethod
-    def of_variables(cls, cell: Cell, variables: Mapping[str, Any]) -> "Weights":
-        """The weights among the variables of a layer of `scanrnn.linen`.
-
-        Args:
-            cell: of all its layers.
-            variables: of its `init`, or the part of a model's that is the layer's:
-                ``{"params": {"layers_0": ...}}``.
-
-        Raises:
-            ValueError: if there is no layer among them.
-
-        Example:
-            >>> import jax, scanrnn
-            >>> gru = scanrnn.linen.GRU(5, num_layers=2)
-            >>> variables = gru.init(jax.random.key(0), jax.numpy.ones([2, 7, 3]))
-            >>> cell = scanrnn.cells.gru()
-            >>> scanrnn.interop.Weights.of_variables(cell, variables).num_layers
-            2
-        """
-        params = variables.get("params", {})
-        if "layers_0" not in params:
-            raise ValueError(
-                f"Weights.of_variables: got params {sorted(params)}, want 'layers_0', "
-                "..., the variables of a layer of scanrnn.linen"
-            )
-        sides = ["layers", "backward_layers"][: 1 + ("backward_layers_0" in params)]
-        count = sum(name.startswith("layers_") for name in params)
-        return cls(cell, [[params[f"{s}_{i}"] for s in sides] for i in range(count)])
-
-    def variables(self) -> dict[str, dict[str, Any]]:
-        """The variables of a layer of `scanrnn.linen` of this cell.
-
-        Returns:
-            What its `apply` takes; the arrays are those of these weights.
-
-        Example:
-            >>> import jax, scanrnn
-            >>> cell = scanrnn.cells.gru()
-            >>> params = cell.init(jax.random.key(0), 3, 5)
-            >>> variables = scanrnn.interop.Weights(cell, [[params]]).variables()
-            >>> scanrnn.linen.GRU(5).apply(variables, jax.numpy.ones([2, 7, 3])).shape
-            (2, 7, 5)
-        """
-        sides = "layers", "backward_layers"
-        params = {
-            f"{side}_{index}": dict(params)
-            for index, directions in enumerate(self.layers)
-            for side, params in zip(sides, directions, strict=False)
-        }
-        return {"params": params}
-
-    @classmethod
     def from_tree(cls, cell: Cell, params: Mapping[str, Any]) -> "Weights":
         """The weights of a layer of `scanrnn.linen`.
 
