@@ -90,6 +90,13 @@ def test_every_cell_can_be_asked_about():
         assert "It is bound by" in str(advise(cell, T=4, B=2, D=32, H=32))
 
 
+def test_cells_with_something_round_them_can_be_asked_about():
+    """Sizes that they cannot have are no advice."""
+    cell = cells.residual(cells.lstm())
+    advice = advise(cell, T=4, B=2, D=32, H=32, dtype="bfloat16")
+    assert all("H=" not in change.what for change in advice.changes)
+
+
 def test_a_layer_of_half_precision_has_a_plan_of_that():
     advice = advise(dtype=jnp.bfloat16)
     assert advice.dtype == "bfloat16"

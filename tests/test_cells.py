@@ -1,5 +1,6 @@
 """The cells against NumPy: values and gradients, in float64."""
 
+import dataclasses
 import functools
 import inspect
 import pickle
@@ -151,3 +152,9 @@ def test_equal_cells_share_a_trace():
     step(cells.lstm(norm="ba2016"), params, carry, xs[0])
     step(cells.lstm(norm="ba2016"), params, carry, xs[1])
     assert len(traces) == 1
+
+
+@one_of_each
+def test_a_cell_can_be_made_again_from_its_fields(row):
+    """As `dataclasses.replace` does."""
+    assert dataclasses.replace(row.cell) == row.cell

@@ -22,6 +22,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # package; dependencies point down this list.
 ROOMS = {
     "_allocator": (set(), set()),
+    "_files": (set(), set()),
     "machines": (set(), {"jax"}),
     "planner": ({"machines"}, {"jax", "numpy", "scipy"}),
     "executors": ({"machines", "planner"}, {"jax"}),
@@ -34,13 +35,13 @@ ROOMS = {
     "nnx": ({"cells", "layers"}, {"jax", "flax"}),
     "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (
-        {"_scan", "cells", "nnx"},
+        {"_files", "_scan", "cells", "nnx"},
         {
             *("jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"),
             "tensorboardX",
         },
     ),
-    "interop": ({"cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
+    "interop": ({"_files", "cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
     "serving": (
         {"cells", "interop", "nnx", "planner"},
         {"jax", "flax", "numpy", "onnx"},

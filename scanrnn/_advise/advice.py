@@ -133,7 +133,11 @@ def advise(
     cost = cost_of(plan, chosen, name)
     found = []
     for what, other, other_name in _alternatives(sizes, name, chosen):
-        theirs = cost_of(plan_of(cell, other, other_name, chosen), chosen, other_name)
+        try:
+            other_plan = plan_of(cell, other, other_name, chosen)
+        except ValueError:
+            continue  # the cell cannot have these sizes, as one with a residual
+        theirs = cost_of(other_plan, chosen, other_name)
         work = _work(other) / _work(sizes)
         found.append(Change(what, work * cost.seconds / theirs.seconds))
     changes = [change for change in found if change.gain > 1.05]

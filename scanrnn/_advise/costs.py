@@ -1,6 +1,6 @@
 """What a training step of a layer takes on a machine, by estimate."""
 
-import copy
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -81,9 +81,9 @@ def plan_of(cell: Cell, sizes: Sizes, dtype: str, machine: Machine) -> Plan:
 
 def _of_dtype(cell, dtype):
     """The cell with operands of another dtype."""
-    other = copy.copy(cell)
-    object.__setattr__(other, "dtype", jnp.dtype(dtype))
-    return other
+    if hasattr(cell, "inner"):
+        return dataclasses.replace(cell, inner=_of_dtype(cell.inner, dtype))
+    return dataclasses.replace(cell, dtype=jnp.dtype(dtype))
 
 
 def cost_of(plan: Plan, machine: Machine, dtype: str) -> Cost:

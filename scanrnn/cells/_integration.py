@@ -77,7 +77,7 @@ INTEGRATIONS = {
 
 def find(where, integration):
     """The way to join, by its name or as it is."""
-    if isinstance(integration, Multiplicative):
+    if isinstance(integration, Multiplicative | _Additive):
         return integration
     _checks.check_option(where, "integration", integration, INTEGRATIONS)
     return INTEGRATIONS[integration]

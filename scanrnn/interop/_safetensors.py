@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from scanrnn._files import replacing
 from scanrnn.interop import _arrays
-from scanrnn.interop._files import replacing
 
 
 def save_safetensors(

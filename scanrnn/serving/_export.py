@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax import export
 
-from scanrnn.interop._files import replacing
+from scanrnn._files import replacing
 from scanrnn.serving import _program
 from scanrnn.serving._program import Input
 

@@ -1,33 +1,8 @@
-"""Writing into the folder of a run: whole files, and errors that name the folder."""
+"""Writing into the folder of a run: errors that name the folder."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
-
-
-@contextlib.contextmanager
-def replaced(path: Path) -> Iterator[Path]:
-    """Puts a file in place when it is complete: a reader never sees half of it.
-
-    Args:
-        path: The file, replaced at once if it is there.
-
-    Yields:
-        Where to write it.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = pathlib.Path(folder) / "sample.txt"
-        ...     with replaced(path) as partial:
-        ...         _ = partial.write_text("to be")
-        ...     path.read_text(), partial.exists()
-        ('to be', False)
-    """
-    partial = path.with_name(path.name + ".partial")
-    yield partial
-    os.replace(partial, path)
 
 
 @contextlib.contextmanager

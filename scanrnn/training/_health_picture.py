@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from scanrnn import cells
+from scanrnn._files import replacing
 from scanrnn.training._batches import Window
-from scanrnn.training._files import replaced
 from scanrnn.training._health import Health, probe
 from scanrnn.training._model import LanguageModel, zero_carry
 from scanrnn.training._objective import token_losses
@@ -117,6 +117,6 @@ def draw_health(path: str | Path, layers: Sequence[Health]) -> bool:
     saturation.set(ylabel="saturated: low (pale) and high", ylim=(0, 1))
     radii.axhline(1.0, color="0.6", linewidth=0.8)
     radii.set(xlabel="gate", ylabel="spectral radius", ylim=(0, None))
-    with replaced(Path(path)) as partial:
+    with replacing(Path(path)) as partial:
         figure.savefig(partial, dpi=120, format="png")
     return True

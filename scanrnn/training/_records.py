@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from scanrnn.training._files import replaced, writing
+from scanrnn._files import replacing
+from scanrnn.training._files import writing
 
 
 class Writer(Protocol):
@@ -46,7 +47,7 @@ class Log:
         """Opens the file behind the last row that counts."""
         self.path = Path(path)
         rows = [r for r in self.rows() if last is None or r["step"] <= last]
-        with replaced(self.path) as partial:
+        with replacing(self.path) as partial:
             partial.write_text("".join(map(_line, rows)), encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
@@ -175,7 +176,7 @@ def draw_curves(
     if skipped:
         above.plot([], [], color="tab:red", label="skipped")
     above.legend()
-    with replaced(Path(path)) as partial:
+    with replacing(Path(path)) as partial:
         figure.savefig(partial, dpi=120, format="png")
     return True
 

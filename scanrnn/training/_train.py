@@ -8,10 +8,11 @@ import jax
 from flax import nnx
 from rich.console import Console
 
+from scanrnn._files import replacing
 from scanrnn.training import _report
 from scanrnn.training._batches import Streams
 from scanrnn.training._config import Config
-from scanrnn.training._files import replaced, writing
+from scanrnn.training._files import writing
 from scanrnn.training._health_picture import draw_health, health_row, probe_model
 from scanrnn.training._interruption import Interruption
 from scanrnn.training._loop import fit
@@ -239,5 +240,5 @@ def _finish(run: Run, console: Console) -> None:
 
 
 def _write(run: Run, name: str, text: str) -> None:
-    with writing(run.out), replaced(run.out / name) as partial:
+    with writing(run.out), replacing(run.out / name) as partial:
         partial.write_text(text, encoding="utf-8")
