@@ -43,7 +43,7 @@ ROOMS = {
     ),
     "interop": ({"_files", "cells", "nnx"}, {"jax", "flax", "numpy", "safetensors"}),
     "serving": (
-        {"cells", "interop", "nnx", "planner"},
+        {"_files", "cells", "interop", "nnx", "planner"},
         {"jax", "flax", "numpy", "onnx"},
     ),
     "__init__": (
