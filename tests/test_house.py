@@ -35,7 +35,7 @@ ROOMS = {
     "nnx": ({"cells", "layers"}, {"jax", "flax"}),
     "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (
-        {"_files", "_scan", "cells", "nnx"},
+        {"_files", "_scan", "cells", "nnx", "planner"},
         {
             *("jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"),
             "tensorboardX",

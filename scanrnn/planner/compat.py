@@ -15,6 +15,11 @@ from jax.interpreters import mlir
 
 # Calls that only group equations, under whatever names.
 _CALLS = (primitives.jit_p, primitives.call_p, primitives.closed_call_p)
+# What JAX's calls are called, those with a derivative of their own included.
+_RUNS = {
+    *("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2"),
+    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
+}
 
 
 def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
@@ -40,9 +45,15 @@ def is_checkpoint(eqn: JaxprEqn) -> bool:
     return eqn.primitive is primitives.remat_p
 
 
+def only_runs(eqn: JaxprEqn) -> bool:
+    """Whether an equation gives what the program that it holds gives: any call."""
+    return eqn.primitive.name in _RUNS
+
+
 def program(eqn: JaxprEqn) -> Any:
-    """The jaxpr, open or closed, of a call or a checkpoint."""
-    return eqn.params["jaxpr" if "jaxpr" in eqn.params else "call_jaxpr"]
+    """The jaxpr, open or closed, of an equation that holds one."""
+    names = "jaxpr", "call_jaxpr", "fun_jaxpr"
+    return next(eqn.params[name] for name in names if name in eqn.params)
 
 
 def calling(eqn: JaxprEqn, closed) -> JaxprEqn:

@@ -9,15 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
+from scanrnn.planner import compat
+
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
 # Outputs of these primitives are squashed into a range, and saturate at its ends.
 _RANGES = {"logistic": (0.0, 1.0), "tanh": (-1.0, 1.0)}
-# Primitives that call a part of a program as it stands.
-_CALLS = {
-    *("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat"),
-    *("custom_jvp_call", "custom_vjp_call"),
-}
 
 
 class Health(NamedTuple):
@@ -164,16 +161,14 @@ def _evaluate(jaxpr, consts, args, seen):
     values.update(zip(jaxpr.constvars, consts, strict=True))
     values.update(zip(jaxpr.invars, args, strict=True))
     for equation in jaxpr.eqns:
-        given, params = [read(v) for v in equation.invars], equation.params
-        name = equation.primitive.name
-        inner = params.get("jaxpr", params.get("call_jaxpr"))
-        if name in _CALLS and inner is not None:
+        given, name = [read(v) for v in equation.invars], equation.primitive.name
+        if compat.only_runs(equation):
+            inner = compat.program(equation)
             closed = isinstance(inner, core.ClosedJaxpr)
             body = inner.jaxpr if closed else inner
             outs = _evaluate(body, inner.consts if closed else (), given, seen)
         else:
-            outs = equation.primitive.bind(*given, **params)
-            outs = outs if equation.primitive.multiple_results else [outs]
+            outs = compat.bind(equation, given)
         if name in _RANGES:
             seen.append((name, outs[0]))
         values.update(zip(equation.outvars, outs, strict=True))

@@ -19,13 +19,6 @@ from scanrnn.serving._onnx.graph import (
     info,
 )
 
-# Where an equation that only calls something has that.
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-_CALLS = (
-    *("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2"),
-    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr", "custom_lin"),
-    "ruled",  # the planner's loops
-)
 RULES = elementwise.RULES | shapes.RULES | products.RULES
 # Those that give no number that was not there: nothing to round.
 _MOVES = set(shapes.RULES) - {"reduce_sum", "reduce_prod", "cumsum"}
@@ -131,7 +124,7 @@ def _live(jaxpr, wanted):
         inputs = eqn.invars
         # What only goes into a call, and is not used there, is none of our business:
         # such as a key for a carry of zeros.
-        if eqn.primitive.name in _CALLS:
+        if _is_call(eqn):
             body = _called(eqn)
             inside = _live(body, outs)[0]
             pairs = zip(inputs, body.invars, strict=True)
@@ -140,9 +133,14 @@ def _live(jaxpr, wanted):
     return live, eqns[::-1]
 
 
+def _is_call(eqn):
+    """Whether an equation only runs a program; the planner's loops do, too."""
+    return compat.only_runs(eqn) or eqn.primitive.name == "ruled"
+
+
 def _called(eqn):
     """The jaxpr of an equation that calls it."""
-    return _opened(next(eqn.params[name] for name in _BODIES if name in eqn.params))[0]
+    return _opened(compat.program(eqn))[0]
 
 
 def _opened(body):
@@ -157,7 +155,7 @@ def _equation(graph, eqn, arguments, wanted):
         return native.find(graph, eqn, arguments) or _scan(graph, eqn, arguments)
     if name == "cond":
         return _cond(graph, eqn, arguments)
-    if name in _CALLS:
+    if _is_call(eqn):
         return _call(graph, eqn, arguments, wanted)
     if name not in RULES:
         raise Unsupported(
@@ -172,8 +170,7 @@ def _equation(graph, eqn, arguments, wanted):
 
 
 def _call(graph, eqn, arguments, wanted):
-    body = next(eqn.params[name] for name in _BODIES if name in eqn.params)
-    return run(graph, *_opened(body), arguments, wanted)
+    return run(graph, *_opened(compat.program(eqn)), arguments, wanted)
 
 
 def _body(parent, closed, captured, arguments):
