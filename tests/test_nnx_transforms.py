@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from jax import export
 
+import scanrnn
 from scanrnn.nnx import GRU, LSTM, RNN, Elman
 
 T, D, H = 4, 3, 4
@@ -197,3 +198,53 @@ def test_flax_cell_in_our_layer_works_under_raw_transforms():
     jax.tree.map(close, jax.tree.leaves(got), jax.tree.leaves(want))
     spec = jax.ShapeDtypeStruct(export.symbolic_shape(f"b, t, {D}"), jnp.float64)
     close(export.export(jax.jit(lambda xs: ours(xs)))(spec).call(xs), ours(xs))
+
+
+EVERY = sorted(
+    name for name, value in vars(scanrnn.nnx).items() if hasattr(value, "make")
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_every_layer_works_under_every_transform(name):
+    """Of JAX and of NNX, in both modes, and exported; and so does its Linen twin."""
+    options = {"kernel_size": 3} if name.startswith("Conv") else {}
+    shape = (2, T, *((4,) if options else ()), D)
+    options |= {"param_dtype": jnp.float64}
+    rnn = getattr(scanrnn.nnx, name)(D, D, **options, rngs=nnx.Rngs(0))
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=shape))
+    near = functools.partial(close, rtol=1e-9, atol=1e-10)
+    value, grads = jax.jit(jax.value_and_grad(loss))(rnn, xs)
+    again = jax.jit(jax.grad(jax.checkpoint(loss)))(rnn, xs)
+    jax.tree.map(near, again, grads)
+    near(jnp.sum(jnp.sin(jax.jit(jax.vmap(rnn))(xs))), value)
+    with nnx.set_graph_mode(False), nnx.set_graph_updates(False):
+        got, by_nnx = nnx.jit(nnx.value_and_grad(loss))(rnn, xs)
+        jax.tree.map(
+            near, jax.tree.leaves((got, by_nnx)), jax.tree.leaves((value, grads))
+        )
+    graphdef, state = nnx.split(rnn)
+    near(jax.jit(lambda state: loss(nnx.merge(graphdef, state), xs))(state), value)
+    symbols = export.symbolic_shape(f"b, t, {', '.join(map(str, shape[2:]))}")
+    exported = export.export(jax.jit(rnn))(jax.ShapeDtypeStruct(symbols, xs.dtype))
+    near(exported.call(xs), rnn(xs))
+    module = getattr(scanrnn.linen, name)(D, **options)
+    weights = (("layers", rnn.layers), ("backward_layers", rnn.backward_layers))
+    params = {
+        f"{side}_{index}": {name: value[...] for name, value in layer.items()}
+        for side, layers in weights
+        for index, layer in enumerate(layers)
+    }
+    twin = jax.jit(jax.value_and_grad(lambda p: loss(with_weights(module, p), xs)))
+    got, by_linen = twin(params)
+    near(got, value)
+    flat = [layer[name] for layer in by_linen.values() for name in sorted(layer)]
+    wanted = [layer[name][...] for layer in grads.layers for name in sorted(layer)]
+    jax.tree.map(near, flat, wanted)
+    near(jax.vmap(with_weights(module, params))(xs), rnn(xs))
+
+
+def with_weights(module, params):
+    """A Linen module with its weights, as a function."""
+    return lambda xs: module.apply({"params": params}, xs)
