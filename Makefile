@@ -39,10 +39,7 @@ test-slow: $(VENV)/.test test-compiled
 	$(RUN) -m pytest -n $(JOBS) -p no:benchmark -m slow -q $(ARGS)
 
 # The tests that compile for an H100 and a TPU v5e: everywhere else they are skipped.
-test-latency: $(VENV)/.bench
-	$(RUN) -m benchmarks.latency
-
-compiled: $(COMPILERS)/.compiled
+test-compiled: $(COMPILERS)/.compiled
 	$(COMPILERS)/bin/python -m pytest -p no:benchmark -m slow -q tests/test_compiled.py
 
 lint: $(VENV)/.test
@@ -52,6 +49,9 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	$(RUN) -m benchmarks $(ARGS)
+
+latency: $(VENV)/.bench
+	$(RUN) -m benchmarks.latency $(ARGS)
 
 compiled: $(COMPILERS)/.compiled
 	$(COMPILERS)/bin/python -m benchmarks.compiled $(ARGS)

@@ -84,8 +84,8 @@ def test_a_larger_batch_is_advised_where_a_step_waits_to_be_started():
     assert change.gain == pytest.approx(rate)
 
 
-def test_every_cell_can_be_asked_about():
-    for name in ("indrnn", "lru", "mlstm", "rhn", "slstm"):
+def test_other_cells_can_be_asked_about():
+    for name in ("mlstm", "rhn"):
         cell = getattr(cells, name)(*([2] if name == "rhn" else []))
         assert "It is bound by" in str(advise(cell, T=4, B=2, D=32, H=32))
 

@@ -11,6 +11,7 @@ from scanrnn.training import RECIPES, Config, Corpus, LanguageModel, Vocabulary
 pytestmark = pytest.mark.usefixtures("in_32_bit")
 
 
+@pytest.mark.slow
 def test_words_per_second_are_measured_of_every_contender():
     vocabulary = Vocabulary(map(str, range(11)))
     ids = np.random.default_rng(0).integers(0, 11, 4000).astype(np.int32)

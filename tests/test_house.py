@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -108,6 +109,14 @@ def test_file_imports_only_what_its_room_may(path):
             assert (rest[0] if rest else "__init__") in rooms | {room}, module
         elif top not in sys.stdlib_module_names:
             assert top in libraries, module
+
+
+def test_the_makefile_has_each_target_once():
+    """Make only warns of a second recipe, and takes that one."""
+    done = subprocess.run(
+        ["make", "-n", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
 
 
 def test_every_library_of_the_package_is_declared():

@@ -60,7 +60,7 @@ def make(layer):
     return getattr(scanrnn.nnx, name)(D, H, **options, rngs=nnx.Rngs(0))
 
 
-@generated(max_examples=60)
+@generated(max_examples=25)
 @hypothesis.given(layers(), calls())
 def test_shapes_and_dtypes_follow_from_the_arguments(layer, drawn):
     """Of both kinds of layers; nothing is compiled."""

@@ -73,7 +73,13 @@ def test_notebook_is_kept_without_outputs(name):
 
 # The only test that starts a kernel: everything that needs a run is checked here.
 @pytest.mark.filterwarnings("default")  # of the Jupyter machinery, not ours
-@pytest.mark.parametrize("name", SHOWS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name.startswith("01") else pytest.param(name, marks=pytest.mark.slow)
+        for name in SHOWS
+    ],
+)
 def test_notebook_runs_and_shows_what_it_promises(name, monkeypatch, tmp_path):
     monkeypatch.setenv("SCANRNN_FAST", "1")
     paths = (str(FOLDER.parent), os.environ.get("PYTHONPATH", ""))
