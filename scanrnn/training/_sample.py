@@ -1,5 +1,6 @@
 """Writing text with a trained model."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +17,16 @@ from scanrnn.training._text import END, split_words
 from scanrnn.training._vocabulary import Vocabulary
 
 
-def load_model(out: str | Path) -> tuple[LanguageModel, Vocabulary]:
+def load_model(
+    out: str | Path, *, precision: str = "float32"
+) -> tuple[LanguageModel, Vocabulary]:
     """Reads the trained model of a run.
 
     Args:
         out: Folder of the run.
+        precision: What the model computes in, as `Precision.parse` reads it. A half
+            type pays in training; what is written for others in float32 they compute
+            alike, letter for letter.
 
     Returns:
         The model with the parameters of its newest checkpoint, and its vocabulary.
@@ -42,8 +48,11 @@ def load_model(out: str | Path) -> tuple[LanguageModel, Vocabulary]:
     notes = checkpoints.notes()
     config = Config.from_mapping(notes["config"])
     vocabulary = Vocabulary(notes["vocabulary"])
-    model = make_model(config, len(vocabulary))
-    state = checkpoints.state(like=make_training(config, model)[0])
+    trained = make_model(config, len(vocabulary))
+    state = checkpoints.state(like=make_training(config, trained)[0])
+    model = make_model(
+        dataclasses.replace(config, precision=precision), len(vocabulary)
+    )
     nnx.update(model, state.params)
     return model, vocabulary
 
