@@ -35,25 +35,29 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start(folder, processes, *words):
-    """Starts all processes of a run on loopback."""
+def start(folder, processes, *words, places=None):
+    """Starts all processes of a run on loopback; `places` are variables of each."""
     folder.mkdir(exist_ok=True)
     (folder / "text.txt").write_text(TEXT)
     command = [sys.executable, "-m", "scanrnn", "train", "--precision", "float32"]
     command += ["--text", str(folder / "text.txt"), "--out", str(folder / "run")]
     command += "--features 8 --layers 1 --batch 8 --window 6 --sample 5".split()
     command += words
-    if processes == 1:
-        several = [[]]
+    if processes == 1 or places:
+        several = [[]] * processes
     else:
         place = ["--coordinator", f"localhost:{free_port()}"]
         place += ["--num-processes", str(processes)]
         several = [[*place, "--process-id", str(n)] for n in range(processes)]
     return [
         subprocess.Popen(
-            [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, *more],
+            env=os.environ | place,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        for more in several
+        for more, place in zip(several, places or [{}] * processes, strict=True)
     ]
 
 
@@ -112,3 +116,14 @@ def test_run_of_which_a_process_is_killed_ends_and_goes_on(tmp_path):
     for process in (first, second):
         process.kill()
         process.communicate()
+
+
+@pytest.mark.slow
+def test_processes_find_each_other_where_a_cluster_started_them(tmp_path):
+    """By the variables of Slurm, which gives every process its number."""
+    job = {"SLURM_JOB_ID": str(free_port()), "SLURM_STEP_NODELIST": "localhost"}
+    job |= {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
+    places = [job | {"SLURM_PROCID": n, "SLURM_LOCALID": n} for n in "01"]
+    words = "--distributed", "--steps", "3"
+    (output, _), _ = finish(start(tmp_path, 2, *words, places=places))
+    assert "2 devices {'data': 2, 'gates': 1} of 2 processes" in output
