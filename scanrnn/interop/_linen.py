@@ -53,10 +53,7 @@ def from_linen(params: Any, *, activation: str = "tanh") -> Weights:
     """
     layers = params if isinstance(params, list) else [params]
     read = [_trees.directions(tree, _is_cell, "from_linen") for tree in layers]
-    kinds = {_kind(cell) for cells in read for cell in cells}
-    if len(kinds) != 1:
-        raise ValueError(f"from_linen: the cells are {sorted(kinds)}, want one kind")
-    (kind,) = kinds
+    kind = _trees.one_kind(read, _kind, "from_linen")
     if kind == "conv_lstm":
         cell = cells.conv_lstm(kernel_size=read[0][0]["ih"]["kernel"].shape[:-2])
     else:

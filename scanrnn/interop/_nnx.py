@@ -39,10 +39,7 @@ def from_nnx(source: Any, *, activation: str = "tanh") -> Weights:
     """
     layers = source if isinstance(source, list) else [source]
     read = [_trees.directions(_tree(one), _is_cell, "from_nnx") for one in layers]
-    kinds = {_kind(cell) for cells in read for cell in cells}
-    if len(kinds) != 1:
-        raise ValueError(f"from_nnx: the cells are {sorted(kinds)}, want one kind")
-    (kind,) = kinds
+    kind = _trees.one_kind(read, _kind, "from_nnx")
     relu = kind == "elman" and activation == "relu"
     cell = _kinds.KINDS["elman-relu" if relu else kind][0]
     return Weights(cell, [[_ours(kind, one) for one in ones] for ones in read])

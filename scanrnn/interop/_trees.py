@@ -45,3 +45,15 @@ def layer(cells: Sequence[dict]) -> dict:
         return {"cell": cells[0]}
     names = "forward_rnn", "backward_rnn"
     return {name: {"cell": cell} for name, cell in zip(names, cells, strict=True)}
+
+
+def one_kind(read: Sequence[Sequence[Any]], kind_of: Callable, where: str) -> str:
+    """The kind that all cells are of, by layer and direction.
+
+    Raises:
+        ValueError: if they are of several.
+    """
+    kinds = {kind_of(cell) for cells in read for cell in cells}
+    if len(kinds) != 1:
+        raise ValueError(f"{where}: the cells are {sorted(kinds)}, want one kind")
+    return kinds.pop()
