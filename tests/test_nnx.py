@@ -298,3 +298,18 @@ def test_layers_of_a_stack_may_differ():
     close(outputs, inputs)
     again = rnn(outputs[..., :1] * jnp.ones(D), initial_carry=carry)
     assert again.shape == (2, T, 2)
+
+
+@pytest.mark.parametrize("kind", [nnx, scanrnn.linen], ids=["nnx", "linen"])
+def test_a_scheme_may_be_a_function(kind):
+    """Of the size of the carry, as `chrono` makes it."""
+    scheme = cells.chrono(100)
+    key = jax.random.key(0)
+    if kind is nnx:
+        rnn = LSTM(D, H, scheme=scheme, rngs=nnx.Rngs(0))
+        bias = rnn.layers[0]["bias"][...]
+    else:
+        variables = kind.LSTM(H, scheme=scheme).init(key, jnp.ones([2, T, D]))
+        bias = variables["params"]["layers_0"]["bias"]
+    i, f, _, _ = jnp.split(bias, 4)
+    assert (f >= 0).all() and f.max() <= jnp.log(100.0) and (i == -f).all()

@@ -93,7 +93,6 @@ def scan_options(spec: Spec, call: Call) -> dict[str, Any]:
     """How the loops of a layer are to run."""
     return {
         "reverse": call.reverse,
-        "all_carries": call.return_all_carries,
         "unroll": spec.unroll,
         "implementation": spec.implementation,
     }
@@ -124,22 +123,19 @@ def run_own(
         if given is not None:
             given = _grouped(spec, _checked(spec, places, stack, xs, given))
         noisy = draw_key is not None and _has_noise(spec, stack, xs)
+        options = scan_options(spec, call)
+        options |= {"carry_dtype": spec.carry_dtype, "residual": spec.residual}
         if _side_by_side(spec, stack, xs, noisy, call):
-            options = scan_options(spec, call) | {"residual": spec.residual}
-            del options["all_carries"]
-            return _wavefront.run_wavefront(
-                stack, xs, given, spans, carry_dtype=spec.carry_dtype, **options
-            )
+            return _wavefront.run_wavefront(stack, xs, given, spans, **options)
         return run_stack(
             stack,
             xs,
             given,
             spans,
-            carry_dtype=spec.carry_dtype,
-            residual=spec.residual,
             dropout=spec.dropout,
             key=draw_key() if noisy and draw_key else None,
-            **scan_options(spec, call),
+            all_carries=call.return_all_carries,
+            **options,
         )
 
     last = places[-1].cell
@@ -176,7 +172,7 @@ def run_foreign(
         spans: which steps count.
         call: the arguments.
     """
-    options = scan_options(spec, call)
+    options = scan_options(spec, call) | {"all_carries": call.return_all_carries}
     if jax.tree.leaves(state):
         last, ys, every, state = run(
             step, carry, xs, spans, fresh, state=state, **options

@@ -100,6 +100,31 @@ def check_layers(
     return cell, in_features, hidden_features, num_layers
 
 
+# What a layer has of an option that it was not given, where that is not None.
+_UNSAID = {
+    "bidirectional": False,
+    "residual": False,
+    "highway": False,
+    "dropout": 0.0,
+    "param_dtype": jnp.float32,
+}
+
+
+def check_foreign(cell: Any, given: dict[str, Any]) -> None:
+    """Raise if a layer was given what its cell, one of Flax's, has in it.
+
+    Args:
+        cell: the cell.
+        given: by name, the options that are for cells of ours.
+    """
+    refused = [name for name, value in given.items() if value != _UNSAID.get(name)]
+    if refused:
+        raise ValueError(
+            f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which has "
+            "its sizes, dtypes and weights in it; they go with a scanrnn.cells.Cell"
+        )
+
+
 def _size(name: str, value: Any) -> int:
     check_size("RNN", name, value)
     return operator.index(value)

@@ -42,19 +42,6 @@ class LayerOptions(TypedDict, total=False):
     rngs: Any
 
 
-def family(name: str) -> str | None:
-    """Which initializer and which sharding are for a parameter of this name.
-
-    Returns:
-        "kernel", "recurrent_kernel" or "bias"; None for none of them: gains and
-        peepholes are alike in all layers.
-    """
-    for found in ("recurrent_kernel", "kernel", "bias"):
-        if name.endswith(found):
-            return found
-    return None
-
-
 def check_options(name: str, factory: Callable[..., Cell], given: Any) -> None:
     """Raise TypeError if some of the options that a layer was given are not its own.
 

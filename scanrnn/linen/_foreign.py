@@ -13,20 +13,11 @@ from flax.core.scope import in_filter
 
 from scanrnn import layers
 
-_UNUSED = {  # what a layer of a Flax cell is given for the arguments that it refuses
-    "features": None,
-    "num_layers": None,
-    "bidirectional": False,
-    "residual": False,
-    "highway": False,
-    "dropout": 0.0,
-    "param_dtype": jnp.float32,
-    "carry_dtype": None,
-    "scheme": None,
-    "kernel_init": None,
-    "recurrent_kernel_init": None,
-    "bias_init": None,
-}
+_OPTIONS = (
+    *("features", "num_layers", "bidirectional", "residual", "highway", "dropout"),
+    *("param_dtype", "carry_dtype", "scheme", "kernel_init", "recurrent_kernel_init"),
+    "bias_init",
+)
 
 
 def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any:
@@ -39,7 +30,7 @@ def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any
         init_key: draws the first carry.
     """
     cell = module.cell
-    _check(module, cell)
+    layers.check_foreign(cell, {name: getattr(module, name) for name in _OPTIONS})
     spec = layers.Spec(unroll=module.unroll, implementation=module.implementation)
 
     def run_cells(xs, spans):
@@ -82,18 +73,6 @@ def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any
         feature_axes=cell.num_feature_axes,
         dtype=None,
     )
-
-
-def _check(module, cell):
-    """Raise if the layer was given what the cell has in it."""
-    refused = [
-        name for name, value in _UNUSED.items() if getattr(module, name) != value
-    ]
-    if refused:
-        raise ValueError(
-            f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which has "
-            "its sizes, dtypes and weights in it; they go with a scanrnn.cells.Cell"
-        )
 
 
 class _Variables:

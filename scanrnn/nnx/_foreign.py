@@ -10,29 +10,21 @@ from flax import nnx
 
 from scanrnn import layers
 
-_UNUSED = {  # what a layer of a Flax cell is given for the arguments that it refuses
-    "in_features": None,
-    "hidden_features": None,
-    "num_layers": None,
-    "bidirectional": False,
-    "residual": False,
-    "highway": False,
-    "dropout": 0.0,
-    "param_dtype": jnp.float32,
-    "carry_dtype": None,
-}
+_OPTIONS = (
+    *("in_features", "hidden_features", "num_layers", "bidirectional", "residual"),
+    *("highway", "dropout", "param_dtype", "carry_dtype"),
+)
 
 
-def check(rnn: Any, others: dict[str, Any]) -> None:
+def check(
+    rnn: Any, scheme: Any, initializers: dict[str, Any], metadata: dict[str, Any]
+) -> None:
     """Raise unless `rnn` was given a Flax cell, and nothing about its weights."""
     cell = rnn.cell
-    refused = [name for name, value in _UNUSED.items() if getattr(rnn, name) != value]
-    refused += [name for name, value in others.items() if value is not None]
-    if refused:
-        raise ValueError(
-            f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which has "
-            "its sizes, dtypes and weights in it; they go with a scanrnn.cells.Cell"
-        )
+    given = {name: getattr(rnn, name) for name in _OPTIONS} | {"scheme": scheme}
+    given |= {f"{family}_init": value for family, value in initializers.items()}
+    given |= {f"{family}_metadata": value for family, value in metadata.items()}
+    layers.check_foreign(cell, given)
     _, _, fixed, _ = _split(cell, rnn)
     if rnn.broadcast_rngs is not None and not len(fixed):
         raise ValueError(

@@ -144,23 +144,22 @@ class RNN(nnx.Module):
         self.layers = nnx.List([])
         self.backward_layers = nnx.List([])
         initializers = {
-            "scheme": scheme,
-            "kernel_init": kernel_init,
-            "recurrent_kernel_init": recurrent_kernel_init,
-            "bias_init": bias_init,
+            "kernel": kernel_init,
+            "recurrent_kernel": recurrent_kernel_init,
+            "bias": bias_init,
         }
         metadata = {
-            "kernel_metadata": kernel_metadata,
-            "recurrent_kernel_metadata": recurrent_kernel_metadata,
-            "bias_metadata": bias_metadata,
+            "kernel": kernel_metadata,
+            "recurrent_kernel": recurrent_kernel_metadata,
+            "bias": bias_metadata,
         }
         if isinstance(cell, nnx.RNNCellBase):
-            _foreign.check(self, initializers | metadata)
+            _foreign.check(self, scheme, initializers, metadata)
             self.num_layers = 1
         else:
-            self._draw(_rngs.params_stream(rngs), initializers, metadata)
+            self._draw(_rngs.params_stream(rngs), scheme, initializers, metadata)
 
-    def _draw(self, stream, initializers, metadata):
+    def _draw(self, stream, scheme, initializers, metadata):
         """Check what cells of ours need, and draw their weights."""
         names = ("cell", "in_features", "hidden_features", "num_layers")
         others = ("param_dtype", "carry_dtype", "residual", "highway", "bidirectional")
@@ -174,6 +173,7 @@ class RNN(nnx.Module):
         draw = functools.partial(
             _weights.draw,
             param_dtype=self.param_dtype,
+            scheme=scheme,
             initializers=initializers,
             metadata=metadata,
         )

@@ -6,13 +6,14 @@ from typing import Any
 import jax
 from flax import nnx
 
-from scanrnn.layers import Place, family
+from scanrnn import layers
 
 
 def draw(
-    place: Place,
-    key: Any,
+    place: layers.Place,
+    key: jax.Array,
     param_dtype: Any,
+    scheme: Any,
     initializers: Mapping[str, Any],
     metadata: Mapping[str, Mapping[str, Any] | None],
 ) -> nnx.Dict:
@@ -22,42 +23,28 @@ def draw(
         place: the cell, and its sizes.
         key: PRNG key.
         param_dtype: of the weights.
-        initializers: of `Cell.init`; None for the scheme's own. One that
-            `nnx.with_partitioning` made says its metadata for its family of weights.
-        metadata: of the `nnx.Param`s of each family, "kernel_metadata" and so on.
+        scheme: of `Cell.init`; None for the cell's own choice.
+        initializers: by family of weights; None for the scheme's own. One that
+            `nnx.with_partitioning` made says metadata, too.
+        metadata: of the `nnx.Param`s, by family; it goes before an initializer's.
     """
-    found = {name: dict(value or {}) for name, value in metadata.items()}
-    plain = {
-        name: _without_metadata(init, found, name.replace("_init", "_metadata"))
-        for name, init in initializers.items()
-        if init is not None
+    params, said = layers.draw(place, key, param_dtype, scheme, initializers, _opened)
+    found = {
+        family: {**said.get(family, {}), **(own or {})}
+        for family, own in metadata.items()
     }
-    params = place.cell.init(
-        key, place.in_features, place.hidden_features, param_dtype, **plain
-    )
     return nnx.Dict(
         {
-            name: nnx.Param(value, **found[f"{family(name)}_metadata"])
-            if family(name)
-            else nnx.Param(value)
+            name: nnx.Param(value, **found.get(layers.family(name), {}))
             for name, value in params.items()
         }
     )
 
 
-def _without_metadata(init, found, family):
-    """The initializer, giving arrays; what else it gives is put into `found`."""
-    if not callable(init):
-        return init
-
-    def plain(key, shape, dtype):
-        value = init(key, shape, dtype)
-        if isinstance(value, nnx.VariableMetadata):
-            found[family] = {**value.metadata, **found[family]}
-            return value.raw_value
-        return value
-
-    return plain
+def _opened(value):
+    if isinstance(value, nnx.VariableMetadata):
+        return value.raw_value, value.metadata
+    return value, None
 
 
 def values(params: nnx.Dict) -> dict[str, jax.Array]:
