@@ -41,6 +41,16 @@ def score(outputs):
     return jnp.real(total)
 
 
+def training_jaxpr(scan, make):
+    """The gradient of a score of a step under a scan, as a jaxpr."""
+    step, params, init, xs = make
+
+    def loss(params, init, xs):
+        return score(bound(scan, step)(params, init, xs))
+
+    return jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(params, init, xs).jaxpr
+
+
 def programs(make, transform, **options):
     """The same transformed program under lax.scan and under scanrnn.scan."""
     step, params, init, xs = make

@@ -11,7 +11,8 @@ from jax import lax
 import scanrnn
 from scanrnn.executors import _ruled
 from scanrnn.machines import MACHINES, machine_for, machine_named, machine_of
-from tests.compare import assert_same, value_and_gradients
+from tests.compare import assert_same, training_jaxpr, value_and_gradients
+from tests.jaxprs import equations
 from tests.step_table import build
 
 
@@ -45,6 +46,47 @@ def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, revers
     plan = scanrnn.Options(machine=machine)
     make = step, params, init, xs
     assert_same(make, value_and_gradients, plan=plan, reverse=reverse)
+
+
+@pytest.mark.parametrize(
+    ("machine", "steps"),
+    [("cpu", (1, 1, 1)), ("h100", (10, 8, 1)), ("tpu v5e", (1, 1, 1))],
+)
+def test_gpu_shares_kernels_between_steps_that_divide_the_sequence(machine, steps):
+    found = [MACHINES[machine].steps_per_trip(length) for length in (30, 256, 13)]
+    assert tuple(found) == steps
+
+
+def test_tpu_makes_small_steps_and_reverse_steps_several_at_a_time():
+    tpu, small, large = MACHINES["tpu v5e"], 2**14, 2**14 + 1
+    assert tpu.unrolled(small, stacked=6, reverse=False) == 4
+    assert tpu.unrolled(large, stacked=6, reverse=False) == 1
+    assert tpu.unrolled(large, stacked=2, reverse=False) == 2
+    assert tpu.unrolled(large, stacked=6, reverse=True) == 2
+    for name in ("cpu", "h100"):
+        assert MACHINES[name].unrolled(small, stacked=1, reverse=True) == 1
+
+
+def test_means_of_rows_are_kept_as_a_machine_likes_them():
+    """Each alone on a CPU, all in one array on a TPU, and on a GPU none."""
+    step, params, init, xs = build("ln_lstm")
+    widths = {}
+    for name in ("cpu", "h100", "tpu v5e"):
+        plan = scanrnn.plan(functools.partial(step, params), init, xs, machine=name)
+        widths[name] = [v.aval.shape[-1] for v in plan.loop.recording.arrays]
+    alone = widths["cpu"].count(1)
+    assert alone > 1
+    assert 1 not in widths["h100"] + widths["tpu v5e"]
+    assert sum(widths["h100"]) == sum(widths["cpu"]) - alone
+    assert sum(widths["tpu v5e"]) == sum(widths["cpu"])
+
+
+@pytest.mark.parametrize(("machine", "given"), [("cpu", False), ("tpu v5e", True)])
+def test_tpu_is_not_asked_to_fill_what_a_loop_will_write(machine, given):
+    scan = functools.partial(scanrnn.scan, plan=scanrnn.Options(machine=machine))
+    jaxpr = training_jaxpr(scan, build("lstm"))
+    names = [eqn.primitive.name for eqn in equations(jaxpr)]
+    assert ("empty" in names) is given
 
 
 def test_plan_says_for_which_machine_it_is():

@@ -10,18 +10,9 @@ import pytest
 from jax import lax
 
 import scanrnn
-from tests.compare import score
+from tests.compare import score, training_jaxpr
 from tests.jaxprs import gemms, gemms_in_loops, loops
-from tests.step_table import ONE_GEMM, bound, build
-
-
-def training_jaxpr(scan, make):
-    step, params, init, xs = make
-
-    def loss(params, init, xs):
-        return score(bound(scan, step)(params, init, xs))
-
-    return jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(params, init, xs).jaxpr
+from tests.step_table import ONE_GEMM, build
 
 
 def flax_cell(key):

@@ -99,5 +99,8 @@ def _pulled(loop, step, names, machine, fixed, cts: list) -> list:
         if v in structs:
             shape = (loop.length, *structs[v].shape)
             structs[v] = structs[v].update(shape=shape)
-    pull = in_wide_sums(jax.linear_transpose(outside, *structs.values()))
+    pull = jax.linear_transpose(outside, *structs.values())
+    # Where there are gains, all sums are one pass.
+    gains = any(e.primitive.name == "mul" for e in step.graph.eqns)
+    pull = in_wide_sums(pull, machine.sums_by_products and not gains)
     return list(pull(list(given.values())))

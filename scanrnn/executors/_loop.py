@@ -45,15 +45,17 @@ def _plain(loop, *args):
 
 
 def _build(loop, lower, machine, alone) -> Callable[..., list]:
-    graph, rows = loop.graph, loop.plain_rows(machine)
+    graph, rows = loop.graph, loop.plain_rows(machine, alone)
     if machine == loop.machine:
         graph, places = loop.laid
         rows = loop.rows if alone else dataclasses.replace(rows, places=places)
 
+    unroll = loop.steps_per_trip(machine, graph, reverse=False)
+
     def run(*args):
         weights, carry, xs = _groups(loop.graph, args)
         constants, known = named(graph.weights, weights), named(loop.graph.xs, xs)
-        choices = dict(machine=machine, unroll=loop.unroll)
+        choices = dict(machine=machine, unroll=unroll)
         final, ys = lower(graph, rows, constants, carry, known, **choices)
         return [*final, *ys]
 

@@ -14,8 +14,9 @@ from jax.experimental.layout import with_layout_constraint
 from jax.extend.core import Var
 
 from scanrnn.machines import Machine
+from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, Graph
-from scanrnn.planner.rows import Rows
+from scanrnn.planner.rows import Rows, put
 
 
 def lower(
@@ -47,10 +48,15 @@ def lower(
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
     apart = [i for i in range(len(graph.ys)) if i not in over]
-    step = functools.partial(_step, graph, rows, constants)
+    ours, theirs = ([], apart) if rows.filled else (apart, [])
+    # XLA for TPU keeps an axis of one in a layout of its own, and takes two thousand
+    # cycles to drop it at every step.
+    small = {v: jnp.squeeze(a) for v, a in constants.items()}
+    step = functools.partial(_step, graph, rows, small)
 
     def body(state, x):
-        (carry, written, late), (trip, xs) = state, x
+        (carry, written, late, at, arrays), (trip, xs) = state, x
+        trip = at if trip is None else trip
         written = rows.write(written, late, trip)
         here = inside | dict(zip(over.values(), written, strict=True))
         made: list[list] = [[] for _ in graph.ys]
@@ -63,23 +69,27 @@ def lower(
                 values.append(y)
         made = [ys[:: -1 if rows.reverse else 1] for ys in made]
         late = [_stacked(made[i]) for i in over]
-        ys = [_stacked(made[i]) if block > 1 else made[i][0] for i in apart]
-        return (carry, written, late), ys
+        ys = [_stacked(made[i]) if block > 1 else made[i][0] for i in theirs]
+        pairs = zip(ours, arrays, strict=True)
+        arrays = [put(a, _stacked(made[i]), trip * block) for i, a in pairs]
+        return (carry, written, late, rows.after(at), arrays), ys
 
-    trips = lax.iota("int32", rows.trips) if indexed or block > 1 else None
+    counted = rows.filled and (indexed or block > 1)
+    trips = lax.iota("int32", rows.trips) if counted else None
     xs = trips, [_blocks(known[v], block) for v in scanned]
-    state = list(carry), written, rows.start(written)
+    state = list(carry), written, rows.start(written), *rows.fresh(graph, ours)
     length = None if jax.tree.leaves(xs) else rows.trips
     state, ys = lax.scan(body, state, xs, length, rows.reverse, unroll)
-    carry, written, late = state
-    ys = [_flat(y, block) for y in ys]
+    carry, written, late, _, arrays = state
+    made = [*map(_flat, ys, [block] * len(ys)), *arrays]
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
-    stacked |= dict(zip(apart, map(_pin, ys) if machine.pins else ys, strict=True))
+    stacked |= dict(zip(apart, map(_pin, made) if machine.pins else made, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
 def _step(graph, rows, constants, carry, here, t, scanned):
     """One step: the next carry, and the ys."""
+    constants = {v: lax.reshape(a, ops.aval(v).shape) for v, a in constants.items()}
     values = constants | dict(zip(graph.carry, carry, strict=True)) | scanned
     values |= {v: rows.row(here, t, v) for v in graph.xs if v not in scanned}
     outs = Env(graph.eqns, values).read_all(graph.outs)

@@ -99,13 +99,13 @@ def _reversed(
         over = {}
         if alone and machine == loop.machine and loop.in_place:
             over = _overwritten(loop, reverse, arrays, tuple(given))
-        same = loop.plain_rows(machine)
+        kept = loop.recording.rows
         rows = dataclasses.replace(
-            loop.recording.rows,
+            loop.plain_rows(machine, alone),
             reverse=not loop.reverse,
+            places=kept.places,
+            shifts=kept.shifts,
             over=over,
-            block=same.block,
-            fenced=same.fenced,
         )
         summed = [ops.aval(v) for v in step.moving if v in rules.inner_weights]
         start = [
@@ -114,7 +114,8 @@ def _reversed(
         ]
         start += map(zero_sum, summed)
         constants = {**constants, **reverse.consts}
-        choices = dict(machine=machine, unroll=loop.unroll)
+        unroll = loop.steps_per_trip(machine, reverse.graph, reverse=True)
+        choices = dict(machine=machine, unroll=unroll)
         final, made = lower(reverse.graph, rows, constants, start, known, **choices)
         return [*final[:n], *map(rounded, final[n:], summed), *made]
 

@@ -6,6 +6,7 @@ So products accumulate, too. A bfloat16 sum of a thousand terms loses every digi
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -40,14 +41,26 @@ def rounded(total, aval):
     return total if total.dtype == aval.dtype else total.astype(aval.dtype)
 
 
-def in_wide_sums(f: Callable) -> Callable:
-    """A function with every sum over axes in float32, and so what is added to it."""
-    return lambda *args: reread(f, functools.partial(_wide_sum, {}))(*args)
+def in_wide_sums(f: Callable, by_products: bool = False) -> Callable:
+    """A function with every sum over axes in float32, and so what is added to it.
+
+    Args:
+      f: the function.
+      by_products: whether sums of the columns of its arguments are products with ones.
+    """
+
+    def run(*args):
+        columns = jax.tree.leaves(args) if by_products else []
+        return reread(f, functools.partial(_wide_sum, {}, columns))(*args)
+
+    return run
 
 
-def _wide_sum(sums, eqn, values):
+def _wide_sum(sums, columns, eqn, values):
     """A sum in float32; a cast of one to float32 is the sum before it was rounded."""
     name, made = eqn.primitive.name, eqn.outvars[0]
+    if any(values[0] is array for array in columns) and _sums_columns(eqn):
+        return [_column_sums(values[0])]
     if name == "convert_element_type" and not ops.is_literal(eqn.invars[0]):
         found = sums.get(eqn.invars[0])
         same = found is not None and made.aval.dtype == found.dtype
@@ -57,3 +70,20 @@ def _wide_sum(sums, eqn, values):
     terms = lax.convert_element_type(values[0], wide(made.aval.dtype))
     sums[made] = eval_eqn(eqn, [terms])[0]
     return [lax.convert_element_type(sums[made], made.aval.dtype)]
+
+
+def _sums_columns(eqn) -> bool:
+    """Whether an equation sums over all axes but the last, and without rounding."""
+    if eqn.primitive.name != "reduce_sum" or eqn.outvars[0].aval.ndim != 1:
+        return False
+    aval, axes = eqn.invars[0].aval, eqn.params["axes"]
+    whole = wide(aval.dtype) == aval.dtype and jnp.issubdtype(aval.dtype, jnp.floating)
+    return whole and aval.ndim > 1 and tuple(axes) == (*range(aval.ndim - 1),)
+
+
+def _column_sums(array):
+    """These sums: the rows of a product, all of them alike."""
+    rows = lax.reshape(array, (math.prod(array.shape[:-1]), array.shape[-1]))
+    # XLA would make a sum of a product with what it knows to be ones.
+    ones = lax.optimization_barrier(jnp.ones((8, rows.shape[0]), rows.dtype))
+    return lax.dot(ones, rows, precision="highest")[0]

@@ -58,7 +58,8 @@ class Loop:
     @functools.cached_property
     def derivative(self) -> Derivative:
         """The derivative rules of this loop."""
-        return derive(self.graph, self.regions, self.residuals, self.machine.turns)
+        turns, statistics = self.machine.turns, self.machine.keeps_statistics
+        return derive(self.graph, self.regions, self.residuals, turns, statistics)
 
     @functools.cached_property
     def laid(self) -> tuple[Graph, dict[Var, Place]]:
@@ -74,13 +75,27 @@ class Loop:
             spare = [v for v in self.graph.xs if v in self.spare]
             over = pair_up(self.graph.ys, spare) if self.in_place else {}
         places = self.laid[1]
-        plain = self.plain_rows(self.machine)
+        plain = self.plain_rows(self.machine, alone=True)
         return dataclasses.replace(plain, over=over, places=places)
 
-    def plain_rows(self, machine: Machine) -> Rows:
+    def plain_rows(self, machine: Machine, alone: bool) -> Rows:
         """Where rows lie on a machine with nothing written over anything."""
-        block = machine.steps_per_trip(self.length) if self.unroll == 1 else 1
-        return Rows(self.length, self.reverse, block=block, fenced=machine.fences)
+        # Devices may share an array; of a symbolic length none can be given.
+        sized = alone and isinstance(self.length, int)
+        return Rows(
+            self.length,
+            self.reverse,
+            block=machine.steps_per_trip(self.length) if self.unroll == 1 else 1,
+            fenced=machine.fences,
+            filled=machine.fills or not sized,
+        )
+
+    def steps_per_trip(self, machine: Machine, graph: Graph, reverse: bool) -> int:
+        """Steps in a trip of one of its loops: as asked for, or as a machine likes."""
+        if self.unroll != 1:
+            return self.unroll
+        row = max(map(ops.bytes_of, self.graph.outs), default=0)
+        return machine.unrolled(row, len(graph.ys), reverse)
 
     @property
     def in_place(self) -> bool:
@@ -124,10 +139,12 @@ class Loop:
         )
 
     def _packs(self) -> list[Pack]:
-        packs = self.machine.packs and self.laid_out and self.whole
-        if not packs or self.residuals == "everything":
+        machine, saved = self.machine, self.derivative.saved
+        if not (self.laid_out and self.whole) or self.residuals == "everything":
             return []
-        return find_packs(self.graph, self.derivative.saved)
+        gates = find_packs(self.graph, saved) if machine.packs else []
+        numbers = pack_numbers(self.graph, saved) if machine.packs_statistics else []
+        return [*gates, *numbers]
 
     def _stacking(self, ys: Iterable[Var], eqns: Iterable[JaxprEqn]) -> Loop:
         """This loop, which stacks more, for a tangent that will read some inputs.
@@ -202,6 +219,16 @@ def find_packs(loop: Graph, saved: Iterable[Var]) -> list[Pack]:
             if None not in members and len(members) > 1:
                 packs.append(_pack(tuple(members), eqn.params["axis"]))
     return packs
+
+
+def pack_numbers(loop: Graph, saved: Iterable[Var]) -> list[Pack]:
+    """What is saved of one number for each row, those of a type together."""
+    groups: dict[Any, list[Var]] = {}
+    for v in saved:
+        shape, outs = ops.aval(v).shape, variables(loop.outs)
+        if shape and shape[-1] == 1 and v not in outs:
+            groups.setdefault((shape, ops.aval(v).dtype), []).append(v)
+    return [_pack(tuple(g), len(s) - 1) for (s, _), g in groups.items() if len(g) > 1]
 
 
 def _kept(part, consumers, free) -> Var | None:

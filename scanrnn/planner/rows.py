@@ -59,6 +59,8 @@ class Rows:
       over: for stacked outputs, by number, the arrays that they are written over.
       block: steps in a trip, a divisor of `length` where it is not 1.
       fenced: whether the last rows are written behind a fence of their own.
+      filled: whether the loop makes the arrays it stacks, of zeros, and counts; if not,
+        it is given memory as it is.
     """
 
     length: Any
@@ -68,6 +70,7 @@ class Rows:
     over: Mapping[int, Var] = dataclasses.field(default_factory=dict)
     block: int = 1
     fenced: bool = True
+    filled: bool = True
 
     def sources(self, names: Iterable[Var]) -> dict[Var, None]:
         """The arrays and edges that the values of some variables are read from."""
@@ -93,7 +96,10 @@ class Rows:
             return lax.select(t == edge, known[v], row)
         if v in self.places:
             return piece(known[self.places[v].whole], t, *self.places[v][1:])
-        return lax.dynamic_index_in_dim(known[v], t, keepdims=False)
+        array = known[v]
+        return lax.dynamic_index_in_dim(
+            array, t, keepdims=False, allow_negative_indices=False
+        )
 
     def all(self, known: Mapping[Var, Any], v: Var):
         """The values of a variable at all steps, as an array."""
@@ -116,6 +122,21 @@ class Rows:
         """The number of trips."""
         return self.length // self.block if self.block > 1 else self.length
 
+    def fresh(self, graph, ours: Sequence[int]) -> tuple:
+        """Where the first trip is, and an array for each of some ys of a graph.
+
+        Every row of it will be written. None and none if the loop is to make them.
+        """
+        if self.filled:
+            return None, []
+        avals = [ops.aval(graph.ys[i]) for i in ours]
+        arrays = [lax.empty((self.length, *a.shape), a.dtype) for a in avals]
+        return np.int32(self.trips - 1 if self.reverse else 0), arrays
+
+    def after(self, trip):
+        """The trip that follows; None if the loop counts."""
+        return None if trip is None else trip + np.int32(-1 if self.reverse else 1)
+
     def start(self, arrays: Sequence) -> list:
         """What the first trip writes: what is there."""
         first = self.length - self.block if self.reverse else 0
@@ -127,22 +148,25 @@ class Rows:
             return []
         before = jnp.clip(trip + 1 if self.reverse else trip - 1, 0, self.trips - 1)
         at = before * self.block if self.block > 1 else before
-        return [_put(a, rows, at) for a, rows in zip(arrays, late, strict=True)]
+        return [put(a, rows, at) for a, rows in zip(arrays, late, strict=True)]
 
     def finish(self, arrays: Sequence, late: Sequence) -> list:
         """Write the rows of the last trip.
 
-        If `fenced`, in a loop of its own, which writes the same twice.
+        If `fenced`, in a loop of its own, which writes the same twice. Else a barrier
+        keeps the write from being repeated by all that reads the array.
         """
         if not arrays:
             return []
         last = 0 if self.reverse else self.length - self.block
 
         def write(_, arrays):
-            return [_put(a, rows, last) for a, rows in zip(arrays, late, strict=True)]
+            return [put(a, rows, last) for a, rows in zip(arrays, late, strict=True)]
 
         fenced = functools.partial(lax.fori_loop, 0, 2, write)
-        return fenced(list(arrays)) if self.fenced else write(0, arrays)
+        if self.fenced:
+            return fenced(list(arrays))
+        return list(lax.optimization_barrier(write(0, arrays)))
 
 
 def spans(sizes: Iterable[int]) -> list[tuple[int, int]]:
@@ -151,8 +175,12 @@ def spans(sizes: Iterable[int]) -> list[tuple[int, int]]:
     return list(zip(itertools.accumulate(sizes, initial=0), sizes, strict=False))
 
 
-def _put(array, rows, t):
-    return lax.dynamic_update_slice_in_dim(array, rows.astype(array.dtype), t, 0)
+def put(array, rows, t):
+    """The array with some of its rows, from step `t` on."""
+    rows = rows.astype(array.dtype)
+    return lax.dynamic_update_slice_in_dim(
+        array, rows, t, 0, allow_negative_indices=False
+    )
 
 
 def piece(array, t, axis: int, start: int, size: int):
@@ -160,7 +188,8 @@ def piece(array, t, axis: int, start: int, size: int):
     starts, sizes = [np.int32(0)] * array.ndim, list(array.shape)
     starts[0], sizes[0] = t, 1
     starts[axis + 1], sizes[axis + 1] = np.int32(start), size
-    return lax.squeeze(lax.dynamic_slice(array, starts, sizes), [0])
+    found = lax.dynamic_slice(array, starts, sizes, allow_negative_indices=False)
+    return lax.squeeze(found, [0])
 
 
 def pair_up(written: Sequence, read: Iterable[Var]) -> dict[int, Var]:

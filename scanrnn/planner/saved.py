@@ -19,7 +19,11 @@ _SMALL = 16
 
 
 def derive(
-    loop: Graph, regions: Regions, policy: str = "minimal", turns: bool = True
+    loop: Graph,
+    regions: Regions,
+    policy: str = "minimal",
+    turns: bool = True,
+    statistics: bool = True,
 ) -> Derivative:
     """Decide what is saved, and what reads it.
 
@@ -30,6 +34,7 @@ def derive(
         carries, "everything" all a tangent reads ("chunked" is "minimal" here:
         the executor cuts the sequence).
       turns: whether matrices are transposed before the reverse loop.
+      statistics: whether "minimal" saves numbers of rows, too.
     """
     bits = loop.depends()
     inner = _inner(loop, bits, regions.eqns)
@@ -43,7 +48,7 @@ def derive(
         inner_xs=frozenset(inner & set(loop.xs)),
         turns=turns,
     )
-    found = _candidates(draft, regions, policy)
+    found = _candidates(draft, regions, policy, statistics)
     inside, outside = _read(draft, found)
     used = inside | outside
     return dataclasses.replace(
@@ -93,7 +98,7 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var]]:
     return read[0], read[1]
 
 
-def _candidates(draft, regions, policy) -> list[Var]:
+def _candidates(draft, regions, policy, statistics) -> list[Var]:
     """Variables of the loop, by the policy for residuals."""
     loop = draft.loop
     if policy == "recompute":
@@ -104,7 +109,8 @@ def _candidates(draft, regions, policy) -> list[Var]:
         return [v for v in made if not isinstance(v, DropVar) and v not in drop]
     consumers = loop.consumers()
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
-    return list(dict.fromkeys([*found, *_statistics(draft, found)]))
+    more = _statistics(draft, found) if statistics else []
+    return list(dict.fromkeys([*found, *more]))
 
 
 def _statistics(draft, saved) -> list[Var]:

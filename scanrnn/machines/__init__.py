@@ -1,0 +1,7 @@
+"""Machines: what a plan has to know of them, and which there are."""
+
+from scanrnn.machines._machine import Machine as Machine
+from scanrnn.machines._table import MACHINES as MACHINES
+from scanrnn.machines._table import machine_for as machine_for
+from scanrnn.machines._table import machine_named as machine_named
+from scanrnn.machines._table import machine_of as machine_of

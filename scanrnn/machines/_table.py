@@ -1,0 +1,143 @@
+"""The machines that are known, by name; found by it, or from where arrays are."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+from jax.core import Tracer
+
+from scanrnn.machines._machine import MB, Machine
+
+
+def _peaks(**flops: float) -> Mapping[str, float]:
+    return MappingProxyType(flops)
+
+
+def _cores() -> int:
+    # Those this process may use, where the system can say.
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cpu() -> Machine:
+    cores = _cores()
+    peaks = _peaks(float64=3e10 * cores, float32=1e11 * cores, bfloat16=1.5e11 * cores)
+    return Machine("cpu", "cpu", cores, 2 * MB, 2e10, peaks, 1e-7)
+
+
+# Data sheets; the cost of a launch is a rule of thumb. The last one is for what has no
+# row: it is planned for as a large accelerator.
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        row.kind: row
+        for row in (
+            _cpu(),
+            Machine(
+                *("h100", "cuda", 132, 228 * 1024, 3.35e12),
+                _peaks(float64=6.7e13, float32=4.9e14, bfloat16=9.9e14, float16=9.9e14),
+                3e-6,
+            ),
+            Machine(
+                *("tpu v5e", "tpu", 1, 128 * MB, 8.2e11),
+                _peaks(float32=1.97e14, bfloat16=1.97e14),
+                1e-6,
+            ),
+            Machine(
+                *("tpu v5p", "tpu", 2, 128 * MB, 2.77e12),
+                _peaks(float32=4.59e14, bfloat16=4.59e14),
+                1e-6,
+            ),
+            Machine(
+                *("tpu v6e", "tpu", 1, 128 * MB, 1.64e12),
+                _peaks(float32=9.18e14, bfloat16=9.18e14),
+                1e-6,
+            ),
+            Machine(*("unknown", "unknown", 1, MB, 1e12), _peaks(float32=1e14), 3e-6),
+        )
+    }
+)
+# The row of a platform of which no device is at hand.
+_TYPICAL = {"cpu": "cpu", "cuda": "h100", "rocm": "h100", "gpu": "h100"}
+_TYPICAL |= {"tpu": "tpu v5e"}
+# How devices call themselves.
+_NAMES = {
+    "tpu v5 lite": "tpu v5e",
+    "tpu v5e": "tpu v5e",
+    "tpu v5p": "tpu v5p",
+    "tpu v5": "tpu v5p",
+    "tpu v6 lite": "tpu v6e",
+    "tpu v6e": "tpu v6e",
+}
+
+
+def machine_named(machine: Machine | str) -> Machine:
+    """A machine itself, or the row of its name.
+
+    Args:
+      machine: a `Machine`, or a name in `MACHINES`.
+
+    Returns:
+      The `Machine`.
+
+    Raises:
+      ValueError: for a name without a row.
+      TypeError: for anything else.
+
+    Example:
+      >>> machine_named("h100").platform
+      'cuda'
+    """
+    if isinstance(machine, Machine):
+        return machine
+    if not isinstance(machine, str):
+        raise TypeError(
+            f"machine must be a scanrnn.Machine or a name, got {type(machine).__name__}"
+        )
+    if machine not in MACHINES:
+        raise ValueError(
+            f"machine {machine!r} is unknown; names are {', '.join(MACHINES)}, and any "
+            "scanrnn.Machine(...) will do"
+        )
+    return MACHINES[machine]
+
+
+@functools.cache
+def machine_for(platform: str, device_kind: str = "") -> Machine:
+    """The row of a platform, and of a kind of its devices where that is known."""
+    name = _NAMES.get(device_kind.lower(), _TYPICAL.get(platform, "unknown"))
+    return MACHINES[name]
+
+
+def machine_of(arrays: Iterable[Any] = ()) -> Machine:
+    """The machine on which arrays are, else that on which JAX computes by default.
+
+    Under `jax.jit` an array is nowhere yet, unless its type names a mesh.
+    """
+    for array in arrays:
+        for device in _devices(array):
+            return machine_for(_platform(device), device.device_kind)
+    chosen: Any = getattr(jax.config, "jax_default_device", None)
+    if isinstance(chosen, str):
+        return machine_for(chosen)
+    device = chosen or jax.devices()[0]
+    return machine_for(_platform(device), device.device_kind)
+
+
+def _platform(device) -> str:
+    """What JAX lowers for: it calls a GPU's devices "gpu", whoever made them."""
+    if device.platform != "gpu":
+        return device.platform
+    version = getattr(device.client, "platform_version", "").lower()
+    return "rocm" if "rocm" in version else "cuda"
+
+
+def _devices(array) -> Iterable[Any]:
+    if isinstance(array, Tracer) or not hasattr(array, "sharding"):
+        return ()
+    return getattr(array.sharding, "device_set", ())
