@@ -440,6 +440,7 @@ def test_export_takes_symbolic_batch_and_time():
         (lambda: RNN("lstm", features=H), TypeError, "cell must be a scanrnn.cells"),
         (lambda: RNN(nn.GRUCell(H), features=H), ValueError, "features beside a GRUC"),
         (lambda: RNN(nn.GRUCell(H), num_layers=2), ValueError, "num_layers beside"),
+        (lambda: RNN(nn.GRUCell(H), wavefront=True), ValueError, "wavefront beside"),
     ],
 )
 def test_bad_fields_are_refused(make, kind, words):

@@ -97,6 +97,8 @@ def test_plan_says_for_which_machine_it_is():
         assert f"On {name}, estimates of a training step: planned" in text
     assert "Written over what is read no more" in told["cpu"]
     assert "Written over what is read no more" not in told["tpu v5e"]
+    assert "each with its own rows: 4, in the reverse loop 4" in told["tpu v5e"]
+    assert "each with its own rows" not in told["cpu"] + told["h100"]
 
 
 def test_export_for_several_platforms_holds_a_loop_of_each():

@@ -197,6 +197,7 @@ def test_layer_refuses_what_is_no_cell():
         {"residual": True},
         {"param_dtype": jnp.bfloat16},
         {"carry_dtype": jnp.float32},
+        {"wavefront": True},
         {"kernel_init": nnx.initializers.ones},
     ],
     ids=lambda options: "-".join(options),

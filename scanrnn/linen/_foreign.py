@@ -16,7 +16,7 @@ from scanrnn import layers
 _OPTIONS = (
     *("features", "num_layers", "bidirectional", "residual", "highway", "dropout"),
     *("param_dtype", "carry_dtype", "scheme", "kernel_init", "recurrent_kernel_init"),
-    "bias_init",
+    *("bias_init", "wavefront"),
 )
 
 

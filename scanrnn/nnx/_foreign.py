@@ -12,7 +12,7 @@ from scanrnn import layers
 
 _OPTIONS = (
     *("in_features", "hidden_features", "num_layers", "bidirectional", "residual"),
-    *("highway", "dropout", "param_dtype", "carry_dtype"),
+    *("highway", "dropout", "param_dtype", "carry_dtype", "wavefront"),
 )
 
 
