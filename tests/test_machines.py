@@ -48,6 +48,15 @@ def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, revers
     assert_same(make, value_and_gradients, plan=plan, reverse=reverse)
 
 
+@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+def test_program_of_several_devices_equals_lax_scan(monkeypatch, machine):
+    """What one device may write over, or take as it is, several may not."""
+    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
+    monkeypatch.setattr(_ruled.compat, "on_one_device", lambda ctx: False)
+    plan = scanrnn.Options(machine=machine)
+    assert_same(build("lstm"), value_and_gradients, plan=plan)
+
+
 @pytest.mark.parametrize(
     ("machine", "steps"),
     [("cpu", (1, 1, 1)), ("h100", (10, 8, 1)), ("tpu v5e", (1, 1, 1))],

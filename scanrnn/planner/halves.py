@@ -6,7 +6,6 @@ So products accumulate, too. A bfloat16 sum of a thousand terms loses every digi
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 
 import jax
@@ -83,7 +82,9 @@ def _sums_columns(eqn) -> bool:
 
 def _column_sums(array):
     """These sums: the rows of a product, all of them alike."""
-    rows = lax.reshape(array, (math.prod(array.shape[:-1]), array.shape[-1]))
+    *lead, _ = array.shape
     # XLA would make a sum of a product with what it knows to be ones.
-    ones = lax.optimization_barrier(jnp.ones((8, rows.shape[0]), rows.dtype))
-    return lax.dot(ones, rows, precision="highest")[0]
+    ones = lax.optimization_barrier(jnp.ones((8, *lead), array.dtype))
+    axes = tuple(range(len(lead)))
+    numbers = ((tuple(i + 1 for i in axes), axes), ((), ()))
+    return lax.dot_general(ones, array, numbers, precision="highest")[0]
