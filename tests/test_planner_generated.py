@@ -6,6 +6,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import scanrnn
+from scanrnn.executors import _ruled
+from scanrnn.machines import MACHINES
 from tests.compare import assert_same, outputs_alone, outputs_of_gradients
 from tests.generated import materialise, programs
 from tests.test_planner_transforms import forward_over_reverse
@@ -64,6 +66,16 @@ def test_generated_step_equals_lax_scan(shard):
 
 def test_generated_step_under_any_options_equals_lax_scan():
     examine(40, 0, with_options, check_gradients)
+
+
+@pytest.mark.parametrize("machine", ["h100", "tpu v5e"])
+def test_generated_step_on_a_machine_equals_lax_scan(monkeypatch, machine):
+    """Its program, compiled for where the tests run."""
+    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
+    policies = st.sampled_from(POLICIES)
+    options = st.builds(scanrnn.Options, machine=st.just(machine), residuals=policies)
+    strategy = st.tuples(programs(size=6), options, st.booleans(), transforms)
+    examine(30, 0, strategy, check_gradients)
 
 
 def test_generated_step_has_the_second_derivatives_of_lax_scan():
