@@ -98,6 +98,14 @@ def test_tpu_is_not_asked_to_fill_what_a_loop_will_write(machine, given):
     assert ("empty" in names) is given
 
 
+@pytest.mark.parametrize(("machine", "given"), [("cpu", 0), ("tpu v5e", 1)])
+def test_tpu_gives_cotangents_the_memory_of_what_was_hoisted(machine, given):
+    step, params, init, xs = build("lstm")
+    f = functools.partial(step, params)
+    plan = scanrnn.plan(f, init, xs, machine=machine)
+    assert len(plan.loop.dead) == given
+
+
 def test_plan_says_for_which_machine_it_is():
     step, params, init, xs = build("lstm")
     f = functools.partial(step, params)

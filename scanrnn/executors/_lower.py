@@ -77,7 +77,7 @@ def lower(
     counted = rows.filled and (indexed or block > 1)
     trips = lax.iota("int32", rows.trips) if counted else None
     xs = trips, [_blocks(known[v], block) for v in scanned]
-    state = list(carry), written, rows.start(written), *rows.fresh(graph, ours)
+    state = list(carry), written, rows.start(written), *rows.fresh(graph, ours, known)
     length = None if jax.tree.leaves(xs) else rows.trips
     state, ys = lax.scan(body, state, xs, length, rows.reverse, unroll)
     carry, written, late, _, arrays = state

@@ -53,7 +53,8 @@ def tangent_loop(
     names = (rules.tangents[v] for v in step.moving)
     moving = named(names, (tangents.get(v, zeros.get(v)) for v in step.moving))
     turned = {name: turn(constants[v]) for v, name in rules.turned.items()}
-    known = loop.recording.rows.of(rules.rows(rules.read_inside), known)
+    dead = {v: known[v] for v in loop.dead}
+    known = dead | loop.recording.rows.of(rules.rows(rules.read_inside), known)
     fixed = OrderedDict({**constants, **turned}), OrderedDict(known)
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
@@ -99,6 +100,9 @@ def _reversed(
         over = {}
         if alone and machine == loop.machine and loop.in_place:
             over = _overwritten(loop, reverse, arrays, tuple(given))
+        memory = {}
+        if alone and machine == loop.machine:
+            memory = pair_up(reverse.graph.ys, loop.dead)
         kept = loop.recording.rows
         rows = dataclasses.replace(
             loop.plain_rows(machine, alone),
@@ -106,6 +110,7 @@ def _reversed(
             places=kept.places,
             shifts=kept.shifts,
             over=over,
+            memory=memory,
         )
         summed = [ops.aval(v) for v in step.moving if v in rules.inner_weights]
         start = [

@@ -7,17 +7,16 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import jax
-from jax import lax
-from jax.extend.core import DropVar, JaxprEqn, Var
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph, struct, variables
+from scanrnn.planner.graph import Graph
 from scanrnn.planner.layout import lay_out
+from scanrnn.planner.packs import Pack, find_packs, pack_numbers
 from scanrnn.planner.regions import Regions, find_regions
-from scanrnn.planner.rows import Place, Rows, Shift, pair_up, spans
+from scanrnn.planner.rows import Place, Rows, Shift, pair_up
 from scanrnn.planner.saved import derive
 
 
@@ -113,6 +112,15 @@ class Loop:
             and self.length > 1
         )
 
+    @functools.cached_property
+    def dead(self) -> tuple[Var, ...]:
+        """Time inputs whose memory the reverse loop may have: nothing reads them."""
+        if self.machine.fills or self.over is not None:
+            return ()
+        rules = self.derivative
+        read = self.recording.rows.sources(rules.read_inside | rules.read_outside)
+        return tuple(v for v in self.graph.xs if v in self.spare and v not in read)
+
     @property
     def whole(self) -> bool:
         """Whether no array of it is split among devices, as the types say."""
@@ -184,70 +192,6 @@ class Recording(NamedTuple):
         ends = {True: carry, False: final}
         found = {v: stacked[i] for v, i in self.arrays.items()}
         return found | {v: ends[first][i] for v, (i, first) in self.edges.items()}
-
-
-class Pack(NamedTuple):
-    """Gates that one split made, and the equation that makes one array of them.
-
-    The array is laid out as what the split took apart, so it has the shape of its
-    cotangent, and of what was hoisted into it: each can be written over the other.
-    """
-
-    members: tuple[Var, ...]
-    eqn: JaxprEqn
-
-    @property
-    def whole(self) -> Var:
-        """The array of all members."""
-        return self.eqn.outvars[0]
-
-    def places(self) -> Iterable[tuple[Var, Place]]:
-        """Each member with its place."""
-        axis = self.eqn.params["dimension"]
-        sizes = [ops.aval(v).shape[axis] for v in self.members]
-        for v, span in zip(self.members, spans(sizes), strict=True):
-            yield v, Place(self.whole, axis, *span)
-
-
-def find_packs(loop: Graph, saved: Iterable[Var]) -> list[Pack]:
-    """The splits of which every part is saved, as it is or activated."""
-    consumers, free = loop.consumers(), set(saved) - set(variables(loop.outs))
-    packs = []
-    for eqn in loop.eqns:
-        if eqn.primitive.name == "split":
-            members = [_kept(v, consumers, free) for v in eqn.outvars]
-            if None not in members and len(members) > 1:
-                packs.append(_pack(tuple(members), eqn.params["axis"]))
-    return packs
-
-
-def pack_numbers(loop: Graph, saved: Iterable[Var]) -> list[Pack]:
-    """What is saved of one number for each row, those of a type together."""
-    groups: dict[Any, list[Var]] = {}
-    for v in saved:
-        shape, outs = ops.aval(v).shape, variables(loop.outs)
-        if shape and shape[-1] == 1 and v not in outs:
-            groups.setdefault((shape, ops.aval(v).dtype), []).append(v)
-    return [_pack(tuple(g), len(s) - 1) for (s, _), g in groups.items() if len(g) > 1]
-
-
-def _kept(part, consumers, free) -> Var | None:
-    """What is saved of a part of a split."""
-    if isinstance(part, DropVar):
-        return None
-    if part in free:
-        return part
-    users = consumers.get(part, [])
-    after = users[0].outvars[0] if len(users) == 1 and users[0] is not None else None
-    return after if after in free and ops.alike(part, after) else None
-
-
-def _pack(members, axis) -> Pack:
-    closed = jax.make_jaxpr(lambda *parts: lax.concatenate(parts, axis))(
-        *map(struct, members)
-    )
-    (eqn,) = closed.jaxpr.eqns
-    return Pack(members, eqn.replace(invars=list(members)))
 
 
 def _shifts(loop, saved, before) -> tuple[dict[Var, Shift], dict[Var, tuple]]:

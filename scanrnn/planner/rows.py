@@ -59,6 +59,8 @@ class Rows:
       over: for stacked outputs, by number, the arrays that they are written over.
       block: steps in a trip, a divisor of `length` where it is not 1.
       fenced: whether the last rows are written behind a fence of their own.
+      memory: for stacked outputs, by number, arrays that are read no more, whose memory
+        they are given.
       filled: whether the loop makes the arrays it stacks, of zeros, and counts; if not,
         it is given memory as it is.
     """
@@ -68,6 +70,7 @@ class Rows:
     places: Mapping[Var, Place] = dataclasses.field(default_factory=dict)
     shifts: Mapping[Var, Shift] = dataclasses.field(default_factory=dict)
     over: Mapping[int, Var] = dataclasses.field(default_factory=dict)
+    memory: Mapping[int, Var] = dataclasses.field(default_factory=dict)
     block: int = 1
     fenced: bool = True
     filled: bool = True
@@ -122,16 +125,21 @@ class Rows:
         """The number of trips."""
         return self.length // self.block if self.block > 1 else self.length
 
-    def fresh(self, graph, ours: Sequence[int]) -> tuple:
+    def fresh(self, graph, ours: Sequence[int], known: Mapping[Var, Any]) -> tuple:
         """Where the first trip is, and an array for each of some ys of a graph.
 
         Every row of it will be written. None and none if the loop is to make them.
         """
         if self.filled:
             return None, []
-        avals = [ops.aval(graph.ys[i]) for i in ours]
-        arrays = [lax.empty((self.length, *a.shape), a.dtype) for a in avals]
-        return np.int32(self.trips - 1 if self.reverse else 0), arrays
+
+        def array(i):
+            if i in self.memory:
+                return known[self.memory[i]]
+            aval = ops.aval(graph.ys[i])
+            return lax.empty((self.length, *aval.shape), aval.dtype)
+
+        return np.int32(self.trips - 1 if self.reverse else 0), list(map(array, ours))
 
     def after(self, trip):
         """The trip that follows; None if the loop counts."""
