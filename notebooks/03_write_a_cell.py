@@ -85,7 +85,8 @@ class MyCell(scanrnn.cells.Cell):
         uniform = functools.partial(
             jax.random.uniform, dtype=dtype, minval=-(H**-0.5), maxval=H**-0.5
         )
-        vectors = {"gain_x": 1, "gain_h": 1, "alpha": 1, "beta1": 0.5, "beta2": 0.5}
+        # Small gains: gates that a norm makes large start shut or open, and learn late.
+        vectors = {"gain_x": 0.3, "gain_h": 0.3, "alpha": 1, "beta1": 0.5, "beta2": 0.5}
         return {
             "W": uniform(keys[0], (D, 4 * H)),
             "U": uniform(keys[1], (H, 4 * H)),

@@ -91,7 +91,7 @@ class Loop:
 
     def steps_per_trip(self, machine: Machine, graph: Graph, reverse: bool) -> int:
         """Steps in a trip of one of its loops: as asked for, or as a machine likes."""
-        if self.unroll != 1:
+        if self.unroll != 1 or not isinstance(self.length, int):
             return self.unroll
         row = max(map(ops.bytes_of, self.graph.outs), default=0)
         return machine.unrolled(row, len(graph.ys), reverse)
