@@ -10,7 +10,7 @@ from jax import lax
 
 import scanrnn
 from scanrnn.executors import _ruled
-from scanrnn.machines import MACHINES, machine_for, machine_named, machine_of
+from scanrnn.machines import MACHINES, Machine, machine_for, machine_named, machine_of
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import equations
 from tests.step_table import build
@@ -37,7 +37,7 @@ def test_machine_is_that_of_the_arrays():
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("name", ["lstm", "ln_lstm", "gru", "output_head"])
-@pytest.mark.parametrize("machine", [m for m in MACHINES if m != "cpu"])
+@pytest.mark.parametrize("machine", ["h100", "tpu v5e"])
 def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, reverse):
     """Its own rows, blocks of steps and sums, compiled for where the tests run."""
     monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
@@ -46,6 +46,17 @@ def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, revers
     plan = scanrnn.Options(machine=machine)
     make = step, params, init, xs
     assert_same(make, value_and_gradients, plan=plan, reverse=reverse)
+
+
+@pytest.mark.parametrize(
+    ("machine", "same"),
+    [("unknown", "h100"), ("tpu v5p", "tpu v5e"), ("tpu v6e", "tpu v5e")],
+)
+def test_machine_has_the_rules_of_the_one_that_is_tested(machine, same):
+    rules = [name for name, rule in vars(Machine).items() if isinstance(rule, property)]
+    assert len(rules) > 10
+    machine, same = MACHINES[machine], MACHINES[same]
+    assert all(getattr(machine, rule) == getattr(same, rule) for rule in rules)
 
 
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
