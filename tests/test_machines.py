@@ -1,6 +1,7 @@
 """Plans for machines that are not here: found by name, and right on any."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +58,10 @@ def test_machine_has_the_rules_of_the_one_that_is_tested(machine, same):
     assert len(rules) > 10
     machine, same = MACHINES[machine], MACHINES[same]
     assert all(getattr(machine, rule) == getattr(same, rule) for rule in rules)
+    for length in (1, 13, 30, 256):
+        assert machine.steps_per_trip(length) == same.steps_per_trip(length)
+    for loop in itertools.product((2**14, 2**14 + 1), (2, 3), (False, True)):
+        assert machine.unrolled(*loop) == same.unrolled(*loop)
 
 
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])

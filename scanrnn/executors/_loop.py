@@ -50,12 +50,12 @@ def _build(loop, lower, machine, alone) -> Callable[..., list]:
         graph, places = loop.laid
         rows = loop.rows if alone else dataclasses.replace(rows, places=places)
 
-    unroll = loop.steps_per_trip(machine, graph, reverse=False)
+    unroll = loop.unrolled(machine, graph, reverse=False)
+    choices = dict(machine=machine, unroll=unroll)
 
     def run(*args):
         weights, carry, xs = _groups(loop.graph, args)
         constants, known = named(graph.weights, weights), named(loop.graph.xs, xs)
-        choices = dict(machine=machine, unroll=unroll)
         final, ys = lower(graph, rows, constants, carry, known, **choices)
         return [*final, *ys]
 

@@ -81,7 +81,7 @@ def lower(
     length = None if jax.tree.leaves(xs) else rows.trips
     state, ys = lax.scan(body, state, xs, length, rows.reverse, unroll)
     carry, written, late, _, arrays = state
-    made = [*map(_flat, ys, [block] * len(ys)), *arrays]
+    made = [*(_flat(y, block) for y in ys), *arrays]
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
     stacked |= dict(zip(apart, map(_pin, made) if machine.pins else made, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]

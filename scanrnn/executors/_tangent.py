@@ -97,12 +97,11 @@ def _reversed(
         given = {v: ct for v, ct in given.items() if ct is not None}
         reverse = reverse_step(rules, step, tuple(given))
         known = {**known, **{rules.cotangents[v]: ct for v, ct in given.items()}}
-        over = {}
-        if alone and machine == loop.machine and loop.in_place:
-            over = _overwritten(loop, reverse, arrays, tuple(given))
-        memory = {}
+        over, memory = {}, {}
         if alone and machine == loop.machine:
             memory = pair_up(reverse.graph.ys, loop.dead)
+            if loop.in_place:
+                over = _overwritten(loop, reverse, arrays, tuple(given))
         kept = loop.recording.rows
         rows = dataclasses.replace(
             loop.plain_rows(machine, alone),
@@ -119,7 +118,7 @@ def _reversed(
         ]
         start += map(zero_sum, summed)
         constants = {**constants, **reverse.consts}
-        unroll = loop.steps_per_trip(machine, reverse.graph, reverse=True)
+        unroll = loop.unrolled(machine, reverse.graph, reverse=True)
         choices = dict(machine=machine, unroll=unroll)
         final, made = lower(reverse.graph, rows, constants, start, known, **choices)
         return [*final[:n], *map(rounded, final[n:], summed), *made]

@@ -103,12 +103,17 @@ class Machine:
         return self.platform != "tpu"
 
     @property
+    def launches_are_dear(self) -> bool:
+        """Whether a step costs as many launches as it has kernels, as on a GPU."""
+        return self.launch >= 2e-6
+
+    @property
     def keeps_statistics(self) -> bool:
         """Whether means and deviations of rows are kept for the reverse loop.
 
         XLA for GPU makes a norm in one kernel, but in four if its mean is asked for.
         """
-        return self.launch < 2e-6
+        return not self.launches_are_dear
 
     @property
     def packs_statistics(self) -> bool:
@@ -189,7 +194,7 @@ class Machine:
         On a GPU rows of several steps are written by one kernel, and the counter is
         another: ten steps share them, or fewer where their number has such a divisor.
         """
-        if self.launch < 2e-6 or not isinstance(length, int):
+        if not self.launches_are_dear or not isinstance(length, int):
             return 1
         return max((d for d in range(2, 11) if not length % d), default=1)
 

@@ -89,7 +89,7 @@ class Loop:
             filled=machine.fills or not sized,
         )
 
-    def steps_per_trip(self, machine: Machine, graph: Graph, reverse: bool) -> int:
+    def unrolled(self, machine: Machine, graph: Graph, reverse: bool) -> int:
         """Steps in a trip of one of its loops: as asked for, or as a machine likes."""
         if self.unroll != 1 or not isinstance(self.length, int):
             return self.unroll

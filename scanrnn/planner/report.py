@@ -133,13 +133,14 @@ def _choices(plan) -> Iterator[str]:
         yield f"Written over what is read no more: {written} of the stacked arrays."
     if loop.rows.block > 1:
         yield f"Steps per trip of the loop: {loop.rows.block}: launches are dear."
-    here = plan.machine, loop.recording.loop.graph
-    forward, reverse = (loop.steps_per_trip(*here, reverse=r) for r in (False, True))
-    if plan.unroll == 1 and plan.defer and reverse > 1:
-        yield (
-            f"Steps per trip, each with its own rows: {forward}, in the reverse loop "
-            f"{reverse}: no kernel is shorter than some."
-        )
+    if plan.unroll == 1 and plan.defer:
+        here = plan.machine, loop.recording.loop.graph
+        forward, reverse = (loop.unrolled(*here, reverse=r) for r in (False, True))
+        if reverse > 1:
+            yield (
+                f"Steps per trip, each with its own rows: {forward}, in the reverse "
+                f"loop {reverse}: no kernel is shorter than some."
+            )
     if any(map(_is_half, plan.stages.graph.eqns)):
         yield (
             "Products of bfloat16: cotangents are rounded to bfloat16 as the operands "
