@@ -60,7 +60,7 @@ def test_machine_has_the_rules_of_the_one_that_is_tested(machine, same):
     assert all(getattr(machine, rule) == getattr(same, rule) for rule in rules)
     for length in (1, 13, 30, 256):
         assert machine.steps_per_trip(length) == same.steps_per_trip(length)
-    for loop in itertools.product((2**14, 2**14 + 1), (2, 3), (False, True)):
+    for loop in itertools.product((2**14, 2**14 + 1), (3, 4), (False, True)):
         assert machine.unrolled(*loop) == same.unrolled(*loop)
 
 
@@ -84,20 +84,20 @@ def test_gpu_shares_kernels_between_steps_that_divide_the_sequence(machine, step
 
 def test_tpu_makes_small_steps_and_reverse_steps_several_at_a_time():
     tpu, small, large = MACHINES["tpu v5e"], 2**14, 2**14 + 1
-    assert tpu.unrolled(small, stacked=6, reverse=False) == 4
-    assert tpu.unrolled(large, stacked=6, reverse=False) == 1
-    assert tpu.unrolled(large, stacked=2, reverse=False) == 2
-    assert tpu.unrolled(large, stacked=6, reverse=True) == 2
+    assert tpu.unrolled(small, made=6, reverse=False) == 4
+    assert tpu.unrolled(large, made=4, reverse=False) == 1
+    assert tpu.unrolled(large, made=3, reverse=False) == 2
+    assert tpu.unrolled(large, made=6, reverse=True) == 2
     for name in ("cpu", "h100"):
-        assert MACHINES[name].unrolled(small, stacked=1, reverse=True) == 1
+        assert MACHINES[name].unrolled(small, made=1, reverse=True) == 1
 
 
 def test_means_of_rows_are_kept_as_a_machine_likes_them():
     """Each alone on a CPU, all in one array on a TPU, and on a GPU none."""
     step, params, init, xs = build("ln_lstm")
-    widths = {}
+    f, widths = functools.partial(step, params), {}
     for name in ("cpu", "h100", "tpu v5e"):
-        plan = scanrnn.plan(functools.partial(step, params), init, xs, machine=name)
+        plan = scanrnn.plan(f, init, xs, machine=name, residuals="minimal")
         widths[name] = [v.aval.shape[-1] for v in plan.loop.recording.arrays]
     alone = widths["cpu"].count(1)
     assert alone > 1

@@ -110,7 +110,8 @@ def test_recompute_keeps_less_and_chunked_least():
         for policy in ("everything", "minimal", "recompute", "chunked")
     }
     assert list(kept.values()) == sorted(kept.values(), reverse=True)
-    assert kept["chunked"] < kept["recompute"] / 4
+    assert kept["recompute"] < kept["minimal"] / 3
+    assert kept["chunked"] < kept["recompute"] / 2
 
 
 def test_residual_bytes_are_those_of_the_vjp():

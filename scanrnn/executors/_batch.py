@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 from jax.extend.core import Literal
@@ -30,14 +30,14 @@ def _multiplies(eqn) -> bool:
     return last and data.ndim > 2 and weights.ndim == 2
 
 
-def stage_over_time(graph: Graph, weights: list, xs: list, length, policy) -> list:
-    """The outputs of a stage for all steps at once.
+def stage_over_time(graph: Graph, known: Mapping, length, policy=None) -> list:
+    """The outputs of a stage for all steps at once, given its inputs by name.
 
     What only passes through is not touched. `policy` is that of `jax.checkpoint` for
     what is kept for the transpose, or None to leave that to JAX.
     """
-    known = dict(zip(graph.xs, xs, strict=True))
-    missing = [a for a in graph.ys if isinstance(a, Literal) or a not in known]
+    weights, xs = ([known[v] for v in group] for group in (graph.weights, graph.xs))
+    missing = [a for a in graph.ys if isinstance(a, Literal) or a not in graph.xs]
 
     def step(xs, weights):
         values = zip((*graph.weights, *graph.xs), (*weights, *xs), strict=True)
@@ -50,6 +50,6 @@ def stage_over_time(graph: Graph, weights: list, xs: list, length, policy) -> li
             batched = jax.checkpoint(batched, prevent_cse=False, policy=policy)
         found = iter(batched(xs, weights))
     return [
-        next(found) if isinstance(a, Literal) or a not in known else known[a]
+        next(found) if isinstance(a, Literal) or a not in graph.xs else known[a]
         for a in graph.ys
     ]

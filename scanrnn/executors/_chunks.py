@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from jax import lax
+
+from scanrnn.planner.halves import wide
 
 
 def in_chunks(
@@ -24,7 +27,7 @@ def in_chunks(
       programs: that of a chunk, and of what fills none if there is such a rest.
       sizes: the numbers of steps, in all and in a chunk.
       reverse: whether the last chunk comes first.
-      weights: the same for all chunks.
+      weights: the same for all chunks; their cotangents are summed in float32.
       carry: that before the first chunk.
       xs: arrays of all steps.
     """
@@ -35,12 +38,22 @@ def in_chunks(
     head, tail = ([x[:cut] for x in xs], [x[cut:] for x in xs])
     whole, left = (tail, head) if reverse else (head, tail)
     chunks = [x.reshape(count, size, *x.shape[1:]) for x in whole]
+    dtypes = [w.dtype for w in weights]
+    weights = list(map(_cast, weights, map(wide, dtypes)))
+
+    def run(program, carry, xs):
+        return program(list(map(_cast, weights, dtypes)), carry, xs)
+
     carry, ys = lax.scan(
-        lambda c, x: programs[0](weights, c, x), carry, chunks, count, reverse=reverse
+        functools.partial(run, programs[0]), carry, chunks, count, reverse=reverse
     )
     ys = [y.reshape(count * size, *y.shape[2:]) for y in ys]
     if not rest:
         return carry, ys
-    carry, last = programs[1](weights, carry, left)
+    carry, last = run(programs[1], carry, left)
     pairs = zip(last, ys, strict=True) if reverse else zip(ys, last, strict=True)
     return carry, [lax.concatenate(pair, 0) for pair in pairs]
+
+
+def _cast(array, dtype):
+    return array if array.dtype == dtype else lax.convert_element_type(array, dtype)

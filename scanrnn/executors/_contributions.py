@@ -59,9 +59,7 @@ def _forward(loop: Loop, step: Step, fixed, tangents) -> list:
 
 
 def _outside(loop, step, known) -> list:
-    graph, known = step.graph, {**known, **step.consts}
-    weights, xs = ([known[v] for v in group] for group in (graph.weights, graph.xs))
-    return stage_over_time(graph, weights, xs, loop.length, None)
+    return stage_over_time(step.graph, {**known, **step.consts}, loop.length)
 
 
 def _transposed(loop: Loop, step: Step, names, machine: Machine, alone: bool):

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
+from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
@@ -28,7 +29,7 @@ def run_loop(loop: Loop, lower: Callable, weights: list, carry: list, xs: list):
         functools.partial(_build, loop, lower) if not split(args) else lambda *_: plain
     )
     rule = functools.partial(_rule, loop, lower)
-    outs = Ruled(plain, build, loop.machine, rule)(*args)
+    outs = Ruled(plain, build, loop.machine, rule, loop=True)(*args)
     return outs[: len(carry)], outs[len(carry) :]
 
 
@@ -72,6 +73,7 @@ def _rule(loop, lower, primals, tangents):
     def program(weights, carry, xs, final, stacked, tangents):
         constants = named(graph.weights, weights)
         known = named(graph.xs, xs) | recording.known(carry, final, stacked)
+        known |= _again(loop, constants, known)
         tangents = named(moving, tangents)
         return tangent_loop(loop, lower, carry, constants, known, tangents)
 
@@ -80,3 +82,12 @@ def _rule(loop, lower, primals, tangents):
     tangents = [t for t in tangents if t is not None]
     d_final, d_ys = program(weights, carry, xs, final, stacked, tangents)
     return [*final, *stacked[: len(graph.ys)]], [*d_final, *d_ys]
+
+
+def _again(loop, constants, known) -> dict:
+    """What was not stacked, but made again of what was, for all steps at once."""
+    graph, rows = loop.derivative.again, loop.recording.rows
+    if graph is None:
+        return {}
+    known = {**constants, **rows.whole(graph.xs, known)}
+    return named(graph.ys, stage_over_time(graph, known, loop.length))

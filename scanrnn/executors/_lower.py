@@ -114,5 +114,7 @@ def _flat(array, size):
 
 def _pin(array):
     """An array laid out step by step, whatever comes before and after the loop."""
+    if jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        return array  # keys have axes of their own below
     order = MemoryLayout(major_to_minor=tuple(range(array.ndim)))
     return with_layout_constraint(array, order)

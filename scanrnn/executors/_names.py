@@ -23,6 +23,9 @@ def split(tree: Any) -> bool:
 
 def remembering_inputs(f, residuals: str):
     """Keep only the inputs of `f` for its transpose, unless everything is kept."""
-    if residuals == "everything":
-        return f
-    return jax.checkpoint(f, prevent_cse=False, policy=ops.keep_inputs)
+    return f if residuals == "everything" else remembering(f, ops.keep_inputs)
+
+
+def remembering(f, policy):
+    """Keep for the transpose of `f` what a policy of `jax.checkpoint` says."""
+    return jax.checkpoint(f, prevent_cse=False, policy=policy)

@@ -23,19 +23,18 @@ from scanrnn.planner.loops import Loop
 from scanrnn.planner.rows import Rows, pair_up
 
 
-def normed(graph: Graph, loop: Loop, lower: Callable, xs: list, weights: list) -> list:
-    """The outs of all steps, given the time inputs and the weights of a graph of norms.
+def normed(graph: Graph, loop: Loop, lower: Callable, inputs: Sequence) -> list:
+    """The outs of all steps, given the weights and the time inputs of a graph of norms.
 
     `loop` is what they come before; it says how many steps make a piece.
     """
     plain = functools.partial(_all, graph, loop.length)
     rule = functools.partial(_rule, graph, loop, lower)
-    return Ruled(plain, lambda *_: plain, loop.machine, rule)(*weights, *xs)
+    return Ruled(plain, lambda *_: plain, loop.machine, rule)(*inputs)
 
 
 def _all(graph: Graph, length, *args) -> list:
-    n = len(graph.weights)
-    return stage_over_time(graph, list(args[:n]), list(args[n:]), length, None)
+    return stage_over_time(graph, named(graph.inputs, args), length)
 
 
 def _rule(graph, loop, lower, primals, tangents):
@@ -60,8 +59,7 @@ def _rule(graph, loop, lower, primals, tangents):
 
     run = linear(forward, transposed, loop.machine)
     outs = run(named(graph.inputs, primals), tangents)
-    n = len(graph.weights)
-    return normed(graph, loop, lower, primals[n:], primals[:n]), outs
+    return normed(graph, loop, lower, primals), outs
 
 
 def _of(graph, length, known, moving: Sequence[Var], *values) -> list:

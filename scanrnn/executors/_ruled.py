@@ -48,6 +48,7 @@ class Ruled:
       transposed: the transpose by machine, `(fixed, cts) -> cts of the others`, or None
         for that of `plain`; a cotangent that is None is zero. Never differentiated.
       fixed: how many arguments come first in which the function need not be linear.
+      loop: whether it is a loop, which no gradient should run again.
     """
 
     plain: Callable[..., list]
@@ -56,11 +57,18 @@ class Ruled:
     jvp: Callable | None = None
     transposed: Build | None = None
     fixed: int = 0
+    loop: bool = False
 
     def __call__(self, *args) -> list:
         """Apply the function."""
         jaxpr = jax.make_jaxpr(self.build(self.machine, True))(*args)
         return ruled_p.bind(*args, jaxpr=jaxpr, program=self)
+
+
+def keep_loops(primitive, *args, **params) -> bool:
+    """A policy for `jax.checkpoint`: keep what loops made."""
+    del args
+    return primitive is ruled_p and params["program"].loop
 
 
 def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:

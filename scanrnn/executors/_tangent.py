@@ -16,6 +16,7 @@ from typing import Any, cast
 import jax.numpy as jnp
 from jax.extend.core import Var
 
+from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._contributions import contributions
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import linear
@@ -24,6 +25,7 @@ from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.gemm import turn
 from scanrnn.planner.halves import rounded, zero_sum
+from scanrnn.planner.lean import lean
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.rows import pair_up
 from scanrnn.planner.steps import Step, inside_step, reverse_step
@@ -96,13 +98,16 @@ def _reversed(
         given = named(step.ys, cts[n:])
         given = {v: ct for v, ct in given.items() if ct is not None}
         reverse = reverse_step(rules, step, tuple(given))
+        before, graph, after = lean(reverse.graph, loop.is_lean)
+        kept, constants = loop.recording.rows, {**constants, **reverse.consts}
         known = {**known, **{rules.cotangents[v]: ct for v, ct in given.items()}}
+        whole = {**constants, **kept.whole(before.xs, known)}
+        known |= named(before.ys, stage_over_time(before, whole, loop.length))
         over, memory = {}, {}
         if alone and machine == loop.machine:
-            memory = pair_up(reverse.graph.ys, loop.dead)
+            memory = pair_up(graph.ys, loop.dead)
             if loop.in_place:
-                over = _overwritten(loop, reverse, arrays, tuple(given))
-        kept = loop.recording.rows
+                over = _overwritten(loop, graph, arrays, tuple(given))
         rows = dataclasses.replace(
             loop.plain_rows(machine, alone),
             reverse=not loop.reverse,
@@ -117,16 +122,16 @@ def _reversed(
             for v, ct in zip(step.carry, cts[:n], strict=True)
         ]
         start += map(zero_sum, summed)
-        constants = {**constants, **reverse.consts}
-        unroll = loop.unrolled(machine, reverse.graph, reverse=True)
+        unroll = loop.unrolled(machine, graph, reverse=True)
         choices = dict(machine=machine, unroll=unroll)
-        final, made = lower(reverse.graph, rows, constants, start, known, **choices)
+        final, made = lower(graph, rows, constants, start, known, **choices)
+        made = stage_over_time(after, named(graph.ys, made), loop.length)
         return [*final[:n], *map(rounded, final[n:], summed), *made]
 
     return run
 
 
-def _overwritten(loop, reverse, arrays, given) -> dict[int, Var]:
+def _overwritten(loop, step, arrays, given) -> dict[int, Var]:
     """For what is stacked, the arrays that it is written over.
 
     Over what was kept, else over cotangents that came in. A shift may be read from one
@@ -136,4 +141,4 @@ def _overwritten(loop, reverse, arrays, given) -> dict[int, Var]:
     needed = {*graph.ys, *rules.read_outside, *(set(graph.xs) - loop.spare)}
     needed |= {*rows.sources(v for v in needed)}
     free = [v for v in arrays if v not in needed and v not in rows.shifts]
-    return pair_up(reverse.graph.ys, [*free, *(rules.cotangents[v] for v in given)])
+    return pair_up(step.ys, [*free, *(rules.cotangents[v] for v in given)])

@@ -32,10 +32,10 @@ class Stages:
 
     Attributes:
       graph: the whole step.
-      constants: what the loop and the norms read of weights alone.
+      constants: what the other stages read of weights alone.
       before: from time inputs to what is computed before the loop, for all steps.
       norms: what is left to do before the loop where there are reductions in it; it
-        reads what `before` makes, and weights that `constants` makes.
+        reads what `before` makes.
       loop: what remains; its `ys` are stacked.
       after: from all of these to the outputs of the step, for all steps.
     """
@@ -146,18 +146,16 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     crossing = {
         v if v in readers else _before_bias(v, producers, bits) for v in crossing
     }
-    eqns = needed(graph.eqns, outs, {*crossing, *graph.carry, *graph.xs})
-    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or ops.grows(e)]
-    loop = _part(eqns, bits, graph, stacked)
+    loop = _stage(graph, bits, (*crossing, *graph.xs), stacked, graph)
     made = [v for e in graph.eqns for v in e.outvars if v in made_before]
-    known = (*graph.xs, *made, *stacked)
-    after = _stage(graph, graph.weights, known, graph.ys)
-    used = {*loop.xs, *after.xs, *variables(graph.ys)}
+    after = _stage(graph, bits, (*graph.xs, *made, *stacked), graph.ys)
+    used = {*loop.xs, *after.xs}
     before, norms = _before(graph, bits, [v for v in made if v in used])
-    constants = (*loop.weights, *(norms.weights if norms else ()))
+    read = _unique(v for s in (before, norms, loop, after) if s for v in s.weights)
+    eqns = needed(graph.eqns, read)
     return Stages(
         graph=graph,
-        constants=_stage(graph, graph.weights, (), _unique(constants)),
+        constants=Graph(graph.weights, (), (), tuple(eqns), (), read),
         before=before,
         norms=norms,
         loop=loop,
@@ -165,21 +163,20 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     )
 
 
-def _stage(graph, weights, known, wanted) -> Graph:
-    """The part of a step that makes some values, given others of each step."""
-    eqns = needed(graph.eqns, wanted, known)
-    read = {v for e in eqns for v in variables(e.invars)} | {*variables(wanted)}
-    xs = tuple(v for v in known if v in read)
-    return Graph(weights, (), xs, tuple(eqns), (), tuple(wanted))
+def _stage(graph, bits, known, wanted, step: Graph | None = None) -> Graph:
+    """The part of a step that makes some values, given others of each step.
 
-
-def _part(eqns, bits, step, ys) -> Graph:
-    """Equations as a graph of their own, with the carry of a step if there is one."""
+    It has the carry of `step` if that is given. What is made of weights alone is not
+    made here, but where that is larger than the weights.
+    """
     carry, carry_out = (step.carry, step.carry_out) if step else ((), ())
-    reads = free(eqns, (*carry_out, *ys))
-    weights = tuple(v for v in reads if bits[v] == WEIGHTS)
-    xs = tuple(v for v in reads if bits[v] == TIME)
-    return Graph(weights, carry, xs, tuple(eqns), carry_out, ys)
+    outs = (*carry_out, *wanted)
+    eqns = needed(graph.eqns, outs, (*known, *carry))
+    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or ops.grows(e)]
+    read = [v for v in free(eqns, outs) if v not in carry]
+    weights = tuple(v for v in read if bits[v] == WEIGHTS)
+    xs = tuple(v for v in read if bits[v] != WEIGHTS)
+    return Graph(weights, carry, xs, tuple(eqns), carry_out, tuple(wanted))
 
 
 def _before(graph, bits, wanted) -> tuple[Graph, Graph | None]:
@@ -190,11 +187,11 @@ def _before(graph, bits, wanted) -> tuple[Graph, Graph | None]:
     eqns = needed(graph.eqns, late, known)
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars)]
     if not any(map(ops.is_reduction, eqns)) or not all(map(ops.is_inexact, late)):
-        return _stage(graph, graph.weights, graph.xs, wanted), None
-    norms = _part(eqns, bits, None, late)
+        return _stage(graph, bits, graph.xs, wanted), None
+    norms = _stage(graph, bits, known, late)
     early = [v for v in wanted if v not in late]
     early += [v for v in norms.xs if v not in early and v not in graph.xs]
-    return _stage(graph, graph.weights, graph.xs, early), norms
+    return _stage(graph, bits, graph.xs, early), norms
 
 
 def can_defer(loop: Graph) -> bool:

@@ -50,6 +50,8 @@ def make_plan(
         invariant=invariant,
         defer=options.defer and can_defer(stages.loop),
     )
+    if options.residuals is None and own == "minimal" and _makes_again(plan):
+        plan = dataclasses.replace(plan, residuals="recompute")
     plan = dataclasses.replace(plan, chunk=_chunk(plan))
     whole = plan.chunk or plan.length
     rest = plan.length % whole if plan.chunk else 0
@@ -68,12 +70,33 @@ def _chunk(plan: Plan) -> int | None:
     if not _can_be_cut(plan):
         return None
     size, most = plan.options.chunk, plan.machine.at_once
-    outside = plan.outside_bytes
+    outside, again = plan.outside_bytes, _again_bytes(plan)
     if size is None and plan.residuals == "chunked":
         size = _even(plan.length, math.isqrt(plan.length))
+    elif size is None and again:
+        size = _even(plan.length, plan.machine.chunk(again, plan.length))
     elif size is None and outside > most:
         size = _even(plan.length, max(1, plan.length * most // outside))
     return None if size is None or size >= plan.length else size
+
+
+def _makes_again(plan: Plan) -> bool:
+    """Whether to make again what contractions made, if nothing else is asked for."""
+    if not (plan.defer and _can_be_cut(plan)):
+        return False
+    plan = dataclasses.replace(plan, residuals="recompute")
+    cut = _chunk(plan) is not None
+    return plan.machine.makes_again(cut) and _again_bytes(plan) > 0
+
+
+def _again_bytes(plan: Plan) -> int:
+    """Bytes of a step that are there again for its gradient; 0 if all is kept."""
+    if plan.residuals != "recompute" or not plan.defer:
+        return 0
+    rules = _loop(plan, plan.length).derivative
+    made = rules.again.ys if rules.again else ()
+    rest = (*plan.stages.hoisted, *rules.cuts)
+    return sum(map(ops.bytes_of, (*made, *rest))) if made else 0
 
 
 def _can_be_cut(plan: Plan) -> bool:

@@ -46,6 +46,8 @@ class Derivative:
       inner_weights: weights whose tangents flow inside (gains, control flow).
       inner_xs: time inputs whose tangents flow inside.
       turns: whether matrices are transposed before the reverse loop.
+      again: what makes some of `saved` for all steps at once, of carries and time
+        inputs, in place of stacking them; or None.
       read_inside: variables whose values the tangent loop reads.
       read_outside: variables whose values the contributions read.
     """
@@ -58,6 +60,7 @@ class Derivative:
     inner_weights: frozenset[Var]
     inner_xs: frozenset[Var]
     turns: bool = True
+    again: Graph | None = None
     read_inside: frozenset[Var] = frozenset()
     read_outside: frozenset[Var] = frozenset()
 

@@ -94,7 +94,7 @@ class Loop:
         if self.unroll != 1 or not isinstance(self.length, int):
             return self.unroll
         row = max(map(ops.bytes_of, self.graph.outs), default=0)
-        return machine.unrolled(row, len(graph.ys), reverse)
+        return machine.unrolled(row, len(graph.carry) + len(graph.ys), reverse)
 
     @property
     def in_place(self) -> bool:
@@ -111,6 +111,11 @@ class Loop:
             and isinstance(self.length, int)
             and self.length > 1
         )
+
+    @property
+    def is_lean(self) -> bool:
+        """Whether its reverse loop is rid of what is done at once for many steps."""
+        return self.machine.ahead and self.residuals == "recompute"
 
     @functools.cached_property
     def dead(self) -> tuple[Var, ...]:
@@ -132,7 +137,8 @@ class Loop:
         graph, rules = self.graph, self.derivative
         packs = self._packs()
         places = {v: place for pack in packs for v, place in pack.places()}
-        saved = [v for v in rules.saved if v not in places]
+        made = {*places, *(rules.again.ys if rules.again else ())}
+        saved = [v for v in rules.saved if v not in made]
         before = [graph.carry[i] for i in rules.carry_saved]
         shifts, edges = _shifts(self, saved, before)
         direct = [v for v in dict.fromkeys([*saved, *before]) if v not in shifts]
@@ -150,6 +156,8 @@ class Loop:
         machine, saved = self.machine, self.derivative.saved
         if not (self.laid_out and self.whole) or self.residuals == "everything":
             return []
+        made = self.derivative.again.ys if self.derivative.again else ()
+        saved = [v for v in saved if v not in made]
         gates = find_packs(self.graph, saved) if machine.packs else []
         numbers = pack_numbers(self.graph, saved) if machine.packs_statistics else []
         return [*gates, *numbers]

@@ -214,20 +214,26 @@ def _residuals(plan) -> Iterator[str]:
         f"Kept for the reverse loop ({_policy(plan)}): {_bytes(ours)}, "
         f"lax.scan keeps {_bytes(theirs)}{share}."
     )
-    saved = [v.aval.str_short() for v in plan.derivative.saved]
-    carry = [
-        plan.stages.loop.carry[i].aval.str_short() for i in plan.derivative.carry_saved
-    ]
+    rules = plan.derivative
+    again = rules.again.ys if rules.again else ()
+    saved = [v for v in rules.saved if v not in again]
+    carry = [plan.stages.loop.carry[i] for i in rules.carry_saved]
     yield f"Per step: {_list(saved)}; carries before the step: {_list(carry)}."
+    if again:
+        part = f"{plan.chunk} steps" if plan.chunk else "all steps"
+        yield f"Made again, for {part} at once: {_list(again)}."
 
 
 def _policy(plan) -> str:
-    asked = plan.options.residuals is not None or plan.residuals == "minimal"
-    return plan.residuals if asked else f"{plan.residuals}, for jax.checkpoint"
+    if plan.options.residuals is not None or plan.residuals == "minimal":
+        return plan.residuals
+    checkpointed = plan.residuals == "chunked"
+    why = "for jax.checkpoint" if checkpointed else f"as pays on {plan.machine.kind}"
+    return f"{plan.residuals}, {why}"
 
 
-def _list(names) -> str:
-    return ", ".join(names) or "none"
+def _list(found) -> str:
+    return ", ".join(v.aval.str_short() for v in found) or "none"
 
 
 def _bytes(n: float) -> str:

@@ -30,9 +30,9 @@ def derive(
     Args:
       loop: the part of the step that stays in the loop.
       regions: where contributions from outside enter.
-      policy: "minimal" saves what contractions produced, "recompute" only
-        carries, "everything" all a tangent reads ("chunked" is "minimal" here:
-        the executor cuts the sequence).
+      policy: "minimal" saves what contractions produced, "recompute" makes that
+        again of carries, "everything" saves all a tangent reads ("chunked" is
+        "minimal" here: the executor cuts the sequence).
       turns: whether matrices are transposed before the reverse loop.
       statistics: whether "minimal" saves numbers of rows, too.
     """
@@ -50,14 +50,30 @@ def derive(
     )
     found = _candidates(draft, regions, policy, statistics)
     inside, outside = _read(draft, found)
-    used = inside | outside
+    saved = tuple(v for v in found if v in inside | outside)
+    again = _again(loop, saved) if policy == "recompute" else None
+    used = {*inside, *outside, *(again.xs if again else ())}
     return dataclasses.replace(
         draft,
         read_inside=inside,
         read_outside=outside,
-        saved=tuple(v for v in found if v in used),
+        saved=saved,
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
+        again=again,
     )
+
+
+def _again(loop, saved) -> Graph | None:
+    """What makes, for all steps at once, what is saved and not stacked anyway."""
+    large = max(map(ops.bytes_of, saved), default=0) // _SMALL
+    made = tuple(
+        v for v in saved if v not in variables(loop.outs) and ops.bytes_of(v) > large
+    )
+    eqns = needed(loop.eqns, made, set(saved) - set(made))
+    read = free(eqns)
+    weights = tuple(v for v in read if v in loop.weights)
+    xs = tuple(v for v in read if v not in loop.weights)
+    return Graph(weights, (), xs, tuple(eqns), (), made) if made else None
 
 
 def _inner(loop, bits, region) -> set[Var]:
@@ -101,8 +117,6 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var]]:
 def _candidates(draft, regions, policy, statistics) -> list[Var]:
     """Variables of the loop, by the policy for residuals."""
     loop = draft.loop
-    if policy == "recompute":
-        return []
     if policy == "everything":
         made = [v for e in loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
         drop = draft.internal
@@ -110,7 +124,11 @@ def _candidates(draft, regions, policy, statistics) -> list[Var]:
     consumers = loop.consumers()
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
     more = _statistics(draft, found) if statistics else []
-    return list(dict.fromkeys([*found, *more]))
+    found = list(dict.fromkeys([*found, *more]))
+    if policy != "recompute":
+        return found
+    # Control flow, and keys that do not batch, are run again step by step.
+    return [v for v in found if all(map(ops.is_movable, needed(loop.eqns, [v])))]
 
 
 def _statistics(draft, saved) -> list[Var]:

@@ -1,0 +1,124 @@
+"""What contractions made is made again of carries, a chunk of steps at a time."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from scanrnn.executors import _ruled
+from scanrnn.machines import MACHINES
+from scanrnn.planner.lean import lean
+from scanrnn.planner.steps import inside_step, reverse_step
+from tests.compare import assert_same, training_jaxpr, value_and_gradients
+from tests.jaxprs import gemms, loops
+from tests.step_table import build
+
+NAMES = ["lstm", "ln_lstm", "gru", "gru_reset_before", "output_head", "with_prng"]
+
+
+def stretched(name):
+    """A row of the table with six steps: chunks of two, or one of four and a rest."""
+    step, params, init, xs = build(name)
+    six = jnp.arange(6) % len(jax.tree.leaves(xs)[0])
+    return step, params, init, jax.tree.map(lambda x: x[six], xs)
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("chunk", [2, 4])
+@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+@pytest.mark.parametrize("name", NAMES)
+def test_chunks_made_again_equal_lax_scan(monkeypatch, name, machine, chunk, reverse):
+    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
+    plan = scanrnn.Options(machine=machine, residuals="recompute", chunk=chunk)
+    make = stretched(name)
+    assert_same(make, value_and_gradients, plan=plan, reverse=reverse)
+
+
+@pytest.mark.parametrize("name", ["nested_scan", "with_prng", "elman"])
+def test_what_cannot_be_made_at_once_is_made_again_step_by_step(name):
+    step, params, init, xs = build(name)
+    f = functools.partial(step, params)
+    plan = scanrnn.plan(f, init, xs, residuals="recompute", plain=False)
+    made = plan.derivative.again
+    assert made is None or all(e.primitive.name != "scan" for e in made.eqns)
+    assert_same(build(name), value_and_gradients, plan=plan.options)
+
+
+@pytest.mark.parametrize("name", ["lstm", "ln_lstm", "gru"])
+def test_no_loop_repeats_the_products_of_a_step(name):
+    options = scanrnn.Options(residuals="recompute", chunk=2)
+    scan = functools.partial(scanrnn.scan, plan=options)
+    bodies = [
+        e.params["jaxpr"].jaxpr for e in loops(training_jaxpr(scan, stretched(name)))
+    ]
+    inner = [body for body in bodies if not loops(body)]
+    assert [len(list(gemms(body))) for body in inner] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("machine", "length", "policy", "chunk"),
+    [
+        ("cpu", 240, "minimal", None),
+        ("h100", 240, "recompute", 30),
+        ("h100", 30, "minimal", None),
+        ("tpu v5e", 240, "recompute", None),
+        ("tpu v5e", 2**21, "recompute", 2**15),
+    ],
+)
+def test_machine_says_what_is_made_again(machine, length, policy, chunk):
+    step, params, init, _ = build("lstm")
+    xs = jax.ShapeDtypeStruct((length, 3, 4), float)
+    found = scanrnn.plan(functools.partial(step, params), init, xs, machine=machine)
+    assert (found.residuals, found.chunk) == (policy, chunk)
+
+
+def test_plan_says_what_its_machine_makes_again():
+    step, params, init, xs = stretched("lstm")
+    f = functools.partial(step, params)
+    text = str(scanrnn.plan(f, init, xs, machine="tpu v5e"))
+    assert "Kept for the reverse loop (recompute, as pays on tpu v5e)" in text
+    assert "Made again, for all steps at once" in text
+
+
+def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
+    step, params, init, xs = build("lstm")
+    plan = scanrnn.plan(functools.partial(step, params), init, xs, machine="tpu v5e")
+    rules = plan.derivative
+    inside = inside_step(rules, frozenset({*rules.loop.carry, *rules.cuts}))
+    graph = reverse_step(rules, inside, inside.ys).graph
+    before, left, after = lean(graph, pays=True)
+    bits = left.depends()
+    assert {e.primitive.name for e in before.eqns} >= {"mul", "sub"}
+    assert [e.primitive.name for e in after.eqns] == ["concatenate"]
+    assert all(bits[e] & 2 for e in left.eqns)
+    # What is joined is multiplied by, too.
+    assert len(left.eqns) == len(graph.eqns) - len(before.eqns)
+    assert [v.aval.shape for v in left.ys] == [(3, 4)] * 4
+    same = lean(graph, pays=False)
+    assert not same.before.eqns and not same.after.eqns
+    assert same.step.eqns == graph.eqns
+
+
+def test_gradients_of_halves_are_summed_over_chunks_in_float32():
+    """A weight in bfloat16 that contributes alike at each of many steps."""
+    T, H = 512, 4
+    half = jnp.bfloat16
+    params = {"W": jnp.full((H, H), 0.01, half), "b": jnp.zeros(H, half)}
+    xs, init = jnp.ones((T, 2, H), jnp.bfloat16), jnp.zeros((2, H), jnp.bfloat16)
+
+    def loss(params, **options):
+        def step(h, x):
+            return jnp.tanh(x @ params["W"] + params["b"]), h
+
+        carry, ys = scanrnn.scan(step, init, xs, plan=scanrnn.Options(**options))
+        return (carry.sum() + ys.astype("float32").sum()).astype("float32")
+
+    whole = jax.grad(loss)(params, plain=False, residuals="minimal")
+    chunks = jax.grad(loss)(params, plain=False, residuals="recompute", chunk=4)
+    for name in params:
+        np.testing.assert_allclose(
+            np.asarray(chunks[name], float), np.asarray(whole[name], float), rtol=0.01
+        )
