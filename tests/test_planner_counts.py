@@ -10,8 +10,8 @@ import pytest
 from jax import lax
 
 import scanrnn
-from tests.compare import score, training_jaxpr
-from tests.jaxprs import gemms, gemms_in_loops, loops
+from tests.compare import assert_same, score, training_jaxpr, value_and_gradients
+from tests.jaxprs import equations, gemms, gemms_in_loops, loops
 from tests.step_table import ONE_GEMM, build
 
 
@@ -174,3 +174,20 @@ def test_gemm_table_of_an_lstm_is_that_of_the_vendor():
         ("recurrent", "weight gradient", H, 4 * H, B * T, 1, "after"),
         ("readout", "weight gradient", H, 2, B * T, 1, "after"),
     }
+
+
+def test_readout_of_joined_parts_is_a_product_of_each():
+    """Joined for all steps they would be an array of their own."""
+    key, T, H = jax.random.key(0), 7, 4
+    params = {"W": jax.random.normal(key, (2 * H, 3))}
+    init, xs = (jnp.ones((3, H)), jnp.zeros((3, H))), jnp.ones((T, 3, H))
+
+    def step(params, carry, x):
+        a, b = carry
+        a, b = jnp.tanh(a + x), jnp.tanh(a - b)
+        return (a, b), jnp.concatenate([a, b], -1) @ params["W"]
+
+    jaxpr = training_jaxpr(scanrnn.scan, (step, params, init, xs))
+    made = [e for e in equations(jaxpr) if e.primitive.name == "concatenate"]
+    assert all(e.outvars[0].aval.shape != (T, 3, 2 * H) for e in made)
+    assert_same((step, params, init, xs), value_and_gradients)

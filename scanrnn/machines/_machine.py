@@ -178,7 +178,7 @@ class Machine:
         """
         if self.platform == "tpu":
             return max(1, 2 * self.fast_memory // 5 // row)
-        most = max(length // 8, self.steps_per_trip(10), min(32, 12 * MB // row))
+        most = max(length // 8, self.steps_per_trip(10), min(32, 10 * MB // row))
         return most if 3 * most <= length else length
 
     @property

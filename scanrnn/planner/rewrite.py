@@ -61,15 +61,18 @@ def split(graph: Graph) -> tuple[Graph, list]:
     """`dot(concatenate([x, h]), W)` becomes `dot(x, Wx) + dot(h, Wh)`.
 
     The x half can then leave the loop, and the h half can be merged. So it is with
-    the channels of a convolution.
+    the channels of a convolution. Of a readout every part is by itself: joined for all
+    steps they would be an array of their own.
     """
     bits, producers = graph.depends(), graph.producers()
+    inside = set(needed(graph.eqns, graph.carry_out))
 
     def rule(eqn, env):
         if not ops.is_heavy(eqn):
             return None
         for side in (0, 1):
-            parts = _concatenated(eqn, side, producers, bits)
+            kinds = bits if eqn in inside else None
+            parts = _concatenated(eqn, side, producers, kinds)
             if parts is not None:
                 return _split_product(eqn, side, parts, env)
         return None
@@ -78,7 +81,10 @@ def split(graph: Graph) -> tuple[Graph, list]:
 
 
 def _concatenated(eqn, side, producers, bits):
-    """The operand's parts, grouped, if it joins kinds along a contracted axis."""
+    """The operand's parts, if it joins some along a contracted axis.
+
+    Those in a row of one kind stay together, if `bits` tell kinds.
+    """
     made = producers.get(var(eqn.invars[side]))
     cast = None
     if made is not None and made.primitive.name == "convert_element_type":
@@ -90,9 +96,10 @@ def _concatenated(eqn, side, producers, bits):
     other_axis = axes.contracted(eqn, side).get(axis)
     if other_axis is None or is_sharded(eqn.invars[1 - side], other_axis):
         return None
-    groups = [
-        list(g) for _, g in itertools.groupby(made.invars, lambda a: recurrent(a, bits))
-    ]
+    groups = [[a] for a in made.invars]
+    if bits is not None:
+        of_kinds = itertools.groupby(made.invars, lambda a: recurrent(a, bits))
+        groups = [list(g) for _, g in of_kinds]
     return (groups, axis, other_axis, cast) if len(groups) > 1 else None
 
 
