@@ -29,11 +29,13 @@ def per_step(record: dict) -> PerStep:
     """The loops of a program that go over the sequence, and how many do not.
 
     Those over time are the two with most trips (one in a forward pass). A loop over
-    two steps at once counts half of its body for each.
+    two steps at once counts half of its body for each. Where one goes over chunks and
+    one in it over the steps of a chunk, the latter is meant: what is done once for a
+    chunk counts in the whole program alone, as what is done once for all steps.
     """
     unit, T = UNITS[record["machine"]], record["case"]["T"]
     wanted = 2 if record["mode"] == "train" else 1
-    outer = [loop for loop in record["loops"] if loop["depth"] == 0]
+    outer = [_over_steps(nest, T) for nest in _nests(record["loops"])]
 
     def length(loop):
         return (loop["trips"] or 0, loop[unit])
@@ -42,7 +44,28 @@ def per_step(record: dict) -> PerStep:
     # In the order of the schedule: the reverse loop needs what the forward one gives.
     costs = [loop[unit] * (loop["trips"] or 1) / T for loop in outer if loop in chosen]
     costs += [None] * (2 - len(costs))
-    return PerStep(costs[0], costs[1], len(record["loops"]) - len(chosen))
+    beside = len(record["loops"]) - sum(loop["loops"] for loop in chosen)
+    return PerStep(costs[0], costs[1], beside)
+
+
+def _over_steps(nest: list[dict], T: int) -> dict:
+    """The loop over steps of an outermost loop, and of how many it is made."""
+    chunks, *inner = nest
+    for loop in inner:
+        trips = (chunks["trips"] or T) * (loop["trips"] or T)
+        if trips <= T:
+            return loop | {"trips": trips, "loops": 2}
+    return chunks | {"loops": 1}
+
+
+def _nests(loops: list[dict]) -> list[list[dict]]:
+    """Each outermost loop with those in it, which come after it."""
+    nests: list[list[dict]] = []
+    for loop in loops:
+        if loop["depth"] == 0:
+            nests.append([])
+        nests[-1].append(loop)
+    return nests
 
 
 def cases(rows: list[dict], machine: str, mode: str) -> Iterator[dict[str, dict]]:

@@ -174,11 +174,11 @@ class Machine:
         """Steps of a chunk of which all is there at once, `row` bytes of each.
 
         On a TPU as many as fast memory holds, beside what they are computed with. A GPU
-        pays 60 launches and more for a chunk, and shares them among ten steps.
+        pays some 40 launches for a chunk, as for six steps.
         """
         if self.platform == "tpu":
             return max(1, 2 * self.fast_memory // 5 // row)
-        most = max(length // 8, self.steps_per_trip(10), min(32, 10 * MB // row))
+        most = max(length // 8, 64)
         return most if 3 * most <= length else length
 
     @property
