@@ -157,7 +157,7 @@ class Machine:
         """
         return self.platform == "tpu"
 
-    def makes_again(self, cut: bool) -> bool:
+    def makes_again(self, made: bool, cut: bool) -> bool:
         """Whether what contractions made is made again of carries, and not kept.
 
         For a chunk of steps at once it costs one more product, and less is stacked at
@@ -166,9 +166,11 @@ class Machine:
         reads memory sooner than it multiplies.
 
         Args:
-          cut: whether the sequence is run in chunks.
+          made: whether there is anything to make again.
+          cut: whether the sequence would be run in chunks; then what comes before and
+            after a loop is there for a chunk alone, too, a fifth of an Elman's memory.
         """
-        return self.platform == "tpu" or (cut and self.launches_are_dear)
+        return made if self.platform == "tpu" else cut and self.launches_are_dear
 
     def chunk(self, row: int, length: int) -> int:
         """Steps of a chunk of which all is there at once, `row` bytes of each.

@@ -70,11 +70,11 @@ def _chunk(plan: Plan) -> int | None:
     if not _can_be_cut(plan):
         return None
     size, most = plan.options.chunk, plan.machine.at_once
-    outside, again = plan.outside_bytes, _again_bytes(plan)
+    outside, passing = plan.outside_bytes, _passing_bytes(plan)
     if size is None and plan.residuals == "chunked":
         size = _even(plan.length, math.isqrt(plan.length))
-    elif size is None and again:
-        size = _even(plan.length, plan.machine.chunk(again, plan.length))
+    elif size is None and passing:
+        size = _even(plan.length, plan.machine.chunk(passing, plan.length))
     elif size is None and outside > most:
         size = _even(plan.length, max(1, plan.length * most // outside))
     return None if size is None or size >= plan.length else size
@@ -85,18 +85,17 @@ def _makes_again(plan: Plan) -> bool:
     if not (plan.defer and _can_be_cut(plan)):
         return False
     plan = dataclasses.replace(plan, residuals="recompute")
-    cut = _chunk(plan) is not None
-    return plan.machine.makes_again(cut) and _again_bytes(plan) > 0
+    made = _loop(plan, plan.length).derivative.again is not None
+    return plan.machine.makes_again(made, cut=_chunk(plan) is not None)
 
 
-def _again_bytes(plan: Plan) -> int:
-    """Bytes of a step that are there again for its gradient; 0 if all is kept."""
+def _passing_bytes(plan: Plan) -> int:
+    """Bytes of a step that are there for its chunk alone; 0 if all is kept."""
     if plan.residuals != "recompute" or not plan.defer:
         return 0
     rules = _loop(plan, plan.length).derivative
     made = rules.again.ys if rules.again else ()
-    rest = (*plan.stages.hoisted, *rules.cuts)
-    return sum(map(ops.bytes_of, (*made, *rest))) if made else 0
+    return sum(map(ops.bytes_of, (*made, *plan.stages.hoisted, *rules.cuts)))
 
 
 def _can_be_cut(plan: Plan) -> bool:
