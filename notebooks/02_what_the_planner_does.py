@@ -289,9 +289,8 @@ print(f"with all passes a training step is {saved:.1f} times as fast as with lax
 # `scanrnn.Options(residuals=...)`; the rest is computed again.
 #
 # - "minimal", the default, keeps what products made, and the carries.
-# - "recompute" keeps carries, and computes the gates again. What the loop *read* is
-#   kept as well, and here that is the inputs' products, as large as the gates, which
-#   "minimal" writes over them: an LSTM gains nothing by it.
+# - "recompute" keeps carries, and makes the gates again, for all steps of a chunk at
+#   once: products more, and the memory of a chunk. A GPU and a TPU do so on their own.
 # - "chunked" keeps the carries at the start of each of about sqrt(T) chunks of steps,
 #   with its inputs, and runs each chunk twice. It is for long sequences.
 # - "everything" keeps all that a derivative reads.
@@ -422,11 +421,13 @@ for rule, meaning in RULES.items():
 #   gradients of gains are summed while their terms are still there.
 # - **GPU.** Time goes into starting kernels. Several steps share a trip of the loop,
 #   and what can be one kernel after the loop is not done in it: a second cotangent is
-#   stacked, from which the gradient of the carry's gain is summed at the end.
+#   stacked, from which the gradient of the carry's gain is summed at the end. The
+#   sequence goes in eight chunks, whose gates are made again: half of the memory.
 # - **TPU.** Nothing is written over what is read no more: such a row, a step late,
-#   costs nearly as much as a product. What leaves the loop goes in chunks that fit half
-#   of the fast memory (VMEM), and the layout in memory is pinned, so that the compiler
-#   does not make time a minor axis and gather every row.
+#   costs nearly as much as a product. The sequence goes in chunks that fit the fast
+#   memory (VMEM): of each the gates are made again from the carries, and the reverse
+#   loop is given what it would make of values alone. The layout in memory is pinned, so
+#   that the compiler does not make time a minor axis and gather every row.
 #
 # The estimates in the reports choose between a plan and `lax.scan`. They are simple
 # enough to be made again from `plan.gemms`: for each product the time to start it, and

@@ -83,6 +83,20 @@ def test_plan_says_what_its_machine_makes_again():
     assert "Made again, for all steps at once" in text
 
 
+def test_products_made_again_are_counted():
+    step, params, init, xs = stretched("lstm")
+    f = functools.partial(step, params)
+    plan = scanrnn.plan(f, init, xs, machine="tpu v5e", chunk=2)
+    again = [row for row in plan.gemms if row.where == "again"]
+    assert [(row.path, row.phase) for row in again] == [
+        ("layer-to-layer", "forward"),
+        ("recurrent", "forward"),
+    ]
+    assert {(row.count, row.N) for row in again} == {(3, 2 * 3)}
+    plain = scanrnn.plan(f, init, xs, machine="tpu v5e", residuals="minimal")
+    assert all(row.where != "again" for row in plain.gemms)
+
+
 def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
     step, params, init, xs = build("lstm")
     plan = scanrnn.plan(functools.partial(step, params), init, xs, machine="tpu v5e")

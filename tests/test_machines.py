@@ -187,3 +187,20 @@ def test_sums_of_halves_keep_their_digits(length):
     for name in ("b", "g"):
         error = jnp.linalg.norm(got[name].astype("float32") - wanted[name])
         assert error < 0.05 * jnp.linalg.norm(wanted[name]), name
+
+
+@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+def test_what_is_stacked_is_as_weak_as_by_lax_scan(monkeypatch, machine):
+    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
+    W, xs = jnp.ones((4, 4)), jnp.ones((6, 3, 4))
+
+    def step(carry, x):
+        h, steps = carry
+        h = jnp.tanh(x @ W + h @ W)
+        return (h, steps + 1), (h, steps, 2.0 * jnp.sign(steps))
+
+    init = jnp.ones((3, 4)), 0
+    ours = scanrnn.scan(step, init, xs, plan=scanrnn.Options(machine=machine))
+    wanted = lax.scan(step, init, xs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
+        assert jax.typeof(a) == jax.typeof(b)

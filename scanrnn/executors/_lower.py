@@ -48,7 +48,9 @@ def lower(
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
     apart = [i for i in range(len(graph.ys)) if i not in over]
-    ours, theirs = ([], apart) if rows.filled else (apart, [])
+    # Memory as it is has no weak type.
+    ours = [] if rows.filled else [i for i in apart if not ops.is_weak(graph.ys[i])]
+    theirs = [i for i in apart if i not in ours]
     # XLA for TPU keeps an axis of one in a layout of its own, and takes two thousand
     # cycles to drop it at every step.
     small = {v: jnp.squeeze(a) for v, a in constants.items()}
@@ -82,8 +84,9 @@ def lower(
     state, ys = lax.scan(body, state, xs, length, rows.reverse, unroll)
     carry, written, late, _, arrays = state
     made = [*(_flat(y, block) for y in ys), *arrays]
+    made = map(_pin, made) if machine.pins else made
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
-    stacked |= dict(zip(apart, map(_pin, made) if machine.pins else made, strict=True))
+    stacked |= dict(zip((*theirs, *ours), made, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 

@@ -2,7 +2,7 @@
 
 A plan is a function of a step and of a `Machine`. What is true of the step alone (its
 stages, its derivative) never asks here; what pays is a rule below, and each rule says
-what was seen. Roundings may not depend on any of it.
+what was seen. What is rounded to half precision may not depend on any of it.
 """
 
 from __future__ import annotations

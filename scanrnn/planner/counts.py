@@ -36,24 +36,35 @@ class Gemm(NamedTuple):
 def planned_gemms(plan, steps: int) -> tuple[Gemm, ...]:
     """Every contraction of a planned sequence, forward and backward."""
     deferred = plan.loop.regions.eqns if plan.defer else set()
-    eqns, chunk = placed(plan.stages), plan.chunk or steps
-    return _gemms(plan.stages.graph, list(eqns), deferred, steps, chunk)
+    eqns, sizes = list(placed(plan.stages)), (steps, plan.chunk or steps)
+    eqns += [(eqn, "again") for eqn in _again(plan)]
+    return _gemms(plan.stages.graph, eqns, deferred, sizes)
+
+
+def _again(plan) -> list:
+    """Equations that run once more, for the gradient, before the reverse loop."""
+    graph = plan.derivative.again if plan.defer else None
+    if graph is None:
+        return []
+    eqns, read = plan.stages.graph.eqns, {*graph.xs}
+    hoisted = [v for v in plan.stages.hoisted if v in read]
+    return [*needed(eqns, hoisted, plan.stages.graph.weights), *graph.eqns]
 
 
 def scan_gemms(plan, steps: int) -> tuple[Gemm, ...]:
     """Every contraction of the step with all of them in the loop."""
     graph = plan.source if plan.stages is None else plan.stages.graph
     eqns = [(e, "loop") for e in graph.eqns]
-    return _gemms(graph, eqns, set(), steps, steps)
+    return _gemms(graph, eqns, set(), (steps, steps))
 
 
-def _gemms(graph, eqns, deferred, steps, chunk) -> tuple[Gemm, ...]:
+def _gemms(graph, eqns, deferred, sizes) -> tuple[Gemm, ...]:
     bits, recurrent = graph.depends(), set(needed(graph.eqns, graph.carry_out))
     rows = [
         row
         for eqn, where in eqns
         if ops.is_heavy(eqn)
-        for row in _rows(eqn, where, bits, eqn in recurrent, deferred, (steps, chunk))
+        for row in _rows(eqn, where, bits, eqn in recurrent, deferred, sizes)
     ]
     counts: dict[Gemm, int] = {}
     for row in rows:
@@ -87,6 +98,8 @@ def _rows(eqn, where, bits, recurrent, deferred, sizes) -> Iterator[Gemm]:
     chunks = -(-T // at_once)
     steps, batched = (T, 1) if where == "loop" else (chunks, at_once)
     yield Gemm(path, PHASES[0], M, N * batched, K, steps, where)
+    if where == "again":
+        return
     # In reverse, what came before the loop comes after it.
     mirrored = {"before": "after", "loop": "loop", "after": "before"}[where]
     yield Gemm(path, PHASES[1], K, N * batched, M, steps, mirrored)

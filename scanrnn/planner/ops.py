@@ -156,10 +156,17 @@ def is_movable(eqn: JaxprEqn) -> bool:
         own = (e for e in inside(eqn) if not has_subjaxpr(e))
         return not _loops(eqn) and all(map(is_movable, own)) and has_batched_rule(eqn)
     if name.startswith(_RANDOM):
-        dtypes = {aval(v).dtype for v in (*eqn.invars, *eqn.outvars)}
-        keys = [d for d in dtypes if jnp.issubdtype(d, jax.dtypes.prng_key)]
-        return bool(keys) and all(map(compat.is_counter_based, keys))
+        return not draws_by_step(eqn)
     return not has_subjaxpr(eqn) and can_be_batched(eqn)
+
+
+def draws_by_step(eqn: JaxprEqn) -> bool:
+    """Whether `vmap` over steps would draw other numbers than one step at a time."""
+    if not eqn.primitive.name.startswith(_RANDOM):
+        return False
+    dtypes = {aval(v).dtype for v in (*eqn.invars, *eqn.outvars)}
+    keys = [d for d in dtypes if jnp.issubdtype(d, jax.dtypes.prng_key)]
+    return not keys or not all(map(compat.is_counter_based, keys))
 
 
 def can_be_batched(eqn: JaxprEqn) -> bool:

@@ -22,13 +22,16 @@ class Options:
       plain: run `lax.scan` as it stands, with no pass at all. None is True for a
         step so small that there is nothing to gain, and False for every other.
       residuals: what the forward loop keeps for the reverse one. "minimal"
-        (what contractions produced, and carries), "recompute" (carries),
+        (what contractions produced, and carries), "recompute" (carries; what
+        contractions produced is made again, for all steps of a chunk at once),
         "chunked" (carries at the start of each chunk), "everything". None is
-        "chunked" for a step that is under `jax.checkpoint` as a whole, else "minimal".
-      chunk: run before, in and after the loop on so many steps at a time; None
-        is sqrt(T) or a little less with "chunked", else all steps at once as long as
-        what is computed before or after the loop takes no more than 256 MB. Where no
-        gradient is asked for, a CPU then takes fewer: see `Plan.value_chunk`.
+        "chunked" for a step that is under `jax.checkpoint` as a whole, else "minimal"
+        on a CPU, and on others "recompute" where it pays.
+      chunk: run before, in and after the loop on so many steps at a time; None is
+        sqrt(T) or a little less with "chunked", what the machine likes with
+        "recompute", else all steps at once as long as what is computed before or after
+        the loop takes no more than 256 MB. Where no gradient is asked for, a CPU then
+        takes fewer: see `Plan.value_chunk`.
       machine: the machine to plan for, a `scanrnn.Machine` or a name such as "h100";
         None is the one that the arrays are on.
 

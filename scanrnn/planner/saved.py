@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 from jax.extend.core import DropVar, Var
 
 from scanrnn.planner import ops
@@ -66,9 +68,9 @@ def derive(
 def _again(loop, saved) -> Graph | None:
     """What makes, for all steps at once, what is saved and not stacked anyway."""
     large = max(map(ops.bytes_of, saved), default=0) // _SMALL
-    made = tuple(
-        v for v in saved if v not in variables(loop.outs) and ops.bytes_of(v) > large
-    )
+    stacked = {*variables(loop.outs), *_drawn(loop)}
+    stacked |= {v for v in saved if ops.bytes_of(v) <= large}
+    made = tuple(v for v in saved if v not in stacked)
     eqns = needed(loop.eqns, made, set(saved) - set(made))
     read = free(eqns)
     weights = tuple(v for v in read if v in loop.weights)
@@ -116,19 +118,28 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var]]:
 
 def _candidates(draft, regions, policy, statistics) -> list[Var]:
     """Variables of the loop, by the policy for residuals."""
-    loop = draft.loop
+    loop, drawn = draft.loop, _drawn(draft.loop)
     if policy == "everything":
         made = [v for e in loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
         drop = draft.internal
-        return [v for v in made if not isinstance(v, DropVar) and v not in drop]
+        made = [v for v in made if not isinstance(v, DropVar) and v not in drop]
+        return list(dict.fromkeys([*made, *drawn]))
     consumers = loop.consumers()
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
     more = _statistics(draft, found) if statistics else []
-    found = list(dict.fromkeys([*found, *more]))
-    if policy != "recompute":
-        return found
-    # Control flow, and keys that do not batch, are run again step by step.
-    return [v for v in found if all(map(ops.is_movable, needed(loop.eqns, [v])))]
+    found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
+    if policy == "recompute":
+        # Control flow is run again step by step.
+        made = {v: needed(loop.eqns, [v], drawn) for v in found}
+        found = [v for v, eqns in made.items() if all(map(ops.is_movable, eqns))]
+    return [*found, *drawn]
+
+
+def _drawn(loop) -> list[Var]:
+    """Random numbers that all steps at once would draw otherwise."""
+    drawn = [v for e in loop.eqns if ops.draws_by_step(e) for v in e.outvars]
+    keys = jax.dtypes.prng_key
+    return [v for v in drawn if not jnp.issubdtype(ops.aval(v).dtype, keys)]
 
 
 def _statistics(draft, saved) -> list[Var]:
