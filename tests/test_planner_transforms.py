@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import pytest
@@ -170,3 +171,23 @@ def test_scan_runs_under_disable_jit():
         _, ys = scanrnn.scan(functools.partial(step, params), init, xs)
     _, wanted = lax.scan(functools.partial(step, params), init, xs)
     assert jnp.allclose(ys, wanted)
+
+
+@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+def test_reverse_loop_that_reads_nothing_is_exported_for_any_length(machine):
+    """Of a linear recurrence nothing is read again: only xs say how long it is."""
+    weights, init, xs = jnp.full((4, 4), 0.1), jnp.ones((2, 4)), jnp.ones((7, 2, 4))
+    plan = scanrnn.Options(machine=machine)
+
+    def loss(scan, weights, init, xs):
+        final, _ = scan(lambda c, x: (c @ weights + x, None), init, xs)
+        return final.sum()
+
+    ours = jax.grad(
+        functools.partial(loss, functools.partial(scanrnn.scan, plan=plan)), (0, 1, 2)
+    )
+    (t,) = jax.export.symbolic_shape("t")
+    spec = jax.ShapeDtypeStruct((t, 2, 4), xs.dtype)
+    exported = jax.export.export(jax.jit(ours))(weights, init, spec)
+    wanted = jax.grad(functools.partial(loss, lax.scan), (0, 1, 2))(weights, init, xs)
+    chex.assert_trees_all_close(exported.call(weights, init, xs), wanted, rtol=1e-12)

@@ -76,7 +76,9 @@ def lower(
         arrays = [put(a, _stacked(made[i]), trip * block) for i, a in pairs]
         return (carry, written, late, rows.after(at), arrays), ys
 
-    counted = rows.filled and (indexed or block > 1)
+    # A symbolic length cannot be given, only found in the shapes of xs.
+    symbolic = not scanned and not isinstance(rows.trips, int)
+    counted = rows.filled and (indexed or block > 1 or symbolic)
     trips = lax.iota("int32", rows.trips) if counted else None
     xs = trips, [_blocks(known[v], block) for v in scanned]
     state = list(carry), written, rows.start(written), *rows.fresh(graph, ours, known)

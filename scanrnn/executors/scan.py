@@ -45,12 +45,16 @@ def scan_graph(
     """
     constants = dict(zip(graph.weights, weights, strict=True))
 
+    # A symbolic length cannot be given, only found in the shapes of xs.
+    symbolic = not isinstance(loop.length, int)
+    xs = xs if xs or not symbolic else [lax.iota("int32", loop.length)]
+
     def body(carry, x):
+        x = x[: len(graph.xs)]
         known = dict(zip((*graph.carry, *graph.xs), (*carry, *x), strict=True))
         outs = Env(graph.eqns, constants | known).read_all(graph.outs)
         n = len(graph.carry_out)
         return outs[:n], outs[n:]
 
-    # A symbolic length cannot be given, only found in the shapes of xs.
     length = None if xs else loop.length
     return lax.scan(wrapped(body), list(carry), xs, length, loop.reverse, loop.unroll)
