@@ -13,7 +13,7 @@ from jax import lax
 
 from scanrnn._scan import scan
 from scanrnn.planner import Options, compat
-from scanrnn.planner.graph import eval_eqn, evaluate, opened
+from scanrnn.planner.graph import eval_eqn, evaluate
 from scanrnn.planner.trace import pinned
 
 
@@ -164,5 +164,5 @@ def _cond(eqn, values, plan):
 
 
 def _inner(inner, values, plan) -> list:
-    jaxpr, consts = opened(inner)
+    jaxpr, consts = compat.opened(inner)
     return _evaluate(jaxpr, consts, values, plan)

@@ -2,8 +2,8 @@
 
 An executor is a module with `NAME` and
 
-- `refuse(plan, machine) -> str | None`: why it does not run this plan here;
-- `seconds(plan, machine) -> float`: its estimate of a training step;
+- `refuse(plan) -> str | None`: why it does not run this plan here;
+- `seconds(plan) -> float`: its estimate of a training step;
 - `run(plan, weights, init, xs)`: on flat lists of arrays. One that only replaces the
   loop gives `_program.run` its own `lower(graph, rows, constants, carry, known, ...)`,
   which runs a graph over all steps: the loop's own and that of its reverse step.
@@ -27,10 +27,10 @@ def assign(plan: Plan, implementation: str | None = None) -> Plan:
     Raises:
       ValueError: if the one that is asked for refuses.
     """
-    machine, found = plan.machine, []
+    found = []
     for name, executor in EXECUTORS.items():
-        refusal = executor.refuse(plan, machine)
-        cost = None if refusal else executor.seconds(plan, machine)
+        refusal = executor.refuse(plan)
+        cost = None if refusal else executor.seconds(plan)
         found.append(Candidate(name, cost, refusal))
     able = [c for c in found if c.refusal is None]
     chosen = min(able, key=lambda c: c.seconds)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import jax
-from jax.extend.core import Literal
 
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, Graph, reread, variables
 
 
-def over_time(step: Callable, in_axes, length) -> Callable:
-    """`vmap` over time, in which every product is one that knows its transpose."""
-    return reread(jax.vmap(step, in_axes, axis_size=length), _product)
-
-
 def _product(eqn, values) -> list | None:
+    """A product as one that knows its transpose."""
     return [gemm(eqn.params, *values)] if _multiplies(eqn) else None
 
 
@@ -37,7 +32,7 @@ def stage_over_time(graph: Graph, known: Mapping, length, policy=None) -> list:
     what is kept for the transpose, or None to leave that to JAX.
     """
     weights, xs = ([known[v] for v in group] for group in (graph.weights, graph.xs))
-    missing = [a for a in graph.ys if isinstance(a, Literal) or a not in graph.xs]
+    missing = [a for a in graph.ys if a not in graph.xs]
 
     def step(xs, weights):
         values = zip((*graph.weights, *graph.xs), (*weights, *xs), strict=True)
@@ -45,11 +40,9 @@ def stage_over_time(graph: Graph, known: Mapping, length, policy=None) -> list:
 
     found = iter(())
     if missing:
-        batched = over_time(step, (0, None), length)
+        batched = jax.vmap(step, (0, None), axis_size=length)
+        batched = reread(batched, _product)
         if policy is not None:
             batched = jax.checkpoint(batched, prevent_cse=False, policy=policy)
         found = iter(batched(xs, weights))
-    return [
-        next(found) if isinstance(a, Literal) or a not in graph.xs else known[a]
-        for a in graph.ys
-    ]
+    return [known[a] if a in graph.xs else next(found) for a in graph.ys]

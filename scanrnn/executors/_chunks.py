@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
+import jax
 from jax import lax
 
-from scanrnn.planner.halves import wide
+from scanrnn.planner.halves import rounded, wide_type
 
 
 def in_chunks(
@@ -38,11 +39,11 @@ def in_chunks(
     head, tail = ([x[:cut] for x in xs], [x[cut:] for x in xs])
     whole, left = (tail, head) if reverse else (head, tail)
     chunks = [x.reshape(count, size, *x.shape[1:]) for x in whole]
-    dtypes = [w.dtype for w in weights]
-    weights = list(map(_cast, weights, map(wide, dtypes)))
+    types = list(map(jax.typeof, weights))
+    weights = list(map(rounded, weights, map(wide_type, types)))
 
     def run(program, carry, xs):
-        return program(list(map(_cast, weights, dtypes)), carry, xs)
+        return program(list(map(rounded, weights, types)), carry, xs)
 
     carry, ys = lax.scan(
         functools.partial(run, programs[0]), carry, chunks, count, reverse=reverse
@@ -53,7 +54,3 @@ def in_chunks(
     carry, last = run(programs[1], carry, left)
     pairs = zip(last, ys, strict=True) if reverse else zip(ys, last, strict=True)
     return carry, [lax.concatenate(pair, 0) for pair in pairs]
-
-
-def _cast(array, dtype):
-    return array if array.dtype == dtype else lax.convert_element_type(array, dtype)

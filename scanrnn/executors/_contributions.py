@@ -92,12 +92,9 @@ def _pulled(loop, step, names, machine, fixed, cts: list) -> list:
     def outside(*tangents):
         return _outside(loop, step, known | dict(zip(names, tangents, strict=True)))
 
-    structs = {v: struct(v) for v in names}
-    for v in step.graph.xs:
-        if v in structs:
-            shape = (loop.length, *structs[v].shape)
-            structs[v] = structs[v].update(shape=shape)
-    pull = jax.linear_transpose(outside, *structs.values())
+    timed = step.graph.xs
+    structs = [struct(v, loop.length) if v in timed else struct(v) for v in names]
+    pull = jax.linear_transpose(outside, *structs)
     # Where there are gains, all sums are one pass.
     gains = any(e.primitive.name == "mul" for e in step.graph.eqns)
     pull = in_wide_sums(pull, machine.sums_by_products and not gains)

@@ -33,14 +33,8 @@ def run_loop(loop: Loop, lower: Callable, weights: list, carry: list, xs: list):
     return outs[: len(carry)], outs[len(carry) :]
 
 
-def _groups(graph, values) -> list[list]:
-    """Values of the inputs of a graph: of weights, of the carry, of time inputs."""
-    found = iter(values)
-    return [[next(found) for _ in g] for g in (graph.weights, graph.carry, graph.xs)]
-
-
 def _plain(loop, *args):
-    weights, carry, xs = _groups(loop.graph, args)
+    weights, carry, xs = loop.graph.groups(args)
     final, ys = scan_graph(loop.graph, weights, carry, xs, loop)
     return [*final, *ys]
 
@@ -55,7 +49,7 @@ def _build(loop, lower, machine, alone) -> Callable[..., list]:
     choices = dict(machine=machine, unroll=unroll)
 
     def run(*args):
-        weights, carry, xs = _groups(loop.graph, args)
+        weights, carry, xs = loop.graph.groups(args)
         constants, known = named(graph.weights, weights), named(loop.graph.xs, xs)
         final, ys = lower(graph, rows, constants, carry, known, **choices)
         return [*final, *ys]
@@ -66,7 +60,7 @@ def _build(loop, lower, machine, alone) -> Callable[..., list]:
 def _rule(loop, lower, primals, tangents):
     """Primal loop with residuals, contributions from outside, tangent loop."""
     graph, recording = loop.graph, loop.recording
-    weights, carry, xs = _groups(graph, primals)
+    weights, carry, xs = graph.groups(primals)
     moving = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
     final, stacked = run_loop(recording.loop, lower, weights, carry, xs)
 
@@ -87,7 +81,5 @@ def _rule(loop, lower, primals, tangents):
 def _again(loop, constants, known) -> dict:
     """What was not stacked, but made again of what was, for all steps at once."""
     graph, rows = loop.derivative.again, loop.recording.rows
-    if graph is None:
-        return {}
     known = {**constants, **rows.whole(graph.xs, known)}
     return named(graph.ys, stage_over_time(graph, known, loop.length))

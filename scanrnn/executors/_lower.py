@@ -16,7 +16,7 @@ from jax.extend.core import Var
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, Graph
-from scanrnn.planner.rows import Rows, put
+from scanrnn.planner.rows import Rows, folded, put
 
 
 def lower(
@@ -80,12 +80,13 @@ def lower(
     symbolic = not scanned and not isinstance(rows.trips, int)
     counted = rows.filled and (indexed or block > 1 or symbolic)
     trips = lax.iota("int32", rows.trips) if counted else None
-    xs = trips, [_blocks(known[v], block) for v in scanned]
+    lead = (rows.trips, block) if block > 1 else (rows.trips,)
+    xs = trips, [folded(lead, known[v]) for v in scanned]
     state = list(carry), written, rows.start(written), *rows.fresh(graph, ours, known)
     length = None if jax.tree.leaves(xs) else rows.trips
     state, ys = lax.scan(body, state, xs, length, rows.reverse, unroll)
     carry, written, late, _, arrays = state
-    made = [*(_flat(y, block) for y in ys), *arrays]
+    made = [*(folded((rows.length,), y, len(lead)) for y in ys), *arrays]
     made = map(_pin, made) if machine.pins else made
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
     stacked |= dict(zip((*theirs, *ours), made, strict=True))
@@ -105,16 +106,6 @@ def _step(graph, rows, constants, carry, here, t, scanned):
 def _stacked(rows):
     rows = [jnp.expand_dims(row, 0) for row in rows]
     return rows[0] if len(rows) == 1 else lax.concatenate(rows, 0)
-
-
-def _blocks(array, size):
-    count, *row = array.shape
-    return array if size == 1 else array.reshape(count // size, size, *row)
-
-
-def _flat(array, size):
-    count, *row = array.shape
-    return array if size == 1 else array.reshape(count * size, *row[1:])
 
 
 def _pin(array):

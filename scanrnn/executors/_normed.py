@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.executors._batch import stage_over_time
@@ -18,9 +17,9 @@ from scanrnn.executors._names import named
 from scanrnn.executors._ruled import Ruled, linear
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, graph_of, struct, variables_like
-from scanrnn.planner.halves import in_wide_sums, rounded, wide_struct, zero_sum
+from scanrnn.planner.halves import in_wide_sums, rounded, wide_type, zero_sum
 from scanrnn.planner.loops import Loop
-from scanrnn.planner.rows import Rows, pair_up
+from scanrnn.planner.rows import Rows, folded, pair_up
 
 
 def normed(graph: Graph, loop: Loop, lower: Callable, inputs: Sequence) -> list:
@@ -28,13 +27,9 @@ def normed(graph: Graph, loop: Loop, lower: Callable, inputs: Sequence) -> list:
 
     `loop` is what they come before; it says how many steps make a piece.
     """
-    plain = functools.partial(_all, graph, loop.length)
+    plain = functools.partial(_of, graph, loop.length, {}, graph.inputs)
     rule = functools.partial(_rule, graph, loop, lower)
     return Ruled(plain, lambda *_: plain, loop.machine, rule)(*inputs)
-
-
-def _all(graph: Graph, length, *args) -> list:
-    return stage_over_time(graph, named(graph.inputs, args), length)
 
 
 def _rule(graph, loop, lower, primals, tangents):
@@ -64,8 +59,7 @@ def _rule(graph, loop, lower, primals, tangents):
 
 def _of(graph, length, known, moving: Sequence[Var], *values) -> list:
     """The outs as a function of some inputs alone."""
-    known = known | named(moving, values)
-    return _all(graph, length, *(known[v] for v in graph.inputs))
+    return stage_over_time(graph, known | named(moving, values), length)
 
 
 def _pulled(graph, length, moving, known, given) -> list:
@@ -83,11 +77,10 @@ def _in_pieces(graph, loop, lower, moving, known, given) -> list:
     """The same, one piece after the other."""
     size, summed = loop.piece, [v for v in moving if v in graph.weights]
     pieces, n = loop.length // size, len(summed)
-    folded = {v: known[v] for v in graph.xs} | given
-    structs = (struct(v) for v in folded)
-    names = variables_like(s.update(shape=(size, *s.shape)) for s in structs)
-    names = dict(zip(folded, names, strict=True))
-    sums = variables_like(wide_struct(struct(v)) for v in summed)
+    cut = {v: known[v] for v in graph.xs} | given
+    names = variables_like(struct(v, size) for v in cut)
+    names = dict(zip(cut, names, strict=True))
+    sums = variables_like(wide_type(struct(v)) for v in summed)
 
     def step(known):
         values = {v: known[names.get(v, v)] for v in graph.inputs}
@@ -100,15 +93,10 @@ def _in_pieces(graph, loop, lower, moving, known, given) -> list:
     body, consts = graph_of(step, graph.weights, sums, list(names.values()))
     cts = [names[v] for v in given]
     over = pair_up(body.ys, cts) if loop.in_place else {}
-    arrays = {names[v]: _folded((pieces, size), a) for v, a in folded.items()}
+    arrays = {names[v]: folded((pieces, size), a) for v, a in cut.items()}
     constants = {v: known[v] for v in graph.weights} | consts
     start = [zero_sum(ops.aval(v)) for v in summed]
-    rows, choices = Rows(pieces, over=over), dict(machine=loop.machine)
-    found, made = lower(body, rows, constants, start, arrays, **choices)
+    rows, machine = Rows(pieces, over=over), loop.machine
+    found, made = lower(body, rows, constants, start, arrays, machine=machine)
     found = [*map(rounded, found, map(ops.aval, summed))]
-    return [*found, *(_folded((loop.length,), ct, 2) for ct in made)]
-
-
-def _folded(lead, array, axes=1):
-    """The array with other leading axes in place of its first ones."""
-    return lax.reshape(array, (*lead, *array.shape[axes:]))
+    return [*found, *(folded((loop.length,), ct, 2) for ct in made)]

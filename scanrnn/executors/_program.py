@@ -15,7 +15,7 @@ from scanrnn.executors._loop import run_loop
 from scanrnn.executors._names import named, remembering, split
 from scanrnn.executors._normed import normed
 from scanrnn.executors._ruled import keep_loops
-from scanrnn.executors._values import with_values_in_chunks
+from scanrnn.executors._values import with_values_by
 from scanrnn.executors.scan import scan_graph
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env
@@ -30,38 +30,47 @@ def run(plan: Plan, lower: Callable, weights: list, init: list, xs: list):
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry, stages = [init[i] for i in moving], plan.stages
+    assert stages is not None
     known = named(stages.graph.weights, weights)
     constants = Env(stages.constants.eqns, known).read_all(stages.constants.ys)
-    programs = [functools.partial(_run, plan, lower, loop) for loop in plan.loops]
-    if plan.residuals in _KEEP:
-        programs = [remembering(run, _KEEP[plan.residuals]) for run in programs]
-    program = programs[0]
-    if plan.chunk is not None:
-        sizes = plan.length, plan.chunk
-        program = functools.partial(in_chunks, programs, sizes, plan.reverse)
+    keep = _KEEP.get(plan.residuals)
+    program = _whole(plan, lower, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
-        some = [functools.partial(_run, plan, lower, loop) for loop in plan.value_loops]
-        program = with_values_in_chunks(plan, program, some)
+        values = _whole(plan, lower, plan.value_loops)
+        program = with_values_by(values, program, plan.machine)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
+
+
+def _whole(plan, lower, loops, keep=None) -> Callable:
+    """The program of all steps: of one loop, or of one for each chunk."""
+    programs = [functools.partial(_run, plan, lower, loop) for loop in loops]
+    if keep is not None:
+        programs = [remembering(run, keep) for run in programs]
+    sizes = plan.length, loops[0].length
+    if sizes[0] == sizes[1]:
+        return programs[0]
+    return functools.partial(in_chunks, programs, sizes, plan.reverse)
 
 
 def _run(plan, lower, loop, constants, init, xs):
     stages = plan.stages
     known = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
 
+    # Of the work outside the loop is kept what contractions made.
+    policy = None if plan.residuals == "everything" else ops.keep_products
+
     def stage(graph):
-        return stage_over_time(graph, known, loop.length, _policy(plan))
+        return stage_over_time(graph, known, loop.length, policy)
 
     known |= named(stages.before.ys, stage(stages.before))
     graph = stages.norms
-    if graph is not None:
-        inputs = [known[v] for v in graph.inputs]
-        # Norms before the loop: in pieces where that pays, else at once.
-        whole = loop.piece is None or split(inputs)
-        made = stage(graph) if whole else normed(graph, loop, lower, inputs)
-        known |= named(graph.ys, made)
+    inputs = [known[v] for v in graph.inputs]
+    # Norms before the loop: in pieces where that pays, else at once.
+    whole = loop.piece is None or split(inputs)
+    made = stage(graph) if whole else normed(graph, loop, lower, inputs)
+    known |= named(graph.ys, made)
     graph = stages.loop
     args = [known[v] for v in graph.weights], init, [known[v] for v in graph.xs]
     if plan.defer:
@@ -70,8 +79,3 @@ def _run(plan, lower, loop, constants, init, xs):
         final, ys = scan_graph(graph, *args, loop)
     known |= named(graph.ys, ys)
     return final, stage(stages.after)
-
-
-def _policy(plan):
-    """What is kept of the work outside the loop: what contractions made."""
-    return None if plan.residuals == "everything" else ops.keep_products

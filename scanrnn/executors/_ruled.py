@@ -18,6 +18,7 @@ from jax.interpreters import ad, batching, mlir
 from scanrnn.machines import Machine, machine_for
 from scanrnn.planner import compat, ops
 from scanrnn.planner.graph import of_some, struct_of
+from scanrnn.planner.tangent import pushed
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 ruled_p = Primitive("ruled")
@@ -97,7 +98,7 @@ def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
                 terms.append(run(*tree.unflatten([*primals[:n], *full])))
             if any(t is not None for t in tangents[:n]):
                 of_known = [*tangents[:n], *[None] * len(tangents[n:])]
-                terms.append(_pushed(plain, primals, of_known)[1])
+                terms.append(pushed(plain, primals, of_known)[1])
             sums = [functools.reduce(jnp.add, ts) for ts in zip(*terms, strict=True)]
             return run(*tree.unflatten(primals)), sums
 
@@ -110,15 +111,8 @@ def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
     return run
 
 
-def _pushed(f, primals, tangents) -> tuple:
-    """Outs and tangents by JAX, where some of the tangents are zero."""
-    at = [i for i, t in enumerate(tangents) if t is not None]
-    some = [primals[i] for i in at], [tangents[i] for i in at]
-    return jax.jvp(of_some(f, primals, at), *some)
-
-
 def _jvp(primals, tangents, *, program, **_):
-    rule = program.jvp or functools.partial(_pushed, program.plain)
+    rule = program.jvp or functools.partial(pushed, program.plain)
     tangents = [None if isinstance(t, ad.Zero) else t for t in tangents]
     outs, found = rule(list(primals), tangents)
     zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]

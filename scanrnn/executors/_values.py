@@ -7,28 +7,14 @@ the program for all steps at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._ruled import Ruled
-from scanrnn.planner.plan import Plan
+from scanrnn.machines import Machine
 
 
-def with_values_in_chunks(
-    plan: Plan, program: Callable, some: Sequence[Callable]
-) -> Callable:
-    """`program`, its values alone by `some` on `plan.value_chunk` steps at a time.
-
-    All are functions of weights, carry and xs.
-    """
-    size = plan.value_chunk
-    assert size is not None
-
-    def in_turn(weights, carry, xs):
-        if size == plan.length:
-            return some[0](weights, carry, xs)
-        sizes = plan.length, size
-        return in_chunks(some, sizes, plan.reverse, weights, carry, xs)
+def with_values_by(values: Callable, program: Callable, machine: Machine) -> Callable:
+    """`program`, its values alone by `values`: functions of weights, carry and xs."""
 
     def either(weights, carry, xs):
         n, m = len(weights), len(weights) + len(carry)
@@ -40,11 +26,11 @@ def with_values_in_chunks(
 
             return outs
 
-        def build(machine, alone):
+        def build(where, alone):
             # Devices may share the steps: they are not taken apart.
-            return flat(in_turn if alone and machine == plan.machine else program)
+            return flat(values if alone and where == machine else program)
 
-        outs = Ruled(flat(program), build, plan.machine)(*weights, *carry, *xs)
+        outs = Ruled(flat(program), build, machine)(*weights, *carry, *xs)
         return outs[: len(carry)], outs[len(carry) :]
 
     return either

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from scanrnn.executors import _program
 from scanrnn.executors._lower import lower
-from scanrnn.machines import Machine
-from scanrnn.planner import costs
+from scanrnn.planner import costs, counts
 from scanrnn.planner.plan import Plan
 
 NAME = "planned"
 
 
-def refuse(plan: Plan, machine: Machine) -> str | None:
+def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
     if plan.nothing is not None:
         return plan.nothing
     work = costs.work(plan)
-    if plan.options.plain is False or work is None or work >= machine.small:
+    if plan.options.plain is False or work is None or work >= plan.machine.small:
         return None
     return (
         f"a step is only {work} operations, too few to gain from a plan "
@@ -24,9 +23,9 @@ def refuse(plan: Plan, machine: Machine) -> str | None:
     )
 
 
-def seconds(plan: Plan, machine: Machine) -> float:
+def seconds(plan: Plan) -> float:
     """An estimate of a training step: loops step by step, the rest at once."""
-    return costs.planned_seconds(plan, machine)
+    return costs.seconds(plan, counts.planned_gemms)
 
 
 def run(plan: Plan, weights: list, init: list, xs: list):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from scanrnn.planner.graph import eval_eqn
+from scanrnn.planner.graph import eval_eqn, of_some
 
 _REFUSALS = (NotImplementedError, TypeError, ValueError)
 
@@ -23,15 +23,15 @@ def can_be_batched(eqn: JaxprEqn) -> bool:
     count = len(eqn.invars)
     alone = [[0 if i == k else None for i in range(count)] for k in range(count)]
     ways = [axes for axes in ([0] * count, *alone) if any(a == 0 for a in axes)]
-    if not all(_works(eqn, _outputs, axes) for axes in ways):
+    if not all(_works(eqn, axes) for axes in ways):
         return False
-    if all(_works(eqn, _gradients, axes) for axes in ways):
+    if all(_works(eqn, axes, gradient=True) for axes in ways):
         return True
-    return not _works(eqn, _gradients, [None] * count)
+    return not _works(eqn, [None] * count, gradient=True)
 
 
-def _works(eqn: JaxprEqn, make: Callable, axes: Sequence[int | None]) -> bool:
-    """Whether a function of an equation's operands can be had, two steps at once."""
+def _works(eqn: JaxprEqn, axes: Sequence[int | None], gradient: bool = False) -> bool:
+    """Whether an equation's outputs, or gradient, can be had, two steps at once."""
     avals: list[Any] = [a.aval for a in eqn.invars]
     structs = [
         jax.ShapeDtypeStruct((*([2] * (axis == 0)), *aval.shape), aval.dtype)
@@ -40,32 +40,21 @@ def _works(eqn: JaxprEqn, make: Callable, axes: Sequence[int | None]) -> bool:
 
     def outputs(*values):
         outs = eval_eqn(eqn, values)
-        return [out for out in outs if _moves(out)] if make is _gradients else outs
+        return [out for out in outs if _moves(out)] if gradient else outs
 
     batched = any(axis == 0 for axis in axes)
     run = jax.vmap(outputs, tuple(axes)) if batched else outputs
     try:
-        jax.eval_shape(make(run), *structs)
+        jax.eval_shape(_gradients(run) if gradient else run, *structs)
     except _REFUSALS:
         return False
     return True
 
 
-def _outputs(run: Callable) -> Callable:
-    return run
-
-
 def _gradients(run: Callable) -> Callable:
     def gradients(*values):
-        full = list(values)
         at = [i for i, value in enumerate(values) if _moves(value)]
-
-        def of(*moving):
-            for i, value in zip(at, moving, strict=True):
-                full[i] = value
-            return run(*full)
-
-        outs, pull = jax.vjp(of, *(values[i] for i in at))
+        outs, pull = jax.vjp(of_some(run, values, at), *(values[i] for i in at))
         return pull(outs)
 
     return gradients

@@ -14,7 +14,7 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import Graph, inside, opened
+from scanrnn.planner.graph import Graph, inside
 
 _POLICIES = jax.checkpoint_policies
 _RECOMPUTES = (None, _POLICIES.nothing_saveable)
@@ -59,7 +59,7 @@ def _opened(eqn, under) -> Iterator[tuple[JaxprEqn, bool]]:
     if not (compat.is_call(eqn) or recomputes or saves):
         yield eqn, under
         return
-    jaxpr, _ = opened(compat.program(eqn))
+    jaxpr, _ = compat.opened(compat.program(eqn))
     for inner in jaxpr.eqns:
         yield from _opened(inner, under or recomputes)
 

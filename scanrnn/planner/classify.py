@@ -43,16 +43,15 @@ class Stages:
     graph: Graph
     constants: Graph
     before: Graph
-    norms: Graph | None
+    norms: Graph
     loop: Graph
     after: Graph
 
     @property
     def hoisted(self) -> tuple[Var, ...]:
         """What is computed before the loop and read in it, or after it."""
-        made = (*self.before.ys, *(self.norms.ys if self.norms else ()))
-        read = {*self.loop.xs, *self.after.xs, *variables(self.after.ys)}
-        return tuple(v for v in variables(made) if v in read)
+        read = {*self.loop.xs, *self.after.xs}
+        return tuple(v for v in (*self.before.ys, *self.norms.ys) if v in read)
 
 
 def classify(graph: Graph, hoist: bool = True, sink: bool = True) -> Stages:
@@ -69,9 +68,6 @@ def _hoisted(graph, bits) -> set[JaxprEqn]:
     made_by_moved: set[Var] = set()
     for eqn in graph.eqns:
         ins = variables(eqn.invars)
-        if bits[eqn] == 0:
-            movable.update(eqn.outvars)
-            continue
         fits = all(v in movable or bits[v] == 0 for v in ins)
         if bits[eqn] != TIME or not fits or not ops.is_movable(eqn):
             continue
@@ -133,7 +129,8 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     # In the order of the step: a set of equations has another in every process.
     readout = [v for e in graph.eqns if e in sunk for v in variables(e.invars)]
     readout += variables(graph.ys)
-    stacked = _unique(v for v in readout if bits[v] & CARRY and v not in made_after)
+    stacked = [v for v in readout if bits[v] & CARRY and v not in made_after]
+    stacked = tuple(dict.fromkeys(stacked))
     outs = (*graph.carry_out, *stacked)
     stay = needed(graph.eqns, outs, {*made_before, *graph.carry, *graph.xs})
     crossing = cheapest_crossing(
@@ -151,11 +148,10 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     after = _stage(graph, bits, (*graph.xs, *made, *stacked), graph.ys)
     used = {*loop.xs, *after.xs}
     before, norms = _before(graph, bits, [v for v in made if v in used])
-    read = _unique(v for s in (before, norms, loop, after) if s for v in s.weights)
-    eqns = needed(graph.eqns, read)
+    read = dict.fromkeys(v for s in (before, norms, loop, after) for v in s.weights)
     return Stages(
         graph=graph,
-        constants=Graph(graph.weights, (), (), tuple(eqns), (), read),
+        constants=graph.part(tuple(read)),
         before=before,
         norms=norms,
         loop=loop,
@@ -179,7 +175,7 @@ def _stage(graph, bits, known, wanted, step: Graph | None = None) -> Graph:
     return Graph(weights, carry, xs, tuple(eqns), carry_out, tuple(wanted))
 
 
-def _before(graph, bits, wanted) -> tuple[Graph, Graph | None]:
+def _before(graph, bits, wanted) -> tuple[Graph, Graph]:
     """What runs before the loop: all of it, or contractions and then norms."""
     heavy = [v for e in graph.eqns if ops.is_heavy(e) for v in e.outvars]
     known = (*graph.xs, *(v for v in heavy if bits[v] & TIME))
@@ -187,7 +183,7 @@ def _before(graph, bits, wanted) -> tuple[Graph, Graph | None]:
     eqns = needed(graph.eqns, late, known)
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars)]
     if not any(map(ops.is_reduction, eqns)) or not all(map(ops.is_inexact, late)):
-        return _stage(graph, bits, graph.xs, wanted), None
+        late = ()
     norms = _stage(graph, bits, known, late)
     early = [v for v in wanted if v not in late]
     early += [v for v in norms.xs if v not in early and v not in graph.xs]
@@ -227,7 +223,3 @@ def _before_bias(v, producers, bits) -> Var:
             break
         (v,) = timed
     return v
-
-
-def _unique(items) -> tuple:
-    return tuple(dict.fromkeys(items))

@@ -56,6 +56,11 @@ def program(eqn: JaxprEqn) -> Any:
     return next(eqn.params[name] for name in names if name in eqn.params)
 
 
+def opened(jaxpr) -> tuple[Any, Sequence]:
+    """A jaxpr and its constants, from a closed one or an open one."""
+    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
 def calling(eqn: JaxprEqn, closed) -> JaxprEqn:
     """An equation with the inputs and outputs of another, that calls a program."""
     params = {"call_jaxpr": closed}

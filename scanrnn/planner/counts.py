@@ -43,12 +43,11 @@ def planned_gemms(plan, steps: int) -> tuple[Gemm, ...]:
 
 def _again(plan) -> list:
     """Equations that run once more, for the gradient, before the reverse loop."""
-    graph = plan.derivative.again if plan.defer else None
-    if graph is None:
+    if not plan.defer:
         return []
-    eqns, read = plan.stages.graph.eqns, {*graph.xs}
-    hoisted = [v for v in plan.stages.hoisted if v in read]
-    return [*needed(eqns, hoisted, plan.stages.graph.weights), *graph.eqns]
+    again, graph = plan.derivative.again, plan.stages.graph
+    hoisted = [v for v in plan.stages.hoisted if v in again.xs]
+    return [*needed(graph.eqns, hoisted, graph.weights), *again.eqns]
 
 
 def scan_gemms(plan, steps: int) -> tuple[Gemm, ...]:
@@ -93,7 +92,7 @@ def _rows(eqn, where, bits, recurrent, deferred, sizes) -> Iterator[Gemm]:
         return
     path = PATHS[0] if max(kinds) == TIME else PATHS[1] if recurrent else PATHS[2]
     weight = 0 if kinds[0] == 0 else 1
-    M, N, K = _sizes(eqn, weight)
+    M, N, K = sizes_of(eqn, weight)
     T, at_once = sizes[0], max(1, sizes[1])
     chunks = -(-T // at_once)
     steps, batched = (T, 1) if where == "loop" else (chunks, at_once)
@@ -111,7 +110,7 @@ def _rows(eqn, where, bits, recurrent, deferred, sizes) -> Iterator[Gemm]:
         yield Gemm(path, PHASES[2], K, M, N * batched, steps, where)
 
 
-def _sizes(eqn, weight) -> tuple[int, int, int]:
+def sizes_of(eqn, weight: int = 0) -> tuple[int, int, int]:
     """M (weight side), N (data side) and K of one step's contraction."""
     if eqn.primitive.name == ops.CONVOLUTION:
         out, kernel = eqn.outvars[0].aval, eqn.invars[1].aval

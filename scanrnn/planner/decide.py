@@ -10,7 +10,7 @@ from jax.extend.core import Var
 from scanrnn.machines import Machine
 from scanrnn.planner import layout, ops, rewrite, tidy
 from scanrnn.planner.classify import can_defer, classify
-from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.graph import Graph
 from scanrnn.planner.loops import Loop, steps_in_piece
 from scanrnn.planner.options import Options
 from scanrnn.planner.plan import Plan
@@ -85,17 +85,17 @@ def _makes_again(plan: Plan) -> bool:
     if not (plan.defer and _can_be_cut(plan)):
         return False
     plan = dataclasses.replace(plan, residuals="recompute")
-    made = _loop(plan, plan.length).derivative.again is not None
-    return plan.machine.makes_again(made, cut=_chunk(plan) is not None)
+    made = _loop(plan, plan.length).derivative.again.ys
+    return plan.machine.makes_again(bool(made), cut=_chunk(plan) is not None)
 
 
 def _passing_bytes(plan: Plan) -> int:
     """Bytes of a step that are there for its chunk alone; 0 if all is kept."""
-    if plan.residuals != "recompute" or not plan.defer:
+    if plan.residuals != "recompute" or not plan.defer or plan.stages is None:
         return 0
     rules = _loop(plan, plan.length).derivative
-    made = rules.again.ys if rules.again else ()
-    return sum(map(ops.bytes_of, (*made, *plan.stages.hoisted, *rules.cuts)))
+    made = (*rules.again.ys, *plan.stages.hoisted, *rules.cuts)
+    return sum(map(ops.bytes_of, made))
 
 
 def _can_be_cut(plan: Plan) -> bool:
@@ -144,11 +144,10 @@ def _loop(plan: Plan, length) -> Loop:
     """The loop for so many steps, with all its choices."""
     stages, machine = plan.stages, plan.machine
     assert stages is not None
-    read = {*stages.after.xs, *variables(stages.after.ys)}
     # Where JAX differentiates a loop, what a step reads from the whole sequence would
     # have a cotangent as long, to add to at every step.
     laid_out, piece = plan.options.layout and plan.defer, None
-    if stages.norms is not None and laid_out:
+    if stages.norms.ys and laid_out:
         row = max(map(ops.bytes_of, (*stages.norms.xs, *stages.norms.ys)))
         piece = steps_in_piece(row, length, machine.norm_piece)
     return Loop(
@@ -159,7 +158,7 @@ def _loop(plan: Plan, length) -> Loop:
         residuals=plan.residuals,
         laid_out=laid_out,
         machine=machine,
-        spare=frozenset(v for v in stages.hoisted if v not in read),
+        spare=frozenset(v for v in stages.hoisted if v not in stages.after.xs),
         piece=piece,
     )
 

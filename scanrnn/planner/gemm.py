@@ -32,6 +32,7 @@ gemm_p = Primitive(ops.PRODUCT)
 # The product as JAX has it.
 dot = lax.dot_general
 
+_PARAMS = ("dimension_numbers", "precision", "preferred_element_type")
 _FLOATS = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
 # Dimension numbers of `a @ b`, and of `a.T @ b`.
 _ROWS, _COLUMNS = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
@@ -39,18 +40,13 @@ _ROWS, _COLUMNS = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
 
 def gemm(eqn_params: dict, a, b):
     """The product of a `dot_general` equation with the given operands."""
-    params = {k: eqn_params[k] for k in ("dimension_numbers", "precision")}
-    params["preferred_element_type"] = eqn_params["preferred_element_type"]
-    if fits(eqn_params, jax.typeof(a), jax.typeof(b)):
-        return gemm_p.bind(a, b, **params)
+    (contract, batch) = eqn_params["dimension_numbers"]
+    types = map(jax.typeof, (a, b))
+    floats = all(v.dtype in _FLOATS and not ops.is_split(v) for v in types)
+    # The operands have no axes in common but contracted ones.
+    if batch == ((), ()) and len(contract[0]) > 0 and floats:
+        return gemm_p.bind(a, b, **{name: eqn_params[name] for name in _PARAMS})
     return lax.dot_general_p.bind(a, b, **eqn_params)
-
-
-def fits(params: dict, a, b) -> bool:
-    """Whether operands of these types have no axes in common but contracted ones."""
-    (contract, batch) = params["dimension_numbers"]
-    floats = all(v.dtype in _FLOATS and not ops.is_split(v) for v in (a, b))
-    return batch == ((), ()) and len(contract[0]) > 0 and floats
 
 
 def turn(matrix):
@@ -64,26 +60,16 @@ def turn(matrix):
     return lax.optimization_barrier(wide).astype(jnp.bfloat16)
 
 
-def _transpose_lhs(ct, a, b, *, dimension_numbers, precision, **_):
-    (ours, theirs), _ = dimension_numbers
-    free = a.aval.ndim - len(ours)
-    axes = tuple(range(free, ct.ndim))
-    return _cotangent(a.aval, (ours, theirs), (ct, axes), b, precision)
-
-
-def _transpose_rhs(ct, a, b, *, dimension_numbers, precision, **_):
-    (theirs, ours), _ = dimension_numbers
-    axes = tuple(range(a.ndim - len(theirs)))
-    return _cotangent(b.aval, (ours, theirs), (ct, axes), a, precision)
-
-
-def _cotangent(aval, contract, ct, other, precision):
-    """That of an operand: `ct`, over the axes given with it, times the other one.
-
-    `contract` are the axes that were contracted, of the operand and of the other one.
-    """
-    ours, theirs = contract
-    ct, axes = _rounded(ct[0], aval.dtype, other.dtype), ct[1]
+def _cotangent(side, ct, *operands, dimension_numbers, precision, **_):
+    """That of the operand on one side: `ct` times the other one."""
+    aval, other = operands[side].aval, operands[1 - side]
+    ours, theirs = (dimension_numbers[0][i] for i in (side, 1 - side))
+    # The axes of the result are those of the left operand, then of the right one.
+    count = other.ndim - len(theirs)
+    axes = tuple(range(count) if side == 1 else range(ct.ndim - count, ct.ndim))
+    # Not for float16, whose range a cotangent may leave.
+    if aval.dtype == other.dtype == jnp.bfloat16:
+        ct = ct.astype(jnp.bfloat16)
     free = tuple(i for i in range(other.ndim) if i not in theirs)
     came = [ours[theirs.index(i)] for i in sorted(theirs)]
     rest = [i for i in range(aval.ndim) if i not in ours]
@@ -102,15 +88,6 @@ def _cotangent(aval, contract, ct, other, precision):
     order = came + rest if first else rest + came
     out = lax.transpose(out, [order.index(i) for i in range(aval.ndim)])
     return lax.convert_element_type(out, aval.dtype)
-
-
-def _rounded(ct, *dtypes):
-    """The cotangent of a product of these types, ready to be an operand itself.
-
-    Not for float16, whose range a cotangent may leave.
-    """
-    halves = all(dtype == jnp.bfloat16 for dtype in dtypes)
-    return ct.astype(jnp.bfloat16) if halves else ct
 
 
 def _batched(values, axes, **params):
@@ -182,13 +159,10 @@ def _type(a, b, **params):
     return compat.type_of(lax.dot_general_p, a, b, out_sharding=None, **params)
 
 
-_eager = jax.jit(
-    gemm_p.bind,
-    static_argnames=("dimension_numbers", "precision", "preferred_element_type"),
-)
+_eager = jax.jit(gemm_p.bind, static_argnames=_PARAMS)
 gemm_p.def_abstract_eval(_type)
 gemm_p.def_impl(_eager)
-ad.defbilinear(gemm_p, _transpose_lhs, _transpose_rhs)
+ad.defbilinear(gemm_p, *(functools.partial(_cotangent, side) for side in (0, 1)))
 batching.primitive_batchers[gemm_p] = _batched
 mlir.register_lowering(gemm_p, mlir.lower_fun(dot, multiple_results=False))
 compat.lower_alone(gemm_p, "cpu", _on_cpu, dot)

@@ -47,7 +47,7 @@ class Derivative:
       inner_xs: time inputs whose tangents flow inside.
       turns: whether matrices are transposed before the reverse loop.
       again: what makes some of `saved` for all steps at once, of carries and time
-        inputs, in place of stacking them; or None.
+        inputs, in place of stacking them.
       read_inside: variables whose values the tangent loop reads.
       read_outside: variables whose values the contributions read.
     """
@@ -60,7 +60,7 @@ class Derivative:
     inner_weights: frozenset[Var]
     inner_xs: frozenset[Var]
     turns: bool = True
-    again: Graph | None = None
+    again: Graph = Graph((), (), (), (), (), ())
     read_inside: frozenset[Var] = frozenset()
     read_outside: frozenset[Var] = frozenset()
 
@@ -90,19 +90,6 @@ class Derivative:
         """Steps that were made, by what moves in them."""
         return {}
 
-    def inside(self, known: Mapping) -> dict:
-        """Tangents of one step's variables.
-
-        They are made of values and tangents by name: values of what is saved, those of
-        carries and cuts that have one.
-        """
-        return self._propagate(known)
-
-    def outside(self, known: Mapping) -> dict:
-        """The contributions `E` of one step, from tangents of weights and xs."""
-        found = self._propagate(known, outside=True)
-        return {v: found[v] for v in self.cuts if found.get(v) is not None}
-
     def rows(self, read: frozenset[Var]) -> tuple[Var, ...]:
         """What is read of each step, in the order of the loop."""
         loop = self.loop
@@ -115,16 +102,17 @@ class Derivative:
         """The names of transposes of the matrices that the recurrence multiplies by."""
         found: dict[Any, jax.ShapeDtypeStruct] = {}
         for eqn in self.loop.eqns if self.turns else ():
-            for side, v in enumerate(eqn.invars if ops.is_heavy(eqn) else ()):
-                if (
-                    not ops.is_literal(v)
-                    and v in self.loop.weights
-                    and ops.is_matrix_of(eqn, side)
-                ):
+            for side, v in enumerate(eqn.invars):
+                if v in self.loop.weights and ops.is_matrix_of(eqn, side):
                     found[v] = jax.eval_shape(turn, struct(v))
         return _new(found)
 
-    def _propagate(self, known, outside=False) -> dict:
+    def propagate(self, known: Mapping, outside: bool = False) -> dict:
+        """Tangents of one step's variables; outside, the `E` that weights and xs make.
+
+        They are made of values and tangents by name: values of what is saved, those of
+        carries and cuts that have one.
+        """
         loop, names = self.loop, self.tangents
         # What no tangent depends on may be evaluated all the same, as by `jax.jvp`.
         asked = (*loop.carry, *loop.xs, *self.saved)
@@ -156,7 +144,7 @@ class Derivative:
     @functools.cached_property
     def differentiated(self) -> tuple[JaxprEqn, ...]:
         """The loop's equations, for values that are needed beside tangents."""
-        return tangent.differentiated(self.loop.eqns)
+        return tuple(map(tangent.differentiated, self.loop.eqns))
 
     @functools.cached_property
     def pieced(self) -> dict[JaxprEqn, JaxprEqn]:
@@ -167,13 +155,10 @@ class Derivative:
         producers = self.loop.producers()
         found = {}
         for eqn in self.region:
-            made = (
-                producers.get(eqn.invars[0]) if eqn.primitive.name == "split" else None
-            )
-            if made in self.region and ops.splittable(
-                made, eqn.params["axis"], self.bits
-            ):
-                found[eqn] = made
+            if eqn.primitive.name == "split":
+                made, axis = producers.get(eqn.invars[0]), eqn.params["axis"]
+                if made in self.region and ops.splittable(made, axis, self.bits):
+                    found[eqn] = made
         return found
 
     def _operand(self, atom: Any, eqn, recurrent, found, outside):

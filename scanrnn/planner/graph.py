@@ -90,10 +90,19 @@ class Graph:
             table.setdefault(v, []).append(None)
         return table
 
-    def pruned(self) -> Graph:
-        """The same graph without equations no output needs."""
-        eqns = needed(self.eqns, self.outs)
-        return dataclasses.replace(self, eqns=tuple(eqns))
+    def part(self, wanted: Sequence[Var], known: Iterable[Var] = ()) -> Graph:
+        """What makes some values of weights and, for each step, of others."""
+        eqns = needed(self.eqns, wanted, known)
+        read = free(eqns, wanted)
+        weights = tuple(v for v in read if v in self.weights)
+        xs = tuple(v for v in read if v not in self.weights)
+        return Graph(weights, (), xs, tuple(eqns), (), tuple(wanted))
+
+    def groups(self, values: Iterable) -> list[list]:
+        """Values of its inputs: of weights, of the carry, of what is scanned over."""
+        found = iter(values)
+        groups = self.weights, self.carry, self.xs
+        return [[next(found) for _ in group] for group in groups]
 
 
 def variables(atoms: Iterable[type_Atom]) -> list[Var]:
@@ -154,11 +163,6 @@ def inside(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
 
 
 eval_eqn = compat.bind
-
-
-def opened(jaxpr) -> tuple[Any, Sequence]:
-    """A jaxpr and its constants, from a closed one or an open one."""
-    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
 class Env(dict):
@@ -232,9 +236,10 @@ def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:
     return of
 
 
-def struct(atom) -> jax.ShapeDtypeStruct:
-    """The abstract value of a variable, in the form `jax.make_jaxpr` takes."""
-    return struct_of(atom.aval)
+def struct(atom, *lead) -> jax.ShapeDtypeStruct:
+    """The type of a variable as `jax.make_jaxpr` takes it, with more axes in front."""
+    found = struct_of(atom.aval)
+    return found.update(shape=(*lead, *found.shape)) if lead else found
 
 
 def struct_of(aval) -> jax.ShapeDtypeStruct:
@@ -253,24 +258,22 @@ def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
     """Trace the graph again, letting `rule(eqn, env)` rewrite equations.
 
     `rule` returns the new output values, or None to keep the equation. Returns
-    the new graph and the values of constants that the rewriting exposed, which
-    become the last weights.
+    the new graph, whose inputs have the same names, and the values of constants that
+    the rewriting exposed, which become the last weights.
     """
-    invars = graph.inputs
 
-    def run(*args):
-        env = Env(graph.eqns, zip(invars, args, strict=True))
+    def run(known):
+        env = Env(graph.eqns, known)
         for eqn in graph.eqns:
             outs = rule(eqn, env)
             if outs is None:
                 env.run([eqn])
             else:
                 env.update(zip(eqn.outvars, outs, strict=True))
-        return [env.read(a) for a in graph.outs]
+        return list(map(env.read, graph.outs))
 
-    closed = jax.make_jaxpr(run)(*map(struct, invars))
-    new = Graph.of(closed.jaxpr, len(graph.weights), len(graph.carry))
-    return new.pruned(), list(closed.consts)
+    new, consts = graph_of(run, graph.weights, graph.carry, graph.xs)
+    return new, list(consts.values())
 
 
 def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
@@ -285,7 +288,8 @@ def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
         return f(OrderedDict(zip(names, values, strict=True)))
 
     closed = jax.make_jaxpr(run)(*map(struct, names))
-    graph = Graph.of(closed.jaxpr, len(weights), len(carry)).pruned()
+    graph = Graph.of(closed.jaxpr, len(weights), len(carry))
+    graph = dataclasses.replace(graph, eqns=tuple(needed(graph.eqns, graph.outs)))
     graph = renamed(graph, dict(zip(closed.jaxpr.invars, names, strict=True)))
     return graph, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
 

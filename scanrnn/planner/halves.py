@@ -22,21 +22,19 @@ def wide(dtype):
     return jnp.dtype("float32") if half else dtype
 
 
-def wide_struct(s: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+def wide_type(aval):
     """The type in which values of a type are summed."""
-    same = wide(s.dtype) == s.dtype
-    return s if same else s.update(dtype=wide(s.dtype), weak_type=False)
+    same = wide(aval.dtype) == aval.dtype
+    return aval if same else aval.update(dtype=wide(aval.dtype), weak_type=False)
 
 
 def zero_sum(aval):
     """What a sum of values of a type starts from."""
-    if wide(aval.dtype) == aval.dtype:
-        return ops.zeros(aval)
-    return jnp.zeros(aval.shape, wide(aval.dtype))
+    return ops.zeros(wide_type(aval))
 
 
 def rounded(total, aval):
-    """A sum as a value of the type that was summed."""
+    """A value as one of a type: a sum as what was summed."""
     return total if total.dtype == aval.dtype else total.astype(aval.dtype)
 
 

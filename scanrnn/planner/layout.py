@@ -25,7 +25,6 @@ from scanrnn.planner.graph import (
     Graph,
     eval_eqn,
     free,
-    renamed,
     retrace,
     struct,
     variables_like,
@@ -109,7 +108,6 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
     graph, consts = retrace(wide, rule)
     if consts:
         return loop, {}
-    graph = renamed(graph, dict(zip(graph.inputs, wide.inputs, strict=True)))
     read = set(free(graph.eqns, graph.outs))
     used = tuple(v for v in graph.xs if v in read)
     return dataclasses.replace(graph, xs=used), places

@@ -6,25 +6,18 @@ Before it goes what time inputs alone make, after it the joining of what is stac
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
 
 from scanrnn.planner import ops
 from scanrnn.planner.graph import TIME, Graph, free, needed, variables
 
 
-class Lean(NamedTuple):
-    """A step, what makes some of its time inputs, and what makes ys of those it has."""
+def lean(graph: Graph, pays: bool) -> tuple[Graph, Graph, Graph]:
+    """What makes time inputs of a step, the step, and what makes ys of those it has.
 
-    before: Graph
-    step: Graph
-    after: Graph
-
-
-def lean(graph: Graph, pays: bool) -> Lean:
-    """A step cut in three; all of it is the step if that does not pay."""
+    All of it is the step if that does not pay.
+    """
     early = _early(graph) if pays else set()
-    ends = [v for v in variables(graph.ys) if pays]
-    joins = [e for e in graph.eqns if _joins(e) and e.outvars[0] in ends]
+    joins = [e for e in graph.eqns if pays and _joins(e) and e.outvars[0] in graph.ys]
     joined = {v for e in joins for v in e.outvars}
     parts = [v for e in joins for v in variables(e.invars)]
     parts += [v for v in variables(graph.ys) if v not in joined]
@@ -36,7 +29,7 @@ def lean(graph: Graph, pays: bool) -> Lean:
     made = tuple(v for e in graph.eqns if e in early for v in e.outvars if v in read)
     xs = (*(v for v in graph.xs if v in read), *made)
     step = dataclasses.replace(graph, xs=xs, eqns=tuple(eqns), ys=ys)
-    return Lean(_making(graph, made), step, after)
+    return graph.part(made), step, after
 
 
 def _early(graph) -> set:
@@ -53,10 +46,3 @@ def _early(graph) -> set:
 def _joins(eqn) -> bool:
     apart = len(set(variables(eqn.invars))) == len(eqn.invars)
     return eqn.primitive.name == "concatenate" and apart
-
-
-def _making(graph, wanted) -> Graph:
-    eqns = needed(graph.eqns, wanted)
-    read = free(eqns)
-    weights, xs = (tuple(v for v in g if v in read) for g in (graph.weights, graph.xs))
-    return Graph(weights, (), xs, tuple(eqns), (), wanted)

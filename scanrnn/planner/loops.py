@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.layout import lay_out
-from scanrnn.planner.packs import Pack, find_packs, pack_numbers
+from scanrnn.planner.packs import find_packs, pack_numbers, places
 from scanrnn.planner.regions import Regions, find_regions
 from scanrnn.planner.rows import Place, Rows, Shift, pair_up
 from scanrnn.planner.saved import derive
@@ -126,38 +127,32 @@ class Loop:
         read = self.recording.rows.sources(rules.read_inside | rules.read_outside)
         return tuple(v for v in self.graph.xs if v in self.spare and v not in read)
 
-    @property
-    def whole(self) -> bool:
-        """Whether no array of it is split among devices, as the types say."""
-        return not any(map(ops.is_split, map(ops.aval, self.graph.inputs)))
-
     @functools.cached_property
     def recording(self) -> Recording:
         """This loop, stacking what its derivative reads, each value once."""
         graph, rules = self.graph, self.derivative
         packs = self._packs()
-        places = {v: place for pack in packs for v, place in pack.places()}
-        made = {*places, *(rules.again.ys if rules.again else ())}
-        saved = [v for v in rules.saved if v not in made]
+        inside = dict(itertools.chain(*map(places, packs)))
+        saved = [v for v in rules.saved if v not in {*inside, *rules.again.ys}]
         before = [graph.carry[i] for i in rules.carry_saved]
         shifts, edges = _shifts(self, saved, before)
         direct = [v for v in dict.fromkeys([*saved, *before]) if v not in shifts]
-        direct = [*(pack.whole for pack in packs), *direct]
+        direct = [*(pack.outvars[0] for pack in packs), *direct]
         more = [v for v in direct if v not in graph.ys]
-        loop = self._stacking(more, [pack.eqn for pack in packs])
+        loop = self._stacking(more, packs)
         at = {v: i for i, v in reversed([*enumerate(loop.graph.ys)])}
         sources = [s.of for s in shifts.values() if s.of in at]
         arrays = {v: at[v] for v in (*direct, *sources)}
         return Recording(
-            loop, Rows(self.length, places=places, shifts=shifts), arrays, edges
+            loop, Rows(self.length, places=inside, shifts=shifts), arrays, edges
         )
 
-    def _packs(self) -> list[Pack]:
-        machine, saved = self.machine, self.derivative.saved
-        if not (self.laid_out and self.whole) or self.residuals == "everything":
+    def _packs(self) -> list[JaxprEqn]:
+        machine, rules = self.machine, self.derivative
+        split = any(map(ops.is_split, map(ops.aval, self.graph.inputs)))
+        if split or not self.laid_out or self.residuals == "everything":
             return []
-        made = self.derivative.again.ys if self.derivative.again else ()
-        saved = [v for v in saved if v not in made]
+        saved = [v for v in rules.saved if v not in rules.again.ys]
         gates = find_packs(self.graph, saved) if machine.packs else []
         numbers = pack_numbers(self.graph, saved) if machine.packs_statistics else []
         return [*gates, *numbers]

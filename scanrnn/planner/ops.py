@@ -25,29 +25,8 @@ HEAVY = frozenset({"dot_general", CONVOLUTION})
 # The planner's own product, `gemm`.
 PRODUCT = "gemm"
 
-# Linear in all operands together: the tangent is the operation itself, and no
-# primal value is needed. The first operand may be the only differentiable one.
+# Sums of two: what enters one operand leaves it as it is.
 ADDITIVE = frozenset({"add", "sub", "add_any"})
-LINEAR = ADDITIVE | {
-    "broadcast_in_dim",
-    "concatenate",
-    "convert_element_type",
-    "copy",
-    "copy_p",
-    "cumsum",
-    "expand_dims",
-    "neg",
-    "reduce_sum",
-    "reshape",
-    "rev",
-    "slice",
-    "split",
-    "squeeze",
-    "transpose",
-}
-
-# Linear in each operand alone.
-BILINEAR = HEAVY | {"mul"}
 
 # Elementwise, with no parameter that speaks of shapes.
 POINTWISE = frozenset(
@@ -74,13 +53,13 @@ FROM_OUTPUT = {
 
 # What batches for certain; of everything else JAX is asked.
 _BATCHED = (
-    LINEAR
-    | BILINEAR
-    | POINTWISE
-    | {*FROM_OUTPUT, "abs", "and", "argmax", "clamp", "cos", "dynamic_slice", "eq"}
-    | {"erf", "gather", "ge", "gt", "integer_pow", "iota", "is_finite", "le", "log"}
-    | {"log1p", "lt", "ne", "not", "or", "pad", "pow", "reduce_max", "reduce_min"}
-    | {"select_n", "sign", "sin", "square", "stop_gradient"}
+    (HEAVY | ADDITIVE | POINTWISE)
+    | {*FROM_OUTPUT, "abs", "and", "argmax", "broadcast_in_dim", "clamp", "concatenate"}
+    | {"convert_element_type", "copy", "copy_p", "cos", "cumsum", "dynamic_slice", "eq"}
+    | {"erf", "expand_dims", "gather", "ge", "gt", "integer_pow", "iota", "is_finite"}
+    | {"le", "log", "log1p", "lt", "ne", "not", "or", "pad", "pow", "reduce_max"}
+    | {"reduce_min", "reduce_sum", "reshape", "rev", "select_n", "sign", "sin", "slice"}
+    | {"split", "square", "squeeze", "stop_gradient", "transpose"}
 )
 
 # Drawing random numbers commutes with vmap only for counter-based keys.
@@ -96,11 +75,6 @@ def alike(a, b) -> bool:
     """Whether two atoms have one shape and dtype."""
     a, b = aval(a), aval(b)
     return (a.shape, a.dtype) == (b.shape, b.dtype)
-
-
-def is_varying(aval) -> bool:
-    """Whether devices hold different values of it, inside `shard_map`."""
-    return bool(compat.varying_axes(aval))
 
 
 def zeros(aval) -> jax.Array:
@@ -120,7 +94,7 @@ def is_split(aval) -> bool:
     """Whether a type says that devices hold parts of a value, or different values."""
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     explicit = mesh is not None and AxisType.Explicit in mesh.axis_types
-    return explicit or is_varying(aval)
+    return explicit or bool(compat.varying_axes(aval))
 
 
 def is_weak(atom) -> bool:
@@ -223,23 +197,6 @@ def bytes_of(atom) -> int:
     return size_of(atom.aval) * getattr(dtype, "itemsize", 8)
 
 
-def work_of(eqn: JaxprEqn) -> int:
-    """Multiplications of a contraction; numbers made by anything else."""
-    made = sum(size_of(aval(v)) for v in eqn.outvars)
-    if eqn.primitive.name == CONVOLUTION:
-        features = aval(eqn.outvars[0]).shape[
-            eqn.params["dimension_numbers"].out_spec[1]
-        ]
-        return made * size_of(aval(eqn.invars[1])) // max(1, features)
-    if eqn.primitive.name != "dot_general":
-        return made
-    (contract, _) = eqn.params["dimension_numbers"]
-    shape = aval(eqn.invars[0]).shape
-    return made * math.prod(
-        d for d in (shape[i] for i in contract[0]) if isinstance(d, int)
-    )
-
-
 def is_literal(atom) -> bool:
     """Whether an atom is a constant written into the program."""
     return isinstance(atom, Literal)
@@ -247,13 +204,10 @@ def is_literal(atom) -> bool:
 
 def splittable(eqn: JaxprEqn | None, axis: int, bits: dict) -> bool:
     """Whether splitting a result along `axis` is splitting a weight matrix."""
-    if eqn is None or eqn.primitive.name != "dot_general":
+    if eqn is None or any(map(is_literal, eqn.invars)):
         return False
-    if any(is_literal(a) for a in eqn.invars):
-        return False
-    (contract, batch) = eqn.params["dimension_numbers"]
     constant = [bits[a] == 0 for a in eqn.invars]
-    if batch != ((), ()) or sum(constant) != 1:
+    if sum(constant) != 1:
         return False
     side = constant.index(True)
     last = aval(eqn.outvars[0]).ndim - 1

@@ -7,7 +7,7 @@ means and deviations of norms, where a row of one number takes as long as any.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import lax
@@ -18,49 +18,30 @@ from scanrnn.planner.graph import Graph, struct, variables
 from scanrnn.planner.rows import Place, spans
 
 
-class Pack(NamedTuple):
-    """Gates that one split made, and the equation that makes one array of them.
+def find_packs(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
+    """What joins the parts of splits of which every one is saved, or activated.
 
     The array is laid out as what the split took apart, so it has the shape of its
     cotangent, and of what was hoisted into it: each can be written over the other.
     """
-
-    members: tuple[Var, ...]
-    eqn: JaxprEqn
-
-    @property
-    def whole(self) -> Var:
-        """The array of all members."""
-        return self.eqn.outvars[0]
-
-    def places(self) -> Iterable[tuple[Var, Place]]:
-        """Each member with its place."""
-        axis = self.eqn.params["dimension"]
-        sizes = [ops.aval(v).shape[axis] for v in self.members]
-        for v, span in zip(self.members, spans(sizes), strict=True):
-            yield v, Place(self.whole, axis, *span)
-
-
-def find_packs(loop: Graph, saved: Iterable[Var]) -> list[Pack]:
-    """The splits of which every part is saved, as it is or activated."""
     consumers, free = loop.consumers(), set(saved) - set(variables(loop.outs))
     packs = []
     for eqn in loop.eqns:
         if eqn.primitive.name == "split":
             members = [_kept(v, consumers, free) for v in eqn.outvars]
             if None not in members and len(members) > 1:
-                packs.append(_pack(tuple(members), eqn.params["axis"]))
+                packs.append(_pack(members, eqn.params["axis"]))
     return packs
 
 
-def pack_numbers(loop: Graph, saved: Iterable[Var]) -> list[Pack]:
-    """What is saved of one number for each row, those of a type together."""
+def pack_numbers(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
+    """What joins what is saved of one number for each row, by type."""
     groups: dict[Any, list[Var]] = {}
     for v in saved:
         shape, outs = ops.aval(v).shape, variables(loop.outs)
         if shape and shape[-1] == 1 and v not in outs:
             groups.setdefault((shape, ops.aval(v).dtype), []).append(v)
-    return [_pack(tuple(g), len(s) - 1) for (s, _), g in groups.items() if len(g) > 1]
+    return [_pack(g, len(s) - 1) for (s, _), g in groups.items() if len(g) > 1]
 
 
 def _kept(part, consumers, free) -> Var | None:
@@ -74,9 +55,17 @@ def _kept(part, consumers, free) -> Var | None:
     return after if after in free and ops.alike(part, after) else None
 
 
-def _pack(members, axis) -> Pack:
+def places(pack: JaxprEqn) -> Iterable[tuple[Any, Place]]:
+    """Each of the values that are joined with its place."""
+    axis, (whole,) = pack.params["dimension"], pack.outvars
+    sizes = [ops.aval(v).shape[axis] for v in pack.invars]
+    for v, span in zip(pack.invars, spans(sizes), strict=True):
+        yield v, Place(whole, axis, *span)
+
+
+def _pack(members, axis) -> JaxprEqn:
     closed = jax.make_jaxpr(lambda *parts: lax.concatenate(parts, axis))(
         *map(struct, members)
     )
     (eqn,) = closed.jaxpr.eqns
-    return Pack(members, eqn.replace(invars=list(members)))
+    return eqn.replace(invars=members)

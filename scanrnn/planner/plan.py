@@ -148,24 +148,16 @@ class Plan:
 
         Inputs and outputs are not counted: they are there anyway.
         """
-        args = self._arguments()
-        names = (self.executor, "scan")
+        graph, names = self.source, (self.executor, "scan")
+        args = list(map(struct, (*graph.weights, *graph.carry)))
+        args += [struct(v, self.length) for v in graph.xs]
         ours, theirs = (
             residual_bytes(functools.partial(self._flat, n), args) for n in names
         )
         return ours, theirs
 
-    def _arguments(self) -> list[jax.ShapeDtypeStruct]:
-        graph = self.source
-        per_step = [struct(v) for v in graph.xs]
-        xs = [s.update(shape=(self.length, *s.shape)) for s in per_step]
-        return [*map(struct, (*graph.weights, *graph.carry)), *xs]
-
     def _flat(self, name, *args):
-        graph = self.source
-        n, m = len(graph.weights), len(graph.weights) + len(graph.carry)
-        groups = args[:n], args[n:m], args[m:]
-        return self.programs[name](self, *map(list, groups))
+        return self.programs[name](self, *self.source.groups(args))
 
     def signature(self) -> tuple:
         """What must agree for this plan to fit a step: sizes and dtypes."""

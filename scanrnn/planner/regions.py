@@ -94,10 +94,7 @@ def _weight_borne(loop, bits) -> set[Var]:
     for eqn in loop.eqns:
         if any(bits[v] & CARRY for v in variables(eqn.invars)):
             continue
-        if tangent.moves(eqn, [_var_in(a, borne) for a in eqn.invars]):
+        nonzero = [not ops.is_literal(a) and a in borne for a in eqn.invars]
+        if tangent.moves(eqn, nonzero):
             borne |= {v for v in eqn.outvars if ops.is_inexact(v)}
     return borne
-
-
-def _var_in(atom, found) -> bool:
-    return not ops.is_literal(atom) and atom in found

@@ -165,6 +165,8 @@ def _stays(plan) -> Iterator[str]:
     """Contractions and weights that a pass had to leave alone, and why."""
     loop, rules = plan.stages.loop, plan.derivative
     bits = loop.depends()
+    why = "what it reads cannot be batched over time"
+    why = why if plan.options.hoist else "Options(hoist=False)"
     for eqn in loop.eqns:
         name = eqn.primitive.name
         if compat.is_checkpoint(eqn):
@@ -172,7 +174,7 @@ def _stays(plan) -> Iterator[str]:
         elif ops.has_subjaxpr(eqn) and name != "custom_jvp_call":
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
-            yield f"Left in the loop: a time-parallel {name} ({_hoist_reason(plan)})."
+            yield f"Left in the loop: a time-parallel {name} ({why})."
     moving = rules.inner_weights & {w for w in loop.weights if ops.is_inexact(w)}
     inner = [w for w in loop.weights if w in moving]
     if inner:
@@ -185,12 +187,6 @@ def _stays(plan) -> Iterator[str]:
         rule = "jax.custom_vjp, or what cannot be batched over time"
         why = "Options(defer=False)" if not plan.options.defer else rule
         yield f"Weight gradients stay in the reverse loop: {why}."
-
-
-def _hoist_reason(plan) -> str:
-    if not plan.options.hoist:
-        return "Options(hoist=False)"
-    return "what it reads cannot be batched over time"
 
 
 def _why(name) -> str:
@@ -215,7 +211,7 @@ def _residuals(plan) -> Iterator[str]:
         f"lax.scan keeps {_bytes(theirs)}{share}."
     )
     rules = plan.derivative
-    again = rules.again.ys if rules.again else ()
+    again = rules.again.ys
     saved = [v for v in rules.saved if v not in again]
     carry = [plan.stages.loop.carry[i] for i in rules.carry_saved]
     yield f"Per step: {_list(saved)}; carries before the step: {_list(carry)}."

@@ -14,7 +14,6 @@ that is not there, and rows go the way of `lax.scan`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -171,9 +170,8 @@ class Rows:
         def write(_, arrays):
             return [put(a, rows, last) for a, rows in zip(arrays, late, strict=True)]
 
-        fenced = functools.partial(lax.fori_loop, 0, 2, write)
         if self.fenced:
-            return fenced(list(arrays))
+            return lax.fori_loop(0, 2, write, list(arrays))
         return list(lax.optimization_barrier(write(0, arrays)))
 
 
@@ -181,6 +179,11 @@ def spans(sizes: Iterable[int]) -> list[tuple[int, int]]:
     """The start and the size of each of the parts of an axis."""
     sizes = tuple(sizes)
     return list(zip(itertools.accumulate(sizes, initial=0), sizes, strict=False))
+
+
+def folded(lead: Sequence, array, axes: int = 1):
+    """The array with other leading axes in place of its first ones."""
+    return lax.reshape(array, (*lead, *array.shape[axes:]))
 
 
 def put(array, rows, t):
@@ -202,11 +205,10 @@ def piece(array, t, axis: int, start: int, size: int):
 
 def pair_up(written: Sequence, read: Iterable[Var]) -> dict[int, Var]:
     """For what is written, by number, what of the same type can be overwritten."""
-    free, pairs, seen = list(read), {}, set()
+    free, pairs = list(read), {}
     for i, v in enumerate(written):
         fits = [u for u in free if ops.alike(u, v)]
-        if fits and (ops.is_literal(v) or v not in seen):
+        if fits and v not in written[:i]:
             pairs[i] = fits[0]
             free.remove(fits[0])
-        seen.add(i if ops.is_literal(v) else v)
     return pairs

@@ -53,8 +53,8 @@ def derive(
     found = _candidates(draft, regions, policy, statistics)
     inside, outside = _read(draft, found)
     saved = tuple(v for v in found if v in inside | outside)
-    again = _again(loop, saved) if policy == "recompute" else None
-    used = {*inside, *outside, *(again.xs if again else ())}
+    again = _again(loop, saved if policy == "recompute" else ())
+    used = {*inside, *outside, *again.xs}
     return dataclasses.replace(
         draft,
         read_inside=inside,
@@ -65,17 +65,13 @@ def derive(
     )
 
 
-def _again(loop, saved) -> Graph | None:
+def _again(loop, saved) -> Graph:
     """What makes, for all steps at once, what is saved and not stacked anyway."""
     large = max(map(ops.bytes_of, saved), default=0) // _SMALL
     stacked = {*variables(loop.outs), *_drawn(loop)}
     stacked |= {v for v in saved if ops.bytes_of(v) <= large}
     made = tuple(v for v in saved if v not in stacked)
-    eqns = needed(loop.eqns, made, set(saved) - set(made))
-    read = free(eqns)
-    weights = tuple(v for v in read if v in loop.weights)
-    xs = tuple(v for v in read if v not in loop.weights)
-    return Graph(weights, (), xs, tuple(eqns), (), made) if made else None
+    return loop.part(made, set(saved) - set(made))
 
 
 def _inner(loop, bits, region) -> set[Var]:

@@ -20,7 +20,7 @@ from jax.extend.core import Var
 from scanrnn.planner import ops
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
-from scanrnn.planner.halves import in_wide_sums, rounded, wide_struct
+from scanrnn.planner.halves import in_wide_sums, rounded, wide_type
 
 
 class Step(NamedTuple):
@@ -63,12 +63,9 @@ def _inside(rules, moving) -> tuple[Step, set[Var]]:
     reached: set[Var] = set()
 
     def step(known):
-        found = rules.inside(known)
-        after = dict(zip(loop.carry, loop.carry_out, strict=True))
-        ends = {
-            v: None if ops.is_literal(out) else found.get(out)
-            for v, out in after.items()
-        }
+        found = rules.propagate(known)
+        after = zip(loop.carry, loop.carry_out, strict=True)
+        ends = {v: None if ops.is_literal(out) else found.get(out) for v, out in after}
         reached.update(v for v, t in ends.items() if t is not None)
         ys[:] = [v for v in loop.ys if found.get(v) is not None]
         zeros = {v: jnp.zeros_like(known[d[v]]) for v in carry if ends[v] is None}
@@ -88,9 +85,9 @@ def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
     weights, xs = ([v for v in g if v in moving] for g in (loop.weights, loop.xs))
 
     def step(known):
-        found = rules.outside(known)
-        cuts[:] = found
-        return list(found.values())
+        found = rules.propagate(known, outside=True)
+        cuts[:] = [v for v in rules.cuts if found.get(v) is not None]
+        return [found[v] for v in cuts]
 
     graph, consts = graph_of(
         step,
@@ -107,17 +104,13 @@ def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
     Its ys are cotangents of what moves, but for carries and weights.
     """
     key = inside.moving, ys
-    if key not in rules.steps:
-        rules.steps[key] = _reverse(rules, inside, ys)
-    return rules.steps[key]
-
-
-def _reverse(rules, inside, ys) -> Step:
+    if key in rules.steps:
+        return rules.steps[key]
     graph, d = inside.graph, rules.tangents
     tangents = [d[v] for v in inside.moving]
     summed = [v for v in inside.moving if v in rules.loop.weights]
     n, m = len(inside.carry), len(inside.carry) + len(summed)
-    sums = variables_like(wide_struct(struct(v)) for v in summed)
+    sums = variables_like(wide_type(struct(v)) for v in summed)
     outs = dict(zip(inside.ys, graph.ys, strict=True))
     cts = [rules.cotangents[v] for v in ys]
 
@@ -136,4 +129,6 @@ def _reverse(rules, inside, ys) -> Step:
     weights = [v for v in graph.weights if v not in moving]
     xs = [*(v for v in graph.xs if v not in moving), *cts]
     made, consts = graph_of(in_wide_sums(pull), weights, (*graph.carry, *sums), xs)
-    return Step(made, {**inside.consts, **consts}, inside.moving, inside.moving[m:])
+    consts = {**inside.consts, **consts}
+    rules.steps[key] = Step(made, consts, inside.moving, inside.moving[m:])
+    return rules.steps[key]

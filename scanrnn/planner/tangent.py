@@ -73,16 +73,12 @@ def push_in_pieces(
     return [eval_eqn(dot, pair)[0] for pair in pairs]
 
 
-def differentiated(eqns: Sequence[JaxprEqn]) -> tuple[JaxprEqn, ...]:
-    """The equations as they are once a derivative has been taken.
+def differentiated(eqn: JaxprEqn) -> JaxprEqn:
+    """An equation as it is once a derivative has been taken.
 
     A function with a `jax.custom_jvp` has then become what its rule returns beside the
     tangent: the rule speaks of the first derivative, and not of the next.
     """
-    return tuple(map(_differentiated, eqns))
-
-
-def _differentiated(eqn: JaxprEqn) -> JaxprEqn:
     if eqn.primitive is not primitives.custom_jvp_call_p:
         return eqn
 
@@ -115,6 +111,13 @@ def total(a, b):
     if a is None or b is None:
         return b if a is None else a
     return lax.add(a, b)
+
+
+def pushed(f: Callable, primals: Sequence, tangents: Sequence) -> tuple:
+    """Outs and tangents by JAX, where some of the tangents are zero."""
+    at = [i for i, t in enumerate(tangents) if t is not None]
+    some = [primals[i] for i in at], [tangents[i] for i in at]
+    return jax.jvp(of_some(f, primals, at), *some)
 
 
 def _push_padding(eqn, t):
@@ -159,11 +162,7 @@ def _turned_params(dot, side) -> dict:
 
 def _push_general(eqn, tangents, primal):
     values = [primal(a) for a in eqn.invars]
-    moving = [i for i, t in enumerate(tangents) if t is not None]
-
-    f = of_some(lambda *args: eval_eqn(eqn, args), values, moving)
-    primals = [values[i] for i in moving]
-    _, outs = jax.jvp(f, primals, [tangents[i] for i in moving])
+    _, outs = pushed(lambda *args: eval_eqn(eqn, args), values, tangents)
     # Integers have none.
     pairs = zip(eqn.outvars, outs, strict=True)
     return [t if ops.is_inexact(v) else None for v, t in pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 import jax.numpy as jnp
@@ -169,13 +170,7 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
         users = [u for u in consumers[eqn.outvars[0]] if u is not None]
         if any(u.primitive.name == "sub" and u.invars[1] in terms for u in users):
             return None
-        return [jnp.add(_total(moving, env), _total(still, env))]
+        sums = (functools.reduce(jnp.add, map(env.read, g)) for g in (moving, still))
+        return [jnp.add(*sums)]
 
     return retrace(graph, rule)
-
-
-def _total(terms, env):
-    total = env.read(terms[0])
-    for a in terms[1:]:
-        total = jnp.add(total, env.read(a))
-    return total

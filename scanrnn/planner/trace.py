@@ -15,7 +15,7 @@ from jax.extend.core import mapped_aval
 from scanrnn.planner import checkpoints, compat
 from scanrnn.planner.checkpoints import is_checkpointed
 from scanrnn.planner.gemm import dot, gemm_p
-from scanrnn.planner.graph import Graph, eval_eqn, evaluate, opened, retrace, struct_of
+from scanrnn.planner.graph import Graph, evaluate, retrace, struct_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,21 +76,21 @@ def inline(graph: Graph) -> tuple[Graph, list]:
     """Replace nested calls by their equations. Returns new constants too."""
     opens = functools.partial(_opens, is_checkpointed(graph))
     if not any(map(opens, graph.eqns)):
-        return graph.pruned(), []
+        return graph, []
 
     def rule(eqn, env):
-        return _evaluated(opens, eqn, map(env.read, eqn.invars)) if opens(eqn) else None
+        return _evaluated(opens, eqn, map(env.read, eqn.invars))
 
     return retrace(graph, rule)
 
 
 def _evaluated(opens, eqn, values):
-    """The outputs of an equation, with its own program opened where it may be."""
+    """The outputs of an equation whose program may be opened, evaluated so; or None."""
     if not opens(eqn):
-        return eval_eqn(eqn, list(values))
+        return None
     if eqn.primitive is gemm_p:
         return [dot(*values, **eqn.params)]
-    jaxpr, consts = opened(compat.program(eqn))
+    jaxpr, consts = compat.opened(compat.program(eqn))
     return evaluate(jaxpr, consts, values, functools.partial(_evaluated, opens))
 
 

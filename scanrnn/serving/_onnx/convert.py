@@ -140,12 +140,7 @@ def _is_call(eqn):
 
 def _called(eqn):
     """The jaxpr of an equation that calls it."""
-    return _opened(compat.program(eqn))[0]
-
-
-def _opened(body):
-    """A jaxpr, and the constants that it holds if it is a closed one."""
-    return getattr(body, "jaxpr", body), getattr(body, "consts", ())
+    return compat.opened(compat.program(eqn))[0]
 
 
 def _equation(graph, eqn, arguments, wanted):
@@ -170,14 +165,14 @@ def _equation(graph, eqn, arguments, wanted):
 
 
 def _call(graph, eqn, arguments, wanted):
-    return run(graph, *_opened(compat.program(eqn)), arguments, wanted)
+    return run(graph, *compat.opened(compat.program(eqn)), arguments, wanted)
 
 
 def _body(parent, closed, captured, arguments):
     """A jaxpr as the body of a node; what it captures, it finds outside."""
     graph = Graph(parent)
     inputs = [graph.name("in") for _ in arguments]
-    jaxpr, consts = _opened(closed)
+    jaxpr, consts = compat.opened(closed)
     results = run(graph, jaxpr, consts, [*captured, *inputs])
     names = [graph.op("Identity", result) for result in results]
     return graph.proto(
@@ -197,7 +192,7 @@ def _scan(graph, eqn, arguments):
             "to_onnx: a scan without xs; give it some, such as jnp.arange of its length"
         )
     body = eqn.params["jaxpr"]
-    avals = [var.aval for var in _opened(body)[0].invars[consts:]]
+    avals = [var.aval for var in compat.opened(body)[0].invars[consts:]]
     ys, reverse = len(eqn.outvars) - carries, int(eqn.params["reverse"])
     return graph.ops(
         "Scan",
