@@ -43,14 +43,15 @@ def lower(
     over, block = rows.over, rows.block
     placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
     indexed = {*over.values(), *rows.sources(placed)}
-    known = dict(known) if not machine.pins else {v: _pin(a) for v, a in known.items()}
+    pin = _pin if machine.pins else lambda array: array
+    known = {v: pin(a) for v, a in known.items()}
     written = [known.pop(v) for v in over.values()]
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
     apart = [i for i in range(len(graph.ys)) if i not in over]
     # Memory as it is has no weak type.
-    ours = [] if rows.filled else [i for i in apart if not ops.is_weak(graph.ys[i])]
-    theirs = [i for i in apart if i not in ours]
+    theirs = [i for i in apart if rows.filled or ops.is_weak(graph.ys[i])]
+    ours = [i for i in apart if i not in theirs]
     # XLA for TPU keeps an axis of one in a layout of its own, and takes two thousand
     # cycles to drop it at every step.
     small = {v: jnp.squeeze(a) for v, a in constants.items()}
@@ -77,8 +78,7 @@ def lower(
         return (carry, written, late, rows.after(at), arrays), ys
 
     # A symbolic length cannot be given, only found in the shapes of xs.
-    symbolic = not scanned and not isinstance(rows.trips, int)
-    counted = rows.filled and (indexed or block > 1 or symbolic)
+    counted = rows.filled and (indexed or block > 1 or not isinstance(rows.trips, int))
     trips = lax.iota("int32", rows.trips) if counted else None
     lead = (rows.trips, block) if block > 1 else (rows.trips,)
     xs = trips, [folded(lead, known[v]) for v in scanned]
@@ -86,10 +86,9 @@ def lower(
     length = None if jax.tree.leaves(xs) else rows.trips
     state, ys = lax.scan(body, state, xs, length, rows.reverse, unroll)
     carry, written, late, _, arrays = state
-    made = [*(folded((rows.length,), y, len(lead)) for y in ys), *arrays]
-    made = map(_pin, made) if machine.pins else made
+    made = (*(folded((rows.length,), y, len(lead)) for y in ys), *arrays)
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
-    stacked |= dict(zip((*theirs, *ours), made, strict=True))
+    stacked |= dict(zip((*theirs, *ours), map(pin, made), strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
