@@ -27,6 +27,8 @@ on a device. Each is one of these.
   loop's trips times its body. Scalar arithmetic and copies that run beside other work
   have none; where an instruction on arrays has none, `?` follows the number. A program
   that calls a kernel of its own has no sum.
+- **Per step** counts the loops over the steps. Where these run in chunks, what is done
+  once for a chunk counts in all alone, like what is done once for all steps.
 - **Temporaries** are bytes by the compiler's buffer assignment, without arguments and
   results. A TPU's are those outside of its fast memory (128 MB), where small cases live
   altogether.
