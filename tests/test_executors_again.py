@@ -136,3 +136,46 @@ def test_gradients_of_halves_are_summed_over_chunks_in_float32():
         np.testing.assert_allclose(
             np.asarray(chunks[name], float), np.asarray(whole[name], float), rtol=0.01
         )
+
+
+@jax.custom_jvp
+def reversed_gradient(x):
+    return x * 1.0
+
+
+@reversed_gradient.defjvp
+def _(primals, tangents):
+    return primals[0] * 1.0, -tangents[0]
+
+
+@pytest.mark.parametrize("machine", ["cpu", "tpu v5e"])
+def test_second_derivative_sees_a_rule_once(machine):
+    """The rule is for the first derivative: what is made again is past it."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = {"W": (3, 4), "U": (4, 4), "V": (4, 4)}
+    pairs = zip(keys[:3], shapes.items(), strict=True)
+    weights = {name: jax.random.normal(key, shape) for key, (name, shape) in pairs}
+    init, xs = jnp.full((2, 4), 0.3), jax.random.normal(keys[3], (6, 2, 3))
+    plan = scanrnn.Options(machine=machine, residuals="recompute", plain=False)
+
+    def second(scan, **options):
+        def loss(p):
+            def step(c, x):
+                q = reversed_gradient(c @ p["U"] + x @ p["W"])
+                h = jnp.tanh(reversed_gradient(q @ p["V"]) @ p["U"].T)
+                return h, h
+
+            return jnp.sum(jnp.sin(scan(step, init, xs, **options)[1]))
+
+        return jax.jit(lambda p: jax.jvp(jax.grad(loss), (p,), (p,)))(weights)
+
+    wanted = jax.tree.leaves(second(jax.lax.scan))
+    found = jax.tree.leaves(second(scanrnn.scan, plan=plan))
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_loop_with_a_rule_of_the_author_runs_forward_once():
+    options = scanrnn.Options(residuals="recompute", defer=False)
+    scan = functools.partial(scanrnn.scan, plan=options)
+    assert len(loops(training_jaxpr(scan, build("lstm")))) == 2

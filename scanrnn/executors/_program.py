@@ -33,7 +33,9 @@ def run(plan: Plan, lower: Callable, weights: list, init: list, xs: list):
     assert stages is not None
     known = named(stages.graph.weights, weights)
     constants = Env(stages.constants.eqns, known).read_all(stages.constants.ys)
-    keep = _KEEP.get(plan.residuals)
+    # A loop that JAX differentiates is not one of ours to be kept.
+    again = plan.defer or plan.residuals == "chunked"
+    keep = _KEEP.get(plan.residuals) if again else None
     program = _whole(plan, lower, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
         values = _whole(plan, lower, plan.value_loops)

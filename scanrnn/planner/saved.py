@@ -53,7 +53,9 @@ def derive(
     found = _candidates(draft, regions, policy, statistics)
     inside, outside = _read(draft, found)
     saved = tuple(v for v in found if v in inside | outside)
-    again = _again(loop, saved if policy == "recompute" else ())
+    # Made as the loop makes it, once a derivative has been taken.
+    taken = dataclasses.replace(loop, eqns=draft.differentiated)
+    again = _again(taken, saved if policy == "recompute" else ())
     used = {*inside, *outside, *again.xs}
     return dataclasses.replace(
         draft,
