@@ -16,6 +16,7 @@ from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import gemms, loops
 from tests.step_table import build
 
+SLOW = pytest.mark.slow
 NAMES = ["lstm", "ln_lstm", "gru", "gru_reset_before", "output_head", "with_prng"]
 
 
@@ -26,8 +27,10 @@ def stretched(name):
     return step, params, init, jax.tree.map(lambda x: x[six], xs)
 
 
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("chunk", [2, 4])
+@pytest.mark.parametrize(
+    "reverse", [False, pytest.param(True, marks=SLOW)], ids=["forward", "reverse"]
+)
+@pytest.mark.parametrize("chunk", [pytest.param(2, marks=SLOW), 4])
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
 @pytest.mark.parametrize("name", NAMES)
 def test_chunks_made_again_equal_lax_scan(monkeypatch, name, machine, chunk, reverse):

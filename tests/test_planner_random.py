@@ -9,6 +9,8 @@ from tests.compare import assert_same, value_and_gradients
 from tests.step_table import arrays
 
 T, B, H = 5, 3, 4
+THREEFRY = pytest.param("threefry2x32", marks=pytest.mark.slow)
+UNSAFE = pytest.param("unsafe_rbg", marks=pytest.mark.slow)
 
 
 def keyed(impl):
@@ -30,7 +32,7 @@ def keyed(impl):
 
 
 @pytest.mark.parametrize("residuals", ["minimal", "recompute", "everything"])
-@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("impl", [THREEFRY, "rbg", UNSAFE])
 def test_noise_of_any_key_is_that_of_each_step(impl, residuals):
     """`vmap` draws other numbers from most keys than one step after the other."""
     plan = scanrnn.Options(residuals=residuals)
