@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import jax
 
+from scanrnn.executors._names import remembering
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, Graph, reread, variables
 
@@ -43,6 +44,6 @@ def stage_over_time(graph: Graph, known: Mapping, length, policy=None) -> list:
         batched = jax.vmap(step, (0, None), axis_size=length)
         batched = reread(batched, _product)
         if policy is not None:
-            batched = jax.checkpoint(batched, prevent_cse=False, policy=policy)
+            batched = remembering(batched, policy)
         found = iter(batched(xs, weights))
     return [known[a] if a in graph.xs else next(found) for a in graph.ys]

@@ -143,7 +143,7 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     crossing = {
         v if v in readers else _before_bias(v, producers, bits) for v in crossing
     }
-    loop = _stage(graph, bits, (*crossing, *graph.xs), stacked, graph)
+    loop = _stage(graph, bits, (*crossing, *graph.xs), stacked, carries=True)
     made = [v for e in graph.eqns for v in e.outvars if v in made_before]
     after = _stage(graph, bits, (*graph.xs, *made, *stacked), graph.ys)
     used = {*loop.xs, *after.xs}
@@ -159,13 +159,13 @@ def _cut(graph, bits, hoisted, sunk) -> Stages:
     )
 
 
-def _stage(graph, bits, known, wanted, step: Graph | None = None) -> Graph:
+def _stage(graph, bits, known, wanted, carries: bool = False) -> Graph:
     """The part of a step that makes some values, given others of each step.
 
-    It has the carry of `step` if that is given. What is made of weights alone is not
-    made here, but where that is larger than the weights.
+    It carries what the step does, if it `carries`. What is made of weights alone is
+    not made here, but where that is larger than the weights.
     """
-    carry, carry_out = (step.carry, step.carry_out) if step else ((), ())
+    carry, carry_out = (graph.carry, graph.carry_out) if carries else ((), ())
     outs = (*carry_out, *wanted)
     eqns = needed(graph.eqns, outs, (*known, *carry))
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or ops.grows(e)]

@@ -50,9 +50,7 @@ def make_plan(
         invariant=invariant,
         defer=options.defer and can_defer(stages.loop),
     )
-    if options.residuals is None and own == "minimal" and _makes_again(plan):
-        plan = dataclasses.replace(plan, residuals="recompute")
-    plan = dataclasses.replace(plan, chunk=_chunk(plan))
+    plan = _kept(plan)
     whole = plan.chunk or plan.length
     rest = plan.length % whole if plan.chunk else 0
     loops = tuple(_loop(plan, size) for size in ([whole, rest] if rest else [whole]))
@@ -65,12 +63,33 @@ def make_plan(
     return plan
 
 
-def _chunk(plan: Plan) -> int | None:
-    """Steps per chunk, or None to run the sequence as a whole."""
+def _kept(plan: Plan) -> Plan:
+    """The plan with what it keeps of a step, and with the size of its chunks."""
+    machine, asked = plan.machine, plan.residuals == "recompute"
+    may = plan.options.residuals is None and plan.residuals == "minimal"
+    may = may and machine.makes_again(made=True, cut=True) and _can_be_cut(plan)
+    if not plan.defer or not (asked or may):
+        return dataclasses.replace(plan, chunk=_chunk(plan))
+    again = dataclasses.replace(plan, residuals="recompute")
+    assert plan.stages is not None
+    rules = _loop(again, plan.length).derivative
+    made = rules.again.ys
+    passing = (*made, *plan.stages.hoisted, *rules.cuts)
+    chunk = _chunk(again, sum(map(ops.bytes_of, passing)))
+    if asked or machine.makes_again(bool(made), cut=chunk is not None):
+        return dataclasses.replace(again, chunk=chunk)
+    return dataclasses.replace(plan, chunk=_chunk(plan))
+
+
+def _chunk(plan: Plan, passing: int = 0) -> int | None:
+    """Steps per chunk, or None to run the sequence as a whole.
+
+    `passing` is bytes of a step that are there for its chunk alone.
+    """
     if not _can_be_cut(plan):
         return None
     size, most = plan.options.chunk, plan.machine.at_once
-    outside, passing = plan.outside_bytes, _passing_bytes(plan)
+    outside = plan.outside_bytes
     if size is None and plan.residuals == "chunked":
         size = _even(plan.length, math.isqrt(plan.length))
     elif size is None and passing:
@@ -78,24 +97,6 @@ def _chunk(plan: Plan) -> int | None:
     elif size is None and outside > most:
         size = _even(plan.length, max(1, plan.length * most // outside))
     return None if size is None or size >= plan.length else size
-
-
-def _makes_again(plan: Plan) -> bool:
-    """Whether to make again what contractions made, if nothing else is asked for."""
-    if not (plan.defer and _can_be_cut(plan)):
-        return False
-    plan = dataclasses.replace(plan, residuals="recompute")
-    made = _loop(plan, plan.length).derivative.again.ys
-    return plan.machine.makes_again(bool(made), cut=_chunk(plan) is not None)
-
-
-def _passing_bytes(plan: Plan) -> int:
-    """Bytes of a step that are there for its chunk alone; 0 if all is kept."""
-    if plan.residuals != "recompute" or not plan.defer or plan.stages is None:
-        return 0
-    rules = _loop(plan, plan.length).derivative
-    made = (*rules.again.ys, *plan.stages.hoisted, *rules.cuts)
-    return sum(map(ops.bytes_of, made))
 
 
 def _can_be_cut(plan: Plan) -> bool:

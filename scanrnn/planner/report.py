@@ -165,8 +165,8 @@ def _stays(plan) -> Iterator[str]:
     """Contractions and weights that a pass had to leave alone, and why."""
     loop, rules = plan.stages.loop, plan.derivative
     bits = loop.depends()
-    why = "what it reads cannot be batched over time"
-    why = why if plan.options.hoist else "Options(hoist=False)"
+    bound = "what it reads cannot be batched over time"
+    bound = bound if plan.options.hoist else "Options(hoist=False)"
     for eqn in loop.eqns:
         name = eqn.primitive.name
         if compat.is_checkpoint(eqn):
@@ -174,7 +174,7 @@ def _stays(plan) -> Iterator[str]:
         elif ops.has_subjaxpr(eqn) and name != "custom_jvp_call":
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
-            yield f"Left in the loop: a time-parallel {name} ({why})."
+            yield f"Left in the loop: a time-parallel {name} ({bound})."
     moving = rules.inner_weights & {w for w in loop.weights if ops.is_inexact(w)}
     inner = [w for w in loop.weights if w in moving]
     if inner:
