@@ -13,7 +13,7 @@ import scanrnn
 from scanrnn.executors import _ruled
 from scanrnn.machines import MACHINES, Machine, machine_for, machine_named, machine_of
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
-from tests.jaxprs import equations
+from tests.jaxprs import equations, loops
 from tests.step_table import build
 
 
@@ -80,6 +80,26 @@ def test_program_of_several_devices_equals_lax_scan(monkeypatch, machine):
 def test_gpu_shares_kernels_between_steps_that_divide_the_sequence(machine, steps):
     found = [MACHINES[machine].steps_per_trip(length) for length in (30, 256, 13)]
     assert tuple(found) == steps
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "count"),
+    [("h100", "lstm", 2 * 6), ("h100", "ln_lstm", 0), ("cpu", "lstm", 0)],
+)
+def test_rows_that_a_trip_stacks_are_made_once(machine, name, count):
+    """Of six steps, in both loops; a GPU would make them again where it stacks them."""
+    step, params, init, xs = build(name)
+    xs = jnp.concatenate([xs, xs[:1]])
+
+    def loss(params):
+        plan = scanrnn.Options(machine=machine)
+        f = functools.partial(step, params)
+        return jnp.sum(scanrnn.scan(f, init, xs, plan=plan)[1])
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(params).jaxpr
+    bodies = (scan.params["jaxpr"].jaxpr for scan in loops(jaxpr))
+    names = [e.primitive.name for body in bodies for e in equations(body)]
+    assert names.count("optimization_barrier") == count
 
 
 def test_tpu_makes_small_steps_and_reverse_steps_several_at_a_time():

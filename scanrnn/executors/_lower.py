@@ -13,9 +13,11 @@ from jax.experimental.layout import Layout as MemoryLayout
 from jax.experimental.layout import with_layout_constraint
 from jax.extend.core import Var
 
+from scanrnn.executors._names import named
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, Graph
+from scanrnn.planner.lean import joined, parts
 from scanrnn.planner.rows import Rows, folded, put
 
 
@@ -97,9 +99,27 @@ def _step(graph, rows, constants, carry, here, t, scanned):
     constants = {v: lax.reshape(a, ops.aval(v).shape) for v, a in constants.items()}
     values = constants | dict(zip(graph.carry, carry, strict=True)) | scanned
     values |= {v: rows.row(here, t, v) for v in graph.xs if v not in scanned}
-    outs = Env(graph.eqns, values).read_all(graph.outs)
-    n = len(graph.carry_out)
-    return outs[:n], outs[n:]
+    env = Env(graph.eqns, values)
+    carry = env.read_all(graph.carry_out)
+    return carry, env.read_all(graph.ys) if rows.block == 1 else _once(graph, env)
+
+
+def _once(graph, env):
+    """The ys of one step of a trip of several, made once.
+
+    The kernel that stacks those of all steps XLA would otherwise let make them again,
+    of what products gave it: for an LSTM four pieces of each sum. It takes long to
+    compile, too. Of a norm it takes more kernels to make a row than to make it again.
+    """
+    if any(map(ops.is_reduction, graph.eqns)):
+        return env.read_all(graph.ys)
+    joins, shapes = joined(graph), {ops.aval(v).shape for v in graph.carry}
+    rows = parts(graph, joins)
+    # A reverse step reads what is joined, too: there it stays as it is.
+    made = named(rows, env.read_all(rows))
+    once = [v for v in rows if ops.is_inexact(v) and ops.aval(v).shape in shapes]
+    made |= named(once, lax.optimization_barrier([made[v] for v in once]))
+    return Env(joins, made).read_all(graph.ys)
 
 
 def _stacked(rows):

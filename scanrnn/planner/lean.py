@@ -6,6 +6,10 @@ Before it goes what time inputs alone make, after it the joining of what is stac
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterable
+
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.graph import TIME, Graph, free, needed, variables
@@ -17,11 +21,8 @@ def lean(graph: Graph, pays: bool) -> tuple[Graph, Graph, Graph]:
     All of it is the step if that does not pay.
     """
     early = _early(graph) if pays else set()
-    joins = [e for e in graph.eqns if pays and _joins(e) and e.outvars[0] in graph.ys]
-    joined = {v for e in joins for v in e.outvars}
-    parts = [v for e in joins for v in variables(e.invars)]
-    parts += [v for v in variables(graph.ys) if v not in joined]
-    ys = tuple(dict.fromkeys(parts))
+    joins = joined(graph) if pays else []
+    ys = parts(graph, joins)
     after = Graph((), (), ys, tuple(joins), (), graph.ys)
     eqns = [e for e in graph.eqns if e not in early]
     eqns = needed(eqns, (*graph.carry_out, *ys))
@@ -30,6 +31,18 @@ def lean(graph: Graph, pays: bool) -> tuple[Graph, Graph, Graph]:
     xs = (*(v for v in graph.xs if v in read), *made)
     step = dataclasses.replace(graph, xs=xs, eqns=tuple(eqns), ys=ys)
     return graph.part(made), step, after
+
+
+def joined(graph: Graph) -> list[JaxprEqn]:
+    """Equations that only join what is stacked."""
+    return [e for e in graph.eqns if _joins(e) and e.outvars[0] in graph.ys]
+
+
+def parts(graph: Graph, joins: Iterable[JaxprEqn]) -> tuple[Var, ...]:
+    """What a step stacks, without what some equations join of it."""
+    made = {v: variables(e.invars) for e in joins for v in e.outvars}
+    found = (made.get(v, [v]) for v in variables(graph.ys))
+    return tuple(dict.fromkeys(itertools.chain(*found)))
 
 
 def _early(graph) -> set:
