@@ -114,8 +114,8 @@ def _with_value_chunk(plan: Plan) -> Plan:
     """The plan with its chunks for values alone, and their loops.
 
     What the loop's outputs are written over takes no memory. A chunk may take as much
-    as the matrices that it is multiplied by: smaller ones would be reading these. Two
-    or three chunks save less than copies of their xs and ys are worth, 3 % of the time.
+    as the matrices that it is multiplied by: smaller ones would be reading these. What
+    is less than two chunks is not cut: copies of their xs and ys take 3 % of the time.
     """
     most, asked = plan.machine.values_at_once, plan.options.chunk is not None
     if most is None or asked or plan.unroll == 0 or not _can_be_cut(plan):
@@ -124,7 +124,7 @@ def _with_value_chunk(plan: Plan) -> Plan:
     outside = plan.outside_bytes - over
     most = max(most, plan.matrix_bytes)
     size = plan.length
-    if outside > 3 * most:
+    if outside >= 2 * most:
         size = _even(size, max(1, size * most // outside))
     if size == (plan.chunk or plan.length):
         return plan
