@@ -38,6 +38,7 @@ assert not {"scanrnn", "flax"} & set(sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_has_only_jax_computes_the_same(tmp_path):
     layer = make(num_layers=2, bidirectional=True, norm="ba2016")
     to_stablehlo(layer, tmp_path / "model")

@@ -60,6 +60,7 @@ def make(layer):
     return getattr(scanrnn.nnx, name)(D, H, **options, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.slow
 @generated(max_examples=25)
 @hypothesis.given(layers(), calls())
 def test_shapes_and_dtypes_follow_from_the_arguments(layer, drawn):
@@ -164,6 +165,7 @@ def check_by_hand(layer, drawn):
             np.testing.assert_allclose(field, want, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 @generated(max_examples=4)
 @hypothesis.given(layers(), calls(least=1))
 def test_values_are_those_of_steps_made_by_hand(layer, drawn):

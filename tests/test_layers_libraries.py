@@ -51,6 +51,7 @@ def gradients_by_our_names(layer):
     return interop.from_torch(grads, nonlinearity=getattr(layer, "nonlinearity", None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCH)
 def test_packed_sequences_of_torch_equal_lengths(name):
     """Of two layers in both directions, in values, carries and gradients."""

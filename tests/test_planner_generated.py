@@ -64,10 +64,12 @@ def test_generated_step_equals_lax_scan(shard):
     examine(50, shard, as_a_user, check_gradients)
 
 
+@pytest.mark.slow
 def test_generated_step_under_any_options_equals_lax_scan():
     examine(40, 0, with_options, check_gradients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["h100", "tpu v5e"])
 def test_generated_step_on_a_machine_equals_lax_scan(monkeypatch, machine):
     """Its program, compiled for where the tests run."""
