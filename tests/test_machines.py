@@ -90,13 +90,8 @@ def test_rows_that_a_trip_stacks_are_made_once(machine, name, count):
     """Of six steps, in both loops; a GPU would make them again where it stacks them."""
     step, params, init, xs = build(name)
     xs = jnp.concatenate([xs, xs[:1]])
-
-    def loss(params):
-        plan = scanrnn.Options(machine=machine)
-        f = functools.partial(step, params)
-        return jnp.sum(scanrnn.scan(f, init, xs, plan=plan)[1])
-
-    jaxpr = jax.make_jaxpr(jax.grad(loss))(params).jaxpr
+    scan = functools.partial(scanrnn.scan, plan=scanrnn.Options(machine=machine))
+    jaxpr = training_jaxpr(scan, (step, params, init, xs))
     bodies = (scan.params["jaxpr"].jaxpr for scan in loops(jaxpr))
     names = [e.primitive.name for body in bodies for e in equations(body)]
     assert names.count("optimization_barrier") == count

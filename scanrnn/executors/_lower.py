@@ -17,7 +17,7 @@ from scanrnn.executors._names import named
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, Graph
-from scanrnn.planner.lean import joined, parts
+from scanrnn.planner.lean import joined, own_rows, parts
 from scanrnn.planner.rows import Rows, folded, put
 
 
@@ -57,7 +57,7 @@ def lower(
     # XLA for TPU keeps an axis of one in a layout of its own, and takes two thousand
     # cycles to drop it at every step.
     small = {v: jnp.squeeze(a) for v, a in constants.items()}
-    step = functools.partial(_step, graph, rows, small)
+    step = functools.partial(_step, graph, rows, own_rows(graph, block), small)
 
     def body(state, x):
         (carry, written, late, at, arrays), (trip, xs) = state, x
@@ -94,31 +94,23 @@ def lower(
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
-def _step(graph, rows, constants, carry, here, t, scanned):
+def _step(graph, rows, own, constants, carry, here, t, scanned):
     """One step: the next carry, and the ys."""
     constants = {v: lax.reshape(a, ops.aval(v).shape) for v, a in constants.items()}
     values = constants | dict(zip(graph.carry, carry, strict=True)) | scanned
     values |= {v: rows.row(here, t, v) for v in graph.xs if v not in scanned}
     env = Env(graph.eqns, values)
     carry = env.read_all(graph.carry_out)
-    return carry, env.read_all(graph.ys) if rows.block == 1 else _once(graph, env)
+    return carry, _with_own(graph, env, own) if own else env.read_all(graph.ys)
 
 
-def _once(graph, env):
-    """The ys of one step of a trip of several, made once.
-
-    The kernel that stacks those of all steps XLA would otherwise let make them again,
-    of what products gave it: for an LSTM four pieces of each sum. It takes long to
-    compile, too. Of a norm it takes more kernels to make a row than to make it again.
-    """
-    if any(map(ops.is_reduction, graph.eqns)):
-        return env.read_all(graph.ys)
-    joins, shapes = joined(graph), {ops.aval(v).shape for v in graph.carry}
+def _with_own(graph, env, own):
+    """The ys of a step, of which some rows are not to be made again elsewhere."""
+    joins = joined(graph)
     rows = parts(graph, joins)
     # A reverse step reads what is joined, too: there it stays as it is.
     made = named(rows, env.read_all(rows))
-    once = [v for v in rows if ops.is_inexact(v) and ops.aval(v).shape in shapes]
-    made |= named(once, lax.optimization_barrier([made[v] for v in once]))
+    made |= named(own, lax.optimization_barrier([made[v] for v in own]))
     return Env(joins, made).read_all(graph.ys)
 
 

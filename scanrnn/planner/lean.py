@@ -45,6 +45,21 @@ def parts(graph: Graph, joins: Iterable[JaxprEqn]) -> tuple[Var, ...]:
     return tuple(dict.fromkeys(itertools.chain(*found)))
 
 
+def own_rows(graph: Graph, block: int) -> list[Var]:
+    """Rows that each step is to make itself where a trip has several.
+
+    XLA for GPU would let the kernel that stacks those of all steps make them again, of
+    what products gave it: for an LSTM four pieces of each sum. That kernel takes long
+    to compile, too. With norms it takes more kernels to make a row than to make it
+    again.
+    """
+    if block == 1 or any(map(ops.is_reduction, graph.eqns)):
+        return []
+    shapes = {ops.aval(v).shape for v in graph.carry}
+    rows = parts(graph, joined(graph))
+    return [v for v in rows if ops.is_inexact(v) and ops.aval(v).shape in shapes]
+
+
 def _early(graph) -> set:
     """Equations of time inputs alone, but for what they would make larger."""
     bits, made, early = graph.depends(), {*graph.weights, *graph.xs}, set()
