@@ -26,6 +26,9 @@ FILES = {
     "LSTM with variational dropout": "plain",
     "LSTM under jax.checkpoint": "plain",
     "layers of a transformer": "transformer",
+    "selective scan (Mamba)": "state_space",
+    "RWKV's state": "linear_attention",
+    "chunks of a gated delta rule": "linear_attention",
     **dict.fromkeys(cells.PROGRAMS, "cells"),
 }
 
