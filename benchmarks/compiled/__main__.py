@@ -2,6 +2,8 @@
 
 python -m benchmarks.compiled --machine h100 --cell lstm --size 30,32,512 \
     --dtype bf16 --mode train --hot
+python -m benchmarks.compiled --machine h100,v5e,cpu --program mamba \
+    --mode train,forward
 """
 
 import argparse
@@ -23,7 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--report", action="store_true", help="from the results alone")
     single.add_arguments(parser)
     args = parser.parse_args(argv)
-    if args.cell:
+    if args.cell or args.program:
         single.run(args)
         return 0
     if not args.report:

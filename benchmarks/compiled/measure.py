@@ -10,18 +10,29 @@ from benchmarks.compiled import costs, hlo
 WIDTH = 72
 
 
+@dataclasses.dataclass(frozen=True)
+class ProgramCase:
+    """A program as other people write it, by its name in `benchmarks.programs`."""
+
+    program: str
+
+    @property
+    def name(self) -> str:
+        return self.program
+
+
 class Row(NamedTuple):
     """What is compiled.
 
     Attributes:
       machine: a name in `targets.TARGETS`.
-      case: the cell, its sizes and its dtype.
+      case: the cell, its sizes and its dtype; or other people's program.
       mode: `train` or `forward`.
       contender: a name in `programs.CONTENDERS`.
     """
 
     machine: str
-    case: Case
+    case: Case | ProgramCase
     mode: str
     contender: str
 
@@ -36,7 +47,8 @@ class Row(NamedTuple):
     def of(cls, record: dict) -> "Row":
         """The row that a record is of."""
         fields = {name: record[name] for name in cls._fields}
-        return cls(**(fields | {"case": Case(**fields["case"])}))
+        kind = ProgramCase if "program" in fields["case"] else Case
+        return cls(**(fields | {"case": kind(**fields["case"])}))
 
 
 def measure(row: Row, top: int = 0) -> tuple[dict, str]:

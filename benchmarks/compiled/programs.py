@@ -2,17 +2,20 @@
 
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import scanrnn
-from benchmarks import steps
+from benchmarks import programs, steps
 from benchmarks.cases import Case, Problem
 from benchmarks.compiled import targets
+from benchmarks.compiled.measure import ProgramCase
 from benchmarks.contenders import _base, flax_nnx
 from benchmarks.contenders.lax_scan import naive
+from benchmarks.programs.measure import LEARNING_RATE
 
 
 class Program(NamedTuple):
@@ -31,13 +34,15 @@ class Program(NamedTuple):
     compile_seconds: float
 
 
-def compile_(machine: str, case: Case, mode: str, contender: str) -> Program:
+def compile_(
+    machine: str, case: Case | ProgramCase, mode: str, contender: str
+) -> Program:
     """Compiles the training step or the forward pass of a case for a machine."""
     fn, args, donate = _program(case, mode, contender, machine)
     begin = _processor_seconds()
     lowered = jax.jit(fn, donate_argnums=donate).lower(*args)
     middle = _processor_seconds()
-    compiled = lowered.compile(compiler_options=targets.TARGETS[machine].options)
+    compiled = lowered.compile(compiler_options=targets.ALL[machine].options)
     end = _processor_seconds()
     return Program(
         compiled.as_text(),
@@ -49,17 +54,42 @@ def compile_(machine: str, case: Case, mode: str, contender: str) -> Program:
 
 def _program(case, mode, contender, machine):
     """The function, shapes of its arguments, and which of them are donated."""
-    problem = shapes(case)
-    model, sharding = _model(contender, problem, machine), targets.sharding(machine)
-    args: list[Any] = [model.params, problem.xs]
-    fn, donate = model.apply, ()
+    fn, args, lr = _forward(case, contender, machine)
+    donate = ()
     if mode == "train":
-        args += [problem.target]
-        fn, donate = _base.train_step(model.apply, problem.lr), (0,)
+        args += [jax.eval_shape(fn, *args)]
+        fn, donate = _base.train_step(fn, lr), (0,)
+    sharding = targets.sharding(machine)
     structs = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), args
     )
     return fn, structs, donate
+
+
+def _forward(case, contender, machine) -> tuple[Callable, list[Any], float]:
+    """What a contender runs forward, its arguments, and the rate it learns with."""
+    if isinstance(case, ProgramCase):
+        program = _found(case.program)
+        fn = program.apply
+        if contender == "scanrnn":
+            fn = scanrnn.accelerate(fn, plan=_options(machine))
+        return fn, [program.params, program.inputs], LEARNING_RATE
+    problem = shapes(case)
+    model = _model(contender, problem, machine)
+    return model.apply, [model.params, problem.xs], problem.lr
+
+
+@functools.lru_cache(maxsize=1)
+def _found(name):
+    """Other people's program without its numbers: some have much of them."""
+    program = programs.find(name)
+    params, inputs = jax.eval_shape(lambda *a: a, program.params, program.inputs)
+    return program._replace(params=params, inputs=inputs)
+
+
+def _options(machine):
+    """No array is on the machine: it has to be said."""
+    return scanrnn.Options(machine=targets.MACHINES[machine])
 
 
 def shapes(case: Case) -> Problem:
@@ -77,9 +107,7 @@ def _model(contender, problem, machine):
     if contender == "lax_scan":
         return naive(problem, jax.lax.scan)
     if contender == "scanrnn":
-        # No array is on the machine: it has to be said.
-        planned = scanrnn.Options(machine=targets.MACHINES[machine])
-        return naive(problem, functools.partial(scanrnn.scan, plan=planned))
+        return naive(problem, functools.partial(scanrnn.scan, plan=_options(machine)))
     # Its own weights: programs are compared, not values, so that a cell with other
     # biases (the GRU) can take part.
     params, apply = flax_nnx.split(flax_nnx.layer(problem.case), problem.case)

@@ -2,24 +2,28 @@
 
 import argparse
 import contextlib
+import itertools
 import os
 
 from benchmarks.cases import MODES, Case
-from benchmarks.compiled.measure import Row
+from benchmarks.compiled import summary
+from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.report import hot_lines
-from benchmarks.compiled.targets import TARGETS
+from benchmarks.compiled.targets import ALL, TARGETS
 from benchmarks.compiled.workers import Worker
+from benchmarks.programs import FILES
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What names a row on the command line."""
-    parser.add_argument("--machine", default=",".join(TARGETS), help="h100,v5e")
+    parser.add_argument("--machine", default=",".join(TARGETS), help=",".join(ALL))
     parser.add_argument("--cell", help="one row in place of the suite: lstm, gru, ...")
+    parser.add_argument("--program", help="or a part of the name of a program")
     parser.add_argument("--size", default="30,32,512", help="T,B,H or T,B,D,H")
     parser.add_argument("--dtype", default="bf16", help="f32 or bf16")
-    parser.add_argument("--mode", default="train", choices=MODES)
+    parser.add_argument("--mode", default="train", help=",".join(MODES))
     parser.add_argument("--contender", default="scanrnn,lax_scan")
     parser.add_argument("--hot", action="store_true", help="instructions per loop")
     parser.add_argument("--top", type=int, default=1000, help="so many with --hot")
@@ -28,18 +32,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args) -> None:
     """Compiles and prints what the arguments name."""
-    size = [int(word) for word in args.size.split(",")]
-    T, B, D, H = size if len(size) == 4 else (*size, size[-1])
-    case = Case(args.cell, T, B, D, H, DTYPES.get(args.dtype, args.dtype))
     for machine in args.machine.split(","):
         with contextlib.closing(Worker(machine)) as worker:
-            for contender in args.contender.split(","):
-                row = Row(machine, case, args.mode, contender)
-                text = args.text and f"{args.text}.{machine}.{contender}"
-                record = worker.measure(
-                    row, top=args.hot * args.top, text=text and os.path.abspath(text)
-                )
-                print("\n".join(lines(record)), flush=True)
+            for case, mode in itertools.product(_cases(args), args.mode.split(",")):
+                _row(args, worker, machine, case, mode)
+
+
+def _cases(args):
+    if args.program:
+        found = [name for name in FILES if args.program.lower() in name.lower()]
+        if not found:
+            raise ValueError(
+                f"--program {args.program}: expected a part of one of {list(FILES)}"
+            )
+        return [ProgramCase(name) for name in found]
+    size = [int(word) for word in args.size.split(",")]
+    T, B, D, H = size if len(size) == 4 else (*size, size[-1])
+    return [Case(args.cell, T, B, D, H, DTYPES.get(args.dtype, args.dtype))]
+
+
+def _row(args, worker, machine, case, mode):
+    """A case by each contender, and how the first compares with the second."""
+    case_records = {}
+    for contender in args.contender.split(","):
+        row = Row(machine, case, mode, contender)
+        text = args.text and os.path.abspath(f"{args.text}.{machine}.{contender}")
+        record = worker.measure(row, top=args.hot * args.top, text=text)
+        print("\n".join(lines(record)), flush=True)
+        case_records[contender] = record
+    ratios = {
+        what: summary.ratio(case_records, what, *list(case_records)[:2])
+        for what in ("launches", "cycles", "temp_bytes")
+        if len(case_records) > 1
+    }
+    print(*(f"  {k} {v:.2f}" for k, v in ratios.items() if v is not None), flush=True)
 
 
 def lines(record: dict) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 # What a machine's loops are measured in.
-UNITS = {"h100": "launches", "v5e": "cycles"}
+UNITS = {"h100": "launches", "v5e": "cycles", "cpu": "launches"}
 
 
 class PerStep(NamedTuple):

@@ -69,20 +69,28 @@ TARGETS = {
 }
 
 
+# The machine that this runs on, for a look at one row.
+HERE = "cpu"
+ALL = {**TARGETS, HERE: Target("this CPU", {}, {}, {}, ())}
+
+
 def environment(name: str) -> dict[str, str]:
     """What a process needs to compile for this machine and to run nothing on it."""
-    return {"JAX_PLATFORMS": "cpu", **TARGETS[name].environment}
+    return {"JAX_PLATFORMS": "cpu", **ALL[name].environment}
 
 
 @functools.cache
 def sharding(name: str):
-    """On the one device of the machine, which is not there."""
+    """On the one device of the machine, which need not be there."""
+    import jax
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
 
+    if name == HERE:
+        return SingleDeviceSharding(jax.devices()[0])
     topology = topologies.get_topology_desc(**TARGETS[name].topology)
     return SingleDeviceSharding(topology.devices[0])
 
 
 # What the planner calls them.
-MACHINES = {"h100": "h100", "v5e": "tpu v5e"}
+MACHINES = {"h100": "h100", "v5e": "tpu v5e", HERE: "cpu"}
