@@ -1,14 +1,18 @@
 """Other people's programs, errors of gradients, and rows that are measured anew."""
 
+import importlib
 import json
 import pathlib
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import scanrnn
 from benchmarks import contenders, measure, merge, precision, programs, report
+from benchmarks.gate import mean_squared
 from benchmarks.programs import measure as entering
 from benchmarks.programs import report as listing
 from benchmarks.programs._base import Program
@@ -97,6 +101,40 @@ def test_programs_accelerated_pass_the_gate(name):
     if isinstance(race, contenders.Absent):
         pytest.skip(str(race))
     assert all(entry.runs for entry in race.entries), race.entries
+
+
+# Of programs that hold a loop of their author's, and their sizes.
+SMALL = {
+    "selective scan (Mamba)": dict(T=9, B=2, D=8, N=4),
+    "RWKV's state": dict(T=9, B=2, H=2, N=4),
+    "chunks of a gated delta rule": dict(T=5, S=3, C=4, K=4),
+    "recurrent state space with resets (Dreamer)": dict(
+        T=7, B=3, H=8, S=2, C=4, E=5, A=2
+    ),
+    "attention decoder": dict(T=5, B=3, S=4, H=8, V=10),
+    "Kalman filter": dict(T=7, B=2, N=4, M=2),
+    "hidden Markov model": dict(T=7, B=2, K=4, D=3),
+    "advantage estimation": dict(T=19, B=3, D=2, H=4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_programs_with_large_states_keep_their_values_and_gradients(name):
+    module = importlib.import_module(f"benchmarks.programs.{programs.FILES[name]}")
+    program = module.PROGRAMS[name](**SMALL[name])
+    planned = scanrnn.Options(plain=False)
+
+    def run(apply):
+        def loss(params):
+            ys = apply(params, program.inputs)
+            return mean_squared(ys, 0.5), ys
+
+        return jax.jit(jax.grad(loss, has_aux=True))(program.params)
+
+    wanted = run(program.apply)
+    got = run(scanrnn.accelerate(program.apply, plan=planned))
+    chex.assert_trees_all_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_in_bfloat16_are_no_worse_than_those_of_lax_scan():

@@ -29,6 +29,11 @@ FILES = {
     "selective scan (Mamba)": "state_space",
     "RWKV's state": "linear_attention",
     "chunks of a gated delta rule": "linear_attention",
+    "recurrent state space with resets (Dreamer)": "world_model",
+    "attention decoder": "attention_decoder",
+    "Kalman filter": "filters",
+    "hidden Markov model": "filters",
+    "advantage estimation": "advantages",
     **dict.fromkeys(cells.PROGRAMS, "cells"),
 }
 

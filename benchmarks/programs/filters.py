@@ -1,0 +1,77 @@
+"""Inference over time: a Kalman filter, and the forward algorithm of an HMM."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import logsumexp
+from jax.scipy.stats import multivariate_normal
+
+from benchmarks.programs._base import Program, normal
+
+
+def _kalman(params, observed):
+    """Means and likelihoods are wanted; the covariance is what is carried."""
+    F, H = params["F"], params["H"]
+    Q, R = (jnp.diag(jnp.exp(params[name])) for name in ("log_q", "log_r"))
+
+    def step(carry, y):
+        mean, cov = carry
+        mean, cov = F @ mean, F @ cov @ F.T + Q
+        S = H @ cov @ H.T + R
+        likelihood = multivariate_normal.logpdf(y, H @ mean, S)
+        gain = jax.scipy.linalg.solve(S, H @ cov, assume_a="pos").T
+        mean = mean + gain @ (y - H @ mean)
+        cov = cov - gain @ S @ gain.T
+        return (mean, (cov + cov.T) / 2), (mean, likelihood)
+
+    def one(ys):
+        N = F.shape[0]
+        _, (means, likelihoods) = lax.scan(step, (jnp.zeros(N), jnp.eye(N)), ys)
+        return jnp.concatenate([means, likelihoods[:, None]], axis=-1)
+
+    return jax.vmap(one)(observed)
+
+
+def kalman(T=256, B=32, N=16, M=8):
+    """States of `N` numbers, of which `M` are observed."""
+    turned, _ = np.linalg.qr(normal(N, N))
+    params = {
+        "F": 0.95 * turned,
+        "H": normal(M, N, scale=N**-0.5),
+        "log_q": np.full(N, -2, np.float32),
+        "log_r": np.full(M, -1, np.float32),
+    }
+    return Program(f"T={T} B={B} N={N} M={M}", params, normal(B, T, M), _kalman)
+
+
+def _forward_algorithm(params, observed):
+    """Sums of probabilities by their logarithms: `[B, K, K]` at each step."""
+    means, precisions = params["means"], jnp.exp(params["log_precisions"])
+    transitions = jax.nn.log_softmax(params["transitions"])
+
+    def step(log_alpha, x):
+        errors = (x[:, None, :] - means) ** 2 * precisions
+        emitted = -0.5 * (errors - params["log_precisions"]).sum(-1)
+        moved = logsumexp(log_alpha[:, :, None] + transitions, axis=1)
+        log_alpha = moved + emitted
+        likelihood = logsumexp(log_alpha, axis=-1, keepdims=True)
+        return log_alpha - likelihood, likelihood
+
+    K = transitions.shape[0]
+    first = jnp.full((observed.shape[1], K), -jnp.log(K))
+    return lax.scan(step, first, observed)[1]
+
+
+def forward_algorithm(T=512, B=16, K=64, D=16):
+    """`K` hidden states, each of which emits `D` normal numbers."""
+    params = {
+        "means": normal(K, D),
+        "log_precisions": np.zeros((K, D), np.float32),
+        "transitions": normal(K, K),
+    }
+    sizes = f"T={T} B={B} D={D}, {K} states"
+    return Program(sizes, params, normal(T, B, D), _forward_algorithm)
+
+
+PROGRAMS = {"Kalman filter": kalman, "hidden Markov model": forward_algorithm}
