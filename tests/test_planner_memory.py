@@ -1,0 +1,45 @@
+"""States larger than what is read of them: no more memory than `lax.scan` takes.
+
+Bytes of temporaries by the compiler's own count, for values and for gradients.
+"""
+
+import functools
+
+import chex
+import jax
+import pytest
+from hypothesis import strategies as st
+from jax import lax
+
+import scanrnn
+from tests.compare import outputs_alone, outputs_of_gradients, programs
+from tests.generated_memories import materialise, memories
+from tests.test_planner_generated import examine
+
+# What does not grow with the sequence: fast memory, and what a loop keeps of a step.
+ASIDE = 4_000_000
+
+
+def check(drawn):
+    program, transform, reverse = drawn
+    make = materialise(program, jax.random.key(0))
+    planned = functools.partial(scanrnn.scan, plan=scanrnn.Options(plain=False))
+    run, floats = programs(make, transform, reverse=reverse)
+    wanted, got = (run(s).lower(floats).compile() for s in (lax.scan, planned))
+    theirs, ours = (c.memory_analysis().temp_size_in_bytes for c in (wanted, got))
+    assert ours <= 1.05 * theirs + ASIDE, f"{ours / 1e6} MB, lax.scan {theirs / 1e6}"
+    chex.assert_trees_all_close(got(floats), wanted(floats), rtol=1e-6, atol=1e-9)
+
+
+transforms = st.sampled_from([outputs_alone, outputs_of_gradients])
+strategy = st.tuples(memories(), transforms, st.booleans())
+
+
+def test_generated_memories_take_no_more_than_lax_scan():
+    examine(20, 0, strategy, check)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", range(200, 209))
+def test_two_hundred_generated_memories_take_no_more_than_lax_scan(shard):
+    examine(20, shard, strategy, check)
