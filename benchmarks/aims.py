@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.cases import MODES
 from benchmarks.measure import ratio, same_program
-from benchmarks.programs import ORIGINAL, OURS
+from benchmarks.programs import NOT_WORSE, ORIGINAL, OURS
 from benchmarks.suite import PEERS
 
 Records = list[dict]
@@ -54,6 +54,15 @@ def worst(numbers: Iterable[float]) -> float | None:
 def least(numbers: Iterable[float]) -> float | None:
     """The smallest; None of nothing."""
     return min(numbers, default=None)
+
+
+# Bytes that a program may take beside: they do not grow with the sequence.
+ASIDE = 4_000_000
+
+
+def beyond(ours: int, theirs: int) -> float:
+    """How many times as many bytes as theirs, those that may be taken set aside."""
+    return max(ours - ASIDE, 0) / max(theirs, 1)
 
 
 def ratios(records, section, mode, over, under, what="median", **sizes):
@@ -192,6 +201,35 @@ def _programs():
         )
 
 
+def _not_worse():
+    for mode in MODES:
+        for word, bound, number in (
+            ("time", 1.03, functools.partial(_slowest, mode=mode)),
+            ("temporaries beyond 4 MB", 1.05, functools.partial(_biggest, mode=mode)),
+        ):
+            text = f"programs with large states, {mode}: {word} / the original's, worst"
+            yield Aim(text, bound, True, number)
+
+
+def _large_states(records, mode):
+    chosen = [r for r in records if r["case"].get("program") in NOT_WORSE]
+    return [r for r in chosen if not same_program(r, mode, OURS, ORIGINAL)]
+
+
+def _slowest(records, mode):
+    chosen = _large_states(records, mode)
+    return worst(ratios(chosen, "programs", mode, OURS, ORIGINAL))
+
+
+def _biggest(records, mode):
+    pairs = [
+        [record["contenders"][name].get(mode, {}) for name in (OURS, ORIGINAL)]
+        for record in _large_states(records, mode)
+    ]
+    bytes_ = [[times["temp_bytes"] for times in pair] for pair in pairs if all(pair)]
+    return worst(beyond(*pair) for pair in bytes_)
+
+
 def _worst_error(records):
     found = []
     for record in (r for r in records if r["section"] == "precision"):
@@ -214,5 +252,6 @@ AIMS: tuple[Aim, ...] = (
     *_cost(),
     *_accelerate(),
     *_programs(),
+    *_not_worse(),
     *_precision(),
 )

@@ -96,9 +96,9 @@ def memories(draw, size=4):
         # The newest values first, so that programs grow long rather than wide.
         return draw(st.sampled_from([v for v, k in types.items() if k == kind][::-1]))
 
-    def equations(names, letter):
+    def equations(choices, letter):
         made = []
-        for i, names in enumerate(names):
+        for i, names in enumerate(choices):
             have = set(types.values())
             name = draw(st.sampled_from([n for n in names if set(_takes(n)) <= have]))
             made.append((name, tuple(operand(kind) for kind in _takes(name))))

@@ -21,6 +21,21 @@ from tests.cell_table import CELLS
 FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
 
 
+# Sizes of programs that are large.
+SMALL = {
+    "selective scan (Mamba)": dict(T=9, B=2, D=8, N=4),
+    "RWKV's state": dict(T=9, B=2, H=2, N=4),
+    "chunks of a gated delta rule": dict(T=5, S=3, C=4, K=4),
+    "recurrent state space with resets (Dreamer)": dict(
+        T=7, B=3, H=8, S=2, C=4, E=5, A=2
+    ),
+    "attention decoder": dict(T=5, B=3, S=4, H=8, V=10),
+    "Kalman filter": dict(T=7, B=2, N=4, M=2),
+    "hidden Markov model": dict(T=7, B=2, K=4, D=3),
+    "advantage estimation": dict(T=19, B=3, D=2, H=4),
+}
+
+
 @pytest.fixture(autouse=True)
 def _thirty_two_bits():
     with jax.enable_x64(False):
@@ -93,29 +108,15 @@ def test_every_cell_is_a_program():
 @pytest.mark.filterwarnings("default")  # peers may warn on import
 @pytest.mark.parametrize(
     "name",
-    # Those of cells are compared with more than lax.scan elsewhere.
-    [*(name for name in programs.FILES if "cells." not in name), "cells.rhn"],
+    # Those of cells are compared with more than lax.scan elsewhere, large ones below.
+    [name for name in programs.FILES if "cells." not in name and name not in SMALL]
+    + ["cells.rhn"],
 )
 def test_programs_accelerated_pass_the_gate(name):
     race = entering.enter(name)
     if isinstance(race, contenders.Absent):
         pytest.skip(str(race))
     assert all(entry.runs for entry in race.entries), race.entries
-
-
-# Of programs that hold a loop of their author's, and their sizes.
-SMALL = {
-    "selective scan (Mamba)": dict(T=9, B=2, D=8, N=4),
-    "RWKV's state": dict(T=9, B=2, H=2, N=4),
-    "chunks of a gated delta rule": dict(T=5, S=3, C=4, K=4),
-    "recurrent state space with resets (Dreamer)": dict(
-        T=7, B=3, H=8, S=2, C=4, E=5, A=2
-    ),
-    "attention decoder": dict(T=5, B=3, S=4, H=8, V=10),
-    "Kalman filter": dict(T=7, B=2, N=4, M=2),
-    "hidden Markov model": dict(T=7, B=2, K=4, D=3),
-    "advantage estimation": dict(T=19, B=3, D=2, H=4),
-}
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import shutil
 
 import pytest
 
+from benchmarks import programs
 from benchmarks.cases import Case
 from benchmarks.compiled import (
     aims,
@@ -22,7 +23,7 @@ from benchmarks.compiled import (
     summary,
     workers,
 )
-from benchmarks.compiled.measure import Row
+from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.workers import Worker
 from tests.compiled_texts import H100, V5E
 
@@ -93,8 +94,8 @@ def _results():
     """A results file with two programs for each machine and mode, and one failure."""
     rows = []
     for machine, text, T in (("h100", H100, 5), ("v5e", V5E, 28)):
-        for cell in ("lstm", "ln_lstm"):
-            case = Case(cell, T, 2, 4, 4)
+        cells = [Case(cell, T, 2, 4, 4) for cell in ("lstm", "ln_lstm")]
+        for case in (*cells, ProgramCase("Kalman filter")):
             for mode in ("train", "forward"):
                 rows.append(_record(Row(machine, case, mode, "scanrnn"), text, 3))
                 rows.append(_record(Row(machine, case, mode, "lax_scan"), text, 4))
@@ -156,6 +157,7 @@ def test_report_regenerates_from_the_file_alone(tmp_path):
         assert aim.text in text
     assert "| ln_lstm T=28 B=2 H=4 f32 | 788 + 197 | 788 + 197 | - | 0 | " in text
     assert "      768  dear " in text
+    assert "| Kalman filter | 27,680? (1.00) | 0.0 (0.75) | 1.5 (1.00) |" in text
 
 
 def test_committed_report_is_that_of_the_committed_numbers(tmp_path):
@@ -168,11 +170,15 @@ def test_committed_report_is_that_of_the_committed_numbers(tmp_path):
 def test_suite_has_every_cell_and_size_on_both_machines():
     rows = suite.rows()
     assert len({row.name for row in rows}) == len(rows)
+    assert {row.case.program for row in rows if isinstance(row.case, ProgramCase)} == {
+        *programs.NOT_WORSE
+    }
     for machine in ("h100", "v5e"):
         trained = {
             (row.case.cell, (row.case.T, row.case.B, row.case.H))
             for row in rows
             if (row.machine, row.mode) == (machine, "train")
+            and isinstance(row.case, Case)
         }
         assert trained == {(cell, size) for cell in suite.CELLS for size in suite.SIZES}
 

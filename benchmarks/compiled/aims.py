@@ -1,8 +1,11 @@
 """The aims for machines that are not there, each with the number that was found."""
 
-from benchmarks.aims import Aim, geometric_mean, worst
+import functools
+
+from benchmarks.aims import Aim, beyond, geometric_mean, worst
+from benchmarks.cases import MODES
 from benchmarks.compiled import summary
-from benchmarks.compiled.suite import OURS
+from benchmarks.compiled.suite import OURS, PLAIN
 from benchmarks.compiled.targets import TARGETS
 
 
@@ -43,6 +46,32 @@ def _against_scan(machine, what, bound, worst_bound, title):
         )
 
 
+def _programs(machine):
+    """Other people's programs: none costs more, and none takes more memory."""
+    name, unit = TARGETS[machine].title, summary.UNITS[machine]
+
+    def cost(rows, mode):
+        return worst(summary.ratios(rows, machine, unit, mode=mode, programs=True))
+
+    def memory(rows, mode):
+        found = summary.cases(rows, machine, mode, programs=True)
+        pairs = [(c[OURS], c[PLAIN]) for c in found if {OURS, PLAIN} <= c.keys()]
+        return worst(beyond(*(r["temp_bytes"] for r in pair)) for pair in pairs)
+
+    for mode in MODES:
+        text = f"{name}, other people's programs, {mode}"
+        for word, bound, number in (
+            (unit, 1.03, cost),
+            ("temporaries beyond 4 MB", 1.05, memory),
+        ):
+            yield Aim(
+                f"{text}: {word} / the original's, worst",
+                bound,
+                True,
+                functools.partial(number, mode=mode),
+            )
+
+
 AIMS: tuple[Aim, ...] = (
     _launches(
         "NVIDIA H100, train: launches per step, both loops, cells without norms, worst",
@@ -59,4 +88,6 @@ AIMS: tuple[Aim, ...] = (
     *_against_scan("h100", "temp_bytes", 0.5, 0.5, "temporaries"),
     *_against_scan("v5e", "cycles", 0.4, 0.7, "cycles of the whole step"),
     *_against_scan("v5e", "temp_bytes", 0.5, 0.5, "temporaries"),
+    *_programs("h100"),
+    *_programs("v5e"),
 )

@@ -15,6 +15,7 @@ class ProgramCase:
     """A program as other people write it, by its name in `benchmarks.programs`."""
 
     program: str
+    dtype: str = "float32"
 
     @property
     def name(self) -> str:

@@ -62,6 +62,7 @@ def markdown(results: dict, image: str) -> str:
         parts += [f"## {target.title}"]
         for mode in SHOWN:
             parts += [_table(rows, machine, mode), *_dearest(rows, machine, mode)]
+            parts += [_programs(rows, machine, mode)]
     parts += [_failures(rows)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -112,6 +113,28 @@ def _table(rows, machine, mode):
     ]
     lines.append(["**geometric mean; worst**", "", "", "", "", *means])
     return f"{about}\n\n{table(['case', *heads], lines)}"
+
+
+def _programs(rows, machine, mode):
+    """Other people's programs, the whole of each."""
+    unit = summary.UNITS[machine]
+    lines = [
+        [
+            next(iter(case.values()))["case"]["program"],
+            _against(case, unit),
+            _against(case, "temp_bytes", 1e6, ".1f"),
+            _against(case, "compile_seconds", 1, ".1f"),
+        ]
+        for case in summary.cases(rows, machine, mode, programs=True)
+    ]
+    if not lines:
+        return ""
+    about = (
+        f"**other people's programs, {mode}**: accelerated, and in brackets as a"
+        " multiple of what they are without"
+    )
+    heads = ["program", f"{unit} in all", "temporaries MB", "compile s"]
+    return f"{about}\n\n{table(heads, lines)}"
 
 
 def _name(case):

@@ -19,9 +19,10 @@ import subprocess
 import threading
 
 from benchmarks.compiled import suite
-from benchmarks.compiled.measure import Row
+from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.targets import TARGETS
 from benchmarks.compiled.workers import ROOT, Worker
+from benchmarks.programs import FILES
 
 # So many instructions of each loop are kept of our own programs in bfloat16: all of
 # them on an H100, where they are launches, and there are few.
@@ -50,7 +51,7 @@ def run(path: pathlib.Path, say=print) -> dict:
 
     def keep(row, record):
         with lock:
-            done[row.name] = record | {"source": source(row.contender)}
+            done[row.name] = record | {"source": _source(row)}
             _write(path, about, [done[r.name] for r in wanted if r.name in done])
             say(f"{len(done)}/{len(wanted)} {row.name} {record.get('error', '')}")
 
@@ -82,6 +83,16 @@ def _compile(machine, rows, keep):
 def _top(row):
     is_wanted = (row.contender, row.case.dtype) == (suite.OURS, "bfloat16")
     return TOP[row.machine] if is_wanted else 0
+
+
+def _source(row):
+    """A hash of what the numbers of a row come from."""
+    if not isinstance(row.case, ProgramCase):
+        return source(row.contender)
+    file = ROOT / "benchmarks" / "programs" / f"{FILES[row.case.program]}.py"
+    return hashlib.sha256(
+        source(row.contender).encode() + file.read_bytes()
+    ).hexdigest()[:16]
 
 
 @functools.cache
@@ -121,7 +132,7 @@ def _by_name(records):
 
 def _is_fresh(row, old):
     record = old.get(row.name, {})
-    return "error" not in record and record.get("source") == source(row.contender)
+    return "error" not in record and record.get("source") == _source(row)
 
 
 def _about():

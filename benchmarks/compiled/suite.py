@@ -1,12 +1,13 @@
 """Which programs are compiled: about ten minutes on two cores for both machines.
 
 Every cell's training step on every size in bfloat16, on half of the sizes in float32;
-forward passes on half of the sizes in bfloat16; Flax where it has the cell.
+forward passes on half of the sizes in bfloat16; Flax where it has the cell. And other
+people's programs, training and forward.
 """
 
-from benchmarks import steps
-from benchmarks.cases import Case
-from benchmarks.compiled.measure import Row
+from benchmarks import programs, steps
+from benchmarks.cases import MODES, Case
+from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.targets import TARGETS
 
 # T, B, H; as many inputs as features.
@@ -42,8 +43,12 @@ def _programs():
         for T, B, H in sizes:
             for cell in CELLS:
                 yield Case(cell, T, B, H, H, dtype), mode
+    for name in programs.NOT_WORSE:
+        for mode in MODES:
+            yield ProgramCase(name), mode
 
 
 def _contenders(case, mode):
-    has_peer = mode == "train" and FLAX.get(case.cell) == case.dtype
+    cell = getattr(case, "cell", None)
+    has_peer = mode == "train" and FLAX.get(cell) == case.dtype
     return CONTENDERS if has_peer else CONTENDERS[:2]

@@ -68,11 +68,18 @@ def _nests(loops: list[dict]) -> list[list[dict]]:
     return nests
 
 
-def cases(rows: list[dict], machine: str, mode: str) -> Iterator[dict[str, dict]]:
-    """For each case the records by contender, without those that failed."""
+def cases(
+    rows: list[dict], machine: str, mode: str, programs: bool = False
+) -> Iterator[dict[str, dict]]:
+    """For each case the records by contender, without those that failed.
+
+    The cases are cells in their sizes, or other people's `programs`.
+    """
     found: dict[str, dict[str, dict]] = {}
     for row in rows:
-        if (row["machine"], row["mode"]) == (machine, mode) and "error" not in row:
+        if ("program" in row["case"]) != programs or "error" in row:
+            continue
+        if (row["machine"], row["mode"]) == (machine, mode):
             found.setdefault(str(row["case"]), {})[row["contender"]] = row
     yield from found.values()
 
@@ -89,7 +96,10 @@ def ratio(case: dict[str, dict], what: str, over: str, under: str) -> float | No
     return numbers[0] / numbers[1] if all(numbers) else None
 
 
-def ratios(rows, machine, what, over="scanrnn", under="lax_scan", mode="train"):
+def ratios(
+    rows, machine, what, over="scanrnn", under="lax_scan", mode="train", programs=False
+):
     """All such ratios of a machine."""
-    found = [ratio(case, what, over, under) for case in cases(rows, machine, mode)]
+    chosen = cases(rows, machine, mode, programs)
+    found = [ratio(case, what, over, under) for case in chosen]
     return [number for number in found if number is not None]

@@ -13,6 +13,20 @@ from benchmarks.programs._base import Program
 # Who runs each of them.
 ORIGINAL, OURS, LAYER = "as it is", "accelerated", "with our layer"
 
+# Those whose state is larger than what is read of it, or whose time is not in products:
+# a plan must not be slower nor take more memory than they do.
+NOT_WORSE = (
+    "selective scan (Mamba)",
+    "RWKV's state",
+    "chunks of a gated delta rule",
+    "recurrent state space with resets (Dreamer)",
+    "attention decoder",
+    "Kalman filter",
+    "hidden Markov model",
+    "advantage estimation",
+    "layers of a transformer",
+)
+
 # The file that holds each program. Only the files that are asked for are imported.
 FILES = {
     "GRU, Flax Linen": "flax_linen",
