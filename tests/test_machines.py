@@ -1,7 +1,9 @@
 """Plans for machines that are not here: found by name, and right on any."""
 
+import collections
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -166,6 +168,25 @@ def test_export_for_several_platforms_holds_a_loop_of_each():
             np.testing.assert_allclose(a, b, rtol=1e-12)
     # That of the CPU writes its last row in a loop of its own.
     assert loops[3] > loops[1]
+
+
+def test_program_for_export_is_the_plan_s_but_for_its_layouts():
+    """A layout may not be named there: nothing else is given up for that."""
+    step, params, init, xs = build("gru")
+
+    def loss(params):
+        run = functools.partial(step, params)
+        carry, ys = scanrnn.scan(run, init, xs, plan=scanrnn.Options(machine="tpu v5e"))
+        return jnp.sum(ys) + jnp.sum(carry)
+
+    f = jax.jit(jax.grad(loss))
+    plain = f.trace(params).lower(lowering_platforms=("tpu",)).as_text()
+    stored = jax.export.export(f, platforms=["tpu"])(params).mlir_module()
+    # What is exported has been rid of constants and reshapes that say the same.
+    word = re.compile(r"= stablehlo\.(?!constant|reshape)(\w+(?: @\w+)?)")
+    plain, stored = (collections.Counter(word.findall(t)) for t in (plain, stored))
+    assert plain.pop("custom_call @LayoutConstraint") > 0
+    assert plain == stored
 
 
 @pytest.mark.parametrize("length", [50, 400])

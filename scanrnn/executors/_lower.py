@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental.layout import Layout as MemoryLayout
-from jax.experimental.layout import with_layout_constraint
 from jax.extend.core import Var
 
 from scanrnn.executors._names import named
+from scanrnn.executors._pin import pin
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, Graph
@@ -45,8 +44,8 @@ def lower(
     over, block = rows.over, rows.block
     placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
     indexed = {*over.values(), *rows.sources(placed)}
-    pin = _pin if machine.pins else lambda array: array
-    known = {v: pin(a) for v, a in known.items()}
+    if machine.pins:
+        known = {v: pin(a) for v, a in known.items()}
     written = [known.pop(v) for v in over.values()]
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
@@ -90,7 +89,9 @@ def lower(
     carry, written, late, _, arrays = state
     made = (*(folded((rows.length,), y, len(lead)) for y in ys), *arrays)
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
-    stacked |= dict(zip((*theirs, *ours), map(pin, made), strict=True))
+    if machine.pins:
+        made = map(pin, made)
+    stacked |= dict(zip((*theirs, *ours), made, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
@@ -117,11 +118,3 @@ def _with_own(graph, env, own):
 def _stacked(rows):
     rows = [jnp.expand_dims(row, 0) for row in rows]
     return rows[0] if len(rows) == 1 else lax.concatenate(rows, 0)
-
-
-def _pin(array):
-    """An array laid out step by step, whatever comes before and after the loop."""
-    if jnp.issubdtype(array.dtype, jax.dtypes.extended):
-        return array  # keys have axes of their own below
-    order = MemoryLayout(major_to_minor=tuple(range(array.ndim)))
-    return with_layout_constraint(array, order)

@@ -191,8 +191,6 @@ def _lowering(platform: str) -> Callable:
         here, alone = program.machine, compat.on_one_device(ctx)
         if platform != here.platform:
             here = machine_for(platform)
-        if here.pins and compat.is_for_export(ctx):
-            here = dataclasses.replace(here, names_layouts=False)
         same = here is program.machine and alone
         f = jaxpr_as_fun(jaxpr) if same else program.build(here, alone)
         return mlir.lower_fun(f, multiple_results=True)(ctx, *args)

@@ -27,8 +27,6 @@ class Machine:
       bandwidth: bytes per second from main memory.
       peaks: floating-point operations per second in products, by dtype.
       launch: seconds to start one kernel.
-      names_layouts: whether a program may say how arrays lie in memory; one that is
-        exported may not.
 
     Example:
       >>> from scanrnn.machines import MACHINES
@@ -43,7 +41,6 @@ class Machine:
     bandwidth: float
     peaks: Mapping[str, float] = dataclasses.field(hash=False)
     launch: float
-    names_layouts: bool = True
 
     @property
     def in_place(self) -> bool:
@@ -130,7 +127,7 @@ class Machine:
         XLA for TPU may choose time as a minor axis, for the sake of what comes before
         or after, and then gathers each row: 118,000 of 150,000 cycles a step.
         """
-        return self.platform == "tpu" and self.names_layouts
+        return self.platform == "tpu"
 
     @property
     def copies_early(self) -> bool:
