@@ -147,8 +147,33 @@ def test_plan_says_for_which_machine_it_is():
         assert f"On {name}, estimates of a training step: planned" in text
     assert "Written over what is read no more" in told["cpu"]
     assert "Written over what is read no more" not in told["tpu v5e"]
-    assert "each with its own rows: 4, in the reverse loop 4" in told["tpu v5e"]
+    assert "each with its own rows: 4 without a gradient" in told["tpu v5e"]
     assert "each with its own rows" not in told["cpu"] + told["h100"]
+
+
+def test_plan_says_how_many_steps_a_trip_has():
+    """Where a gradient is asked for, what is kept for it makes trips shorter."""
+    trips = 4, 1, 4
+    cell = scanrnn.cells.lstm(norm="ba2016")
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 128, 128))
+    xs = jax.ShapeDtypeStruct((30, 16, 128), "float32")
+    options = {"machine": "tpu v5e", "residuals": "minimal"}
+
+    def loss(params, xs, scan=scanrnn.scan, **options):
+        step = functools.partial(cell.step, params)
+        made = scan(step, cell.initial_carry(params, xs[0]), xs, **options)
+        return made if scan is scanrnn.plan else jnp.sum(made[1])
+
+    found, given = [], scanrnn.Options(**options)
+    for f in (loss, jax.grad(loss)):
+        jaxpr = jax.make_jaxpr(functools.partial(f, plan=given))(params, xs)
+        found += [loop.params["unroll"] for loop in loops(jaxpr.jaxpr)]
+    assert tuple(found) == trips
+    plans = []
+    show = functools.partial(loss, scan=scanrnn.plan, **options)
+    jax.eval_shape(lambda *args: plans.append(str(show(*args))), params, xs)
+    told = "rows: {} without a gradient, {} with one, {} in the reverse loop"
+    assert told.format(*trips) in plans[0]
 
 
 def test_export_for_several_platforms_holds_a_loop_of_each():

@@ -287,6 +287,29 @@ def test_plan_says_what_its_cost_rules_chose():
     assert "Read in pieces in the loop: float64[3,16]" in text
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"machine": "h100"}, "64 steps at a time: 1.049 MB in all; up to 64 steps"),
+        ({"machine": "tpu v5e"}, "all steps at once: 1.049 MB in all; up to 256 steps"),
+        ({"machine": "h100", "residuals": "minimal"}, "in all; up to 1.074 GB go at"),
+        ({"chunk": 32}, "32 steps at a time: 1.049 MB in all; chunks as asked for"),
+        ({"residuals": "chunked"}, "16 steps at a time: 1.049 MB in all; chunks that"),
+    ],
+)
+def test_plan_says_by_which_rule_it_is_cut(options, text):
+    def step(carry, x):
+        h, c = carry
+        i, f, g, o = jnp.split(x @ W + h @ W, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    W, zeros = jnp.ones((32, 128), "float32"), jnp.zeros((8, 32), "float32")
+    xs = jax.ShapeDtypeStruct((256, 8, 32), "float32")
+    assert text in str(scanrnn.plan(step, (zeros, zeros), xs, **options))
+
+
 def test_plan_says_what_stayed_in_the_loop_and_why():
     step, params, init, xs = build("with_cond")
     text = str(scanrnn.plan(functools.partial(step, params), init, xs))

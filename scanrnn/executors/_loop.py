@@ -45,7 +45,7 @@ def _build(loop, lower, machine, alone) -> Callable[..., list]:
         graph, places = loop.laid
         rows = loop.rows if alone else dataclasses.replace(rows, places=places)
 
-    unroll = loop.unrolled(machine, graph, reverse=False)
+    unroll = loop.unrolled(machine, reverse=False)
     choices = dict(machine=machine, unroll=unroll)
 
     def run(*args):

@@ -122,7 +122,7 @@ def _reversed(
             for v, ct in zip(step.carry, cts[:n], strict=True)
         ]
         start += map(zero_sum, summed)
-        unroll = loop.unrolled(machine, graph, reverse=True)
+        unroll = loop.unrolled(machine, reverse=True)
         choices = dict(machine=machine, unroll=unroll)
         final, made = lower(graph, rows, constants, start, known, **choices)
         made = stage_over_time(after, named(graph.ys, made), loop.length)

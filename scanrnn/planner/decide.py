@@ -74,10 +74,12 @@ def _kept(plan: Plan) -> Plan:
     assert plan.stages is not None
     rules = _loop(again, plan.length).derivative
     made = rules.again.ys
-    passing = (*made, *plan.stages.hoisted, *rules.cuts)
-    chunk = _chunk(again, sum(map(ops.bytes_of, passing)))
+    passing = sum(map(ops.bytes_of, (*made, *plan.stages.hoisted, *rules.cuts)))
+    chunk = _chunk(again, passing)
     if asked or machine.makes_again(bool(made), cut=chunk is not None):
-        return dataclasses.replace(again, chunk=chunk)
+        decides = plan.options.chunk is None and _can_be_cut(plan)
+        passing = passing if decides else 0
+        return dataclasses.replace(again, chunk=chunk, passing=passing)
     return dataclasses.replace(plan, chunk=_chunk(plan))
 
 

@@ -90,12 +90,16 @@ class Loop:
             filled=machine.fills or not sized,
         )
 
-    def unrolled(self, machine: Machine, graph: Graph, reverse: bool) -> int:
-        """Steps in a trip of one of its loops: as asked for, or as a machine likes."""
+    def unrolled(self, machine: Machine, reverse: bool) -> int:
+        """Steps in a trip of this loop, or of its reverse loop.
+
+        As asked for, or as a machine likes.
+        """
         if self.unroll != 1 or not isinstance(self.length, int):
             return self.unroll
         row = max(map(ops.bytes_of, self.graph.outs), default=0)
-        return machine.unrolled(row, len(graph.carry) + len(graph.ys), reverse)
+        made = len(self.graph.carry) + len(self.graph.ys)
+        return machine.unrolled(row, made, reverse)
 
     @property
     def in_place(self) -> bool:

@@ -47,6 +47,8 @@ class Plan:
       unroll: steps per trip of the loop as asked for, 0 for no loop.
       residuals: what the forward loop keeps.
       chunk: steps per chunk, or None if the sequence is run as a whole.
+      passing: bytes of a step that are there for its chunk alone, where these decide
+        how long a chunk is; 0 where something else does.
       value_chunk: the same where no gradient is asked for, or None if it is no other.
       defer: whether the loop has a derivative rule of ours.
       loops: the loop, for the whole length or a chunk, and for what fills no chunk.
@@ -70,6 +72,7 @@ class Plan:
     consts: tuple[Any, ...] = ()
     invariant: tuple[int, ...] = ()
     chunk: int | None = None
+    passing: int = 0
     value_chunk: int | None = None
     defer: bool = False
     loops: tuple[Loop, ...] = ()

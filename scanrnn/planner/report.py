@@ -39,7 +39,8 @@ def _headline(plan) -> str:
     if plan.chunk:
         head += f" in chunks of {plan.chunk}"
         if plan.options.chunk is None and plan.residuals != "chunked":
-            head += f" (at once it would take {_bytes(plan.outside_bytes)})"
+            size = plan.length * plan.passing or plan.outside_bytes
+            head += f" (at once it would take {_bytes(size)})"
     return (
         f"Plan: {head}, {len(here)} GEMM{'s' * (len(here) != 1)} per step in the loop "
         f"(of {len(was)} in the step after splitting and merging)."
@@ -109,11 +110,11 @@ def _moves(plan) -> Iterator[str]:
 
 def _choices(plan) -> Iterator[str]:
     """What the cost rules chose, and by which number."""
-    loop, most = plan.loop, _bytes(plan.machine.at_once)
+    loop = plan.loop
     if plan.hoisted_bytes:
         size = _bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
-        yield f"Hoisted {part}: {size} in all; up to {most} go at once."
+        yield f"Hoisted {part}: {size} in all; {_rule_of_chunks(plan)}."
     if plan.value_chunk == plan.length:
         yield "Without a gradient: all steps at once."
     elif plan.value_chunk:
@@ -134,18 +135,35 @@ def _choices(plan) -> Iterator[str]:
     if loop.rows.block > 1:
         yield f"Steps per trip of the loop: {loop.rows.block}: launches are dear."
     if plan.unroll == 1 and plan.defer:
-        here = plan.machine, loop.recording.loop.graph
-        forward, reverse = (loop.unrolled(*here, reverse=r) for r in (False, True))
-        if reverse > 1:
+        recording = loop.recording.loop
+        values = plan.value_loops[0] if plan.value_loops else loop
+        trips = [one.unrolled(plan.machine, reverse=False) for one in (values, recording)]
+        trips += [loop.unrolled(plan.machine, reverse=True)]
+        if max(trips) > 1:
             yield (
-                f"Steps per trip, each with its own rows: {forward}, in the reverse "
-                f"loop {reverse}: no kernel is shorter than some."
-            )
+                "Steps per trip, each with its own rows: {} without a gradient, {} with "
+                "one, {} in the reverse loop: no kernel is shorter than some."
+            ).format(*trips)
     if any(map(_is_half, plan.stages.graph.eqns)):
         yield (
             "Products of bfloat16: cotangents are rounded to bfloat16 as the operands "
             "are, and accumulated in float32."
         )
+
+
+def _rule_of_chunks(plan) -> str:
+    """What decided how many steps go at once."""
+    if plan.options.chunk is not None:
+        return "chunks as asked for"
+    if plan.residuals == "chunked":
+        return "chunks that keep the fewest carries"
+    if not plan.passing:
+        return f"up to {_bytes(plan.machine.at_once)} go at once"
+    most = plan.machine.chunk(plan.passing, plan.length)
+    return (
+        f"up to {min(most, plan.length)} steps go at once, {_bytes(plan.passing)} of "
+        "each with what is made again"
+    )
 
 
 def _is_half(eqn) -> bool:
