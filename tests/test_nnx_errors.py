@@ -208,10 +208,8 @@ def test_layer_refuses_what_a_flax_cell_has_in_it(options):
         RNN(cell, **options)
 
 
-def test_layer_refuses_states_that_a_flax_cell_has_not():
+def test_layer_refuses_an_axis_of_a_state():
     cell = nnx.GRUCell(D, H, rngs=nnx.Rngs(0))
-    with raises(ValueError, "broadcast_rngs='dropout'", "no stream", "GRUCell"):
-        RNN(cell, broadcast_rngs="dropout")
     with raises(ValueError, "state_axes has 0", "nnx.Carry or None"):
         RNN(cell, state_axes={nnx.BatchStat: 0, ...: None})
 

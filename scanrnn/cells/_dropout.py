@@ -20,17 +20,18 @@ class _Dropout(_wrapper.Wrapper):
         return not self.output
 
     def own_noise(self, key, params, xs):
+        x = _noise.one_step(xs)
         first = self.inner.initial_carry
         ys = jax.eval_shape(
             lambda params, x: self.inner.step(params, first(params, x), x)[1],
             params,
-            xs[0],
+            x,
         )
         masks = {}
-        for name, like in (("input", xs[0]), ("output", ys)):
+        for name, like in (("input", x), ("output", ys)):
             key, own_key = jax.random.split(key)
             if rate := getattr(self, name):
-                shape = like.shape if self.same_mask else (len(xs), *like.shape)
+                shape = like.shape if self.same_mask else (xs.shape[0], *like.shape)
                 dtype = _precision.widest(like.dtype)
                 mask = _noise.dropout_mask(own_key, rate, shape, dtype)
                 masks[f"dropout_{name}"] = mask

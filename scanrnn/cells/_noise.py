@@ -1,6 +1,7 @@
 """Masks: random numbers that a cell is given, drawn before its loop."""
 
 import jax
+import jax.numpy as jnp
 
 from scanrnn.cells import _checks
 
@@ -17,3 +18,8 @@ def dropout_mask(key, rate, shape, dtype):
     """Zeros with probability `rate`, else what keeps the mean: 1 / (1 - rate)."""
     kept = jax.random.bernoulli(key, 1.0 - rate, shape)
     return kept.astype(dtype) / (1.0 - rate)
+
+
+def one_step(xs):
+    """The type of one step of inputs `[T, ...]`. Not of `xs[0]`: T may be 0."""
+    return jax.eval_shape(lambda xs: jnp.sum(xs, axis=0, dtype=xs.dtype), xs)

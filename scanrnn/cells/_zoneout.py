@@ -16,11 +16,12 @@ class _Zoneout(_wrapper.Wrapper):
     rates: tuple[tuple[str, float], ...] = ()
 
     def own_noise(self, key, params, xs):
-        like = jax.eval_shape(self.inner.initial_carry, params, xs[0])
+        x = _noise.one_step(xs)
+        like = jax.eval_shape(self.inner.initial_carry, params, x)
         keys = jax.random.split(key, len(self.rates))
         masks = {
             f"zoneout_{name}": jax.random.bernoulli(
-                key, rate, (len(xs), *self._field(like, name).shape)
+                key, rate, (xs.shape[0], *self._field(like, name).shape)
             )
             for key, (name, rate) in zip(keys, self.rates, strict=True)
         }

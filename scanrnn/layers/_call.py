@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.layers import _checks, _wavefront
-from scanrnn.layers._sequence import blank, run, turn
+from scanrnn.layers._sequence import blank, turn
 from scanrnn.layers._spans import Spans, spans
 from scanrnn.layers._stack import Layer, Place, Stacked, history, run_stack
 
@@ -26,7 +26,7 @@ class Spec(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The arguments of a call, those of the constructor in the place of None."""
+    """The arguments of a call."""
 
     initial_carry: Any
     seq_lengths: Any
@@ -40,6 +40,26 @@ class Call(NamedTuple):
     reverse: bool
     keep_order: bool
     zero_padding: bool
+
+
+# What a layer has too, for calls that say nothing of it.
+_OWN = ("return_carry", "time_major", "reverse", "keep_order", "zero_padding")
+
+
+def make_call(module: Any, **given: Any) -> Call:
+    """The arguments of a call, a layer's own in the place of None.
+
+    Args:
+        module: the layer.
+        **given: what came, every field of `Call`.
+
+    Raises:
+        ValueError: if they do not go together.
+    """
+    own = {name: getattr(module, name) for name in _OWN if given[name] is None}
+    call = Call(**given | own)
+    _checks.check_call(call)
+    return call
 
 
 def call_layers(
@@ -62,6 +82,8 @@ def call_layers(
         in_features: what the last axis must be, if that is known.
         feature_axes: how many trailing axes are the features of a step.
         dtype: of the outputs; None for the one they have.
+
+    Outputs are a tree of arrays: a cell may give logits and weights of attention.
     """
     inputs = jnp.asarray(inputs)
     _checks.check_inputs(inputs, in_features, feature_axes)
@@ -79,14 +101,21 @@ def call_layers(
     ys = blank(out.ys, marks.counts) if call.zero_padding else out.ys
     turned = call.reverse and not call.keep_order
     ys = turn(ys, marks.lengths) if turned else ys
-    ys = jnp.moveaxis(ys, 0, time_axis)
-    ys = ys if dtype is None else ys.astype(dtype)
+    ys = jax.tree.map(lambda a: _placed(a, time_axis, dtype), ys)
     if call.return_all_carries:
         carries = history(
             out, call.reverse, call.include_initial, turned, marks.lengths, time_axis
         )
         return _nested(spec, carries), ys
     return (_nested(spec, out.carries), ys) if call.return_carry else ys
+
+
+def _placed(ys, time_axis, dtype):
+    """Outputs with time where the inputs have it, floats in the dtype, if any."""
+    _checks.check_batched(ys, 1 + time_axis)
+    ys = jnp.moveaxis(ys, 0, time_axis)
+    cast = dtype is not None and jnp.issubdtype(ys.dtype, jnp.floating)
+    return ys.astype(dtype) if cast else ys
 
 
 def scan_options(spec: Spec, call: Call) -> dict[str, Any]:
@@ -148,59 +177,6 @@ def run_own(
         feature_axes=last.num_feature_axes,
         dtype=last.dtype,
     )
-
-
-def run_foreign(
-    spec: Spec,
-    step: Callable,
-    state: Any,
-    carry: Any,
-    fresh: Any,
-    xs: Any,
-    spans: Spans,
-    call: Call,
-) -> tuple[Any, Stacked]:
-    """One layer of a cell of Flax: its last state, and the rest.
-
-    Args:
-        spec: the layer's options.
-        step: `step(state, carry, x) -> (state, carry, y)`.
-        state: what the cell keeps beside its carry; empty for nothing.
-        carry: before the first step.
-        fresh: the cell's own first one.
-        xs: arrays `[T, *batch, ...]`.
-        spans: which steps count.
-        call: the arguments.
-    """
-    options = scan_options(spec, call) | {"all_carries": call.return_all_carries}
-    if jax.tree.leaves(state):
-        last, ys, every, state = run(
-            step, carry, xs, spans, fresh, state=state, **options
-        )
-    else:
-        last, ys, every, _ = run(
-            lambda carry, x: step(state, carry, x)[1:],
-            carry,
-            xs,
-            spans,
-            fresh,
-            **options,
-        )
-    return state, Stacked(ys, (last,), (every,), (carry,), (False,))
-
-
-def sharded_like(carry: Any, x: jax.Array, feature_axes: int) -> Any:
-    """A carry `[*batch, ...]` with the sharding that `x` has over its batch."""
-    features = tuple(range(x.ndim - feature_axes, x.ndim))
-    zeros = jnp.zeros_like(jnp.sum(x, axis=features))
-
-    def shard(leaf):
-        if leaf.shape[: zeros.ndim] != zeros.shape:
-            return leaf
-        trailing = tuple(range(zeros.ndim, leaf.ndim))
-        return leaf + jnp.expand_dims(zeros, trailing).astype(leaf.dtype)
-
-    return jax.tree.map(shard, carry)
 
 
 def _side_by_side(spec, stack, xs, noisy, call):

@@ -1,6 +1,8 @@
 """Errors at the door of the layers: which argument, what came, what was wanted."""
 
+import inspect
 import operator
+import warnings
 from typing import Any
 
 import jax
@@ -28,6 +30,53 @@ def check_scan_options(implementation, unroll):
     return steps
 
 
+def is_recurrent(cell: Any, module: type) -> bool:
+    """Whether a module of Flax is a recurrent cell, by what Flax's layers ask of it.
+
+    Args:
+        cell: anything.
+        module: the class of all modules.
+    """
+    # Not by `hasattr`: the property of Flax's base class raises.
+    axes = inspect.getattr_static(cell, "num_feature_axes", None)
+    return isinstance(cell, module) and axes is not None
+
+
+def check_cell(cell: Any, flax: str) -> None:
+    """Raise TypeError unless this is a cell of ours, or a list of them.
+
+    Args:
+        cell: what a layer was given, and no recurrent cell of its Flax.
+        flax: "nnx" or "linen", the one that the layer is of.
+    """
+    several = isinstance(cell, list | tuple) and len(cell) > 0
+    for one in cell if several else (cell,):
+        if not isinstance(one, Cell):
+            raise TypeError(
+                "RNN: cell must be a scanrnn.cells.Cell such as scanrnn.cells.lstm(), "
+                f"a list of them, or one RNNCellBase of flax.{flax} (or its like, with "
+                f"num_feature_axes); got {_no_cell(one, flax)}"
+            )
+
+
+def _no_cell(one, flax):
+    """What came in the place of a cell, and what to write."""
+    if isinstance(one, type):
+        return f"the class {one.__name__}; write {one.__name__}(...)"
+    if inspect.isroutine(one):
+        return f"the function {one.__name__}; write {one.__name__}(...)"
+    name = type(one).__name__
+    homes = {".".join(base.__module__.split(".")[:2]) for base in type(one).__mro__}
+    home = next((home for home in ("flax.nnx", "flax.linen") if home in homes), None)
+    if home is None:
+        return repr(one)
+    if not is_recurrent(one, object):
+        return f"{name}, a module that is no recurrent cell"
+    if home == f"flax.{flax}":
+        return f"a list with {name} of {home}; make a layer of each"
+    return f"{name} of {home}, for which there is scanrnn.{home[5:]}.RNN"
+
+
 def check_layers(
     cell: Any,
     in_features: Any,
@@ -44,7 +93,7 @@ def check_layers(
     """Raise unless these arguments of a constructor can make layers.
 
     Args:
-        cell: a cell, or one for each layer.
+        cell: a cell, or one for each layer, as `check_cell` takes it.
         in_features: of the first layer.
         hidden_features: an integer, or one for each layer.
         num_layers: None for as many as a list among the others has, or one.
@@ -58,13 +107,7 @@ def check_layers(
     Returns:
         The first four, lists as tuples and NumPy's integers as Python's.
     """
-    cell = tuple(cell) if isinstance(cell, list | tuple) and cell else cell
-    for one in cell if isinstance(cell, tuple) else (cell,):
-        if not isinstance(one, Cell):
-            raise TypeError(
-                "RNN: cell must be a scanrnn.cells.Cell such as scanrnn.cells.lstm(), "
-                f"a list of them, or an RNNCellBase of Flax, got {one!r}"
-            )
+    cell = tuple(cell) if isinstance(cell, list) else cell
     if isinstance(cell, tuple) and len({one.num_feature_axes for one in cell}) > 1:
         raise ValueError("RNN: some cells of the list are convolutional, some are not")
     in_features = _size("in_features", in_features)
@@ -90,7 +133,13 @@ def check_layers(
                 f"RNN: {name} must be a floating dtype of 16 bits or more, got "
                 f"{dtype!r}"
             )
-    check_rate("RNN", "dropout", dropout)
+    if check_rate("RNN", "dropout", dropout) and num_layers == 1:
+        warnings.warn(
+            f"RNN: dropout={dropout} lies between layers, and there is one: it does "
+            "nothing. For dropout of what goes into a layer or comes out of it there "
+            "is scanrnn.cells.dropout(cell, input=..., output=...)",
+            stacklevel=2,
+        )
     check_option("RNN", "residual", residual, (False, True, "gnmt"))
     if highway and (bidirectional or residual):
         raise ValueError(
@@ -128,6 +177,15 @@ def check_foreign(cell: Any, given: dict[str, Any]) -> None:
 def _size(name: str, value: Any) -> int:
     check_size("RNN", name, value)
     return operator.index(value)
+
+
+def check_call(call):
+    """Raise unless the arguments of a call go together."""
+    if call.include_initial and not call.return_all_carries:
+        raise ValueError(
+            "RNN: include_initial=True says that the carry before the first step is "
+            "among all carries; give return_all_carries=True too"
+        )
 
 
 def check_inputs(inputs, in_features, feature_axes):
@@ -174,6 +232,20 @@ def check_initial_carry(given, wanted, same_dtype=True):
                 f"make the layer with carry_dtype={leaf.dtype}"
             )
     return given
+
+
+def check_batched(leaf: Any, axes: int) -> None:
+    """Raise unless an array of a carry, or of outputs, has time and batch axes first.
+
+    Args:
+        leaf: the array.
+        axes: how many these are.
+    """
+    if jnp.ndim(leaf) < axes:
+        raise ValueError(
+            f"RNN: the cell carries or gives an array of shape {jnp.shape(leaf)} where "
+            f"{axes} axes of time and batch come first; give it those of the inputs"
+        )
 
 
 class _Word(str):

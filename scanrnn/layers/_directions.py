@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
+
+from scanrnn.layers._sequence import side_by_side
 
 
 class Directions(Protocol):
@@ -55,10 +56,6 @@ def joined(
         )
         for i, rnn in enumerate((module.forward_rnn, module.backward_rnn))
     )
-    merge = module.merge_fn or _side_by_side
+    merge = module.merge_fn or side_by_side
     outputs = jax.tree.map(merge, forward[1], backward[1])
     return ((forward[0], backward[0]), outputs) if carries else outputs
-
-
-def _side_by_side(forward, backward):
-    return jnp.concatenate([forward, backward], axis=-1)

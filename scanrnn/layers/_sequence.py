@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn._scan import scan
+from scanrnn.layers._checks import check_batched
 from scanrnn.layers._spans import Spans
 
 
@@ -69,19 +70,31 @@ def run(
     return carry, ys, carries, state
 
 
-def turn(a: jax.Array, lengths: jax.Array | None) -> jax.Array:
+def turn(tree: Any, lengths: jax.Array | None) -> Any:
     """Sequences `[T, *batch, ...]` the other way round; what is behind them stays."""
     if lengths is None:
-        return jnp.flip(a, axis=0)
-    steps = jnp.arange(a.shape[0]).reshape(-1, *(1 for _ in lengths.shape))
-    index = jnp.where(steps < lengths, lengths - 1 - steps, steps)
-    index = jnp.expand_dims(index, tuple(range(index.ndim, a.ndim)))
-    return jnp.take_along_axis(a, index, axis=0)
+        return jax.tree.map(lambda a: jnp.flip(a, axis=0), tree)
+
+    def turned(a):
+        check_batched(a, 1 + lengths.ndim)
+        steps = jnp.arange(a.shape[0]).reshape(-1, *(1 for _ in lengths.shape))
+        index = jnp.where(steps < lengths, lengths - 1 - steps, steps)
+        index = jnp.expand_dims(index, tuple(range(index.ndim, a.ndim)))
+        return jnp.take_along_axis(a, index, axis=0)
+
+    return jax.tree.map(turned, tree)
 
 
-def blank(a: jax.Array, counts: jax.Array | None) -> jax.Array:
-    """An array `[T, *batch, ...]` with zeros where steps do not count."""
-    return a if counts is None else _select(counts, a, jnp.zeros_like(a))
+def side_by_side(*directions: jax.Array) -> jax.Array:
+    """The outputs of two directions as one array."""
+    return jnp.concatenate(directions, axis=-1)
+
+
+def blank(tree: Any, counts: jax.Array | None) -> Any:
+    """Arrays `[T, *batch, ...]` with zeros where steps do not count."""
+    if counts is None:
+        return tree
+    return jax.tree.map(lambda a: _select(counts, a, jnp.zeros_like(a)), tree)
 
 
 def choose(condition, ours, theirs):
@@ -90,5 +103,6 @@ def choose(condition, ours, theirs):
 
 
 def _select(condition, a, b):
+    check_batched(a, condition.ndim)
     axes = tuple(range(condition.ndim, jnp.ndim(a)))
     return jnp.where(jnp.expand_dims(condition, axes), a, b)

@@ -44,15 +44,17 @@ def spans(
     Args:
         shape: of the inputs without features.
         time_axis: of it.
-        seq_lengths: integers `[*batch]`, from 0 to T.
+        seq_lengths: integers `[*batch]`, from 0 to T. One that is traced cannot be
+            checked: it counts as the nearest of these.
         mask: booleans of `shape`.
-        segment_ids: integers of `shape`: 0 for steps that do not count; a sequence
-            starts where another number begins.
+        segment_ids: integers of `shape`, from 0: that is for steps that do not count;
+            a sequence starts where another number begins.
         resets: booleans of `shape`.
 
     Raises:
         TypeError: if an argument has the wrong dtype.
-        ValueError: if one has the wrong shape, or a length is not between 0 and T.
+        ValueError: if one has the wrong shape, a length is not between 0 and T, or a
+            segment has a negative number.
     """
     T = shape[time_axis]
     batch = shape[:time_axis] + shape[time_axis + 1 :]
@@ -71,6 +73,12 @@ def spans(
         counts.append(read("mask", mask, jnp.bool_))
     if segment_ids is not None:
         ids = read("segment_ids", segment_ids, jnp.integer)
+        low, _ = _range(segment_ids) or (0, 0)
+        if low < 0:
+            raise ValueError(
+                f"RNN: segment_ids has the value {low}, want segments numbered from 1, "
+                "and 0 for steps that do not count"
+            )
         counts.append(ids != 0)
         # The first step of all continues what is carried in.
         edges = ids[1:] != ids[:-1]
@@ -101,8 +109,8 @@ def _read(name, value, kind, *, shape, time_axis):
 
 
 def _lengths(lengths, batch, T):
-    """The lengths as an array; those that can be read are checked."""
-    lengths = jnp.asarray(lengths)
+    """The lengths as an array, from 0 to T; those that can be read are checked."""
+    given, lengths = lengths, jnp.asarray(lengths)
     if not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise TypeError(
             f"RNN: seq_lengths has dtype {lengths.dtype}, want integers; for a mask of "
@@ -113,11 +121,27 @@ def _lengths(lengths, batch, T):
             f"RNN: seq_lengths has shape {lengths.shape}, want {batch}: the batch axes "
             "of the inputs"
         )
-    if lengths.size and not isinstance(lengths, core.Tracer):
-        low, high = int(lengths.min()), int(lengths.max())
-        if low < 0 or high > T:
-            raise ValueError(
-                f"RNN: seq_lengths has values from {low} to {high}, want 0 to {T}, the "
-                "number of steps of the inputs"
-            )
+    found = _range(given)
+    if found is None:
+        # 32 bits at least, so that T is one of their numbers.
+        wide = jnp.promote_types(lengths.dtype, jnp.int32)
+        return jnp.clip(lengths.astype(wide), 0, T)
+    low, high = found
+    if low < 0 or high > T:
+        raise ValueError(
+            f"RNN: seq_lengths has values from {low} to {high}, want 0 to {T}, the "
+            "number of steps of the inputs"
+        )
     return lengths
+
+
+def _range(value):
+    """The least and the greatest of integers; None if they are traced.
+
+    A function that is traced can read the numbers that it closes over: they are not.
+    """
+    if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(value)):
+        return None
+    with jax.ensure_compile_time_eval():
+        value = jnp.asarray(value)
+        return (int(value.min()), int(value.max())) if value.size else (0, 0)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from scanrnn.cells import Cell
 from scanrnn.cells import highway as highway_cell
-from scanrnn.layers._sequence import run, turn
+from scanrnn.layers._sequence import run, side_by_side, turn
 from scanrnn.layers._spans import Spans
 
 
@@ -151,8 +151,8 @@ def run_stack(
             first.append(begin)
             last.append(carry)
             after.append(every)
-        ys = outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
-        if skips(residual, index, (below.shape[-1], ys.shape[-1])):
+        ys = outs[0] if len(outs) == 1 else jax.tree.map(side_by_side, *outs)
+        if residual and skips(residual, index, (below.shape[-1], ys.shape[-1])):
             ys = below.astype(ys.dtype) + ys
         xs = ys
     second = tuple(bool(k) for directions in layers for k in range(len(directions)))

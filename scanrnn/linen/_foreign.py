@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from flax.core.scope import in_filter
 
 from scanrnn import layers
@@ -34,13 +33,16 @@ def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any
     spec = layers.Spec(unroll=module.unroll, implementation=module.implementation)
 
     def run_cells(xs, spans):
-        # One step of the inputs, for its type. Not xs[0]: there may be no steps.
-        x = jnp.sum(xs, axis=0)
-        fresh = _initial_carry(cell, x, init_key)
-        first = call.initial_carry
-        first = fresh if first is None else _checked_carry(first, fresh)
+        key = jax.random.key(0) if init_key is None else init_key
+        first, fresh = layers.first_carries(
+            cell,
+            call.initial_carry,
+            xs,
+            spans,
+            lambda x: cell.initialize_carry(key, x.shape),
+        )
         if module.is_initializing():
-            cell(first, x)  # makes the variables
+            cell(first, jnp.sum(xs, axis=0))  # makes the variables
         variables = _Variables(module, cell, xs.shape[0])
 
         def step(state, carry, inputs):
@@ -133,19 +135,3 @@ class _Variables:
                 values = jax.tree.map(move, values)
             for name, value in values.items():
                 self._cell.put_variable(collection, name, value)
-
-
-def _initial_carry(cell, x, init_key):
-    """The cell's own first carry, sharded as `x` is; None if it has none."""
-    if type(cell).initialize_carry is nn.RNNCellBase.initialize_carry:
-        return None
-    key = jax.random.key(0) if init_key is None else init_key
-    carry = cell.initialize_carry(key, x.shape)
-    return layers.sharded_like(carry, x, cell.num_feature_axes)
-
-
-def _checked_carry(given, own):
-    """The carry `given`, if it has the structure and shapes of the cell's own."""
-    if own is None:
-        return given
-    return layers.check_initial_carry(given, own, same_dtype=False)

@@ -1,5 +1,6 @@
 """The recurrent layer as a Linen module."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -11,6 +12,13 @@ from flax.core import FrozenDict
 from scanrnn import layers
 from scanrnn.cells import Cell
 from scanrnn.linen import _foreign, _weights
+
+
+def _frozen(value):
+    """A list as a tuple, a dict as a FrozenDict."""
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return FrozenDict(value) if isinstance(value, dict) else value
 
 
 class Recurrent(nn.Module, kw_only=True):
@@ -31,6 +39,14 @@ class Recurrent(nn.Module, kw_only=True):
     kernel_init: Any = None
     recurrent_kernel_init: Any = None
     bias_init: Any = None
+
+    def __post_init__(self):
+        """Make what came as a list or a dict hashable, as a module has to be."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name, None)
+            if isinstance(value, list | dict):
+                object.__setattr__(self, field.name, _frozen(value))
+        super().__post_init__()
 
     @nn.compact
     def __call__(
@@ -83,28 +99,25 @@ class Recurrent(nn.Module, kw_only=True):
             ValueError: if one has the wrong shape or is unknown, or there is noise to
                 draw and no `deterministic`, or no "dropout" stream.
         """
-        own = {
-            "return_carry": return_carry,
-            "time_major": time_major,
-            "reverse": reverse,
-            "keep_order": keep_order,
-            "zero_padding": zero_padding,
-            "deterministic": deterministic,
-        }
-        given = {k: getattr(self, k) if v is None else v for k, v in own.items()}
-        deterministic = given.pop("deterministic")
-        call = layers.Call(
+        call = layers.make_call(
+            self,
             initial_carry=initial_carry,
             seq_lengths=seq_lengths,
             mask=mask,
             segment_ids=segment_ids,
             resets=resets,
+            return_carry=return_carry,
             return_all_carries=return_all_carries,
             include_initial=include_initial,
-            **given,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+            zero_padding=zero_padding,
         )
+        if deterministic is None:
+            deterministic = self.deterministic
         cell, features = self.cells_and_features()
-        if isinstance(cell, nn.RNNCellBase):
+        if layers.is_recurrent(cell, nn.Module):
             return _foreign.run(self, inputs, call, init_key)
         return self._run_own(cell, features, jnp.asarray(inputs), call, deterministic)
 
@@ -113,6 +126,7 @@ class Recurrent(nn.Module, kw_only=True):
         raise NotImplementedError
 
     def _run_own(self, cell, features, inputs, call, deterministic):
+        layers.check_cell(cell, "linen")
         layers.check_scan_options(self.implementation, self.unroll)
         in_features = inputs.shape[-1] if inputs.ndim else None
         cell, in_features, features, num_layers = layers.check_layers(
@@ -191,8 +205,9 @@ class RNN(Recurrent):
 
     Attributes:
         cell: a `scanrnn.cells.Cell`, or a list of one for each layer; or one of Flax's
-            own, a `flax.linen.RNNCellBase`, which has its sizes, dtypes and
-            initializers in it: the fields about them are refused then.
+            own, a `flax.linen.RNNCellBase` or a module with the methods of one. That
+            has its sizes, dtypes and initializers in it: the fields about them are
+            refused then. What it gives may be any tree of arrays.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
         return_carry: return the last carry too.
         reverse: go through time backwards.
@@ -219,7 +234,7 @@ class RNN(Recurrent):
         ((2, 7, 5), (5, 15))
     """
 
-    cell: Cell | Sequence[Cell] | nn.RNNCellBase
+    cell: Cell | Sequence[Cell] | nn.RNNCellBase | nn.Module
     time_major: bool = False
     return_carry: bool = False
     reverse: bool = False

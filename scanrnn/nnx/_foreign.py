@@ -20,17 +20,10 @@ def check(
     rnn: Any, scheme: Any, initializers: dict[str, Any], metadata: dict[str, Any]
 ) -> None:
     """Raise unless `rnn` was given a Flax cell, and nothing about its weights."""
-    cell = rnn.cell
     given = {name: getattr(rnn, name) for name in _OPTIONS} | {"scheme": scheme}
     given |= {f"{family}_init": value for family, value in initializers.items()}
     given |= {f"{family}_metadata": value for family, value in metadata.items()}
-    layers.check_foreign(cell, given)
-    _, _, fixed, _ = _split(cell, rnn)
-    if rnn.broadcast_rngs is not None and not len(fixed):
-        raise ValueError(
-            f"RNN: broadcast_rngs={rnn.broadcast_rngs!r} names no stream of the "
-            f"{type(cell).__name__}; give it nnx.Rngs with a stream of that name"
-        )
+    layers.check_foreign(rnn.cell, given)
 
 
 def checked_axes(state_axes: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any], ...]:
@@ -55,30 +48,25 @@ def run(rnn: Any, inputs: jax.Array, call: layers.Call, rngs: Any) -> Any:
         rngs: what draws the initial carry.
     """
     cell = rnn.cell
-    graphdef, params, streams, kept = _split(cell, rnn)
-    now, later = _forked(streams)
     spec = layers.Spec(unroll=rnn.unroll, implementation=rnn.implementation)
     moves = [axis is nnx.Carry for _, axis in rnn.state_axes]
 
-    def step(state, carry, x):
-        moved = iter(state)
-        states = [next(moved) if m else old for m, old in zip(moves, kept, strict=True)]
-        # Variables made anew, so that a step may write to them.
-        own = nnx.merge(graphdef, *_copied((params, now, *states)))
-        carry, y = own(carry, x)
-        return list(itertools.compress(_split(own, rnn)[3], moves)), carry, y
-
     def run_cells(xs, spans):
-        # One step of the inputs, for its type. Not xs[0]: there may be no steps.
-        x = jnp.sum(xs, axis=0)
-        first = call.initial_carry
-        if first is not None:
-            first = _checked_carry(cell, x, first)
-        # A cell may have no carry of its own; then it cannot start anew.
-        fresh = first
-        if first is None or spans.starts is not None:
-            fresh = _initial_carry(cell, x, rngs)
-            first = fresh if first is None else first
+        first, fresh = layers.first_carries(
+            cell, call.initial_carry, xs, spans, lambda x: _initial_carry(cell, x, rngs)
+        )
+        # After that: a cell may draw its carry from a stream of its own.
+        graphdef, params, streams, kept = _split(cell, rnn)
+        now, later = _forked(streams)
+
+        def step(state, carry, x):
+            moved = iter(state)
+            states = [next(moved) if m else k for m, k in zip(moves, kept, strict=True)]
+            # Variables made anew, so that a step may write to them.
+            own = nnx.merge(graphdef, *_copied((params, now, *states)))
+            carry, y = own(carry, x)
+            return list(itertools.compress(_split(own, rnn)[3], moves)), carry, y
+
         state = list(itertools.compress(kept, moves))
         state, out = layers.run_foreign(
             spec, step, state, first, fresh, xs, spans, call
@@ -126,25 +114,8 @@ def _forked(streams):
     return nnx.from_flat_state(now), nnx.from_flat_state(later)
 
 
-def _checked_carry(cell, x, given):
-    """The carry `given`, if it has the structure and shapes of the cell's own.
-
-    Its dtype may be another: a cell that computes in a wider one than its weights'
-    needs that.
-
-    Args:
-        cell: a Flax cell.
-        x: one time step of the input, batch axes first.
-        given: the carry that came.
-    """
-    if type(cell).initialize_carry is nnx.RNNCellBase.initialize_carry:
-        return given  # the cell has none of its own, so there is nothing to compare
-    wanted = jax.eval_shape(lambda: cell.initialize_carry(x.shape, nnx.Rngs(0)))
-    return layers.check_initial_carry(given, wanted, same_dtype=False)
-
-
 def _initial_carry(cell, x, rngs):
-    """The cell's own initial carry, sharded as `x` is.
+    """The cell's own initial carry.
 
     Args:
         cell: a Flax cell.
@@ -154,5 +125,4 @@ def _initial_carry(cell, x, rngs):
     if isinstance(rngs, nnx.Rngs):
         rngs = rngs.carry.fork()
     # The stream is made here, so that the layer keeps none.
-    carry = cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)
-    return layers.sharded_like(carry, x, cell.num_feature_axes)
+    return cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)

@@ -28,8 +28,9 @@ class RNN(nnx.Module):
 
     Args:
         cell: a `scanrnn.cells.Cell`, or a list of one for each layer; or one of Flax's
-            own, a `flax.nnx.RNNCellBase`. That one has its sizes, dtypes and weights in
-            it already, so the arguments about them are refused.
+            own, a `flax.nnx.RNNCellBase` or a module with the methods of one. That has
+            its sizes, dtypes and weights in it already, so the arguments about them are
+            refused. What it gives may be any tree of arrays.
         in_features: D, the size of the last axis of the inputs.
         hidden_features: H, the size of the carry, or a list of one for each layer.
         num_layers: L, how many layers lie above each other; None for as many as the
@@ -39,7 +40,8 @@ class RNN(nnx.Module):
         residual: add its input to the output of every layer that has as many features
             in as out; "gnmt" for that from the third layer on.
         highway: let a gate choose between the output of such a layer and its input.
-        dropout: probability with which a feature between two layers is zero.
+        dropout: probability with which a feature between two layers is zero; with one
+            layer there is nothing between, and a warning.
         deterministic: whether to leave out dropout and all noise of the cell.
         param_dtype: of the weights.
         carry_dtype: of the carry; None for float32, or wider if `param_dtype` is.
@@ -65,7 +67,8 @@ class RNN(nnx.Module):
         state_axes: for a Flax cell that keeps more than weights: what becomes of that
             from step to step, as in `flax.nnx.RNN`: `nnx.Carry` for carried on, which
             is the default, None for the same at every step.
-        broadcast_rngs: of such a cell, the streams that give every step the same key.
+        broadcast_rngs: of such a cell, the streams that give every step the same key;
+            one that it has not is no error.
         rngs: its `params` stream draws the weights. It is not kept, so a random
             `carry_init` of a Flax cell draws the same carry at every call that is
             given no `rngs` of its own.
@@ -74,6 +77,9 @@ class RNN(nnx.Module):
         TypeError: if an argument has the wrong type.
         ValueError: if a size is less than one, an option is unknown, or there is not
             one entry of a list for each layer.
+
+    Warns:
+        UserWarning: for `dropout` of one layer.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -88,7 +94,7 @@ class RNN(nnx.Module):
 
     def __init__(
         self,
-        cell: Cell | Sequence[Cell] | nnx.RNNCellBase,
+        cell: Cell | Sequence[Cell] | nnx.RNNCellBase | nnx.Module,
         in_features: int | None = None,
         hidden_features: int | Sequence[int] | None = None,
         *,
@@ -120,6 +126,9 @@ class RNN(nnx.Module):
         rngs: nnx.Rngs | nnx.RngStream | bool | None = None,
     ):
         """Draw the weights; see the class."""
+        of_flax = layers.is_recurrent(cell, nnx.Module)
+        if not of_flax:
+            layers.check_cell(cell, "nnx")
         self.cell: Any = cell
         self.in_features: Any = in_features
         self.hidden_features: Any = hidden_features
@@ -153,33 +162,12 @@ class RNN(nnx.Module):
             "recurrent_kernel": recurrent_kernel_metadata,
             "bias": bias_metadata,
         }
-        if isinstance(cell, nnx.RNNCellBase):
+        if of_flax:
             _foreign.check(self, scheme, initializers, metadata)
             self.num_layers = 1
         else:
-            self._draw(_rngs.params_stream(rngs), scheme, initializers, metadata)
-
-    def _draw(self, stream, scheme, initializers, metadata):
-        """Check what cells of ours need, and draw their weights."""
-        names = ("cell", "in_features", "hidden_features", "num_layers")
-        others = ("param_dtype", "carry_dtype", "residual", "highway", "bidirectional")
-        checked = layers.check_layers(
-            **{name: getattr(self, name) for name in (*names, *others, "dropout")}
-        )
-        for name, value in zip(names, checked, strict=True):
-            setattr(self, name, value)
-        if self.carry_dtype is None:
-            self.carry_dtype = jnp.promote_types(jnp.float32, self.param_dtype)
-        draw = functools.partial(
-            _weights.draw,
-            param_dtype=self.param_dtype,
-            scheme=scheme,
-            initializers=initializers,
-            metadata=metadata,
-        )
-        for place in self.places():
-            for weights in self._directions():
-                weights.append(draw(place, stream()))
+            stream = _rngs.params_stream(rngs)
+            _weights.draw_all(self, stream, scheme, initializers, metadata)
 
     def __call__(
         self,
@@ -211,6 +199,7 @@ class RNN(nnx.Module):
             seq_lengths: integers `[...]` from 0 to T: steps behind them do not count:
                 the carry stays as it was, and what the inputs hold there, NaN included,
                 is not looked at. Where `reverse`, a sequence is read from its own end.
+                A traced one cannot be checked: less than 0 is 0, more than T is T.
             mask: booleans, the shape of the inputs without features: where False, a
                 step does not count.
             segment_ids: integers of that shape, for several sequences packed in one:
@@ -242,31 +231,29 @@ class RNN(nnx.Module):
         Raises:
             TypeError: if `initial_carry` has the wrong structure or dtype, or another
                 argument the wrong dtype.
-            ValueError: if an array has the wrong shape, a length is not from 0 to T, or
-                there is noise to draw and no `rngs` to draw it from.
+            ValueError: if an array has the wrong shape, a length is not from 0 to T, a
+                segment has a negative number, `include_initial` comes alone, or there
+                is noise to draw and no `rngs` to draw it from.
         """
-        own = {
-            "return_carry": return_carry,
-            "time_major": time_major,
-            "reverse": reverse,
-            "keep_order": keep_order,
-            "zero_padding": zero_padding,
-            "deterministic": deterministic,
-        }
-        given = {k: getattr(self, k) if v is None else v for k, v in own.items()}
-        deterministic = given.pop("deterministic")
-        call = layers.Call(
+        call = layers.make_call(
+            self,
             initial_carry=initial_carry,
             seq_lengths=seq_lengths,
             mask=mask,
             segment_ids=segment_ids,
             resets=resets,
+            return_carry=return_carry,
             return_all_carries=return_all_carries,
             include_initial=include_initial,
-            **given,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+            zero_padding=zero_padding,
         )
+        if deterministic is None:
+            deterministic = self.deterministic
         _rngs.check_rngs(rngs)
-        if isinstance(self.cell, nnx.RNNCellBase):
+        if isinstance(self.cell, nnx.Module):
             return _foreign.run(self, inputs, call, rngs)
         key = None if deterministic else functools.partial(_rngs.noise_key, rngs)
         options = {name: getattr(self, name) for name in layers.Spec._fields}
@@ -286,12 +273,8 @@ class RNN(nnx.Module):
 
     def stack(self) -> list[list[layers.Layer]]:
         """The cell and the weights of every layer and direction."""
-        directions = self._directions()
+        directions = _weights.directions(self)
         return [
             [layers.Layer(place.cell, _weights.values(own[i])) for own in directions]
             for i, place in enumerate(self.places())
         ]
-
-    def _directions(self):
-        """The weights of all layers, forward, and backward if they run there too."""
-        return [self.layers, *([self.backward_layers] * self.bidirectional)]

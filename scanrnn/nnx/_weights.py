@@ -4,9 +4,42 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from scanrnn import layers
+
+
+def draw_all(
+    rnn: Any, stream: nnx.RngStream, scheme: Any, initializers: Any, metadata: Any
+) -> None:
+    """Check what a layer of cells of ours needs, and draw its weights.
+
+    Args:
+        rnn: the layer.
+        stream: gives a key for each place and direction.
+        scheme: of `Cell.init`; None for the cell's own choice.
+        initializers: see `draw`.
+        metadata: see `draw`.
+    """
+    names = ("cell", "in_features", "hidden_features", "num_layers")
+    others = ("param_dtype", "carry_dtype", "residual", "highway", "bidirectional")
+    checked = layers.check_layers(
+        **{name: getattr(rnn, name) for name in (*names, *others, "dropout")}
+    )
+    for name, value in zip(names, checked, strict=True):
+        setattr(rnn, name, value)
+    if rnn.carry_dtype is None:
+        rnn.carry_dtype = jnp.promote_types(jnp.float32, rnn.param_dtype)
+    for place in rnn.places():
+        for weights in directions(rnn):
+            key, dtype = stream(), rnn.param_dtype
+            weights.append(draw(place, key, dtype, scheme, initializers, metadata))
+
+
+def directions(rnn: Any) -> list[nnx.List]:
+    """The weights of all layers, forward, and backward if they run there too."""
+    return [rnn.layers, *([rnn.backward_layers] * rnn.bidirectional)]
 
 
 def draw(

@@ -86,7 +86,7 @@ class LanguageModel(nnx.Module):
             num_layers=num_layers,
             norm=norm,
             residual=residual,
-            dropout=dropout,
+            dropout=dropout if num_layers > 1 else 0.0,
             time_major=True,
             return_carry=True,
             implementation=implementation,
