@@ -234,6 +234,23 @@ def test_layers_may_differ():
     assert rnn.init_with_output(KEY, xs)[0].shape == (B, T, 2)
 
 
+def test_a_field_may_be_a_list_and_the_module_is_hashable():
+    kernels = {"kernel_size": [3, 3]}
+    for listed, plain in (
+        (LSTM([H, D]), LSTM((H, D))),
+        (
+            RNN([cells.gru()] * 2, features=[H, D]),
+            RNN((cells.gru(),) * 2, features=(H, D)),
+        ),
+        (
+            scanrnn.linen.ConvLSTM(H, **kernels),
+            scanrnn.linen.ConvLSTM(H, kernel_size=(3, 3)),
+        ),
+        (RNN(nn.GRUCell(H), split_rngs={"params": False}), RNN(nn.GRUCell(H))),
+    ):
+        assert listed == plain and hash(listed) == hash(plain)
+
+
 def test_noise_is_drawn_from_the_dropout_stream():
     xs = normal(B, T, D)
     rnn = LSTM(H, num_layers=2, dropout=0.5, recurrent_dropout=0.3)
@@ -438,6 +455,14 @@ def test_export_takes_symbolic_batch_and_time():
         (lambda: LSTM(H, implementation="fast"), ValueError, "implementation='fast'"),
         (lambda: RNN(cells.lstm()), TypeError, "hidden_features must be an int"),
         (lambda: RNN("lstm", features=H), TypeError, "cell must be a scanrnn.cells"),
+        (lambda: RNN(nn.Dense(H)), TypeError, "got Dense, a module that is no"),
+        (lambda: RNN(nn.GRUCell), TypeError, "got the class GRUCell; write GRUCell"),
+        (lambda: RNN([nn.GRUCell(H)]), TypeError, "a list with GRUCell of flax.lin"),
+        (
+            lambda: RNN(nnx.GRUCell(D, H, rngs=nnx.Rngs(0))),
+            TypeError,
+            "got GRUCell of flax.nnx, for which there is scanrnn.nnx.RNN",
+        ),
         (lambda: RNN(nn.GRUCell(H), features=H), ValueError, "features beside a GRUC"),
         (lambda: RNN(nn.GRUCell(H), num_layers=2), ValueError, "num_layers beside"),
         (lambda: RNN(nn.GRUCell(H), wavefront=True), ValueError, "wavefront beside"),

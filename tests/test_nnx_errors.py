@@ -5,7 +5,7 @@ import re
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen, nnx
 
 from scanrnn import cells
 from scanrnn.nnx import GRU, LSTM, RNN, Elman
@@ -183,10 +183,31 @@ def test_flax_cell_may_have_no_carry_of_its_own():
 
 
 def test_layer_refuses_what_is_no_cell():
-    with raises(TypeError, "cell", "scanrnn.cells.lstm()", "RNNCellBase", "got"):
-        RNN("lstm", D, H, rngs=nnx.Rngs(0))
+    """Before anything else is asked for: all the rest depends on it."""
+    inside = nnx.GRUCell(D, H, rngs=nnx.Rngs(0))
+    for cell, words in (
+        ("lstm", ["got 'lstm'"]),
+        (cells.lstm, ["got the function lstm", "write lstm(...)"]),
+        (nnx.LSTMCell, ["got the class LSTMCell", "write LSTMCell(...)"]),
+        (linen.LSTMCell(H), ["LSTMCell of flax.linen", "scanrnn.linen.RNN"]),
+        (nnx.Linear(D, H, rngs=nnx.Rngs(0)), ["Linear, a module", "no recurrent"]),
+        ([inside, inside], ["a list with GRUCell of flax.nnx", "a layer of each"]),
+    ):
+        with raises(TypeError, "cell", "scanrnn.cells.lstm()", "RNNCellBase", *words):
+            RNN(cell)
     with raises(TypeError, "in_features must be an int, got None"):
         RNN(cells.lstm(), rngs=nnx.Rngs(0))
+
+
+def test_dropout_between_layers_warns_where_there_is_one():
+    with pytest.warns(UserWarning, match="dropout=0.5 lies between layers.*one"):
+        LSTM(D, H, dropout=0.5, rngs=nnx.Rngs(0))
+    LSTM(D, H, num_layers=2, dropout=0.5, rngs=nnx.Rngs(0))
+
+
+def test_call_refuses_the_initial_carry_among_carries_that_are_not_asked_for():
+    with raises(ValueError, "include_initial=True", "return_all_carries=True too"):
+        LSTM(D, H, rngs=nnx.Rngs(0))(jnp.ones([2, T, D]), include_initial=True)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,61 @@ def test_lengths_equal_each_sequence_alone(name, reverse):
         jax.tree.map(close, example(last, b), want_last)
 
 
+TRACED = {
+    "jit": lambda run: jax.jit(run),
+    "nnx.jit": lambda run: nnx.jit(run),
+    "remat": lambda run: jax.jit(jax.remat(run)),
+    "scan": lambda run: (
+        lambda xs: jax.lax.scan(lambda carry, xs: (carry, run(xs)), 0, xs[None])[1][0]
+    ),
+    "vmap": lambda run: lambda xs: jax.vmap(run)(xs[None])[0],
+}
+
+
+@pytest.mark.parametrize("kind", TRACED)
+def test_lengths_and_segments_may_be_constants_of_what_is_traced(kind):
+    """They are read there as anywhere, and so are those that no sequence has."""
+    rnn, xs = LSTM(D, H, rngs=nnx.Rngs(0)), normal(B, T, D)
+    good = {"seq_lengths": jnp.array([T, 2, 0]), "segment_ids": jnp.ones([B, T], int)}
+    run = functools.partial(rnn, **good)
+    np.testing.assert_allclose(TRACED[kind](run)(xs), run(xs), rtol=1e-6)
+    long = functools.partial(rnn, seq_lengths=[T + 1, 2, 0])
+    with pytest.raises(ValueError, match=f"values from 0 to {T + 1}"):
+        TRACED[kind](long)(xs)
+    negative = functools.partial(rnn, segment_ids=-good["segment_ids"])
+    with pytest.raises(ValueError, match="segment_ids has the value -1"):
+        TRACED[kind](negative)(xs)
+
+
+@both_ways
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "int64"])
+def test_a_traced_length_out_of_range_is_the_nearest_one(reverse, dtype):
+    options = {"reverse": reverse, "return_carry": True, "rngs": nnx.Rngs(0)}
+    rnn, xs = LSTM(D, H, **options), normal(B, T, D)
+    least = 0 if dtype == "uint32" else -3
+    lengths = jnp.array([T + 3, least, 2], dtype)
+    call = {"return_all_carries": True, "include_initial": True}
+    run = jax.jit(lambda lengths: rnn(xs, seq_lengths=lengths, **call))
+    jax.tree.map(close, run(lengths), run(jnp.array([T, 0, 2], dtype)))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run(lengths)))
+
+
+NOISY = {
+    "dropout": lambda cell: cells.dropout(cell, input=0.5, output=0.5),
+    "of each step": lambda cell: cells.dropout(cell, input=0.5, same_mask=False),
+    "zoneout": lambda cell: cells.zoneout(cell, h=0.5, c=0.5),
+    "weights": lambda cell: cells.weight_drop(cell, 0.5),
+}
+
+
+@pytest.mark.parametrize("wrapper", NOISY)
+def test_a_noisy_cell_may_have_no_steps_to_make(wrapper):
+    rnn = RNN(NOISY[wrapper](cells.lstm()), D, H, rngs=nnx.Rngs(0))
+    call = {"return_carry": True, "rngs": nnx.Rngs(dropout=0)}
+    carry, ys = rnn(normal(B, 0, D), **call)
+    assert ys.shape == (B, 0, H) and not np.asarray(carry.h).any()
+
+
 @every_layer
 @both_ways
 def test_a_mask_equals_the_steps_that_count_alone(name, reverse):

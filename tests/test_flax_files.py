@@ -1,0 +1,123 @@
+"""Flax's own tests and its example, with our layers in the place of Flax's.
+
+The files are those of the source distribution of the version that is installed.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# By kind of Flax: the file; what is ours; what is known to differ, which the page for
+# those who come from Flax says; and how many tests there are at least.
+FILES = {
+    "nnx": ("tests/nnx/nn/recurrent_test.py", ["RNN"], set(), 20),
+    "linen": (
+        "tests/linen/linen_recurrent_test.py",
+        ["RNN", "Bidirectional"],
+        {"test_numerical_equivalence_with_mask"},
+        18,
+    ),
+}
+EXAMPLE = "examples/seq2seq"
+TRAINING = "--hidden_size=32 --batch_size=32 --num_train_steps=60".split()
+TRAINING += ["--decode_frequency=1", "--workdir=."]
+# The example logs by a library that is not needed for anything else.
+WRITER = """
+import json, pathlib, random
+random.seed(0)  # of the sums that are drawn
+
+class create_default_writer:
+    def __init__(self, folder):
+        self.path = pathlib.Path(folder) / "losses.json"
+        self.losses = []
+
+    def write_scalars(self, step, metrics):
+        self.losses.append(float(metrics["loss"]))
+        self.path.write_text(json.dumps(self.losses))
+"""
+
+
+def run(*command, folder=ROOT):
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+@pytest.fixture(scope="session")
+def flax_files(tmp_path_factory):
+    """The folder with all that Flax's source distribution holds."""
+    folder = tmp_path_factory.mktemp("flax")
+    version = metadata.version("flax")
+    options = ["--no-deps", "--no-binary", ":all:", "--dest", folder]
+    done = run("-m", "pip", "download", f"flax=={version}", *options)
+    if done.returncode:
+        reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+        pytest.skip(f"no source distribution of flax {version}: {reason}")
+    (archive,) = folder.glob("flax-*.tar.gz")
+    with tarfile.open(archive) as files:
+        files.extractall(folder, filter="data")
+    return folder / f"flax-{version}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FILES)
+def test_flax_tests_pass_with_our_layers(kind, flax_files):
+    name, ours, differ, least = FILES[kind]
+    path = flax_files / name
+    for one in ours:
+        assert re.search(rf"\b(nn|nnx|linen)\.{one}\(", path.read_text()), one
+    for names, expected in (([], set()), (ours, differ)):
+        done = run(ROOT / "tests/flax_files.py", path, kind, *names)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert found["tests"] >= least
+        assert set(found["failed"]) == expected, found["failed"]
+
+
+def example(flax_files, folder, ours):
+    """The example's folder, with our layer in it or not."""
+    folder.mkdir()
+    for path in (flax_files / EXAMPLE).glob("*.py"):
+        text = path.read_text()
+        if ours and path.name == "models.py":
+            text, changes = re.subn(r"\bnn\.RNN\(", "RNN(", text)
+            assert changes == 2
+            line = "from scanrnn.linen import RNN\n"
+            text = text.replace("import jax\n", f"import jax\n{line}", 1)
+        (folder / path.name).write_text(text)
+    (folder / "clu").mkdir()
+    (folder / "clu/__init__.py").write_text("")
+    (folder / "clu/metric_writers.py").write_text(WRITER)
+    return folder
+
+
+@pytest.mark.slow
+def test_flax_example_trains_with_one_import_changed(flax_files, tmp_path):
+    """Its decoder gives a pair, and starts with the carry of the encoder."""
+    theirs, mine = (example(flax_files, tmp_path / str(own), own) for own in (0, 1))
+    commands = (
+        (mine, ["train_test.py"]),
+        (theirs, ["train.py", *TRAINING]),
+        (mine, ["train.py", *TRAINING]),
+    )
+    for folder, command in commands:
+        done = run(*command, folder=folder)
+        assert done.returncode == 0, done.stderr
+    theirs, mine = (json.loads((f / "losses.json").read_text()) for f in (theirs, mine))
+    # The tokens that are fed back are drawn with other keys.
+    np.testing.assert_allclose(mine, theirs, rtol=0.05)
+    assert np.mean(mine[-5:]) < 0.8 * np.mean(mine[:5])
