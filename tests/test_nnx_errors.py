@@ -199,12 +199,6 @@ def test_layer_refuses_what_is_no_cell():
         RNN(cells.lstm(), rngs=nnx.Rngs(0))
 
 
-def test_dropout_between_layers_warns_where_there_is_one():
-    with pytest.warns(UserWarning, match="dropout=0.5 lies between layers.*one"):
-        LSTM(D, H, dropout=0.5, rngs=nnx.Rngs(0))
-    LSTM(D, H, num_layers=2, dropout=0.5, rngs=nnx.Rngs(0))
-
-
 def test_call_refuses_the_initial_carry_among_carries_that_are_not_asked_for():
     with raises(ValueError, "include_initial=True", "return_all_carries=True too"):
         LSTM(D, H, rngs=nnx.Rngs(0))(jnp.ones([2, T, D]), include_initial=True)

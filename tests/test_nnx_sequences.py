@@ -1,6 +1,8 @@
 """Sequences of which not every step counts: each against the steps that do, alone."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +111,36 @@ def test_a_traced_length_out_of_range_is_the_nearest_one(reverse, dtype):
     run = jax.jit(lambda lengths: rnn(xs, seq_lengths=lengths, **call))
     jax.tree.map(close, run(lengths), run(jnp.array([T, 0, 2], dtype)))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(run(lengths)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pointing(cells.Cell):
+    """A cell of ours that gives a tree: what it carries, and where that is largest."""
+
+    dtype: Any = jnp.bfloat16
+
+    def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+        return {"kernel": jax.random.normal(key, (in_features, hidden_features), dtype)}
+
+    def initial_carry(self, params, x, dtype=None):
+        return jnp.zeros_like(x @ params["kernel"], dtype=dtype)
+
+    def step(self, params, carry, x):
+        carry = 0.9 * carry + x @ params["kernel"]
+        return carry, (carry, jnp.argmax(carry, axis=-1, keepdims=True))
+
+
+def test_the_last_layer_may_give_a_tree():
+    xs = normal(B, T, D).astype(jnp.float32)
+    rnn = RNN(Pointing(), D, H, bidirectional=True, rngs=nnx.Rngs(0))
+    ys, at = rnn(xs, seq_lengths=jnp.array([T, 2, 0]), zero_padding=True)
+    assert (ys.shape, ys.dtype) == ((B, T, 2 * H), jnp.bfloat16)
+    assert at.shape == (B, T, 2) and jnp.issubdtype(at.dtype, jnp.integer)
+    assert not np.asarray(at[1, 2:]).any()
+    for options in ({"num_layers": 2}, {"residual": True}):
+        rnn = RNN(Pointing(), D, D, **options, rngs=nnx.Rngs(0))
+        with pytest.raises(TypeError, match="layer 0 gives a tuple, want one array"):
+            rnn(xs)
 
 
 NOISY = {
@@ -333,7 +365,8 @@ def test_dropout_is_between_layers_and_needs_rngs():
     assert not np.allclose(one, other) and not np.allclose(one, quiet)
     rnn.eval()
     close(rnn(xs), quiet)
-    single = GRU(D, H, dropout=0.5, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    with pytest.warns(UserWarning, match="dropout=0.5 lies between layers.*one"):
+        single = GRU(D, H, dropout=0.5, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
     single(xs)  # there is nothing between
 
 

@@ -152,12 +152,23 @@ def run_stack(
             last.append(carry)
             after.append(every)
         ys = outs[0] if len(outs) == 1 else jax.tree.map(side_by_side, *outs)
+        if residual or index + 1 < len(layers):
+            _check_array(index, ys)
         if residual and skips(residual, index, (below.shape[-1], ys.shape[-1])):
             ys = below.astype(ys.dtype) + ys
         xs = ys
     second = tuple(bool(k) for directions in layers for k in range(len(directions)))
     every = tuple(after) if all_carries else None
     return Stacked(xs, tuple(last), every, tuple(first), second)
+
+
+def _check_array(index, ys):
+    """Raise TypeError unless what a layer gives can be added to or go into another."""
+    if not isinstance(ys, jax.Array):
+        raise TypeError(
+            f"RNN: the cell of layer {index} gives a {type(ys).__name__}, want one "
+            "array: another layer takes it, or residual adds to it"
+        )
 
 
 def _split(key):
