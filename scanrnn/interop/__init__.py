@@ -25,6 +25,11 @@ gate in every step, so its bias is exact to the rounding of that addition. Of tw
 we keep the sum. [2] has no place for the bias :math:`b_{hn}`, which must be zero. All
 that changes no weight (recurrent dropout, the dtype of products) does not matter; what
 changes equations (norms, peepholes, integration) no other library has, and is refused.
+
+The other way alike: a layer that comes as an object is asked for its options, and one
+that our cell has not (another activation, `residual`, `go_backwards`, a class of one's
+own) is refused by its name. Arrays alone do not tell such things: there it is the user
+who knows. An array that is missing, has no place or another shape is named.
 """
 
 from scanrnn.interop._cudnn import from_cudnn as from_cudnn

@@ -37,7 +37,7 @@ def from_cudnn(
         >>> scanrnn.interop.from_cudnn(flat, 3, 5, 2, True).num_layers
         2
     """
-    flat = _arrays.array(flat)
+    flat = _arrays.array(flat, "from_cudnn: the vector")
     directions = 2 if bidirectional else 1
     shapes = []
     for layer in range(num_layers):

@@ -3,11 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scanrnn.interop import _arrays, _kinds
+from scanrnn.interop import _arrays, _kinds, _options
 from scanrnn.interop._weights import Weights
 
 _KINDS = ("lstm", "gru")
 _NAMES = ("weight_ih", "weight_hh", "bias", "bias_n")
+# By the number of gates: the kind, and the axes of its arrays.
+_GATES = {
+    3: (
+        "gru",
+        {"weight_hh": "3H H", "weight_ih": "3H D", "bias": "3H", "bias_n": "H"},
+    ),
+    4: ("lstm", {"weight_hh": "4H H", "weight_ih": "4H D", "bias": "4H"}),
+}
 
 
 @_arrays.reader
@@ -43,25 +51,25 @@ def from_equinox(source: Any) -> Weights:
 
 def _ours(cell):
     if not isinstance(cell, Mapping):
-        cell = {name: getattr(cell, name, None) for name in _NAMES}
-    cell = {k: _arrays.array(v) for k, v in cell.items() if v is not None}
-    if not {"weight_ih", "weight_hh"} <= set(cell):
+        _options.EQUINOX.read("from_equinox", cell)
+        arrays = {name: getattr(cell, name, None) for name in _NAMES}
+        cell = {name: value for name, value in arrays.items() if value is not None}
+    shape = _arrays.array(cell.get("weight_hh"), "from_equinox: weight_hh").shape
+    gates = shape[0] / shape[1] if len(shape) == 2 and shape[1] else 0
+    if gates not in _GATES:
         raise ValueError(
-            f"from_equinox: got {sorted(cell)}, want weight_ih, weight_hh and bias of "
-            "an eqx.nn.LSTMCell or GRUCell"
+            f"from_equinox: weight_hh has shape {shape}, want [3H, H] (GRUCell) or "
+            "[4H, H] (LSTMCell)"
         )
-    rows, size = cell["weight_hh"].shape
-    kind = {3: "gru", 4: "lstm"}.get(rows / size)
-    if kind is None:
-        raise ValueError(
-            f"from_equinox: weight_hh has shape {(rows, size)}, want 3 (GRUCell) or 4 "
-            "(LSTMCell) times as many rows as columns"
-        )
+    kind, axes = _GATES[gates]
+    biases = [name for name in axes if name.startswith("bias")]
+    optional = [] if set(biases) & set(cell) else biases
+    cell = _arrays.fit("from_equinox", cell, axes, optional=optional)
     kernel = cell["weight_ih"].T
     ours = {"kernel": kernel, "recurrent_kernel": cell["weight_hh"].T}
     ours["bias"] = cell.get("bias", _arrays.zeros(kernel))
     if kind == "gru":
-        ours["recurrent_bias"] = cell.get("bias_n", _arrays.zeros(kernel, size))
+        ours["recurrent_bias"] = cell.get("bias_n", _arrays.zeros(kernel, shape[1]))
     return kind, ours
 
 

@@ -19,14 +19,16 @@ def from_haiku(
 
     Args:
         params: of a transformed function, by modules.
-        names: of the cores, from below, such as "lm/lstm"; None for the one there is.
+        names: of the cores, from below, such as "lm/lstm"; None for the one there is,
+            by a name that Haiku gives ("lstm", "gru" or "vanilla_rnn" and what follows
+            it): of other names, two layers of an MLP could be a core.
 
     Returns:
         The weights. One is added to the bias of an LSTM's forget gate, as Haiku does in
         every step: a bias smaller than one loses what that rounds away.
 
     Raises:
-        ValueError: if there is no such core.
+        ValueError: if there is no such core, or its arrays do not fit.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -36,14 +38,17 @@ def from_haiku(
     """
     found = _cores(params)
     names = [names] if isinstance(names, str) else names
-    if names is None and len(found) == 1:
-        names = list(found)
-    if names is None or not set(names) <= set(found):
+    own = [name for name, kind in found.items() if _has_own_name(name, kind)]
+    if names is None and len(own) == 1:
+        names = own
+    if not names or not set(names) <= set(found):
+        others = {name: kind for name, kind in found.items() if name not in own}
         raise ValueError(
-            f"from_haiku: names={names}, want some of the cores {sorted(found)}, in "
+            f"from_haiku: names={names}, want some of the cores {sorted(own)}, in "
             "their order from below"
+            + (f"; if you name them, these would fit: {others}" if others else "")
         )
-    kinds = {found[name] for name in names} or {"none"}
+    kinds = {found[name] for name in names}
     if len(kinds) != 1:
         raise ValueError(f"from_haiku: the cores are {sorted(kinds)}, want one kind")
     (kind,) = kinds
@@ -51,39 +56,73 @@ def from_haiku(
     return Weights(_kinds.KINDS[kind][0], layers)
 
 
+# The arrays of a core by path, and their axes. The bias of VanillaRNN's second product
+# need not be there. An LSTM's product is of input and carry, X features together.
+_AXES = {
+    "gru-haiku": {"w_h": "H 3H", "w_i": "D 3H", "b": "3H"},
+    "elman-relu": {
+        **{"linear_1/w": "H H", "linear/w": "D H"},
+        **{"linear/b": "H", "linear_1/b": "H"},
+    },
+    "lstm": {"linear/w": "X 4H", "linear/b": "4H"},
+}
+
+
 def _cores(params):
-    """The kinds of the cores, by name."""
+    """The kinds of the modules that have the arrays of a core, by name."""
     found = {}
-    for path, arrays in params.items():
-        name, _, last = path.rpartition("/")
-        if set(arrays) == {"w_i", "w_h", "b"}:
-            found[path] = "gru-haiku"
-        elif last == "linear" and f"{name}/linear_1" in params:
-            found[name] = "elman-relu"
-        elif last == "linear" and name.rpartition("/")[2].startswith("lstm"):
-            found[name] = "lstm"
+    for path in params:
+        name = path.rpartition("/")[0] if path.endswith("/linear") else path
+        names = set(_below(params, name))
+        for kind, axes in _AXES.items():
+            if names in (set(axes), set(axes) - {"linear_1/b"}):
+                found[name] = kind
     return found
 
 
+def _below(params, name):
+    """The arrays of a module and of those in it, by path."""
+    return {
+        f"{path}/{one}".removeprefix(f"{name}/"): value
+        for path, arrays in params.items()
+        if path == name or path.startswith(f"{name}/")
+        for one, value in arrays.items()
+    }
+
+
+def _has_own_name(name, kind):
+    return name.rpartition("/")[2].startswith(_MODULES[kind])
+
+
 def _ours(kind, params, name):
+    core = _arrays.fit(
+        "from_haiku",
+        _below(params, name),
+        _AXES[kind],
+        optional=["linear_1/b"],
+        called=lambda path: f"{name}/{path}",
+    )
     if kind == "gru-haiku":
-        core = {k: _arrays.array(v) for k, v in params[name].items()}
         names = {"kernel": "w_i", "recurrent_kernel": "w_h", "bias": "b"}
         return {k: _arrays.reordered(core[v], _GRU, "rzn") for k, v in names.items()}
-    linear = {k: _arrays.array(v) for k, v in params[f"{name}/linear"].items()}
+    weight, bias = core["linear/w"], core["linear/b"]
     if kind == "elman-relu":
-        second = {k: _arrays.array(v) for k, v in params[f"{name}/linear_1"].items()}
-        bias = linear["b"] + second["b"] if "b" in second else linear["b"]
-        kernels = {"kernel": linear["w"], "recurrent_kernel": second["w"]}
+        bias = bias + core["linear_1/b"] if "linear_1/b" in core else bias
+        kernels = {"kernel": weight, "recurrent_kernel": core["linear_1/w"]}
         return {**kernels, "bias": bias}
-    joint = _arrays.reordered(linear["w"], _LSTM, "ifgo")
-    size = joint.shape[-1] // 4
-    bias = _arrays.split(linear["b"], _LSTM)
-    bias["f"] = bias["f"] + 1
+    size = weight.shape[-1] // 4
+    if len(weight) <= size:
+        raise ValueError(
+            f"from_haiku: {name}/linear/w has shape {weight.shape}, want [D + H, 4H] "
+            f"with H={size}"
+        )
+    weight = _arrays.reordered(weight, _LSTM, "ifgo")
+    parts = _arrays.split(bias, _LSTM)
+    parts["f"] = parts["f"] + 1
     return {
-        "kernel": joint[:-size],
-        "recurrent_kernel": joint[-size:],
-        "bias": _arrays.join([bias[gate] for gate in "ifgo"]),
+        "kernel": weight[:-size],
+        "recurrent_kernel": weight[-size:],
+        "bias": _arrays.join([parts[gate] for gate in "ifgo"]),
     }
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scanrnn import cells
-from scanrnn.interop import _arrays, _kinds
+from scanrnn.interop import _arrays, _kinds, _options, _trees
 from scanrnn.interop._weights import Weights
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru", "gru-cho2014", "conv_lstm")
@@ -12,24 +12,28 @@ _GRU = "zrn"  # Keras's order of our gates r, z and n
 
 
 @_arrays.reader
-def from_keras(source: Any, *, activation: str | None = None) -> Weights:
+def from_keras(
+    source: Any, *, activation: str | None = None, reset_after: bool | None = None
+) -> Weights:
     """Convert the weights of recurrent layers of Keras.
 
     Which cell it is, the shapes tell: a GRU with two rows of biases is one with
-    `reset_after=True`.
+    `reset_after=True`. All else a layer tells, and arrays alone do not.
 
     Args:
         source: a layer, or what its `get_weights()` gives; or a list of such, the
             layers of a stack from below. One of `Bidirectional` has the arrays of both
             directions.
-        activation: "tanh" or "relu" of a `SimpleRNN`, which its weights do not tell.
+        activation: "tanh" or "relu" of a `SimpleRNN` whose arrays come.
+        reset_after: of a `GRU` without biases whose arrays come.
 
     Returns:
         The weights; zeros for biases that there are not.
 
     Raises:
-        ValueError: for arrays of no such layer, or a layer with activations that our
-            cell has not.
+        ValueError: for arrays of no such layer, or a layer with an option that changes
+            what it computes and that our cell has not, such as another activation, or
+            `go_backwards`, which `Weights.layer(reverse=True)` has.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -38,88 +42,108 @@ def from_keras(source: Any, *, activation: str | None = None) -> Weights:
         (5,)
     """
     many = isinstance(source, Sequence) and not _is_arrays(source)
-    layers = [_read(layer, activation) for layer in (source if many else [source])]
-    kinds = {kind for kind, _ in layers}
-    if len(kinds) != 1:
-        raise ValueError(f"from_keras: the layers are {sorted(kinds)}, want one kind")
-    kind, directions = layers[0]
+    said: dict[str, set] = {"activation": set(), "reset_after": {reset_after} - {None}}
+    layers = [_arrays_of(layer, said) for layer in (source if many else [source])]
+    read = [[_ours(one, said["reset_after"]) for one in ones] for ones in layers]
+    kind = _trees.one_kind(read, lambda one: one[0], "from_keras")
+    kind = _options.activation("from_keras", kind, activation, said["activation"])
     if kind == "conv_lstm":
-        size = directions[0]["kernel"].shape[:-2]
-        cell = cells.conv_lstm(kernel_size=size)
+        cell = cells.conv_lstm(kernel_size=read[0][0][1]["kernel"].shape[:-2])
     else:
         cell = _kinds.KINDS[kind][0]
-    return Weights(cell, [directions for _, directions in layers])
+    return Weights(cell, [[params for _, params in ones] for ones in read])
 
 
 def _is_arrays(source):
     return len(source) > 0 and hasattr(source[0], "shape")
 
 
-def _read(layer, activation):
-    """The kind of one layer, and its directions by our names."""
+def _arrays_of(layer, said):
+    """The arrays of the directions of a layer; what it is like is put into `said`."""
     if hasattr(layer, "get_weights"):
-        inner = getattr(layer, "forward_layer", layer)
-        activation = activation or _activations(inner)
+        _read(layer, said)
         layer = layer.get_weights()
-    arrays = [_arrays.array(a) for a in layer]
-    if len(arrays) in (4, 6):  # two directions, without and with biases
-        half = len(arrays) // 2
-        pairs = [_ours(arrays[:half], activation), _ours(arrays[half:], activation)]
-    elif len(arrays) in (2, 3):
-        pairs = [_ours(arrays, activation)]
+    if len(layer) in (4, 6):  # two directions, without and with biases
+        half = len(layer) // 2
+        return [layer[:half], layer[half:]]
+    if len(layer) not in (2, 3):
+        raise ValueError(
+            f"from_keras: a layer has {len(layer)} arrays, want kernel, recurrent "
+            "kernel and bias, or those of two directions; one that is not built yet "
+            "has none"
+        )
+    return [layer]
+
+
+def _read(layer, said):
+    """Check the options of a layer, and of both in a `Bidirectional`."""
+    if hasattr(layer, "forward_layer"):
+        _options.KERAS.read("from_keras", layer)
+        _read(layer.forward_layer, said)
+        layer = layer.backward_layer
+        options = _options.KERAS.read("from_keras", layer, go_backwards=True)
     else:
-        raise ValueError(
-            f"from_keras: a layer has {len(arrays)} arrays, want kernel, recurrent "
-            "kernel and bias, or those of two directions"
-        )
-    return pairs[0][0], [params for _, params in pairs]
+        options = _options.KERAS.read("from_keras", layer)
+    said["activation"].add(options["activation"])
+    if hasattr(layer, "reset_after"):
+        said["reset_after"].add(layer.reset_after)
 
 
-def _activations(layer):
-    """The activation of a layer, if the others are ours."""
-    name = getattr(layer.activation, "__name__", None)
-    recurrent = getattr(layer, "recurrent_activation", None)
-    recurrent = getattr(recurrent, "__name__", "sigmoid")
-    if recurrent != "sigmoid" or name not in ("tanh", "relu"):
+def _ours(arrays, reset_after):
+    """The kind of a cell, and its arrays by our names."""
+    arrays = dict(zip(("kernel", "recurrent_kernel", "bias"), arrays, strict=False))
+    given = {
+        name: _arrays.array(value, f"from_keras: {name}").shape
+        for name, value in arrays.items()
+    }
+    *spatial, size, width = (0, 0, *given["recurrent_kernel"])
+    kind = {1: "elman", 3: "gru", 4: "lstm"}.get(width / size if size else 0)
+    if kind is None:
         raise ValueError(
-            f"from_keras: {type(layer).__name__} has activation={name!r} and "
-            f"recurrent_activation={recurrent!r}; our cells have tanh (SimpleRNN relu, "
-            "too) and sigmoid"
+            f"from_keras: recurrent_kernel has shape {given['recurrent_kernel']}, want "
+            "[..., H, G * H] of G = 1 (SimpleRNN), 3 (GRU) or 4 gates (LSTM)"
         )
-    if name == "relu" and type(layer).__name__ != "SimpleRNN":
-        raise ValueError(
-            f"from_keras: {type(layer).__name__} has activation='relu', our cell tanh"
-        )
-    return name
+    if kind == "lstm" and spatial[2:]:
+        kind = "conv_lstm"
+    gates = f"{width // size}H"
+    axes = {"recurrent_kernel": f"H {gates}", "kernel": f"D {gates}", "bias": gates}
+    if kind == "conv_lstm":
+        axes |= {name: f"... {axes[name]}" for name in ("recurrent_kernel", "kernel")}
+    if kind == "gru" and _is_after(given.get("bias"), reset_after):
+        kind, axes["bias"] = "gru-after", f"2 {gates}"
+    ours = _arrays.fit("from_keras", arrays, axes, optional=["bias"])
+    return _gates_of(kind, ours)
 
 
-def _ours(arrays, activation):
-    kernel, recurrent, *bias = arrays
-    size = recurrent.shape[-2]
-    count = kernel.shape[-1] // size if size else 0
-    if kernel.shape[-1:] != recurrent.shape[-1:] or count not in (1, 3, 4):
+def _is_after(bias, said):
+    """Whether a GRU resets after the product, by the shape of its bias or as said."""
+    told = said if bias is None else {len(bias) == 2}
+    if len(told) != 1 or not said <= told:
         raise ValueError(
-            f"from_keras: kernel {kernel.shape} and recurrent kernel {recurrent.shape} "
-            "are not of 1 (SimpleRNN), 3 (GRU) or 4 (LSTM) gates"
+            f"from_keras: a GRU's bias has shape {bias}, and reset_after is said to be "
+            f"{sorted(said) or None}; [2, 3H] is with reset_after, [3H] without, and "
+            "one without biases does not tell: say reset_after=True (Keras's default) "
+            "or False"
         )
-    bias = bias[0] if bias else _arrays.zeros(kernel)
-    ours = {"kernel": kernel, "recurrent_kernel": recurrent, "bias": bias}
-    if count == 4:
-        return ("lstm" if kernel.ndim == 2 else "conv_lstm"), ours
-    if count == 1:
-        if activation not in ("tanh", "relu"):
-            raise ValueError(
-                f"from_keras: activation={activation!r}, want 'tanh' or 'relu': the "
-                "weights of a SimpleRNN do not tell"
-            )
-        return "elman" + ("-relu" if activation == "relu" else ""), ours
+    return True in told
+
+
+def _gates_of(kind, arrays):
+    """The kind of a cell of ours, and its arrays with the gates in our order."""
+    kernel = arrays["kernel"]
+    ours = {"bias": _arrays.zeros(kernel)} | arrays
+    if not kind.startswith("gru"):
+        return kind, ours
     ours = {k: _arrays.reordered(v, _GRU, "rzn") for k, v in ours.items()}
-    if bias.ndim == 1:
+    if kind == "gru":
         return "gru-cho2014", ours
-    first, second = ours["bias"]
-    zeros = _arrays.zeros(first, size)
-    ours["recurrent_bias"] = second[2 * size :]
-    ours["bias"] = first + _arrays.join([second[: 2 * size], zeros])
+    size = kernel.shape[-1] // 3
+    zeros = _arrays.zeros(kernel, size)
+    ours["recurrent_bias"] = zeros
+    if "bias" in arrays:
+        first, second = ours["bias"]
+        ours["recurrent_bias"] = second[2 * size :]
+        ours["bias"] = first + _arrays.join([second[: 2 * size], zeros])
     return "gru", ours
 
 

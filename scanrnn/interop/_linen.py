@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scanrnn import cells
-from scanrnn.interop import _arrays, _kinds, _trees
+from scanrnn.interop import _arrays, _kinds, _options, _trees
 from scanrnn.interop._weights import Weights
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru", "mgu", "conv_lstm")
@@ -27,22 +27,30 @@ _BY_NAMES = {
 
 
 @_arrays.reader
-def from_linen(params: Any, *, activation: str = "tanh") -> Weights:
+def from_linen(
+    params: Any, *, activation: str | None = None, module: Any = None
+) -> Weights:
     """Convert the parameters of Flax Linen's recurrent cells and layers.
 
     Which cell it is, the names tell: `LSTMCell` and `OptimizedLSTMCell` (which are
-    alike), `GRUCell`, `MGUCell`, `SimpleCell` and `ConvLSTMCell`.
+    alike), `GRUCell`, `MGUCell`, `SimpleCell` and `ConvLSTMCell`. The options of its
+    module they do not tell: give it as well, to have them checked.
 
     Args:
         params: the tree of a cell, of an `nn.RNN` or `nn.Bidirectional`, a pair of
             trees (forward, backward), or a list of such, the layers from below.
-        activation: that of a `SimpleCell`, "tanh" or "relu".
+        activation: that of a `SimpleCell`, "tanh" or "relu"; None for that of the
+            module, or "tanh" without one.
+        module: what the parameters are of, a cell, `nn.RNN` or `nn.Bidirectional`, or
+            a list of such.
 
     Returns:
         The weights.
 
     Raises:
-        ValueError: for a tree of no such cell.
+        ValueError: for a tree of no such cell, an array that it has not or of another
+            shape, or a module with an option that changes what it computes and that
+            our cell has not.
 
     Example:
         >>> import flax.linen as nn, jax, jax.numpy as jnp, scanrnn
@@ -54,12 +62,27 @@ def from_linen(params: Any, *, activation: str = "tanh") -> Weights:
     layers = params if isinstance(params, list) else [params]
     read = [_trees.directions(tree, _is_cell, "from_linen") for tree in layers]
     kind = _trees.one_kind(read, _kind, "from_linen")
+    read = [[_fitted(kind, one) for one in ones] for ones in read]
+    said = _activations(module if isinstance(module, list) else [module])
+    kind = _options.activation("from_linen", kind, activation, said, "tanh")
     if kind == "conv_lstm":
-        cell = cells.conv_lstm(kernel_size=read[0][0]["ih"]["kernel"].shape[:-2])
+        cell = cells.conv_lstm(kernel_size=read[0][0]["ih/kernel"].shape[:-2])
     else:
-        relu = kind == "elman" and activation == "relu"
-        cell = _kinds.KINDS["elman-relu" if relu else kind][0]
+        cell = _kinds.KINDS[kind][0]
     return Weights(cell, [[_ours(kind, one) for one in ones] for ones in read])
+
+
+def _activations(modules):
+    """The activations of the cells in modules, whose options are ours."""
+    found = set()
+    for module in modules:
+        if module is None:
+            continue
+        options = _options.LINEN.read("from_linen", module)
+        found |= {options[name] for name in ("activation_fn",) if name in options}
+        inner = ("cell", "forward_rnn", "backward_rnn")
+        found |= _activations([getattr(module, name, None) for name in inner])
+    return found
 
 
 def _kind(tree):
@@ -70,32 +93,44 @@ def _is_cell(tree: Mapping) -> bool:
     return frozenset(tree) in _BY_NAMES
 
 
+def _fitted(kind, tree):
+    """The arrays of a cell by path, which are all there and no others."""
+    if kind == "conv_lstm":
+        axes = {"hh/kernel": "... H 4H", "ih/kernel": "... D 4H"}
+        biases = {"hh/bias": "4H", "ih/bias": "4H"}
+    else:
+        gates = [""] if kind == "elman" else _kinds.gates(kind)
+        axes = {f"h{gate}/kernel": "H H" for gate in gates}
+        axes |= {f"i{gate}/kernel": "D H" for gate in gates}
+        biases = {f"{_BIAS_SIDE.get(kind, 'i')}{gate}/bias": "H" for gate in gates}
+        biases |= {"hn/bias": "H"} if kind in ("gru", "mgu") else {}
+    tree = _trees.flat(tree)
+    # A convolution may be without any.
+    optional = () if kind != "conv_lstm" or set(biases) & set(tree) else tuple(biases)
+    return _arrays.fit("from_linen", tree, axes | biases, optional=optional)
+
+
 def _ours(kind, cell):
     if kind == "conv_lstm":
         return _conv_ours(cell)
-    gates = _kinds.gates(kind)
-    if kind == "elman":
-        cell = {"ih": cell["i"], "hh": cell["h"]}
-    kernels = [[cell[f"{side}{g}"]["kernel"] for g in gates] for side in "ih"]
-    size = kernels[1][0].shape[-1]
-    side = _BIAS_SIDE.get(kind, "i")
+    gates = [""] if kind.startswith("elman") else _kinds.gates(kind)
     ours = {
-        "kernel": _arrays.join(kernels[0]),
-        "recurrent_kernel": _arrays.join(kernels[1]),
+        name: _arrays.join([cell[f"{side}{gate}/{part}"] for gate in gates])
+        for name, side, part in (
+            ("kernel", "i", "kernel"),
+            ("recurrent_kernel", "h", "kernel"),
+            ("bias", _BIAS_SIDE.get(kind, "i"), "bias"),
+        )
     }
-    zeros = _arrays.zeros(kernels[1][0], size)
-    ours["bias"] = _arrays.join([cell[f"{side}{g}"].get("bias", zeros) for g in gates])
-    if kind in ("gru", "mgu"):
-        ours["recurrent_bias"] = cell["hn"].get("bias", zeros)
-    return ours
+    return ours | ({"recurrent_bias": cell["hn/bias"]} if "hn/bias" in cell else {})
 
 
 def _conv_ours(cell):
-    kernel = cell["ih"]["kernel"]
-    biases = [cell[side].get("bias", _arrays.zeros(kernel)) for side in ("ih", "hh")]
+    kernel, recurrent = cell["ih/kernel"], cell["hh/kernel"]
+    biases = [cell.get(f"{k}/bias", _arrays.zeros(kernel)) for k in ("ih", "hh")]
     return {
         "kernel": _arrays.reordered(kernel, _CONV, "ifgo"),
-        "recurrent_kernel": _arrays.reordered(cell["hh"]["kernel"], _CONV, "ifgo"),
+        "recurrent_kernel": _arrays.reordered(recurrent, _CONV, "ifgo"),
         "bias": _added(_arrays.reordered(sum(biases), _CONV, "ifgo"), "ifgo", 1),
     }
 

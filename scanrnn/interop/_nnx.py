@@ -4,14 +4,14 @@ from typing import Any
 
 from flax import nnx
 
-from scanrnn.interop import _arrays, _kinds, _trees
+from scanrnn.interop import _arrays, _kinds, _options, _trees
 from scanrnn.interop._weights import Weights
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru")
 
 
 @_arrays.reader
-def from_nnx(source: Any, *, activation: str = "tanh") -> Weights:
+def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
     """Convert the parameters of Flax NNX's recurrent cells and layers.
 
     Which cell it is, names and shapes tell: `LSTMCell`, `OptimizedLSTMCell`,
@@ -21,13 +21,16 @@ def from_nnx(source: Any, *, activation: str = "tanh") -> Weights:
         source: a cell, `nnx.RNN` or `nnx.Bidirectional`, or its state of `nnx.Param`s
             as an `nnx.State` or nested dicts; a pair of them (forward, backward); or a
             list of such, the layers from below.
-        activation: that of a `SimpleCell`, "tanh" or "relu".
+        activation: that of a `SimpleCell`, "tanh" or "relu"; None for that of the
+            object, or "tanh" for a tree.
 
     Returns:
         The weights.
 
     Raises:
-        ValueError: for a tree of no such cell.
+        ValueError: for a tree of no such cell, an array that it has not or of another
+            shape, or an object with an option that changes what it computes and that
+            our cell has not, such as `residual` or `reverse`.
 
     Example:
         >>> import scanrnn
@@ -38,51 +41,75 @@ def from_nnx(source: Any, *, activation: str = "tanh") -> Weights:
         (2, 7, 5)
     """
     layers = source if isinstance(source, list) else [source]
-    read = [_trees.directions(_tree(one), _is_cell, "from_nnx") for one in layers]
+    said: set[str] = set()
+    trees = [_tree(one, said) for one in layers]
+    read = [_trees.directions(tree, _is_cell, "from_nnx") for tree in trees]
     kind = _trees.one_kind(read, _kind, "from_nnx")
-    relu = kind == "elman" and activation == "relu"
-    cell = _kinds.KINDS["elman-relu" if relu else kind][0]
-    return Weights(cell, [[_ours(kind, one) for one in ones] for ones in read])
+    kind = _options.activation("from_nnx", kind, activation, said, "tanh")
+    return Weights(
+        _kinds.KINDS[kind][0], [[_ours(kind, one) for one in ones] for ones in read]
+    )
 
 
-def _tree(source):
-    """Nested dicts of what came."""
+def _tree(source, said):
+    """Nested dicts of what came; activations of objects are put into `said`."""
     if isinstance(source, tuple):
-        return tuple(_tree(one) for one in source)
+        return tuple(_tree(one, said) for one in source)
     if isinstance(source, nnx.Module):
-        source = nnx.state(source, nnx.Param)
+        for _, module in nnx.iter_modules(source):
+            options = _options.NNX.read("from_nnx", module)
+            said |= {options[name] for name in ("activation_fn",) if name in options}
+        if isinstance(source, nnx.Bidirectional):  # both may be of one cell
+            halves = source.forward_rnn, source.backward_rnn
+            return tuple(_tree(one, said) for one in halves)
+        source = nnx.state(source, nnx.Not(nnx.RngState))
     return nnx.to_pure_dict(source) if isinstance(source, nnx.State) else source
 
 
-_BY_GATE = {f"{side}{g}" for side in "ih" for g in ("i", "f", "g", "o")} - {"if"}
+# `if` is a word of Python.
+_GATES = {"i": ("ii", "if_", "ig", "io"), "h": ("hi", "hf", "hg", "ho")}
 
 
 def _is_cell(tree):
-    return set(tree) in ({"dense_i", "dense_h"}, _BY_GATE | {"if_"})
+    return set(tree) in ({"dense_i", "dense_h"}, {*_GATES["i"], *_GATES["h"]})
 
 
 def _kind(cell):
     if "dense_i" not in cell:
         return "lstm"
-    rows, columns = cell["dense_h"]["kernel"].shape
-    return {1: "elman", 3: "gru", 4: "lstm"}.get(columns / rows, "unknown")
+    kernel = _trees.flat(cell).get("dense_h/kernel")
+    shape = _arrays.array(kernel, "from_nnx: dense_h/kernel").shape
+    count = shape[1] / shape[0] if len(shape) == 2 and shape[0] else 0
+    if count not in _COUNTS:
+        raise ValueError(
+            f"from_nnx: dense_h/kernel has shape {shape}, want [H, H] (SimpleCell), "
+            "[H, 3H] (GRUCell) or [H, 4H] (OptimizedLSTMCell)"
+        )
+    return _COUNTS[count]
+
+
+_COUNTS = {1: "elman", 3: "gru", 4: "lstm"}
 
 
 def _ours(kind, cell):
-    if "dense_i" in cell:
-        inputs, recurrent = cell["dense_i"], cell["dense_h"]
-    else:
-        inputs, recurrent = (
-            {name: _arrays.join([gate[name] for gate in gates]) for name in gates[0]}
-            for gates in (
-                [cell[name] for name in names]
-                for names in (("ii", "if_", "ig", "io"), ("hi", "hf", "hg", "ho"))
-            )
+    cell = _trees.flat(cell)
+    if "ii/kernel" in cell:
+        axes = {f"{name}/kernel": "H H" for name in _GATES["h"]}
+        axes |= {f"{name}/kernel": "D H" for name in _GATES["i"]}
+        axes |= {f"{name}/bias": "H" for name in _GATES["h"]}
+        cell = _arrays.fit("from_nnx", cell, axes)
+        kernel, recurrent, bias = (
+            _arrays.join([cell[f"{name}/{part}"] for name in _GATES[side]])
+            for side, part in (("i", "kernel"), ("h", "kernel"), ("h", "bias"))
         )
-    kernel = inputs["kernel"]
-    ours = {"kernel": kernel, "recurrent_kernel": recurrent["kernel"]}
-    biases = [side["bias"] for side in (inputs, recurrent) if "bias" in side]
-    ours["bias"] = sum(biases[1:], biases[0]) if biases else _arrays.zeros(kernel)
+    else:
+        width = {"lstm": "4H", "gru": "3H"}.get(kind, "H")
+        own = "dense_h/bias" if kind == "lstm" else "dense_i/bias"
+        axes = {"dense_h/kernel": f"H {width}", "dense_i/kernel": f"D {width}"}
+        cell = _arrays.fit("from_nnx", cell, axes | {own: width})
+        names = ("dense_i/kernel", "dense_h/kernel", own)
+        kernel, recurrent, bias = (cell[name] for name in names)
+    ours = {"kernel": kernel, "recurrent_kernel": recurrent, "bias": bias}
     if kind == "gru":
         ours["recurrent_bias"] = _arrays.zeros(kernel, kernel.shape[-1] // 3)
     return ours
@@ -137,7 +164,6 @@ def _theirs(kind, params, optimized):
             side: {name: _arrays.split(a, "ifgo") for name, a in arrays.items()}
             for side, arrays in (("i", inputs), ("h", recurrent))
         }
-        # `if` is a word of Python.
         return {
             "if_" if side + gate == "if" else side + gate: {
                 name: gates[gate] for name, gates in arrays.items()

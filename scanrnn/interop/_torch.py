@@ -1,38 +1,42 @@
-"""PyTorch: `nn.RNN`, `nn.LSTM` and `nn.GRU`, without importing it."""
+"""PyTorch: `nn.RNN`, `nn.LSTM`, `nn.GRU` and their cells, without importing it."""
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from scanrnn import cells
-from scanrnn.interop import _arrays, _kinds
+from scanrnn.interop import _arrays, _kinds, _options
 from scanrnn.interop._weights import Weights
 
 _KINDS = ("elman", "elman-relu", "lstm", "lstm-p", "gru")
-_NAME = re.compile(r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)_l(\d+)(_reverse)?")
+# Without a layer it is an array of an `LSTMCell` or the like.
+_NAME = re.compile(
+    r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)((?:_l\d+(?:_reverse)?)?)"
+)
+_PREFIX = re.compile(r"(.*)weight_ih(_l0)?")
 
 
 @_arrays.reader
 def from_torch(
     source: Any, *, prefix: str = "", nonlinearity: str | None = None
 ) -> Weights:
-    """Convert the weights of a `torch.nn.RNN`, `LSTM` or `GRU`.
+    """Convert the weights of a `torch.nn.RNN`, `LSTM` or `GRU`, or of their cells.
 
     Torch is not needed: a state dict of NumPy arrays, such as
     `scanrnn.interop.load_safetensors` reads, will do. Its two biases become one, but
     for the second one of a GRU's candidate; without biases ours are zeros.
 
     Args:
-        source: the module, its state dict, or arrays by its names.
-        prefix: what stands before the names, such as "encoder.rnn.".
-        nonlinearity: "tanh" or "relu" of an `nn.RNN`, which its weights do not tell.
+        source: the module, one that holds it, a state dict, or arrays by its names.
+        prefix: what stands before the names, such as "encoder.rnn."; all that is below
+            it must be of the layer.
+        nonlinearity: "tanh" or "relu" of an `nn.RNN`, which a state dict does not tell.
 
     Returns:
         The weights, as NumPy arrays.
 
     Raises:
         ValueError: if arrays are missing, have shapes that do not belong together, or
-            are of no such layer.
+            are of no such layer; if there are others below the prefix.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -44,79 +48,104 @@ def from_torch(
         >>> weights.layers[0][0]["kernel"].shape, weights.hidden_features
         ((3, 20), 5)
     """
-    nonlinearity = nonlinearity or getattr(source, "nonlinearity", None)
+    said = set()
     if hasattr(source, "state_dict"):
+        layer = source.get_submodule(prefix.removesuffix("."))
+        _options.TORCH.read("from_torch", layer)
+        said = {getattr(layer, "nonlinearity", None)} - {None}
         source = source.state_dict()
-    found = _sorted(source, prefix)
-    first = found[0][0]
-    rows, size = first["weight_ih"].shape[0], first["weight_hh"].shape[1]
-    if "weight_hr" in first:
-        size = first["weight_hr"].shape[1]
-    kind = {size: "elman", 3 * size: "gru", 4 * size: "lstm"}.get(rows)
-    if kind is None:
-        raise ValueError(
-            f"from_torch: {prefix}weight_ih_l0 has {rows} rows and {prefix}weight_hh_l0"
-            f" says {size} features, want 1 (RNN), 3 (GRU) or 4 (LSTM) times as many"
-        )
-    if kind == "elman" and nonlinearity not in ("tanh", "relu"):
-        raise ValueError(
-            f"from_torch: nonlinearity={nonlinearity!r}, want 'tanh' or 'relu': the "
-            "weights of an nn.RNN do not tell"
-        )
-    cell = _kinds.KINDS["elman-relu" if nonlinearity == "relu" else kind][0]
-    if kind == "lstm" and "weight_hr" in first:
-        cell = cells.lstm(projection=first["weight_hr"].shape[0])
-    return Weights(cell, [[_ours(kind, d) for d in ds] for ds in found])
+    below = {
+        name.removeprefix(prefix): value
+        for name, value in source.items()
+        if name.startswith(prefix)
+    }
+    tails = _tails(below, prefix, source)
+    kind, out = _kind(below, prefix, tails[0][0])
+    arrays = _arrays.fit(
+        "from_torch",
+        below,
+        _axes(kind, below, tails),
+        sizes={"E": len(tails[0]) * out},
+        called=lambda name: prefix + name,
+    )
+    kind = _options.activation("from_torch", kind, nonlinearity, said)
+    layers = [[_ours(kind, arrays, tail) for tail in ends] for ends in tails]
+    cell = _kinds.KINDS[kind][0]
+    if "projection" in layers[0][0]:
+        cell = cells.lstm(projection=out)
+    return Weights(cell, layers)
 
 
-def _sorted(source: Mapping[str, Any], prefix: str) -> list[list[dict[str, Any]]]:
-    """The arrays below the prefix, by layer and direction."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
-    for name, value in source.items():
-        if match := _NAME.fullmatch(name.removeprefix(prefix)):
-            if name.startswith(prefix):
-                part, layer, reverse = match.groups()
-                place = int(layer), int(bool(reverse))
-                found.setdefault(place, {})[part] = _arrays.array(value)
-    directions = 2 if (0, 1) in found else 1
+def _tails(below, prefix, source) -> list[list[str]]:
+    """For each layer and direction what the names of its arrays end with."""
+    found = {match[2] for name in below if (match := _NAME.fullmatch(name))}
+    if found == {""}:  # of an `LSTMCell` or the like
+        return [[""]]
+    directions = 2 if "_l0_reverse" in found else 1
+    ends = ["", "_reverse"][:directions]
     count = len(found) // directions
-    wanted = {(k, d) for k in range(count) for d in range(directions)}
-    if not found or set(found) != wanted:
+    wanted = [[f"_l{index}{end}" for end in ends] for index in range(count)]
+    if not found or found != {tail for tails in wanted for tail in tails}:
         others = sorted({m[1] for n in source if (m := _PREFIX.fullmatch(n))})
         raise ValueError(
-            f"from_torch: found the layers and directions {sorted(found)} below prefix="
-            f"{prefix!r}, want {sorted(wanted) or 'weight_ih_l0 and so on'}; recurrent "
-            f"layers are below {others}"
+            f"from_torch: names below prefix={prefix!r} end with {sorted(found)}, want "
+            f"{wanted or 'weight_ih_l0 and so on'}; recurrent layers are below {others}"
         )
-    for place, parts in found.items():
-        if lacking := {"weight_ih", "weight_hh"} - set(parts):
-            raise ValueError(f"from_torch: layer {place[0]} has no {sorted(lacking)}")
-        if ("bias_ih" in parts) != ("bias_hh" in parts):
-            raise ValueError(f"from_torch: layer {place[0]} has one bias of two")
-        for name, value in parts.items():
-            if value.ndim != (1 if name.startswith("bias") else 2):
-                raise ValueError(
-                    f"from_torch: {name} of layer {place[0]} has shape {value.shape}"
-                )
-    return [[found[k, d] for d in range(directions)] for k in range(count)]
+    return wanted
 
 
-_PREFIX = re.compile(r"(.*)weight_ih_l0")
+def _kind(below, prefix, tail):
+    """The kind of a layer, which the shapes of its products tell; the size of h."""
+    shapes = {
+        name: _arrays.array(below[name], f"from_torch: {prefix}{name}").shape
+        for name in (f"weight_hh{tail}", f"weight_hr{tail}")
+        if name in below
+    }
+    hh, *hr = [shape for shape in shapes.values() if len(shape) == 2] or [(0, 0)]
+    size = hr[0][1] if hr else hh[1]
+    kind = _GATES.get(hh[0] / size if size else 0)
+    if kind is None or (len(shapes) == 2 and (kind != "lstm" or not hr)):
+        raise ValueError(
+            f"from_torch: below prefix={prefix!r} are the shapes {shapes}, want "
+            f"weight_hh{tail} [G * H, H] of G = 1 (RNN), 3 (GRU) or 4 gates (LSTM); "
+            f"of an LSTM with proj_size [4H, P], and weight_hr{tail} [P, H]"
+        )
+    return kind, hh[1]
 
 
-def _ours(kind, parts):
+_GATES = {1: "elman", 3: "gru", 4: "lstm"}
+
+
+def _axes(kind, below, tails):
+    """The axes of all arrays; E is the number of features between layers."""
+    rows = {"elman": "H", "gru": "3H", "lstm": "4H"}[kind]
+    projected = f"weight_hr{tails[0][0]}" in below
+    biases = any(name.startswith("bias_") for name in below)
+    axes = {}
+    for index, ends in enumerate(tails):
+        for tail in ends:
+            if projected:
+                axes[f"weight_hr{tail}"] = "P H"
+            axes[f"weight_hh{tail}"] = f"{rows} {'P' if projected else 'H'}"
+            axes[f"weight_ih{tail}"] = f"{rows} {'E' if index else 'D'}"
+            if biases:
+                axes |= {f"bias_ih{tail}": rows, f"bias_hh{tail}": rows}
+    return axes
+
+
+def _ours(kind, arrays, tail):
     """One direction of a layer by our names."""
-    kernel = parts["weight_ih"].T
-    ours = {"kernel": kernel, "recurrent_kernel": parts["weight_hh"].T}
-    first = parts.get("bias_ih", _arrays.zeros(kernel))
-    second = parts.get("bias_hh", _arrays.zeros(kernel))
+    kernel = arrays[f"weight_ih{tail}"].T
+    ours = {"kernel": kernel, "recurrent_kernel": arrays[f"weight_hh{tail}"].T}
+    first = arrays.get(f"bias_ih{tail}", _arrays.zeros(kernel))
+    second = arrays.get(f"bias_hh{tail}", _arrays.zeros(kernel))
     if kind == "gru":
         size = kernel.shape[-1] // 3
         ours["recurrent_bias"] = second[2 * size :]
         second = _arrays.join([second[: 2 * size], _arrays.zeros(kernel, size)])
     ours["bias"] = first + second
-    if "weight_hr" in parts:
-        ours["projection"] = parts["weight_hr"].T
+    if f"weight_hr{tail}" in arrays:
+        ours["projection"] = arrays[f"weight_hr{tail}"].T
     return ours
 
 

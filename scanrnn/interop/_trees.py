@@ -3,14 +3,23 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from scanrnn.interop import _arrays
+_HALVES = {"forward_rnn", "backward_rnn"}
 
 
 def plain(tree: Any) -> Any:
-    """Nested dicts of arrays, of whatever mapping and variables."""
+    """Nested dicts, of whatever mappings; leaves stay what they are."""
     if isinstance(tree, Mapping):
         return {name: plain(value) for name, value in tree.items()}
-    return _arrays.array(tree)
+    return tree
+
+
+def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The leaves by path, such as "hf/kernel"."""
+    leaves = {}
+    for name, value in tree.items():
+        below = flat(value) if isinstance(value, Mapping) else {"": value}
+        leaves |= {f"{name}/{path}".rstrip("/"): one for path, one in below.items()}
+    return leaves
 
 
 def directions(tree: Any, is_cell: Callable[[dict], bool], where: str) -> list[dict]:
@@ -27,10 +36,10 @@ def directions(tree: Any, is_cell: Callable[[dict], bool], where: str) -> list[d
         tree = plain(tree)
         if is_cell(tree):
             return [tree]
-        if set(tree) == {"forward_rnn", "backward_rnn"}:
+        if set(tree) == _HALVES:
             halves = [tree["forward_rnn"], tree["backward_rnn"]]
             return directions(halves, is_cell, where)
-        if len(tree) == 1:
+        if len(tree) == 1 and not set(tree) & _HALVES:
             return directions(next(iter(tree.values())), is_cell, where)
     names = sorted(tree) if isinstance(tree, Mapping) else type(tree).__name__
     raise ValueError(
