@@ -131,6 +131,41 @@ def test_lengths_and_carries_come_in_and_go_out(bidirectional):
             close(one, wanted)
 
 
+@pytest.mark.parametrize("keep_order", [False, True])
+@pytest.mark.parametrize("time_major", [False, True])
+def test_a_layer_that_goes_backwards_has_lengths(keep_order, time_major):
+    layer = make(
+        "GRU", 3, 5, reverse=True, keep_order=keep_order, time_major=time_major
+    )
+    run = session(to_onnx(layer, lengths=True, carry=True))
+    for B, T in SHAPES:
+        x, lengths = xs(B, T, 3), np.arange(B, dtype=np.int32) % (T + 1)
+        x = np.swapaxes(x, 0, 1) if time_major else x
+        carry, wanted = layer(x, seq_lengths=lengths, return_carry=True)
+        first = np.zeros([B, 5], np.float32)
+        ys, last = run(input=x, lengths=lengths, initial_h=first)
+        close(ys, wanted)
+        close(last, carry.h)
+
+
+ANGLES = np.float32([0.0, -0.0, 1, -1, 0.5, 1e-30, 1e30, np.inf, -np.inf, np.nan])
+
+
+def test_angles_are_those_of_jax_for_zeros_and_infinities():
+    y, x = (a.ravel() for a in np.meshgrid(ANGLES, ANGLES))
+    proto = to_onnx(jnp.arctan2, inputs={"y": (y.size,), "x": (y.size,)})
+    got, wanted = session(proto)(y=y, x=x)[0], np.asarray(jnp.arctan2(y, x))
+    close(got, wanted)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(wanted))
+
+
+def test_what_has_come_so_far_is_that_of_jax_for_nan_and_infinities():
+    x = np.float32([[1, 2, -np.inf, 0], [np.inf, -1, np.nan, 3]])
+    for function in (lax.cummax, lax.cummin, lax.cumprod):
+        proto = to_onnx(lambda x, f=function: f(x, 1), inputs={"x": (2, 4)})
+        close(session(proto)(x=x)[0], function(x, 1))
+
+
 def test_the_model_is_of_fixed_versions_and_open_axes():
     proto = to_onnx(make("GRU", 3, 5))
     assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)
@@ -279,6 +314,42 @@ UNARY = {
     "turned": lambda x: jnp.einsum("btd,kd->btk", x, jnp.arange(6.0).reshape(2, 3)),
     "flat": lambda x: x.reshape(-1),
     "merged": lambda x: x.reshape(x.shape[0] * x.shape[1], 3),
+    "set": lambda x: x.at[:, 1].set(x[:, 0]).at[0, 0, 0].set(7),
+    "set-window": lambda x: x.at[:, 1:, 1:2].multiply(3).at[-1].min(0),
+    "add-twice": lambda x: x.at[:, jnp.array([1, 0, 1])].add(x[:, :1]),
+    "subtract": lambda x: x.at[jnp.array([0, 0]), :, jnp.array([0, 2])].add(
+        -x[0].T[:2]
+    ),
+    "max-of-bools": lambda x: x.at[..., jnp.argmax(x[0, 0])].max(0.5) > 0,
+    "set-outside": lambda x: x.at[:, jnp.array([99, 0])].set(5),
+    "set-clipped": lambda x: x.at[:, jnp.array([99])].set(5, mode="clip"),
+    "set-inside": lambda x: x.at[:, 0].set(5, mode="promise_in_bounds"),
+    "set-integers": lambda x: (x > 0).astype(jnp.int32).at[:, :, 1].add(2),
+    "set-half": lambda x: x.astype(jnp.float16).at[:, 1].add(0.1).astype(jnp.float32),
+    "set-where": lambda x: x[:, jnp.array([1, 0])].at[0].set(x[0, :1]),
+    "update": lambda x: lax.dynamic_update_slice(x, 0 * x[:, :1, :2] + 4, (0, 99, 1)),
+    "pairs": lambda x: x[:, jnp.array([0, 1, 99]), jnp.array([2, -1, 0])],
+    "windows": lambda x: jax.vmap(
+        lambda a, k: lax.dynamic_slice_in_dim(a, k, 2, axis=1)
+    )(x, jnp.arange(x.shape[0]) - 1),
+    "along-broadcast": lambda x: jnp.take_along_axis(
+        x, jnp.int32(x[:, :1, :1] > 0) + jnp.array([0, 99])[None, :, None], 1
+    ),
+    "atan2": lambda x: jnp.arctan2(x, jnp.flip(x, 2)),
+    "cummax": lambda x: lax.cummax(x, 1),
+    "cummin-reverse": lambda x: lax.cummin(x, 2, reverse=True),
+    "cumprod": lambda x: jnp.cumprod(x, axis=1),
+    "bools-chosen": lambda x: jnp.where(x > 0, x > 1, x[..., jnp.array([0, 9, 1])] < 0),
+    "bools-taken": lambda x: jnp.take(x < 0, jnp.array([0, 9, 1]), axis=2),
+    "shorts-chosen": lambda x: jnp.where(x > 0, jnp.int16(3), jnp.int16(-4)),
+    "stack": lambda x: jnp.stack([x, -x], axis=2),
+    "unstack": lambda x: sum(k * one for k, one in enumerate(jnp.unstack(x, axis=2))),
+    "tile": lambda x: jnp.tile(x, (2, 1, 3)),
+    "log2": lambda x: jnp.log2(jnp.abs(x)),
+    "cbrt": jnp.cbrt,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "placed": lambda x: jax.device_put(x) * 2,
+    "top-k": lambda x: jnp.sum(jnp.stack(lax.top_k(x, 2)), axis=0),
     "size": lambda x: x / x.shape[1],
     "steps": lambda x: jnp.arange(x.shape[1]) + x[..., 0],
     "half": lambda x: (x.astype(jnp.float16) * 3 + 1).astype(jnp.float32),
@@ -296,8 +367,8 @@ UNARY = {
 def test_primitive_is_the_same_in_onnxruntime(name):
     function = UNARY[name]
     run = session(to_onnx(function, inputs={"x": ("batch", "sequence", 3)}))
-    for x in (xs(2, 4, 3), 1e-6 * xs(1, 4, 3), 20 * xs(3, 2, 3)):
-        got, wanted = run(x=x)[0], np.asarray(function(x))
+    for x in map(jnp.asarray, (xs(2, 4, 3), 1e-6 * xs(1, 4, 3), 20 * xs(3, 2, 3))):
+        got, wanted = run(x=np.asarray(x))[0], np.asarray(function(x))
         assert got.dtype == wanted.dtype
         close(got, wanted)
 
@@ -316,7 +387,9 @@ def test_a_convolution_is_the_same_in_onnxruntime():
         (lambda x: x + jax.random.normal(jax.random.key(0), x.shape), "random"),
         (lambda x: lax.while_loop(lambda a: a.sum() < 9, lambda a: a + 1, x), "while"),
         (lambda x: lax.complex(x, x).real, "complex"),
-        (lambda x: x[jnp.array([0, 1]), :, jnp.array([1, 2])], "gather"),
+        (lax.lgamma, "'lgamma'.*to_stablehlo"),
+        (lambda x: x.at[0].apply(jnp.sin), r"x\.at\[...\]\.apply"),
+        (lambda x: lax.cumlogsumexp(x, 1), "'cumlogsumexp'"),
         (lambda x: lax.scan(lambda a, _: (a + 1, None), x, None, 3)[0], "without xs"),
     ],
 )

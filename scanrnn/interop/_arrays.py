@@ -44,7 +44,7 @@ def array(value: Any, what: str) -> Any:
         ValueError: if it is no array of real floating numbers.
     """
     try:
-        found = _array(value)
+        found = plain(value)
     except Exception as error:  # what a library raises here is its own affair
         raise ValueError(
             f"{what} is a {type(value).__name__} that is no array ({error})"
@@ -57,7 +57,8 @@ def array(value: Any, what: str) -> Any:
     return found
 
 
-def _array(value):
+def plain(value: Any) -> Any:
+    """The value as an array of NumPy, of any dtype; what is JAX's stays as it is."""
     if isinstance(value, jax.Array | np.ndarray):
         return value
     if hasattr(value, "detach"):  # a tensor of torch, which is not imported for it
@@ -66,7 +67,7 @@ def _array(value):
             return value.float().numpy().astype(jnp.bfloat16)
         return value.numpy()
     if hasattr(value, "get_value") or hasattr(value, "value"):  # a Flax or Keras one
-        return _array(value.get_value() if hasattr(value, "get_value") else value.value)
+        return plain(value.get_value() if hasattr(value, "get_value") else value.value)
     return np.asarray(value)
 
 

@@ -125,7 +125,7 @@ def _rows(name, leaf):
         raise TypeError(
             f"save_safetensors: {name!r} is a PRNG key; save jax.random.key_data of it"
         )
-    array = np.asarray(_arrays.array(leaf))
+    array = np.asarray(_arrays.plain(leaf))
     if array.dtype.hasobject or array.dtype.kind in "USMmc":
         raise TypeError(
             f"save_safetensors: {name!r} has dtype {array.dtype}, want real numbers"

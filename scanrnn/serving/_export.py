@@ -39,6 +39,10 @@ def to_onnx(
     Operators zero what is behind the end of a sequence, and our layers do not, so with
     `lengths` a loop is a `Scan`.
 
+    There are no words for loops without a bound, sorting, Fourier transforms, pooling
+    windows, random and complex numbers, `x.at[...].apply`, shifts of bits, and special
+    functions but erf (`lgamma`, `digamma`, Bessel functions and their like).
+
     Args:
         model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
         path: of the file; None for none.
@@ -56,7 +60,7 @@ def to_onnx(
 
     Raises:
         ImportError: without the package onnx.
-        ValueError: for a primitive that ONNX has no word for, which it names.
+        ValueError: for a primitive that there is no word for, which it names.
 
     Example:
         >>> import scanrnn

@@ -10,7 +10,7 @@ from jax.extend import core
 from onnx import helper
 
 from scanrnn.planner import compat
-from scanrnn.serving._onnx import elementwise, native, products, shapes
+from scanrnn.serving._onnx import elementwise, native, places, products, shapes
 from scanrnn.serving._onnx.graph import (
     IR_VERSION,
     OPSET,
@@ -19,9 +19,9 @@ from scanrnn.serving._onnx.graph import (
     info,
 )
 
-RULES = elementwise.RULES | shapes.RULES | products.RULES
+RULES = elementwise.RULES | shapes.RULES | places.RULES | products.RULES
 # Those that give no number that was not there: nothing to round.
-_MOVES = set(shapes.RULES) - {"reduce_sum", "reduce_prod", "cumsum"}
+_MOVES = set(shapes.RULES) - {"reduce_sum", "reduce_prod", "cumsum", "cumprod"}
 _MOVES |= {"select_n", "neg", "abs", "max", "min", "copy", "copy_p", "clamp"}
 
 
@@ -154,7 +154,9 @@ def _equation(graph, eqn, arguments, wanted):
         return _call(graph, eqn, arguments, wanted)
     if name not in RULES:
         raise Unsupported(
-            f"to_onnx: ONNX has no word for {name!r}, which this program uses: {eqn}"
+            f"to_onnx: there is no word of ONNX for {name!r}, which this program uses: "
+            f"{eqn}; compute it outside of what is exported, or export that with "
+            "to_stablehlo"
         )
     results = RULES[name](graph, eqn, *arguments)
     results = [results] if isinstance(results, str) else results

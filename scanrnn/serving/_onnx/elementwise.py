@@ -17,7 +17,10 @@ _SAME = {
     **{"asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh"},
 }
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
-_MOVED = ("copy", "copy_p", "stop_gradient", "optimization_barrier", "sharding_cast")
+_MOVED = (
+    *("copy", "copy_p", "stop_gradient", "optimization_barrier"),
+    *("sharding_cast", "sharding_constraint", "device_put"),
+)
 
 
 def _same(kind):
@@ -59,6 +62,20 @@ def _exp2(graph, eqn, x):
     return graph.op("Pow", _number(graph, eqn, 2.0), x)
 
 
+def _log2(graph, eqn, x):
+    return graph.op("Div", graph.op("Log", x), _number(graph, eqn, np.log(2)))
+
+
+def _cbrt(graph, eqn, x):
+    third = graph.op("Pow", graph.op("Abs", x), _number(graph, eqn, 1 / 3))
+    return graph.op("Mul", graph.op("Sign", x), third)
+
+
+def _erfc(graph, eqn, x):
+    """Exact beside one, as in `gelu`; where it is tiny, to the rounding of one."""
+    return graph.op("Sub", _one(graph, eqn), graph.op("Erf", x))
+
+
 def _rsqrt(graph, eqn, x):
     return graph.op("Reciprocal", graph.op("Sqrt", x))
 
@@ -84,6 +101,29 @@ def _expm1(graph, eqn, x):
     exact = graph.op("Where", graph.op("IsInf", log), rest, exact)
     small = graph.op("Equal", rest, _number(graph, eqn, 0.0))
     return graph.op("Where", small, x, exact)
+
+
+def _atan2(graph, eqn, y, x):
+    """The angle in the first octant, turned to where the signs say, of zeros too."""
+    zero = _number(graph, eqn, 0.0)
+    half, full = (_number(graph, eqn, angle) for angle in (np.pi / 2, np.pi))
+    up, right = graph.op("Abs", y), graph.op("Abs", x)
+    least, most = graph.op("Min", up, right), graph.op("Max", up, right)
+    ratio = graph.op("Div", least, most)
+    alike = graph.op("Equal", least, most)  # two zeros or two infinities, too
+    ratio = graph.op("Where", alike, graph.op("Sign", most), ratio)
+    angle = graph.op("Atan", ratio)
+    steep = graph.op("Greater", up, right)
+    angle = graph.op("Where", steep, graph.op("Sub", half, angle), angle)
+
+    def negative(name):
+        sign = graph.op("Less", graph.op("Reciprocal", name), zero)
+        return graph.op("Or", graph.op("Less", name, zero), sign)
+
+    angle = graph.op("Where", negative(x), graph.op("Sub", full, angle), angle)
+    # A product, as onnxruntime's `Where` loses the sign of a zero.
+    signs = [_number(graph, eqn, sign) for sign in (-1.0, 1.0)]
+    return graph.op("Mul", angle, graph.op("Where", negative(y), *signs))
 
 
 def _is_finite(graph, eqn, x):
@@ -113,7 +153,7 @@ def _reduce_precision(graph, eqn, x):
 def _select(graph, eqn, which, *cases):
     if len(cases) != 2 or eqn.invars[0].aval.dtype != np.bool_:
         raise Unsupported("to_onnx: select_n of more than two cases")
-    return graph.op("Where", which, cases[1], cases[0])
+    return graph.where(which, cases[1], cases[0], eqn.outvars[0].aval.dtype)
 
 
 def _clamp(graph, eqn, low, x, high):
@@ -133,9 +173,13 @@ RULES |= {
     "round": _round,
     "integer_pow": _integer_pow,
     "exp2": _exp2,
+    "log2": _log2,
+    "cbrt": _cbrt,
+    "erfc": _erfc,
     "rsqrt": _rsqrt,
     "log1p": _log1p,
     "expm1": _expm1,
+    "atan2": _atan2,
     "is_finite": _is_finite,
     "rem": _rem,
     "convert_element_type": _convert,

@@ -28,6 +28,8 @@ _TYPES = {
     "float16": TensorProto.FLOAT,
 }
 HALF = {"bfloat16": TensorProto.BFLOAT16, "float16": TensorProto.FLOAT16}
+# Those that onnxruntime's `Where` takes.
+_CHOSEN = {"float32", "float64", "int32", "int64", "uint8"}
 
 
 class Unsupported(ValueError):
@@ -96,6 +98,15 @@ class Graph:
     def cast(self, name: str, dtype: Any) -> str:
         """The value in another dtype."""
         return self.op("Cast", name, to=type_of(dtype))
+
+    def where(self, which: str, yes: str, no: str, dtype: Any) -> str:
+        """One value or the other; in a dtype of which onnxruntime can choose."""
+        kind = str(dtype)
+        if kind in _CHOSEN or kind in HALF:
+            return self.op("Where", which, yes, no)
+        wide = np.uint8 if kind == "bool" else np.int64
+        yes, no = self.cast(yes, wide), self.cast(no, wide)
+        return self.cast(self.op("Where", which, yes, no), dtype)
 
     def rounded(self, name: str, dtype: Any) -> str:
         """The value rounded to a half type, if it is of one."""

@@ -1,9 +1,11 @@
 """Primitives that move numbers, and those that reduce axes."""
 
+import jax
 import numpy as np
 from jax import lax
 
-from scanrnn.serving._onnx.graph import HALF, Unsupported
+from scanrnn.serving._onnx import places
+from scanrnn.serving._onnx.graph import Graph, Unsupported, info
 
 
 def _ints(values):
@@ -37,6 +39,23 @@ def _transpose(graph, eqn, x):
 
 def _concatenate(graph, eqn, *xs):
     return graph.op("Concat", *xs, axis=eqn.params["dimension"])
+
+
+def _stack(graph, eqn, *xs):
+    axis = graph.constant([eqn.params["axis"]], np.int64)
+    xs = [graph.op("Unsqueeze", x, axis) for x in xs]
+    return graph.op("Concat", *xs, axis=eqn.params["axis"])
+
+
+def _unstack(graph, eqn, x):
+    axis, count = eqn.params["axis"], len(eqn.outvars)
+    parts = graph.ops("Split", count, x, axis=axis, num_outputs=count)
+    axis = graph.constant([axis], np.int64)
+    return [graph.op("Squeeze", part, axis) for part in parts]
+
+
+def _tile(graph, eqn, x):
+    return graph.op("Tile", x, graph.shape(eqn.params["reps"]))
 
 
 def _slice(graph, eqn, x):
@@ -97,7 +116,7 @@ def _iota(graph, eqn, *sizes):
 
 
 def _gather(graph, eqn, x, indices):
-    """A window, rows of one axis, or an element for each index; no other gather."""
+    """A window, rows of one axis, or an element for each index, by their operators."""
     numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[1].aval.shape) - 1
     axes, count = numbers.start_index_map, len(eqn.invars[0].aval.shape)
     if rank == 0 and not numbers.operand_batching_dims:
@@ -113,10 +132,7 @@ def _gather(graph, eqn, x, indices):
         offsets = [*range(axis), *range(axis + rank, count - 1 + rank)]
         if whole and list(numbers.offset_dims) == offsets:
             return _picked(graph, eqn, x, indices, axis, "Gather")
-    raise Unsupported(
-        "to_onnx: a gather that is no window, no jnp.take along one axis and no "
-        "jnp.take_along_axis; write it as one of them, a slice with jax.lax.slice"
-    )
+    return places.gather(graph, eqn, x, indices)
 
 
 def _window(graph, eqn, x, start):
@@ -151,21 +167,8 @@ def _picked(graph, eqn, x, indices, axis, kind):
     if behind:
         tail = list(range(rank, rank + behind))
         good = graph.op("Unsqueeze", good, graph.constant(tail, np.int64))
-    return graph.op("Where", good, found, _fill(graph, eqn))
-
-
-def _fill(graph, eqn):
-    value, dtype = eqn.params["fill_value"], eqn.outvars[0].aval.dtype
-    dtype = np.dtype(np.float32) if str(dtype) in HALF else dtype
-    if value is None:
-        if dtype.kind == "f":
-            value = np.nan
-        elif dtype.kind == "b":
-            value = True
-        else:
-            limits = np.iinfo(str(dtype))
-            value = limits.min if dtype.kind == "i" else limits.max
-    return graph.constant(value, dtype)
+    dtype = eqn.outvars[0].aval.dtype
+    return graph.where(good, found, places.fill(graph, eqn), dtype)
 
 
 def _reduce(kind):
@@ -199,6 +202,47 @@ def _cumsum(graph, eqn, x):
     return graph.op("CumSum", x, axis, reverse=int(eqn.params["reverse"]))
 
 
+def _running(kind):
+    """What has come so far along an axis: a loop whose step is one node."""
+
+    def rule(graph, eqn, x):
+        aval, axis = eqn.outvars[0].aval, eqn.params["axis"]
+        shape = aval.shape[:axis] + aval.shape[axis + 1 :]
+        step, reverse = jax.ShapeDtypeStruct(shape, aval.dtype), eqn.params["reverse"]
+        if kind == "Mul":
+            one = graph.constant(np.ones((), aval.dtype))
+            first = graph.op("Expand", one, graph.shape(shape))
+        else:
+            end = graph.constant(-1 if reverse else 0, np.int64)
+            first = graph.op("Gather", x, end, axis=axis)
+        body = Graph(graph)
+        inputs = [body.name("in") for _ in range(2)]
+        new = body.rounded(body.op(kind, *inputs), aval.dtype)
+        outs = [body.op("Identity", new) for _ in range(2)]
+        types = ([info(name, step) for name in names] for names in (inputs, outs))
+        return graph.ops(
+            "Scan",
+            2,
+            first,
+            x,
+            body=body.proto(graph.name("body"), *types),
+            num_scan_inputs=1,
+            scan_input_axes=[axis],
+            scan_output_axes=[axis],
+            scan_input_directions=[int(reverse)],
+            scan_output_directions=[int(reverse)],
+        )[1]
+
+    return rule
+
+
+def _top_k(graph, eqn, x):
+    k = graph.constant([eqn.params["k"]], np.int64)
+    axis = eqn.params.get("axis", -1)
+    values, indices = graph.ops("TopK", 2, x, k, axis=axis)
+    return [values, graph.cast(indices, eqn.outvars[1].aval.dtype)]
+
+
 def _dimension(graph, eqn):
     size = graph.op("Squeeze", graph.size(eqn.params["dim"]))
     return graph.cast(size, eqn.outvars[0].aval.dtype)
@@ -210,6 +254,9 @@ RULES = {
     "squeeze": _squeeze,
     "transpose": _transpose,
     "concatenate": _concatenate,
+    "stack": _stack,
+    "unstack": _unstack,
+    "tile": _tile,
     "slice": _slice,
     "dynamic_slice": _dynamic_slice,
     "rev": _rev,
@@ -226,5 +273,9 @@ RULES = {
     "argmax": _arg("ArgMax"),
     "argmin": _arg("ArgMin"),
     "cumsum": _cumsum,
+    "cummax": _running("Max"),
+    "cummin": _running("Min"),
+    "cumprod": _running("Mul"),
+    "top_k": _top_k,
     "dim_as_value": _dimension,
 }
