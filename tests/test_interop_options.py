@@ -21,7 +21,7 @@ D, H, T, B = 3, 5, 4, 2
 XS = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
 close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
 # Flax says that `carry_init` is old, and Keras may warn on import.
-pytestmark = pytest.mark.filterwarnings("default")
+pytestmark = pytest.mark.filterwarnings("default", "ignore:carry_init is")
 
 
 def summed(a, b):
@@ -151,6 +151,17 @@ def test_the_activation_of_a_flax_cell_is_read(activation):
             read()
 
 
+def test_an_object_is_read_while_it_is_traced():
+    cell = nnx.SimpleCell(D, H, activation_fn=jnp.tanh, rngs=nnx.Rngs(0))
+    graph, state = nnx.split(cell)
+
+    @jax.jit
+    def run(state, x):
+        return interop.from_nnx(nnx.merge(graph, state)).layer()(x)
+
+    close(run(state, XS), nnx.RNN(cell)(XS))
+
+
 def test_an_activation_that_the_cell_has_not_is_refused():
     tree = nnx.state(nnx.GRUCell(D, H, rngs=nnx.Rngs(0)), nnx.Param)
     for activation in ("relu", "gelu"):
@@ -254,6 +265,8 @@ def test_cells_of_torch_are_read(name):
     )
     with pytest.raises(ValueError, match="ModuleDict, want one of torch's RNN.*prefix"):
         interop.from_torch(holder)
+    with pytest.raises(ValueError, match=r"layers are below \['decoder.'\]"):
+        interop.from_torch(holder, prefix="encoder.")
 
 
 LSTM = {

@@ -129,10 +129,10 @@ def _bound(shape, axes, known):
         shape, axes = shape[max(count, 0) :], axes[1:]
     if len(shape) != len(axes):
         return False
-    pairs = [(_AXIS.fullmatch(a), size) for a, size in zip(axes, shape, strict=True)]
+    pairs = [(_AXIS.findall(a)[0], size) for a, size in zip(axes, shape, strict=True)]
     # A letter alone says more than a multiple of it.
-    for match, size in sorted(pairs, key=lambda pair: pair[0][1] != ""):
-        factor, letter = int(match[1] or 1), match[2]
+    for (number, letter), size in sorted(pairs, key=lambda pair: pair[0][0] != ""):
+        factor = int(number or 1)
         if letter:
             factor *= known.setdefault(letter, size // factor)
         if size != factor:

@@ -91,7 +91,8 @@ def _read(layer, said):
 
 def _ours(arrays, reset_after):
     """The kind of a cell, and its arrays by our names."""
-    arrays = dict(zip(("kernel", "recurrent_kernel", "bias"), arrays, strict=False))
+    names: list[str] = ["kernel", "recurrent_kernel", "bias"]
+    arrays = dict(zip(names, arrays, strict=False))
     given = {
         name: _arrays.array(value, f"from_keras: {name}").shape
         for name, value in arrays.items()

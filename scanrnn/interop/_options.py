@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from scanrnn.interop import _arrays
@@ -87,7 +88,8 @@ def plain(value: Any) -> Any:
 
 def _alike(function, ours):
     try:
-        got = np.asarray(_arrays.array(function(_POINTS), "a function"))
+        with jax.ensure_compile_time_eval():  # also while something is traced
+            got = np.asarray(_arrays.array(function(_POINTS), "a function"))
     except Exception:  # a function of other arguments: its author chose the error
         return False
     wanted = ours(_POINTS)

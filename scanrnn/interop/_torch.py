@@ -48,11 +48,12 @@ def from_torch(
         >>> weights.layers[0][0]["kernel"].shape, weights.hidden_features
         ((3, 20), 5)
     """
-    said = set()
+    said: set[str] = set()
     if hasattr(source, "state_dict"):
-        layer = source.get_submodule(prefix.removesuffix("."))
-        _options.TORCH.read("from_torch", layer)
-        said = {getattr(layer, "nonlinearity", None)} - {None}
+        layer = dict(source.named_modules()).get(prefix.removesuffix("."))
+        if layer is not None:
+            _options.TORCH.read("from_torch", layer)
+            said |= {layer.nonlinearity} if hasattr(layer, "nonlinearity") else set()
         source = source.state_dict()
     below = {
         name.removeprefix(prefix): value
