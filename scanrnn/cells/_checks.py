@@ -110,6 +110,26 @@ def check_params(where, params, x, sizes, table):
     return in_features, hidden_features
 
 
+def carry_hint(kind, carry):
+    """What to add to an error where a carry without names came: its order.
+
+    Args:
+        kind: the NamedTuple that is wanted.
+        carry: what came.
+    """
+    fields = kind._fields
+    if len(fields) == 1 and hasattr(carry, "shape"):
+        return f". A plain array is {kind.__name__}(carry)"
+    if type(carry) not in (tuple, list) or len(carry) != len(fields):
+        return ""
+    order, name = ", ".join(fields), kind.__name__
+    hint = f". A plain {type(carry).__name__} in the order ({order}) is {name}(*carry)"
+    if hasattr(kind, "from_flax"):
+        theirs = ", ".join(reversed(fields))
+        hint += f"; one of Flax, ({theirs}), is {name}.from_flax(carry)"
+    return hint
+
+
 def check_carry(where, carry, kind, batch, shapes):
     """Raise unless `carry` is a `kind` whose fields have these shapes.
 
@@ -124,7 +144,7 @@ def check_carry(where, carry, kind, batch, shapes):
         fields = ", ".join(kind._fields)
         raise TypeError(
             f"{where}: carry must be a {kind.__name__}({fields}), got "
-            f"{type(carry).__name__}; initial_carry makes one"
+            f"{type(carry).__name__}; initial_carry makes one{carry_hint(kind, carry)}"
         )
     for name, value in zip(kind._fields, carry, strict=True):
         shape = (*batch, *shapes[name])

@@ -1,7 +1,7 @@
 """The convolutional long short-term memory."""
 
 import dataclasses
-from typing import NamedTuple, Unpack
+from typing import NamedTuple, Self, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,25 @@ class ConvLSTMCarry(NamedTuple):
 
     h: jax.Array
     c: jax.Array
+
+    @classmethod
+    def from_flax(cls, carry: tuple[jax.Array, jax.Array]) -> Self:
+        """The carry of Flax's `ConvLSTMCell`, the pair (c, h).
+
+        `ConvLSTMCarry(*carry)` would take c for h.
+
+        Args:
+            carry: as Flax gives it.
+
+        Returns:
+            The same with names.
+        """
+        c, h = carry
+        return cls(h, c)
+
+    def to_flax(self) -> tuple[jax.Array, jax.Array]:
+        """The pair (c, h), as Flax's `ConvLSTMCell` carries it."""
+        return self.c, self.h
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

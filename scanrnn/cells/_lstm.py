@@ -1,7 +1,7 @@
 """The long short-term memory, with the parts that were added to it and taken away."""
 
 import dataclasses
-from typing import NamedTuple, Unpack
+from typing import NamedTuple, Self, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,37 @@ class LSTMCarry(NamedTuple):
     Attributes:
         h: output, `[..., H]`, or `[..., P]` if it is projected.
         c: memory, `[..., H]`.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from scanrnn.cells import LSTMCarry
+        >>> flax_carry = c, h = jnp.ones(5), jnp.zeros(5)
+        >>> carry = LSTMCarry.from_flax(flax_carry)
+        >>> bool((carry.c == c).all()), bool((carry.to_flax()[1] == h).all())
+        (True, True)
     """
 
     h: jax.Array
     c: jax.Array
+
+    @classmethod
+    def from_flax(cls, carry: tuple[jax.Array, jax.Array]) -> Self:
+        """The carry of Flax's LSTM, the pair (c, h).
+
+        `LSTMCarry(*carry)` would take c for h.
+
+        Args:
+            carry: as Flax gives it.
+
+        Returns:
+            The same with names.
+        """
+        c, h = carry
+        return cls(h, c)
+
+    def to_flax(self) -> tuple[jax.Array, jax.Array]:
+        """The pair (c, h), as Flax's LSTM carries it."""
+        return self.c, self.h
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

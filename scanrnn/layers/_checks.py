@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from scanrnn._scan import EXECUTORS
 from scanrnn.cells import Cell
-from scanrnn.cells._checks import check_option, check_size, is_floating
+from scanrnn.cells._checks import carry_hint, check_option, check_size, is_floating
 from scanrnn.cells._noise import check_rate
 
 
@@ -215,7 +215,7 @@ def check_initial_carry(given, wanted, same_dtype=True):
     if jax.tree.structure(given) != structure:
         raise TypeError(
             f"RNN: initial_carry is {_types(given)}, want {_types(wanted)}, as "
-            "return_carry=True gives it"
+            f"return_carry=True gives it{_hints(given, wanted)}"
         )
     given = jax.tree.map(jnp.asarray, given)
     paths = jax.tree_util.tree_leaves_with_path(wanted)
@@ -246,6 +246,20 @@ def check_batched(leaf: Any, axes: int) -> None:
             f"RNN: the cell carries or gives an array of shape {jnp.shape(leaf)} where "
             f"{axes} axes of time and batch come first; give it those of the inputs"
         )
+
+
+def _hints(given, wanted):
+    """How the first plain tuple among carries is made the one that is wanted."""
+    if hasattr(wanted, "_fields"):
+        return carry_hint(type(wanted), given)
+    if hasattr(given, "to_flax"):
+        return (
+            f". carry.to_flax() of a {type(given).__name__} is what a Flax cell takes"
+        )
+    if type(wanted) is not tuple or not isinstance(given, tuple | list):
+        return ""
+    pairs = zip(given, wanted, strict=False)
+    return next(filter(None, (_hints(*pair) for pair in pairs)), "")
 
 
 class _Word(str):
