@@ -106,7 +106,7 @@ def by_hand(rnn, xs, call, pick):
     resets = pick("resets", np.zeros(T, bool))
     counted = [t for t in range(length) if mask[t] and ids[t] != 0]
     carries = []
-    for index, directions in enumerate(rnn.stack()):
+    for index, directions in enumerate(rnn.stack):
         outs = []
         for k, (cell, params) in enumerate(directions):
             backward = call["reverse"] != bool(k)

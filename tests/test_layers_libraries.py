@@ -78,7 +78,7 @@ def test_packed_sequences_of_torch_equal_lengths(name):
     by_rnn, by_xs = jax.grad(loss, argnums=(0, 1))(ours, padded)
     close(jnp.where(COUNTS[..., None], by_xs, 0), want_by_xs)
     for mine, theirs in zip(
-        by_rnn.stack(), gradients_by_our_names(layer).layers, strict=True
+        by_rnn.stack, gradients_by_our_names(layer).layers, strict=True
     ):
         for one, other in zip(mine, theirs, strict=True):
             jax.tree.map(close, one.params, dict(other))

@@ -69,14 +69,14 @@ def test_every_cell_has_a_layer():
     layers = [
         value
         for name, value in vars(scanrnn.nnx).items()
-        if isinstance(value, type) and hasattr(value, "make")
+        if isinstance(value, type) and hasattr(value, "_make")
     ]
     wrappers = {"residual", "highway", "zoneout", "dropout", "weight_drop"}
     wrappers |= {"learned_carry"}
-    made = {layer.make.__name__ for layer in layers}
+    made = {layer._make.__name__ for layer in layers}
     assert made == {row.factory for row in CELLS.values()} - wrappers
     for layer in layers:
-        name = layer.make.__name__.replace("_", "").lower()
+        name = layer._make.__name__.replace("_", "").lower()
         assert layer.__name__.lower() == name
 
 

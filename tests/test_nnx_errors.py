@@ -240,3 +240,20 @@ def test_layer_refuses_lists_that_do_not_fit():
     with raises(ValueError, "convolutional"):
         both = [cells.conv_lstm(kernel_size=3), cells.lstm()]
         RNN(both, D, H, rngs=nnx.Rngs(0))
+
+
+def test_rngs_without_the_stream_that_is_needed_are_named():
+    with raises(ValueError, "no stream 'params'", "has ['dropout']", "params=0"):
+        LSTM(D, H, rngs=nnx.Rngs(dropout=0))
+    rnn = LSTM(D, H, recurrent_dropout=0.5, rngs=nnx.Rngs(0))
+    with raises(ValueError, "no stream 'dropout'", "has ['params']", "dropout=0"):
+        rnn(jnp.ones([2, T, D]), rngs=nnx.Rngs(params=0))
+    flax = RNN(nnx.LSTMCell(D, H, rngs=nnx.Rngs(0)))
+    with raises(ValueError, "no stream 'carry'", "carry=0"):
+        flax(jnp.ones([2, T, D]), rngs=nnx.Rngs(params=0))
+
+
+@every_layer
+def test_missing_sizes_are_told_by_the_name_of_the_layer(layer):
+    with raises(TypeError, f"{layer.__name__}.__init__() missing", "in_features"):
+        layer()

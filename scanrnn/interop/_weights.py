@@ -135,7 +135,7 @@ class Weights:
                     "no other library's layer has; save it as safetensors, or export "
                     "it with scanrnn.serving"
                 )
-        return cls(layer.cell, [[d.params for d in ds] for ds in layer.stack()])
+        return cls(layer.cell, [[d.params for d in ds] for ds in layer.stack])
 
     def layer(self, **options: Any) -> nnx.RNN:
         """A layer of `scanrnn.nnx` with these weights.

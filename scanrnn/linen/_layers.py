@@ -14,7 +14,7 @@ from scanrnn.linen._rnn import Recurrent
 class CellLayer(Recurrent):
     """Layers of the cells that one factory makes; see `RNN`."""
 
-    make: ClassVar[Callable[..., cells.Cell]]
+    _make: ClassVar[Callable[..., cells.Cell]]
 
     features: int | Sequence[int]
     time_major: bool = dataclasses.field(default=False, kw_only=True)
@@ -25,7 +25,7 @@ class CellLayer(Recurrent):
 
     def cells_and_features(self) -> tuple[Any, Any]:
         """The cell of the options that were given."""
-        make = type(self).make
+        make = type(self)._make
         options = {name: getattr(self, name) for name in cell_options(make)}
         return make(**options), self.features
 
@@ -65,7 +65,7 @@ def _layers_of(
         "__doc__": doc,
         "__module__": __name__,
         "__annotations__": dict.fromkeys(options, Any),
-        "make": staticmethod(factory),
+        "_make": staticmethod(factory),
         **options,
     }
     body = operator.methodcaller("update", names)

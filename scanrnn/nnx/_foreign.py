@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from scanrnn import layers
+from scanrnn.nnx import _rngs
 
 _OPTIONS = (
     *("in_features", "hidden_features", "num_layers", "bidirectional", "residual"),
@@ -123,6 +124,6 @@ def _initial_carry(cell, x, rngs):
         rngs: what draws it, as for `flax.nnx.RNN`; None for the same at every call.
     """
     if isinstance(rngs, nnx.Rngs):
-        rngs = rngs.carry.fork()
+        rngs = _rngs.stream(rngs, "carry", "the initial carry").fork()
     # The stream is made here, so that the layer keeps none.
     return cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)

@@ -1,5 +1,6 @@
 """Layers of one family of cells, by name."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -11,14 +12,14 @@ from scanrnn.nnx._rnn import RNN
 class CellLayer(RNN):
     """Layers of the cells that one factory makes; see `RNN`."""
 
-    make: ClassVar[Callable[..., cells.Cell]]
+    _make: ClassVar[Callable[..., cells.Cell]]
 
     def __init__(self, in_features: int, hidden_features: int, **options: Any):
         """Draw the weights; see the class."""
         names = LayerOptions.__annotations__
         own = {name: options.pop(name) for name in names if name in options}
-        check_options(type(self).__name__, type(self).make, options)
-        cell = type(self).make(**options)
+        check_options(type(self).__name__, type(self)._make, options)
+        cell = type(self)._make(**options)
         super().__init__(cell, in_features, hidden_features, **own)
 
 
@@ -45,6 +46,17 @@ Example:
 """
 
 
+def _constructor(name):
+    """That of `CellLayer`, by whose name errors call it."""
+
+    @functools.wraps(CellLayer.__init__)
+    def __init__(self, in_features, hidden_features, **options):
+        CellLayer.__init__(self, in_features, hidden_features, **options)
+
+    __init__.__qualname__ = f"{name}.__init__"
+    return __init__
+
+
 def _layers_of(
     name: str,
     factory: Callable[..., cells.Cell],
@@ -53,7 +65,8 @@ def _layers_of(
 ) -> type[CellLayer]:
     """The class of layers of a factory; `more` and `inputs` are for its example."""
     doc = _DOC.format(name=name, factory=factory.__name__, more=more, inputs=inputs)
-    names = {"__doc__": doc, "__module__": __name__, "make": staticmethod(factory)}
+    names = {"__doc__": doc, "__module__": __name__, "_make": staticmethod(factory)}
+    names["__init__"] = _constructor(name)
     return type(name, (CellLayer,), names)
 
 

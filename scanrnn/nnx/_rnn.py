@@ -258,8 +258,21 @@ class RNN(nnx.Module):
         key = None if deterministic else functools.partial(_rngs.noise_key, rngs)
         options = {name: getattr(self, name) for name in layers.Spec._fields}
         spec = layers.Spec(**options)
-        return layers.run_own(spec, self.places(), self.stack(), inputs, call, key)
+        return layers.run_own(spec, self.places, self.stack, inputs, call, key)
 
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """What `flax.nnx.view` calls.
+
+        Args:
+          deterministic: if True, leaves out dropout and all noise of the cell.
+        """
+        # Two spaces above: `flax.nnx.view_info` reads no other docstring.
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+    # Properties: `flax.nnx.tabulate` runs public methods as programs of arrays.
+
+    @property
     def places(self) -> list[layers.Place]:
         """The cell of every layer, with its connection, and its sizes."""
         return layers.places(
@@ -271,10 +284,11 @@ class RNN(nnx.Module):
             highway=self.highway,
         )
 
+    @property
     def stack(self) -> list[list[layers.Layer]]:
         """The cell and the weights of every layer and direction."""
         directions = _weights.directions(self)
         return [
             [layers.Layer(place.cell, _weights.values(own[i])) for own in directions]
-            for i, place in enumerate(self.places())
+            for i, place in enumerate(self.places)
         ]

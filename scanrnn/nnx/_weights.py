@@ -31,7 +31,7 @@ def draw_all(
         setattr(rnn, name, value)
     if rnn.carry_dtype is None:
         rnn.carry_dtype = jnp.promote_types(jnp.float32, rnn.param_dtype)
-    for place in rnn.places():
+    for place in rnn.places:
         for weights in directions(rnn):
             key, dtype = stream(), rnn.param_dtype
             weights.append(draw(place, key, dtype, scheme, initializers, metadata))
@@ -82,4 +82,9 @@ def _opened(value):
 
 def values(params: nnx.Dict) -> dict[str, jax.Array]:
     """The arrays of the weights of a layer, by name."""
-    return {name: param[...] for name, param in params.items()}
+    # Not items(): `nnx.tabulate` has put a number of its own among them, and a program
+    # in the place of that method.
+    found = vars(params).items()
+    return {
+        name: value[...] for name, value in found if isinstance(value, nnx.Variable)
+    }

@@ -36,7 +36,7 @@ def probe_model(model: LanguageModel, batch: Window) -> list[Health]:
     carries = zero_carry(model, batch.inputs.shape[-1])
     carries = [carries] if model.rnn.num_layers == 1 else list(carries)
     steps, params = [], []
-    for ((cell, weights),) in model.rnn.stack():
+    for ((cell, weights),) in model.rnn.stack:
         cell = cells.residual(cell) if model.rnn.residual else cell
         steps.append(functools.partial(cell.step, weights))
         params.append(weights)

@@ -52,7 +52,7 @@ def layer_plans(model: LanguageModel, batch: int, window: int) -> str:
 def _layer_steps(model: LanguageModel) -> list[Callable]:
     """Returns the time step of every layer, with its parameters in it."""
     steps = []
-    for ((cell, params),) in model.rnn.stack():
+    for ((cell, params),) in model.rnn.stack:
         cell = cells.residual(cell) if model.rnn.residual else cell
         steps.append(functools.partial(cell.step, params))
     return steps
