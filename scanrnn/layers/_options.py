@@ -1,8 +1,9 @@
 """The keyword arguments of layers, and those of the cells that they pass on."""
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypedDict
 
 from scanrnn.cells import Cell
@@ -42,21 +43,59 @@ class LayerOptions(TypedDict, total=False):
     rngs: Any
 
 
-def check_options(name: str, factory: Callable[..., Cell], given: Any) -> None:
+def check_options(
+    name: str,
+    factory: Callable[..., Cell],
+    given: Any,
+    other: str = "scanrnn.nnx.RNN",
+) -> None:
     """Raise TypeError if some of the options that a layer was given are not its own.
 
     Args:
         name: of the layer.
         factory: of its cells.
         given: the options that no layer takes for itself, by name.
+        other: what takes those of a layer.
     """
     known = cell_options(factory)
     unknown = [option for option in given if option not in known]
     if unknown:
         raise TypeError(
             f"{name}: got {', '.join(unknown)}, want options of its cell "
-            f"({', '.join(known)}) or of scanrnn.nnx.RNN"
+            f"({', '.join(known)}) or of {other}"
         )
+
+
+def check_fields(name: str, known: Iterable[str], given: Iterable[str]) -> None:
+    """Raise TypeError if some of the fields that a module was given are not its own.
+
+    Args:
+        name: of the module.
+        known: its fields.
+        given: names of what came.
+    """
+    shown = [field for field in known if field not in ("parent", "name")]
+    unknown = [field for field in given if field not in (*shown, "parent", "name")]
+    if unknown:
+        raise TypeError(
+            f"{name}: got {', '.join(unknown)}, want fields of it: {', '.join(shown)}"
+        )
+
+
+def named_constructor(base: type, name: str) -> Callable[..., None]:
+    """The constructor of a class of sizes, by whose name errors call it.
+
+    Args:
+        base: the class.
+        name: of the class that is derived.
+    """
+
+    @functools.wraps(base.__init__)
+    def constructor(self, in_features, hidden_features, **options):
+        base.__init__(self, in_features, hidden_features, **options)
+
+    constructor.__qualname__ = f"{name}.__init__"
+    return constructor
 
 
 def cell_options(factory: Callable[..., Cell]) -> dict[str, Any]:

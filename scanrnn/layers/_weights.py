@@ -10,6 +10,12 @@ from scanrnn.layers._stack import Place
 FAMILIES = ("recurrent_kernel", "kernel", "bias")
 
 
+def by_family(kernel: Any, recurrent_kernel: Any, bias: Any) -> dict[str, Any]:
+    """What is said of each family of parameters."""
+    values = recurrent_kernel, kernel, bias
+    return dict(zip(FAMILIES, values, strict=True))
+
+
 def family(name: str) -> str:
     """Which initializer and which sharding are for a parameter of this name.
 

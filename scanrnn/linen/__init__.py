@@ -1,6 +1,26 @@
 """Flax Linen layers over `scanrnn.cells` and `scanrnn.scan`."""
 
 from scanrnn.linen._bidirectional import Bidirectional as Bidirectional
+from scanrnn.linen._cell import RNNCell as RNNCell
+from scanrnn.linen._cells import ConvGRUCell as ConvGRUCell
+from scanrnn.linen._cells import IndRNNCell as IndRNNCell
+from scanrnn.linen._cells import LRUCell as LRUCell
+from scanrnn.linen._cells import MinGRUCell as MinGRUCell
+from scanrnn.linen._cells import MinLSTMCell as MinLSTMCell
+from scanrnn.linen._cells import MLSTMCell as MLSTMCell
+from scanrnn.linen._cells import MultiplicativeLSTMCell as MultiplicativeLSTMCell
+from scanrnn.linen._cells import QRNNCell as QRNNCell
+from scanrnn.linen._cells import RGLRUCell as RGLRUCell
+from scanrnn.linen._cells import RHNCell as RHNCell
+from scanrnn.linen._cells import SLSTMCell as SLSTMCell
+from scanrnn.linen._cells import SRUCell as SRUCell
+from scanrnn.linen._cells import UGRNNCell as UGRNNCell
+from scanrnn.linen._flax_cells import ConvLSTMCell as ConvLSTMCell
+from scanrnn.linen._flax_cells import GRUCell as GRUCell
+from scanrnn.linen._flax_cells import LSTMCell as LSTMCell
+from scanrnn.linen._flax_cells import MGUCell as MGUCell
+from scanrnn.linen._flax_cells import OptimizedLSTMCell as OptimizedLSTMCell
+from scanrnn.linen._flax_cells import SimpleCell as SimpleCell
 from scanrnn.linen._layers import GRU as GRU
 from scanrnn.linen._layers import LRU as LRU
 from scanrnn.linen._layers import LSTM as LSTM

@@ -19,6 +19,12 @@ _OPTIONS = (
 )
 
 
+def check(module: Any) -> None:
+    """Raise if a layer was given what the module of one step has in it."""
+    given = {name: getattr(module, name) for name in _OPTIONS}
+    layers.check_foreign(module.cell, given)
+
+
 def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any:
     """What a layer of a Linen cell returns.
 
@@ -29,7 +35,7 @@ def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any
         init_key: draws the first carry.
     """
     cell = module.cell
-    layers.check_foreign(cell, {name: getattr(module, name) for name in _OPTIONS})
+    check(module)
     spec = layers.Spec(unroll=module.unroll, implementation=module.implementation)
 
     def run_cells(xs, spans):

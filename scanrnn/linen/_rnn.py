@@ -1,6 +1,5 @@
 """The recurrent layer as a Linen module."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,16 +11,11 @@ from flax.core import FrozenDict
 from scanrnn import layers
 from scanrnn.cells import Cell
 from scanrnn.linen import _foreign, _weights
+from scanrnn.linen._cell import runs_as_ours
+from scanrnn.linen._fields import Named
 
 
-def _frozen(value):
-    """A list as a tuple, a dict as a FrozenDict."""
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    return FrozenDict(value) if isinstance(value, dict) else value
-
-
-class Recurrent(nn.Module, kw_only=True):
+class Recurrent(Named, nn.Module, kw_only=True):
     """What `RNN` and the layers of single cells share: options, and the call."""
 
     num_layers: int | None = None
@@ -39,14 +33,6 @@ class Recurrent(nn.Module, kw_only=True):
     kernel_init: Any = None
     recurrent_kernel_init: Any = None
     bias_init: Any = None
-
-    def __post_init__(self):
-        """Make what came as a list or a dict hashable, as a module has to be."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name, None)
-            if isinstance(value, list | dict):
-                object.__setattr__(self, field.name, _frozen(value))
-        super().__post_init__()
 
     @nn.compact
     def __call__(
@@ -117,9 +103,12 @@ class Recurrent(nn.Module, kw_only=True):
         if deterministic is None:
             deterministic = self.deterministic
         cell, features = self.cells_and_features()
-        if layers.is_recurrent(cell, nn.Module):
+        if layers.is_recurrent(cell, nn.Module) and not runs_as_ours(cell):
             return _foreign.run(self, inputs, call, init_key)
-        return self._run_own(cell, features, jnp.asarray(inputs), call, deterministic)
+        inputs = jnp.asarray(inputs)
+        if isinstance(cell, nn.Module):
+            return self._run_steps_of(cell, inputs, call, deterministic)
+        return self._run_own(cell, features, inputs, call, deterministic)
 
     def cells_and_features(self) -> tuple[Any, Any]:
         """The cell of all layers, or of each, and likewise the sizes of carries."""
@@ -157,11 +146,21 @@ class Recurrent(nn.Module, kw_only=True):
             ]
             for i, place in enumerate(places)
         ]
-        carry_dtype = self.carry_dtype
-        if carry_dtype is None:
-            carry_dtype = jnp.promote_types(jnp.float32, self.param_dtype)
+        dtype = layers.carry_dtype(self.carry_dtype, self.param_dtype)
+        return self._run(places, stack, dtype, inputs, call, deterministic)
+
+    def _run_steps_of(self, cell, inputs, call, deterministic):
+        """Run the cell that a module of one step holds."""
+        _foreign.check(self)
+        in_features = inputs.shape[-1] if inputs.ndim else 1
+        place, params = cell.place(in_features), cell.weights(in_features)
+        dtype = layers.carry_dtype(cell.carry_dtype, cell.param_dtype)
+        stack = [[layers.Layer(place.cell, params)]]
+        return self._run([place], stack, dtype, inputs, call, deterministic)
+
+    def _run(self, places, stack, carry_dtype, inputs, call, deterministic):
         spec = layers.Spec(
-            num_layers=num_layers,
+            num_layers=len(places),
             bidirectional=self.bidirectional,
             residual=self.residual,
             dropout=self.dropout,
@@ -172,23 +171,8 @@ class Recurrent(nn.Module, kw_only=True):
         )
         # The outputs of `init` are nobody's: it needs no noise.
         quiet = deterministic or self.is_initializing()
-        key = None if quiet else lambda: self._noise_key(deterministic)
+        key = None if quiet else lambda: _weights.noise_key(self, deterministic)
         return layers.run_own(spec, places, stack, inputs, call, key)
-
-    def _noise_key(self, deterministic):
-        """The key of dropout and of the noise of cells."""
-        if deterministic is None:
-            raise ValueError(
-                "RNN: deterministic is None, but there is dropout or noise to draw; "
-                "give the module or the call deterministic=False in training, True in "
-                "evaluation"
-            )
-        if not self.has_rng("dropout"):
-            raise ValueError(
-                "RNN: there is dropout or noise to draw, and no stream for it; give "
-                'apply rngs={"dropout": jax.random.key(0)}, or deterministic=True'
-            )
-        return self.make_rng("dropout")
 
 
 class RNN(Recurrent):

@@ -1,6 +1,10 @@
 """The weights of a layer as Linen parameters, with what is said of their sharding."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
+from flax import errors
 from flax import linen as nn
 
 from scanrnn import layers
@@ -14,7 +18,28 @@ def declare(module: nn.Module, name: str, place: layers.Place) -> dict[str, jax.
         name: of the dict.
         place: the cell, and its sizes.
     """
-    return module.param(name, _draw, place, module)  # pyright: ignore
+    try:
+        return module.param(name, _draw, place, module)  # pyright: ignore
+    except errors.ScopeParamShapeError as error:
+        raise ValueError(_misfit(module, name, place)) from error
+
+
+def _misfit(module, name, place):
+    """What to say where the weights that came have other shapes."""
+    sizes = place.in_features, place.hidden_features
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    wanted = jax.eval_shape(lambda key: place.cell.init(key, *sizes), key)
+    came = nn.meta.unbox(module.get_variable("params", name))
+    wrong = [
+        f"{key!r} of shape {came[key].shape}, want {like.shape}"
+        for key, like in wanted.items()
+        if key in came and came[key].shape != like.shape
+    ]
+    return (
+        f"{type(module).__name__}: params[{name!r}] has {'; '.join(wrong)}, for inputs "
+        f"of {place.in_features} features and features={place.hidden_features}; were "
+        "they made for others, or with other options?"
+    )
 
 
 def _draw(key, place, module):
@@ -39,3 +64,65 @@ def _opened(value):
     # A box would pin the sharding of each gate; what counts is the whole's.
     plain = isinstance(value, nn.Partitioned)
     return (value.value if plain else value.unbox()), value
+
+
+def step_keys(
+    module: Any, deterministic: bool | None
+) -> Callable[[], tuple[jax.Array, jax.Array]] | None:
+    """What draws the noise of one step, and that of the whole sequence.
+
+    Args:
+        module: a cell.
+        deterministic: of the call; None for the module's.
+    """
+    if deterministic is None:
+        deterministic = module.deterministic
+    # The outputs of `init` are nobody's: it needs no noise.
+    if deterministic or module.is_initializing():
+        return None
+
+    def keys():
+        own = noise_key(module, deterministic)
+        if not module.has_rng("recurrent_dropout"):
+            return own, own
+        # The stream's own key, which does not count: every step sees the same.
+        return own, module.scope.rngs["recurrent_dropout"].as_jax_rng()
+
+    return keys
+
+
+def noise_key(module: Any, deterministic: bool | None) -> jax.Array:
+    """The key of dropout and of the noise of cells."""
+    name = type(module).__name__
+    if deterministic is None:
+        raise ValueError(
+            f"{name}: deterministic is None, but there is dropout or noise to draw; "
+            "give the module or the call deterministic=False in training, True in "
+            "evaluation"
+        )
+    if not module.has_rng("dropout"):
+        raise ValueError(
+            f"{name}: there is dropout or noise to draw, and no stream for it; give "
+            'apply rngs={"dropout": jax.random.key(0)}, or deterministic=True'
+        )
+    return module.make_rng("dropout")
+
+
+def carry_draw(
+    key: jax.Array, init: Any, place: layers.Place, params: Any, shape: tuple[int, ...]
+) -> Callable[[tuple[int, ...], Any], jax.Array]:
+    """A function that draws the arrays of a carry, each by a key of its own as in Flax.
+
+    Args:
+        key: of all.
+        init: function of a key, a shape and a dtype.
+        place: the cell, and its sizes.
+        params: of its parameters.
+        shape: of one input.
+    """
+    like = jax.eval_shape(
+        lambda: layers.first_carry(place.cell, params, shape, None, None)
+    )
+    count = len(jax.tree.leaves(like))
+    keys = iter([key] if count == 1 else jax.random.split(key, count))
+    return lambda shape, dtype: init(next(keys), shape, dtype)

@@ -1,6 +1,26 @@
 """Flax NNX layers over `scanrnn.cells` and `scanrnn.scan`."""
 
 from scanrnn.nnx._bidirectional import Bidirectional as Bidirectional
+from scanrnn.nnx._cell import RNNCell as RNNCell
+from scanrnn.nnx._cells import ConvGRUCell as ConvGRUCell
+from scanrnn.nnx._cells import ConvLSTMCell as ConvLSTMCell
+from scanrnn.nnx._cells import IndRNNCell as IndRNNCell
+from scanrnn.nnx._cells import LRUCell as LRUCell
+from scanrnn.nnx._cells import MGUCell as MGUCell
+from scanrnn.nnx._cells import MinGRUCell as MinGRUCell
+from scanrnn.nnx._cells import MinLSTMCell as MinLSTMCell
+from scanrnn.nnx._cells import MLSTMCell as MLSTMCell
+from scanrnn.nnx._cells import MultiplicativeLSTMCell as MultiplicativeLSTMCell
+from scanrnn.nnx._cells import QRNNCell as QRNNCell
+from scanrnn.nnx._cells import RGLRUCell as RGLRUCell
+from scanrnn.nnx._cells import RHNCell as RHNCell
+from scanrnn.nnx._cells import SLSTMCell as SLSTMCell
+from scanrnn.nnx._cells import SRUCell as SRUCell
+from scanrnn.nnx._cells import UGRNNCell as UGRNNCell
+from scanrnn.nnx._flax_cells import GRUCell as GRUCell
+from scanrnn.nnx._flax_cells import LSTMCell as LSTMCell
+from scanrnn.nnx._flax_cells import OptimizedLSTMCell as OptimizedLSTMCell
+from scanrnn.nnx._flax_cells import SimpleCell as SimpleCell
 from scanrnn.nnx._layers import GRU as GRU
 from scanrnn.nnx._layers import LRU as LRU
 from scanrnn.nnx._layers import LSTM as LSTM

@@ -1,11 +1,10 @@
 """Layers of one family of cells, by name."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.layers import LayerOptions, check_options
+from scanrnn.layers import LayerOptions, check_options, named_constructor
 from scanrnn.nnx._rnn import RNN
 
 
@@ -46,17 +45,6 @@ Example:
 """
 
 
-def _constructor(name):
-    """That of `CellLayer`, by whose name errors call it."""
-
-    @functools.wraps(CellLayer.__init__)
-    def __init__(self, in_features, hidden_features, **options):
-        CellLayer.__init__(self, in_features, hidden_features, **options)
-
-    __init__.__qualname__ = f"{name}.__init__"
-    return __init__
-
-
 def _layers_of(
     name: str,
     factory: Callable[..., cells.Cell],
@@ -66,7 +54,7 @@ def _layers_of(
     """The class of layers of a factory; `more` and `inputs` are for its example."""
     doc = _DOC.format(name=name, factory=factory.__name__, more=more, inputs=inputs)
     names = {"__doc__": doc, "__module__": __name__, "_make": staticmethod(factory)}
-    names["__init__"] = _constructor(name)
+    names["__init__"] = named_constructor(CellLayer, name)
     return type(name, (CellLayer,), names)
 
 

@@ -48,3 +48,34 @@ def noise_key(rngs: nnx.Rngs | nnx.RngStream | None) -> jax.Array:
     if isinstance(rngs, nnx.Rngs):
         rngs = stream(rngs, "dropout", "dropout and the noise of cells")
     return rngs()
+
+
+def step_keys(
+    name: str, rngs: nnx.Rngs | nnx.RngStream | None
+) -> tuple[jax.Array, jax.Array]:
+    """The keys of the noise of one step, and of that of the whole sequence."""
+    if rngs is None:
+        raise ValueError(
+            f"{name}: rngs is None, but there is noise to draw; give the call "
+            "rngs=nnx.Rngs(dropout=0), or deterministic=True, or call model.eval(). A "
+            "loop of Flax gives none: there is scanrnn.nnx.RNN(RNNCell(cell, ...))"
+        )
+    own = noise_key(rngs)
+    if not isinstance(rngs, nnx.Rngs) or "recurrent_dropout" not in rngs:
+        return own, own
+    stream = rngs["recurrent_dropout"]
+    # The key that it would draw next: every step sees the same.
+    return own, jax.random.fold_in(stream.key[...], stream.count[...])
+
+
+def carry_draw(rngs: nnx.Rngs | nnx.RngStream | None, init: Any) -> Any:
+    """A function of a shape and a dtype that draws an array of a carry."""
+    if rngs is None:
+        raise ValueError(
+            "RNNCell: rngs is None, but carry_init draws from them; give "
+            "initialize_carry rngs=nnx.Rngs(0)"
+        )
+    if isinstance(rngs, nnx.Rngs):
+        rngs = stream(rngs, "carry", "the initial carry")
+    draws = rngs
+    return lambda shape, dtype: init(draws(), shape, dtype)

@@ -11,9 +11,11 @@ from flax import nnx
 from scanrnn import layers
 from scanrnn.cells import Cell
 from scanrnn.nnx import _foreign, _rngs, _weights
+from scanrnn.nnx._cell import RNNCell, runs_as_ours
+from scanrnn.nnx._view import Viewed
 
 
-class RNN(nnx.Module):
+class RNN(Viewed, nnx.Module):
     r"""Recurrent layers over a sequence, made of any cell.
 
     .. math::
@@ -152,16 +154,10 @@ class RNN(nnx.Module):
         self.broadcast_rngs = broadcast_rngs
         self.layers = nnx.List([])
         self.backward_layers = nnx.List([])
-        initializers = {
-            "kernel": kernel_init,
-            "recurrent_kernel": recurrent_kernel_init,
-            "bias": bias_init,
-        }
-        metadata = {
-            "kernel": kernel_metadata,
-            "recurrent_kernel": recurrent_kernel_metadata,
-            "bias": bias_metadata,
-        }
+        initializers = layers.by_family(kernel_init, recurrent_kernel_init, bias_init)
+        metadata = layers.by_family(
+            kernel_metadata, recurrent_kernel_metadata, bias_metadata
+        )
         if of_flax:
             _foreign.check(self, scheme, initializers, metadata)
             self.num_layers = 1
@@ -253,28 +249,23 @@ class RNN(nnx.Module):
         if deterministic is None:
             deterministic = self.deterministic
         _rngs.check_rngs(rngs)
-        if isinstance(self.cell, nnx.Module):
+        own = runs_as_ours(self.cell)
+        if isinstance(self.cell, nnx.Module) and not own:
             return _foreign.run(self, inputs, call, rngs)
         key = None if deterministic else functools.partial(_rngs.noise_key, rngs)
         options = {name: getattr(self, name) for name in layers.Spec._fields}
         spec = layers.Spec(**options)
+        if own:
+            spec = spec._replace(carry_dtype=self.cell.carry_dtype)
         return layers.run_own(spec, self.places, self.stack, inputs, call, key)
-
-    def set_view(self, deterministic: bool | None = None) -> None:
-        """What `flax.nnx.view` calls.
-
-        Args:
-          deterministic: if True, leaves out dropout and all noise of the cell.
-        """
-        # Two spaces above: `flax.nnx.view_info` reads no other docstring.
-        if deterministic is not None:
-            self.deterministic = deterministic
 
     # Properties: `flax.nnx.tabulate` runs public methods as programs of arrays.
 
     @property
     def places(self) -> list[layers.Place]:
         """The cell of every layer, with its connection, and its sizes."""
+        if isinstance(self.cell, RNNCell):
+            return self.cell.places
         return layers.places(
             self.cell,
             self.in_features,
@@ -287,6 +278,8 @@ class RNN(nnx.Module):
     @property
     def stack(self) -> list[list[layers.Layer]]:
         """The cell and the weights of every layer and direction."""
+        if isinstance(self.cell, RNNCell):
+            return self.cell.stack
         directions = _weights.directions(self)
         return [
             [layers.Layer(place.cell, _weights.values(own[i])) for own in directions]

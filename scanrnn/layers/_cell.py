@@ -1,0 +1,115 @@
+"""One step of a cell by itself: what modules of both kinds share."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import Cell
+from scanrnn.cells._checks import check_size, is_floating
+from scanrnn.layers._stack import Place
+
+
+def check_step_cell(
+    where: str, cell: Any, sizes: Mapping[str, Any], dtypes: Any
+) -> None:
+    """Raise unless a module for one step can be made of these.
+
+    Args:
+        where: name of the module.
+        cell: the cell.
+        sizes: by name.
+        dtypes: by name; None where there is none.
+    """
+    if not isinstance(cell, Cell):
+        kind = cell.__name__ if isinstance(cell, type) else type(cell).__name__
+        raise TypeError(
+            f"{where}: cell must be a scanrnn.cells.Cell such as scanrnn.cells.lstm(), "
+            f"got {kind}"
+        )
+    for name, size in sizes.items():
+        check_size(where, name, size)
+    for name, dtype in dtypes.items():
+        if dtype is not None and not is_floating(dtype):
+            raise TypeError(
+                f"{where}: {name} must be a floating dtype of 16 bits or more, got "
+                f"{dtype!r}"
+            )
+
+
+def is_noisy(cell: Cell, params: Any, xs: Any) -> bool:
+    """Whether a cell draws random numbers in training.
+
+    Args:
+        cell: the cell.
+        params: its parameters.
+        xs: inputs `[T, *batch, ...]`; only their type is used.
+    """
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(cell.noise, key, params, xs) is not None
+
+
+def one_step(
+    cell: Cell,
+    params: Any,
+    carry: Any,
+    x: jax.Array,
+    keys: Callable[[], tuple[jax.Array, jax.Array]] | None,
+) -> tuple[Any, jax.Array]:
+    """The next carry and the output of a cell.
+
+    Args:
+        cell: the cell.
+        params: its parameters.
+        carry: before the step.
+        x: `[*batch, ...]`.
+        keys: gives what draws the noise of this step, and what draws that of the whole
+            sequence; it is called if there is noise to draw. None for no noise.
+    """
+    if keys is None or not is_noisy(cell, params, x[None]):
+        return cell.step(params, carry, x)
+    own, shared = keys()
+    step, _ = cell.prepare(params, x[None], shared)
+    _, rows = cell.prepare(params, x[None], own)
+    return step(carry, jax.tree.map(lambda row: row[0], rows))
+
+
+def first_carry(
+    cell: Cell,
+    params: Any,
+    input_shape: tuple[int, ...],
+    dtype: Any,
+    draw: Callable[[tuple[int, ...], Any], jax.Array] | None,
+) -> Any:
+    """The carry before the first step.
+
+    Args:
+        cell: the cell.
+        params: its parameters.
+        input_shape: `[*batch, ...]`, of one step of the input.
+        dtype: of the carry.
+        draw: gives an array of a shape and a dtype; None for the cell's own carry.
+    """
+    carry = cell.initial_carry(params, jnp.zeros(input_shape, dtype), dtype)
+    if draw is None:
+        return carry
+    return jax.tree.map(lambda leaf: draw(leaf.shape, leaf.dtype), carry)
+
+
+def unknown_params(place: Place, dtype: Any) -> Any:
+    """Parameters of which only the types are known: their numbers are NaN.
+
+    Args:
+        place: the cell, and its sizes.
+        dtype: of the parameters.
+    """
+    sizes = place.in_features, place.hidden_features
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    like = jax.eval_shape(lambda key: place.cell.init(key, *sizes, dtype), key)
+    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), like)
+
+
+def carry_dtype(given: Any, param_dtype: Any) -> Any:
+    """The dtype of a carry: float32, or wider where weights are, if none was given."""
+    return jnp.promote_types(jnp.float32, param_dtype) if given is None else given

@@ -1,0 +1,189 @@
+"""Cells as Flax has them: its weights and its carries, made ours and back.
+
+Flax's module says what is drawn and what it is called. A form reads that as parameters
+of a cell of ours.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from scanrnn.cells import Cell
+from scanrnn.cells._checks import carry_hint
+from scanrnn.layers._options import cell_options
+
+Tree = Mapping[str, Mapping[str, Any]]
+Form = Callable[[Tree], dict[str, Any]]
+
+# What of Flax's constructors changes no equation. With any other option that is not
+# left out, Flax's own step is run.
+_HARMLESS = {
+    *("self", "in_features", "hidden_features", "features", "dtype", "param_dtype"),
+    *("kernel_init", "recurrent_kernel_init", "bias_init", "forget_bias_init"),
+    *("activation_bias_init", "carry_init", "keep_rngs", "rngs", "kernel_metadata"),
+    *("recurrent_kernel_metadata", "bias_metadata", "parent", "name", "kernel_size"),
+}
+# What of our options says how weights start: here Flax's initializers do.
+_STARTS = ("forget_bias",)
+
+
+def joined_form(
+    kernel: str, recurrent_kernel: str, bias: str, candidate: str | None = None
+) -> Form:
+    """The form of a cell whose matrices lie side by side in ours.
+
+    Args:
+        kernel: names of the modules that meet x, with spaces between them.
+        recurrent_kernel: of those that meet h.
+        bias: of those that have the biases.
+        candidate: of the one that has the bias of U h in a candidate; "" if that is
+            zero, None if our cell has none.
+    """
+
+    def weights(tree):
+        found = {
+            "kernel": _side_by_side(tree[name]["kernel"] for name in kernel.split()),
+            "recurrent_kernel": _side_by_side(
+                tree[name]["kernel"] for name in recurrent_kernel.split()
+            ),
+            "bias": _side_by_side(_bias(tree[name]) for name in bias.split()),
+        }
+        if candidate is not None:
+            matrix = found["recurrent_kernel"]
+            zeros = jnp.zeros(matrix.shape[0], matrix.dtype)
+            found["recurrent_bias"] = _bias(tree[candidate]) if candidate else zeros
+        return found
+
+    return weights
+
+
+def conv_form(tree: Tree) -> dict[str, Any]:
+    """The form of `ConvLSTMCell`: two biases, and a forget gate that has 1 added."""
+
+    def ours(a):
+        i, g, f, o = jnp.split(a, 4, axis=-1)
+        return jnp.concatenate([i, f, g, o], axis=-1)
+
+    one, other = tree["ih"], tree["hh"]
+    bias = ours(_bias(one) + _bias(other))
+    size = bias.shape[-1] // 4
+    return {
+        "kernel": ours(one["kernel"]),
+        "recurrent_kernel": ours(other["kernel"]),
+        "bias": bias.at[size : 2 * size].add(1),
+    }
+
+
+def carry_as_flax(carry: Any) -> Any:
+    """A carry of ours as Flax's cell has it: an array, or the pair (c, h)."""
+    return carry[0] if len(carry) == 1 else carry.to_flax()
+
+
+def _side_by_side(parts):
+    parts = list(parts)
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
+
+
+def _bias(module):
+    """The bias of a module, zeros where it has none."""
+    kernel = module["kernel"]
+    return module.get("bias", jnp.zeros(kernel.shape[-1], kernel.dtype))
+
+
+def own_cell(
+    name: str,
+    make: Callable[..., Cell],
+    flax: Callable,
+    theirs: Mapping[str, Any],
+    ours: Mapping[str, Any],
+) -> Cell | None:
+    """The cell of ours that makes the steps; None if Flax's own equations do.
+
+    Args:
+        name: of the module.
+        make: the factory of the cell.
+        flax: the constructor of Flax.
+        theirs: its options, by name.
+        ours: the options of the factory, by name.
+
+    Raises:
+        ValueError: for options of both that do not go together.
+    """
+    defaults = inspect.signature(flax).parameters
+    other = [
+        option
+        for option, value in theirs.items()
+        if option not in _HARMLESS and value != defaults[option].default
+    ]
+    options = cell_options(make)
+    given = [option for option, value in ours.items() if value is not options[option]]
+    starts = [option for option in given if option in _STARTS]
+    if starts:
+        raise ValueError(
+            f"{name}: {starts[0]} says how a bias starts, and here bias_init does; "
+            f"for the former there is RNNCell(scanrnn.cells.{make.__name__}("
+            f"{starts[0]}=...), ...)"
+        )
+    if other and given:
+        raise ValueError(
+            f"{name}: {', '.join(given)} goes with the equations of Flax's {name}, but "
+            f"{', '.join(other)} changes them; for both write a cell of your own, see "
+            "scanrnn.cells.Cell"
+        )
+    if other:
+        return None
+    both = {option: theirs[option] for option in options if option in theirs}
+    return make(**both, **ours)
+
+
+def extra_weights(
+    name: str,
+    make: Callable[..., Cell],
+    read: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+) -> list[str]:
+    """Names of the parameters that a cell has besides those of Flax's.
+
+    Args:
+        name: of the module.
+        make: the factory of the cell.
+        read: the parameters that a form gives.
+        wanted: all of the cell's.
+
+    Raises:
+        ValueError: if the cell cannot have those of Flax.
+    """
+    strange = [
+        key
+        for key, value in read.items()
+        if key not in wanted or wanted[key].shape != value.shape
+    ]
+    if strange:
+        raise ValueError(
+            f"{name}: with these options {', '.join(strange)} would have another shape "
+            f"than in Flax's {name}, or not be there; take "
+            f"RNNCell(scanrnn.cells.{make.__name__}(...), ...), whose weights are ours"
+        )
+    return [key for key in wanted if key not in read]
+
+
+def carry_as_ours(name: str, kind: Any, given: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """A carry of Flax as one of ours, and what makes the next one like the given.
+
+    Args:
+        name: of the module.
+        kind: the NamedTuple of our cell.
+        given: such a tuple, or what Flax's cell carries: an array, or the pair (c, h).
+    """
+    if isinstance(given, kind):
+        return given, lambda carry: carry
+    if len(kind._fields) == 1 and hasattr(given, "shape"):
+        return kind(given), carry_as_flax
+    if hasattr(kind, "from_flax") and type(given) is tuple and len(given) == 2:
+        return kind.from_flax(given), carry_as_flax
+    raise TypeError(
+        f"{name}: carry must be what initialize_carry gives, or a {kind.__name__}, got "
+        f"{type(given).__name__}{carry_hint(kind, given)}"
+    )

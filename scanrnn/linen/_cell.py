@@ -1,0 +1,178 @@
+"""One step of any cell as a module."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from scanrnn import layers
+from scanrnn.cells import Cell
+from scanrnn.linen import _weights
+from scanrnn.linen._fields import Named
+
+
+class Step(Named, nn.RNNCellBase, kw_only=True):
+    """What `RNNCell` and the cells of single families share."""
+
+    deterministic: bool | None = None
+    param_dtype: Any = jnp.float32
+    carry_dtype: Any = None
+    carry_init: Any = None
+    scheme: Any = None
+    kernel_init: Any = None
+    recurrent_kernel_init: Any = None
+    bias_init: Any = None
+
+    def __call__(
+        self, carry: Any, inputs: jax.Array, *, deterministic: bool | None = None
+    ) -> tuple[Any, jax.Array]:
+        """Make one step.
+
+        Args:
+            carry: from `initialize_carry` or the step before.
+            inputs: `[..., D]`, with any number of batch axes; of a convolutional cell
+                `[..., *spatial, C]`.
+            deterministic: True for none of the noise, False for all of it, drawn from
+                the "dropout" stream of `rngs`; what is the same in every step of a
+                sequence, such as the mask of `recurrent_dropout`, from a stream
+                "recurrent_dropout", if there is one. Either it or the attribute must be
+                given where there is noise to draw.
+
+        Returns:
+            The carry after the step, and the output `[..., H]`, in the cell's `dtype`
+            if it has one.
+
+        Raises:
+            TypeError: if the carry is something else.
+            ValueError: if a shape is wrong, or there is noise to draw and no
+                `deterministic`, or no "dropout" stream.
+        """
+        inputs = jnp.asarray(inputs)
+        cell, _ = self.cell_and_features()
+        params = self.weights(inputs.shape[-1])
+        keys = _weights.step_keys(self, deterministic)
+        carry, y = layers.one_step(cell, params, carry, inputs, keys)
+        return carry, y if cell.dtype is None else y.astype(cell.dtype)
+
+    @nn.nowrap
+    def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Any:
+        """The carry before the first step.
+
+        Args:
+            rng: for `carry_init`.
+            input_shape: of the input of a step, `(..., D)`.
+
+        Returns:
+            What the cell carries, such as an `LSTMCarry`.
+
+        Raises:
+            ValueError: if the carry is learnt and the module is not bound to weights.
+        """
+        place = self.place(input_shape[-1])
+        unknown = layers.unknown_params(place, self.param_dtype)
+        dtype = layers.carry_dtype(self.carry_dtype, self.param_dtype)
+        shape = tuple(input_shape)
+        if self.carry_init is not None:
+            draw = _weights.carry_draw(rng, self.carry_init, place, unknown, shape)
+            return layers.first_carry(place.cell, unknown, shape, dtype, draw)
+        with jax.ensure_compile_time_eval():
+            carry = layers.first_carry(place.cell, unknown, shape, dtype, None)
+            learnt = any(jnp.isnan(leaf).any() for leaf in jax.tree.leaves(carry))
+        if not learnt:
+            return carry
+        if self.scope is None:
+            raise ValueError(
+                f"{type(self).__name__}: the first carry is learnt, and the weights "
+                "are not here; call apply(variables, rng, input_shape, "
+                'method="initialize_carry")'
+            )
+        params = self.weights(shape[-1])
+        return layers.first_carry(place.cell, params, shape, dtype, None)
+
+    @nn.compact
+    def weights(self, in_features: int) -> dict[str, jax.Array]:
+        """The parameters, by the names that the cell gives them.
+
+        Args:
+            in_features: D, the size of the last axis of an input.
+        """
+        return _weights.declare(self, "layers_0", self.place(in_features))
+
+    @nn.nowrap
+    def place(self, in_features: int) -> layers.Place:
+        """The cell and its sizes, as those of a layer.
+
+        Args:
+            in_features: D, the size of the last axis of an input.
+        """
+        cell, features = self.cell_and_features()
+        dtypes = {"param_dtype": self.param_dtype, "carry_dtype": self.carry_dtype}
+        layers.check_step_cell(
+            type(self).__name__, cell, {"features": features}, dtypes
+        )
+        return layers.Place(cell, in_features, features, cell.out_features(features))
+
+    @property
+    def num_feature_axes(self) -> int:
+        """How many axes of an input, its last ones, are no batch axes."""
+        return self.cell_and_features()[0].num_feature_axes
+
+    @nn.nowrap
+    def cell_and_features(self) -> tuple[Any, Any]:
+        """The cell, and H."""
+        raise NotImplementedError
+
+
+class RNNCell(Step):
+    r"""One step of any cell, with its weights.
+
+    .. math::
+        (s_t, y_t) = \mathrm{cell}(s_{t-1}, x_t)
+
+    The twin of `scanrnn.nnx.RNNCell`, called as Flax's cells are, so that it goes into
+    `RNN`, `flax.linen.RNN` and `flax.linen.scan`. The parameters are `layers_0`, those
+    of a layer of this cell: what was trained as a layer can be stepped.
+
+    Attributes:
+        cell: a `scanrnn.cells.Cell`.
+        features: H, the size of the carry.
+        **options: `deterministic`, `param_dtype`, `carry_dtype`, `carry_init`,
+            `scheme`, `kernel_init`, `recurrent_kernel_init`, `bias_init`: see
+            `scanrnn.nnx.RNNCell`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> x, key = jnp.ones([2, 3]), jax.random.key(0)
+        >>> cell = scanrnn.linen.RNNCell(scanrnn.cells.lstm(norm="ba2016"), 5)
+        >>> carry = cell.initialize_carry(key, x.shape)
+        >>> variables = cell.init(key, carry, x)
+        >>> carry, y = cell.apply(variables, carry, x)
+        >>> y.shape, carry.c.shape
+        ((2, 5), (2, 5))
+    """
+
+    cell: Cell
+    features: int
+
+    @nn.nowrap
+    def cell_and_features(self) -> tuple[Any, Any]:
+        """As they were given."""
+        return self.cell, self.features
+
+
+def runs_as_ours(cell: Any) -> bool:
+    """Whether a layer makes the steps of this module by the cell in it.
+
+    Not if a subclass has its own step or its own first carry.
+    """
+    if not isinstance(cell, Step) or cell.carry_init is not None:
+        return False
+    kind: Any = type(cell)
+    names = "__call__", "initialize_carry", "weights"
+    return not any(name in vars(base) for base in _own_bases(kind) for name in names)
+
+
+def _own_bases(kind):
+    """The classes that users derived."""
+    return [base for base in kind.__mro__[: kind.__mro__.index(Step)]]

@@ -1,0 +1,83 @@
+"""One step of the cells of a family, by name."""
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from flax import linen as nn
+
+from scanrnn import cells
+from scanrnn.layers import cell_options
+from scanrnn.linen._cell import Step
+
+
+class FamilyCell(Step):
+    """One step of the cells that one factory makes; see `RNNCell`."""
+
+    _make: ClassVar[Callable[..., cells.Cell]]
+
+    features: int
+
+    @nn.nowrap
+    def cell_and_features(self) -> tuple[Any, Any]:
+        """The cell of the options that were given."""
+        make = type(self)._make
+        options = {name: getattr(self, name) for name in cell_options(make)}
+        return make(**options), self.features
+
+
+_DOC = """One step of `scanrnn.cells.{factory}`.
+
+The equations, the options and the carry are the cell's, all else is `RNNCell`'s.
+
+Attributes:
+    features: H, the size of the carry.
+    **options: of `scanrnn.cells.{factory}`, and the fields of `RNNCell`.
+
+Raises:
+    TypeError: if a field is unknown; from a call, if one has the wrong type.
+    ValueError: from a call, for an unknown option, or a size less than one.
+
+Example:
+    >>> import jax, jax.numpy as jnp, scanrnn
+    >>> x, key = jnp.ones([2, {spatial}5]), jax.random.key(0)
+    >>> cell = scanrnn.linen.{name}(5{more})
+    >>> carry = cell.initialize_carry(key, x.shape)
+    >>> variables = cell.init(key, carry, x)
+    >>> carry, y = cell.apply(variables, carry, x)
+    >>> y.shape
+    (2, {spatial}5)
+"""
+
+
+def _cell_of(
+    name: str, factory: Callable[..., cells.Cell], more: str = "", spatial: str = ""
+) -> type[FamilyCell]:
+    """The class of cells of a factory; `more` and `spatial` are for its example."""
+    doc = _DOC.format(name=name, factory=factory.__name__, more=more, spatial=spatial)
+    options = cell_options(factory)
+    names = {
+        "__doc__": doc,
+        "__module__": __name__,
+        "__annotations__": dict.fromkeys(options, Any),
+        "_make": staticmethod(factory),
+        **options,
+    }
+    body = operator.methodcaller("update", names)
+    return types.new_class(name, (FamilyCell,), {"kw_only": True}, body)
+
+
+ConvGRUCell = _cell_of("ConvGRUCell", cells.conv_gru, ", kernel_size=3", "4, ")
+UGRNNCell = _cell_of("UGRNNCell", cells.ugrnn)
+IndRNNCell = _cell_of("IndRNNCell", cells.indrnn)
+MultiplicativeLSTMCell = _cell_of("MultiplicativeLSTMCell", cells.multiplicative_lstm)
+RHNCell = _cell_of("RHNCell", cells.rhn)
+SRUCell = _cell_of("SRUCell", cells.sru)
+QRNNCell = _cell_of("QRNNCell", cells.qrnn)
+MinGRUCell = _cell_of("MinGRUCell", cells.mingru)
+MinLSTMCell = _cell_of("MinLSTMCell", cells.minlstm)
+LRUCell = _cell_of("LRUCell", cells.lru)
+RGLRUCell = _cell_of("RGLRUCell", cells.rglru)
+SLSTMCell = _cell_of("SLSTMCell", cells.slstm)
+MLSTMCell = _cell_of("MLSTMCell", cells.mlstm)

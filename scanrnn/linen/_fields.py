@@ -1,0 +1,34 @@
+"""The fields of modules: errors where one is unknown, and what makes them hashable."""
+
+import dataclasses
+from typing import Any
+
+from flax.core import FrozenDict
+
+from scanrnn import layers
+
+
+class Named:
+    """A module that lists its fields where one is unknown, and that is hashable."""
+
+    def __new__(cls, *args: Any, **fields: Any):
+        """Refuse unknown fields by name."""
+        del args
+        known = [field.name for field in dataclasses.fields(cls) if field.init]  # pyright: ignore
+        layers.check_fields(cls.__name__, known, fields)
+        return super().__new__(cls)
+
+    def __post_init__(self):
+        """Make what came as a list or a dict hashable, as a module has to be."""
+        for field in dataclasses.fields(self):  # pyright: ignore
+            value = getattr(self, field.name, None)
+            if isinstance(value, list | dict):
+                object.__setattr__(self, field.name, _frozen(value))
+        super().__post_init__()  # pyright: ignore
+
+
+def _frozen(value):
+    """A list as a tuple, a dict as a FrozenDict."""
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return FrozenDict(value) if isinstance(value, dict) else value

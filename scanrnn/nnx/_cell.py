@@ -1,0 +1,192 @@
+"""One step of any cell as a module."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from scanrnn import layers
+from scanrnn.cells import Cell
+from scanrnn.nnx import _rngs, _weights
+from scanrnn.nnx._view import Viewed
+
+
+class RNNCell(Viewed, nnx.RNNCellBase):
+    r"""One step of any cell, with its weights.
+
+    .. math::
+        (s_t, y_t) = \mathrm{cell}(s_{t-1}, x_t)
+
+    For a loop of your own: an attention decoder, an agent, a search. It is called as
+    Flax's cells are, so it goes into `RNN`, `flax.nnx.RNN` and `flax.nnx.scan`. Its
+    weights have the names of those of `RNN(cell, in_features, hidden_features)`: what
+    was trained as a layer is stepped after ``nnx.update(cell, nnx.state(layer))``.
+
+    Args:
+        cell: a `scanrnn.cells.Cell`.
+        in_features: D, the size of the last axis of an input.
+        hidden_features: H, the size of the carry.
+        deterministic: whether to leave out the noise of the cell.
+        param_dtype: of the weights.
+        carry_dtype: of the carry; None for float32, or wider if `param_dtype` is.
+        carry_init: draws the first carry, as in Flax; None for the cell's own.
+        scheme: what draws the weights, see `Cell.init`; None for the cell's own choice.
+        kernel_init: draws the input weights in place of the scheme; likewise the next
+            two.
+        recurrent_kernel_init: draws the recurrent weights of a gate.
+        bias_init: draws the biases.
+        kernel_metadata: of the input weights' `nnx.Param`; likewise the next two.
+        recurrent_kernel_metadata: of the recurrent weights.
+        bias_metadata: of the biases.
+        rngs: its `params` stream draws the weights. It is not kept.
+
+    Raises:
+        TypeError: if an argument has the wrong type.
+        ValueError: if a size is less than one, or `rngs` lacks the stream.
+
+    Example:
+        >>> import jax.numpy as jnp, scanrnn
+        >>> from flax import nnx
+        >>> lstm = scanrnn.cells.lstm(norm="ba2016")
+        >>> cell = scanrnn.nnx.RNNCell(lstm, 3, 5, rngs=nnx.Rngs(0))
+        >>> carry = cell.initialize_carry((2, 3))
+        >>> for x in jnp.ones([7, 2, 3]):
+        ...     carry, y = cell(carry, x)
+        >>> y.shape, carry.c.shape
+        ((2, 5), (2, 5))
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        in_features: int,
+        hidden_features: int,
+        *,
+        deterministic: bool = False,
+        param_dtype: Any = jnp.float32,
+        carry_dtype: Any = None,
+        carry_init: nnx.Initializer | None = None,
+        scheme: Any = None,
+        kernel_init: nnx.Initializer | None = None,
+        recurrent_kernel_init: nnx.Initializer | None = None,
+        bias_init: nnx.Initializer | None = None,
+        kernel_metadata: Mapping[str, Any] | None = None,
+        recurrent_kernel_metadata: Mapping[str, Any] | None = None,
+        bias_metadata: Mapping[str, Any] | None = None,
+        rngs: nnx.Rngs | None = None,
+    ):
+        """Draw the weights; see the class."""
+        sizes = {"in_features": in_features, "hidden_features": hidden_features}
+        dtypes = {"param_dtype": param_dtype, "carry_dtype": carry_dtype}
+        layers.check_step_cell(type(self).__name__, cell, sizes, dtypes)
+        self.cell = cell
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.deterministic = deterministic
+        self.param_dtype = param_dtype
+        self.carry_dtype = layers.carry_dtype(carry_dtype, param_dtype)
+        self.carry_init = carry_init
+        initializers = layers.by_family(kernel_init, recurrent_kernel_init, bias_init)
+        metadata = layers.by_family(
+            kernel_metadata, recurrent_kernel_metadata, bias_metadata
+        )
+        (place,), key = self.places, _rngs.params_stream(rngs)()
+        weights = _weights.draw(place, key, param_dtype, scheme, initializers, metadata)
+        self.layers = nnx.List([weights])
+
+    def __call__(
+        self,
+        carry: Any,
+        inputs: jax.Array,
+        *,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+    ) -> tuple[Any, jax.Array]:
+        """Make one step.
+
+        Args:
+            carry: from `initialize_carry` or the step before.
+            inputs: `[..., D]`, with any number of batch axes; of a convolutional cell
+                `[..., *spatial, C]`.
+            deterministic: overrides the constructor's argument.
+            rngs: its `dropout` stream draws the noise of the cell, anew at every call.
+                What is the same in every step of a sequence, such as the mask of
+                `recurrent_dropout`, is drawn by a stream `recurrent_dropout`, if there
+                is one, and stays until that one is called: ``rngs.recurrent_dropout()``
+                begins the next sequence.
+
+        Returns:
+            The carry after the step, and the output `[..., H]`, in the cell's `dtype`
+            if it has one.
+
+        Raises:
+            TypeError: if the carry or `rngs` is something else.
+            ValueError: if a shape is wrong, or there is noise to draw and no `rngs`.
+        """
+        ((layer,),) = self.stack
+        quiet = self.deterministic if deterministic is None else deterministic
+        keys = None if quiet else lambda: _rngs.step_keys(type(self).__name__, rngs)
+        _rngs.check_rngs(rngs)
+        carry, y = layers.one_step(*layer, carry, jnp.asarray(inputs), keys)
+        return carry, y if self.cell.dtype is None else y.astype(self.cell.dtype)
+
+    def initialize_carry(
+        self,
+        input_shape: tuple[int, ...],
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+        carry_init: nnx.Initializer | None = None,
+    ) -> Any:
+        """The carry before the first step.
+
+        Args:
+            input_shape: of the input of a step, `(..., D)`.
+            rngs: its `carry` stream is for `carry_init`.
+            carry_init: draws it in place of the constructor's; with neither it is the
+                cell's own: zeros, unless it is learnt.
+
+        Returns:
+            What the cell carries, such as an `LSTMCarry`.
+
+        Raises:
+            ValueError: if `carry_init` has no `rngs` to draw from.
+        """
+        ((layer,),) = self.stack
+        init = carry_init or self.carry_init
+        draw = _rngs.carry_draw(rngs, init) if init else None
+        return layers.first_carry(*layer, tuple(input_shape), self.carry_dtype, draw)
+
+    @property
+    def num_feature_axes(self) -> int:
+        """How many axes of an input, its last ones, are no batch axes."""
+        return self.cell.num_feature_axes
+
+    @property
+    def places(self) -> list[layers.Place]:
+        """The cell and its sizes, as `RNN.places`."""
+        out = self.cell.out_features(self.hidden_features)
+        sizes = self.in_features, self.hidden_features, out
+        return [layers.Place(self.cell, *sizes)]
+
+    @property
+    def stack(self) -> list[list[layers.Layer]]:
+        """The cell and its weights, as `RNN.stack`."""
+        return [[layers.Layer(self.cell, _weights.values(self.layers[0]))]]
+
+
+def runs_as_ours(cell: Any) -> bool:
+    """Whether a layer makes the steps of this module by the cell in it.
+
+    Not if a subclass has its own step or its own first carry.
+    """
+    if not isinstance(cell, RNNCell) or cell.carry_init is not None:
+        return False
+    return all(
+        inspect.unwrap(theirs) is inspect.unwrap(ours)  # `nnx.tabulate` wraps methods
+        for theirs, ours in (
+            (type(cell).__call__, RNNCell.__call__),
+            (type(cell).initialize_carry, RNNCell.initialize_carry),
+        )
+    )

@@ -1,0 +1,75 @@
+"""One step of the cells of a family, by name."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from scanrnn import cells
+from scanrnn.layers import check_options, named_constructor
+from scanrnn.nnx._cell import RNNCell
+
+
+class FamilyCell(RNNCell):
+    """One step of the cells that one factory makes; see `RNNCell`."""
+
+    _make: ClassVar[Callable[..., cells.Cell]]
+
+    def __init__(self, in_features: int, hidden_features: int, **options: Any):
+        """Draw the weights; see the class."""
+        name, make = type(self).__name__, type(self)._make
+        known = inspect.signature(RNNCell.__init__).parameters
+        own = {key: options.pop(key) for key in known if key in options}
+        check_options(name, make, options, "scanrnn.nnx.RNNCell")
+        super().__init__(make(**options), in_features, hidden_features, **own)
+
+
+_DOC = """One step of `scanrnn.cells.{factory}`.
+
+The equations, the options and the carry are the cell's, all else is `RNNCell`'s.
+
+Args:
+    in_features: D, the size of the last axis of an input.
+    hidden_features: H, the size of the carry.
+    **options: of `scanrnn.cells.{factory}`, and keyword arguments of `RNNCell`, of
+        which `rngs` is needed.
+
+Raises:
+    TypeError: if an argument has the wrong type.
+    ValueError: for an unknown option, or a size less than one.
+
+Example:
+    >>> import jax.numpy as jnp, scanrnn
+    >>> from flax import nnx
+    >>> x = jnp.ones([2, {spatial}5])
+    >>> cell = scanrnn.nnx.{name}(5, 5, {more}rngs=nnx.Rngs(0))
+    >>> carry, y = cell(cell.initialize_carry(x.shape), x)
+    >>> y.shape
+    (2, {spatial}5)
+"""
+
+
+def _cell_of(
+    name: str, factory: Callable[..., cells.Cell], more: str = "", spatial: str = ""
+) -> type[FamilyCell]:
+    """The class of cells of a factory; `more` and `spatial` are for its example."""
+    doc = _DOC.format(name=name, factory=factory.__name__, more=more, spatial=spatial)
+    names = {"__doc__": doc, "__module__": __name__, "_make": staticmethod(factory)}
+    names["__init__"] = named_constructor(FamilyCell, name)
+    return type(name, (FamilyCell,), names)
+
+
+ConvLSTMCell = _cell_of("ConvLSTMCell", cells.conv_lstm, "kernel_size=3, ", "4, ")
+ConvGRUCell = _cell_of("ConvGRUCell", cells.conv_gru, "kernel_size=3, ", "4, ")
+MGUCell = _cell_of("MGUCell", cells.mgu)
+UGRNNCell = _cell_of("UGRNNCell", cells.ugrnn)
+IndRNNCell = _cell_of("IndRNNCell", cells.indrnn)
+MultiplicativeLSTMCell = _cell_of("MultiplicativeLSTMCell", cells.multiplicative_lstm)
+RHNCell = _cell_of("RHNCell", cells.rhn)
+SRUCell = _cell_of("SRUCell", cells.sru)
+QRNNCell = _cell_of("QRNNCell", cells.qrnn)
+MinGRUCell = _cell_of("MinGRUCell", cells.mingru)
+MinLSTMCell = _cell_of("MinLSTMCell", cells.minlstm)
+LRUCell = _cell_of("LRUCell", cells.lru)
+RGLRUCell = _cell_of("RGLRUCell", cells.rglru)
+SLSTMCell = _cell_of("SLSTMCell", cells.slstm)
+MLSTMCell = _cell_of("MLSTMCell", cells.mlstm)

@@ -1,0 +1,207 @@
+"""Cells by Flax's names, with its options, weights and carries, and ours besides."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from scanrnn import cells, layers
+from scanrnn.nnx import _rngs, _weights
+from scanrnn.nnx._view import Viewed
+
+
+class FlaxCell(Viewed, nnx.RNNCellBase):
+    """What cells by Flax's names share; the class of Flax stands behind it."""
+
+    _make: ClassVar[Callable[..., cells.Cell]]
+    _form: ClassVar[Callable[..., dict]]
+    _flax: ClassVar[type[nnx.Module]]
+    _carry: ClassVar[type]
+
+    in_features: int
+    hidden_features: int
+    param_dtype: Any
+    dtype: Any
+    carry_init: Any
+    rngs: Any
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        deterministic: bool = False,
+        rngs: nnx.Rngs | None = None,
+        **options: Any,
+    ):
+        """Draw the weights as Flax draws them; see the class."""
+        name, make, flax = type(self).__name__, type(self)._make, type(self)._flax
+        sizes = {"in_features": in_features, "hidden_features": hidden_features}
+        layers.check_step_cell(name, make(), sizes, {})
+        stream = _rngs.params_stream(rngs)
+        known = inspect.signature(flax.__init__).parameters
+        theirs = {key: options.pop(key) for key in known if key in options}
+        layers.check_options(name, make, options, f"flax.nnx.{name}")
+        super().__init__(in_features, hidden_features, rngs=rngs, **theirs)
+        # A default of Flax's may be a dtype, too.
+        theirs["dtype"] = self.dtype
+        self.cell = layers.own_cell(name, make, flax.__init__, theirs, options)
+        self.deterministic = deterministic
+        self.options = nnx.Dict({})
+        if self.cell is not None:
+            self._draw_options(name, stream)
+
+    def _draw_options(self, name, stream):
+        """Draw the weights that our options add."""
+        cell: Any = self.cell
+        sizes = self.in_features, self.hidden_features, self.param_dtype
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        wanted = jax.eval_shape(lambda key: cell.init(key, *sizes), key)
+        extra = layers.extra_weights(
+            name, type(self)._make, type(self)._form(self._tree()), wanted
+        )
+        if extra:
+            drawn = cell.init(stream(), *sizes, scheme="flax")
+            self.options = nnx.Dict({key: nnx.Param(drawn[key]) for key in extra})
+
+    def __call__(
+        self,
+        carry: Any,
+        inputs: jax.Array,
+        *,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+    ) -> tuple[Any, jax.Array]:
+        """Make one step.
+
+        Args:
+            carry: from `initialize_carry` or the step before, in Flax's form; or the
+                named one of a layer of ours.
+            inputs: `[..., D]`, with any number of batch axes.
+            deterministic: overrides the constructor's argument.
+            rngs: see `RNNCell`.
+
+        Returns:
+            The carry after the step, in the form that it came, and the output.
+
+        Raises:
+            TypeError: if the carry or `rngs` is something else.
+            ValueError: if a shape is wrong, or there is noise to draw and no `rngs`.
+        """
+        _rngs.check_rngs(rngs)
+        name, kind = type(self).__name__, type(self)._carry
+        ours, back = layers.carry_as_ours(name, kind, carry)
+        if self.cell is None:
+            carry, y = super().__call__(layers.carry_as_flax(ours), inputs)
+            return back(layers.carry_as_ours(name, kind, carry)[0]), y
+        quiet = self.deterministic if deterministic is None else deterministic
+        keys = None if quiet else lambda: _rngs.step_keys(name, rngs)
+        x = jnp.asarray(inputs)
+        ours, y = layers.one_step(self.cell, self._weights(), ours, x, keys)
+        return back(ours), y
+
+    def initialize_carry(
+        self,
+        input_shape: tuple[int, ...],
+        rngs: nnx.Rngs | nnx.RngStream | None = None,
+        carry_init: nnx.Initializer | None = None,
+    ) -> Any:
+        """The carry before the first step, in Flax's form; see there.
+
+        Args:
+            input_shape: of the input of a step, `(..., D)`.
+            rngs: its `carry` stream is for `carry_init`; zeros need none.
+            carry_init: draws it in place of the constructor's.
+
+        Returns:
+            An array, or the pair (c, h).
+        """
+        if isinstance(rngs, nnx.Rngs):
+            rngs = _rngs.stream(rngs, "carry", "the initial carry")
+        if rngs is None and not (self.rngs or carry_init or self.carry_init):
+            rngs = nnx.Rngs(0)
+        return super().initialize_carry(input_shape, rngs, carry_init)
+
+    def _weights(self):
+        """Our parameters: those of Flax's modules, and those of our options."""
+        return type(self)._form(self._tree()) | _weights.values(self.options)
+
+    def _tree(self):
+        """The arrays of Flax's modules, by the names of both."""
+        modules = vars(self).items()
+        return {
+            name: _weights.values(module)
+            for name, module in modules
+            if isinstance(module, nnx.Linear)
+        }
+
+
+_DOC = """One step of `scanrnn.cells.{factory}` by the name that Flax has for it.
+
+It is a `flax.nnx.{name}`: the weights have Flax's names and start as Flax's under the
+same key, the options have Flax's names, and the carry is Flax's, {carry}. A carry of a
+layer of ours, `{kind}`, is taken too, and then one is given back. Besides it takes the
+options of `scanrnn.cells.{factory}`, but for those that make Flax's matrices others:
+for them there is `RNNCell`. What they add is drawn as `options`.
+
+Args:
+    in_features: D, the size of the last axis of an input.
+    hidden_features: H, the size of the carry.
+    **options: of `flax.nnx.{name}`, of which `rngs` is needed, and of
+        `scanrnn.cells.{factory}`; and `deterministic`, to leave out their noise.
+        What changes Flax's equations, such as an `activation_fn`, runs Flax's own step
+        and goes with no options of ours.
+
+Raises:
+    TypeError: for an unknown option, or one of the wrong type.
+    ValueError: for options that do not go together.
+
+Example:
+    >>> import jax.numpy as jnp, scanrnn
+    >>> from flax import nnx
+    >>> x = jnp.ones([2, 3])
+    >>> cell = scanrnn.nnx.{name}(3, 5, norm="ba2016", rngs=nnx.Rngs(0))
+    >>> carry, y = cell(cell.initialize_carry(x.shape), x)
+    >>> y.shape, nnx.RNN(cell)(jnp.ones([2, 7, 3])).shape
+    ((2, 5), (2, 7, 5))
+"""
+
+
+def _cell_of(flax: Any, make: Callable[..., cells.Cell], form: Any) -> type[FlaxCell]:
+    """The class of cells of a factory that Flax has, too."""
+    name = flax.__name__
+    kind = cast(Any, make()).carry_type
+    carry = "the pair (c, h)" if len(kind._fields) == 2 else "h"
+    names = {
+        "__doc__": _DOC.format(
+            name=name, factory=make.__name__, carry=carry, kind=kind.__name__
+        ),
+        "__module__": __name__,
+        "__init__": layers.named_constructor(FlaxCell, name),
+        "_make": staticmethod(make),
+        "_form": staticmethod(form),
+        "_flax": flax,
+        "_carry": kind,
+    }
+    return type(name, (FlaxCell, flax), names)
+
+
+LSTMCell = _cell_of(
+    nnx.LSTMCell,
+    cells.lstm,
+    layers.joined_form("ii if_ ig io", "hi hf hg ho", "hi hf hg ho"),
+)
+OptimizedLSTMCell = _cell_of(
+    nnx.OptimizedLSTMCell,
+    cells.lstm,
+    layers.joined_form("dense_i", "dense_h", "dense_h"),
+)
+GRUCell = _cell_of(
+    nnx.GRUCell, cells.gru, layers.joined_form("dense_i", "dense_h", "dense_i", "")
+)
+SimpleCell = _cell_of(
+    nnx.SimpleCell, cells.elman, layers.joined_form("dense_i", "dense_h", "dense_i")
+)
