@@ -447,13 +447,13 @@ def test_export_takes_symbolic_batch_and_time():
 @pytest.mark.parametrize(
     "make, kind, words",
     [
-        (lambda: LSTM(0), ValueError, "hidden_features must be at least 1"),
+        (lambda: LSTM(0), ValueError, "RNN: features must be at least 1"),
         (lambda: LSTM(H, num_layers=0), ValueError, "num_layers must be at least 1"),
         (lambda: LSTM(H, norm="batch"), ValueError, "norm='batch'"),
         (lambda: LSTM(H, residual="all"), ValueError, "residual='all'"),
         (lambda: LSTM(H, param_dtype=int), TypeError, "param_dtype"),
         (lambda: LSTM(H, implementation="fast"), ValueError, "implementation='fast'"),
-        (lambda: RNN(cells.lstm()), TypeError, "hidden_features must be an int"),
+        (lambda: RNN(cells.lstm()), TypeError, "RNN: features must be an int"),
         (lambda: RNN("lstm", features=H), TypeError, "cell must be a scanrnn.cells"),
         (lambda: RNN(nn.Dense(H)), TypeError, "got Dense, a module that is no"),
         (lambda: RNN(nn.GRUCell), TypeError, "got the class GRUCell; write GRUCell"),

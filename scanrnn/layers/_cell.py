@@ -23,7 +23,7 @@ def check_step_cell(
         dtypes: by name; None where there is none.
     """
     if not isinstance(cell, Cell):
-        kind = cell.__name__ if isinstance(cell, type) else type(cell).__name__
+        kind = getattr(cell, "__name__", type(cell).__name__)
         raise TypeError(
             f"{where}: cell must be a scanrnn.cells.Cell such as scanrnn.cells.lstm(), "
             f"got {kind}"

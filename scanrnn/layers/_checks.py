@@ -89,6 +89,7 @@ def check_layers(
     highway: bool,
     bidirectional: bool,
     dropout: float,
+    sized: str = "hidden_features",
 ) -> tuple[Any, int, Any, int]:
     """Raise unless these arguments of a constructor can make layers.
 
@@ -103,6 +104,7 @@ def check_layers(
         highway: the connection.
         bidirectional: whether there are two directions.
         dropout: the probability.
+        sized: name of the argument that is `hidden_features` here, for messages.
 
     Returns:
         The first four, lists as tuples and NumPy's integers as Python's.
@@ -113,10 +115,10 @@ def check_layers(
     in_features = _size("in_features", in_features)
     if isinstance(hidden_features, list | tuple) and hidden_features:
         rows = enumerate(hidden_features)
-        hidden_features = tuple(_size(f"hidden_features[{i}]", H) for i, H in rows)
+        hidden_features = tuple(_size(f"{sized}[{i}]", H) for i, H in rows)
     else:
-        hidden_features = _size("hidden_features", hidden_features)
-    lists = {"cell": cell, "hidden_features": hidden_features}
+        hidden_features = _size(sized, hidden_features)
+    lists = {"cell": cell, sized: hidden_features}
     lengths = {k: len(v) for k, v in lists.items() if isinstance(v, tuple)}
     if num_layers is None:
         num_layers = max(lengths.values(), default=1)

@@ -129,6 +129,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
             highway=self.highway,
             bidirectional=self.bidirectional,
             dropout=self.dropout,
+            sized="features",
         )
         places = layers.places(
             cell,
