@@ -45,7 +45,8 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         known = inspect.signature(flax.__init__).parameters
         theirs = {key: options.pop(key) for key in known if key in options}
         layers.check_options(name, make, options, f"flax.nnx.{name}")
-        super().__init__(in_features, hidden_features, rngs=rngs, **theirs)
+        flax_init: Any = super().__init__
+        flax_init(in_features, hidden_features, rngs=rngs, **theirs)
         # A default of Flax's may be a dtype, too.
         theirs["dtype"] = self.dtype
         self.cell = layers.own_cell(name, make, flax.__init__, theirs, options)

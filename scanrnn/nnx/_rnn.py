@@ -249,13 +249,12 @@ class RNN(Viewed, nnx.Module):
         if deterministic is None:
             deterministic = self.deterministic
         _rngs.check_rngs(rngs)
-        own = runs_as_ours(self.cell)
-        if isinstance(self.cell, nnx.Module) and not own:
+        if isinstance(self.cell, nnx.Module) and not runs_as_ours(self.cell):
             return _foreign.run(self, inputs, call, rngs)
         key = None if deterministic else functools.partial(_rngs.noise_key, rngs)
         options = {name: getattr(self, name) for name in layers.Spec._fields}
         spec = layers.Spec(**options)
-        if own:
+        if isinstance(self.cell, RNNCell):
             spec = spec._replace(carry_dtype=self.cell.carry_dtype)
         return layers.run_own(spec, self.places, self.stack, inputs, call, key)
 

@@ -80,7 +80,7 @@ def _opened(value):
     return value, None
 
 
-def values(params: nnx.Dict) -> dict[str, jax.Array]:
+def values(params: nnx.Module) -> dict[str, jax.Array]:
     """The arrays of the weights of a layer, by name."""
     # Not items(): `nnx.tabulate` has put a number of its own among them, and a program
     # in the place of that method.
