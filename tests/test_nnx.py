@@ -69,7 +69,9 @@ def test_every_cell_has_a_layer():
     layers = [
         value
         for name, value in vars(scanrnn.nnx).items()
-        if isinstance(value, type) and hasattr(value, "_make")
+        if isinstance(value, type)
+        and issubclass(value, scanrnn.nnx.RNN)
+        and hasattr(value, "_make")
     ]
     wrappers = {"residual", "highway", "zoneout", "dropout", "weight_drop"}
     wrappers |= {"learned_carry"}
