@@ -106,7 +106,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
         if layers.is_recurrent(cell, nn.Module) and not runs_as_ours(cell):
             return _foreign.run(self, inputs, call, init_key)
         inputs = jnp.asarray(inputs)
-        if isinstance(cell, nn.Module):
+        if runs_as_ours(cell):
             return self._run_steps_of(cell, inputs, call, deterministic)
         return self._run_own(cell, features, inputs, call, deterministic)
 
