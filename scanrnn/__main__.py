@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     options = vars(parser.parse_args(arguments))
-    del options["command"]
+    if options.pop("command") is None:
+        parser.print_help()
+        return 0
     run = options.pop("run")
     console = Console(markup=False, highlight=False, soft_wrap=True)
     try:
@@ -58,10 +60,29 @@ def _sizes(options: dict[str, Any]) -> str:
     return " ".join(f"--{n} {options[n]}" for n in names) or "the model of this run"
 
 
+_FIRST_STEPS = """\
+what one can do:
+  python -m scanrnn train                      train on text that comes with Python
+  python -m scanrnn train --text my.txt --out runs/my
+  python -m scanrnn sample --out runs/my --prompt "Once"
+  python -m scanrnn export --out runs/my --format onnx
+  python -m scanrnn plan --cell gru --features 512
+
+python -m scanrnn COMMAND --help explains the options of a command.
+"""
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scanrnn", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m scanrnn",
+        description="Recurrent networks in JAX: train, write, export, plan.",
+        epilog=_FIRST_STEPS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=scanrnn.__version__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(
+        dest="command", title="commands", metavar="COMMAND", prog="python -m scanrnn"
+    )
 
     train = commands.add_parser(
         "train", help="train a language model, or go on with a stopped run"
@@ -69,6 +90,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(train)
     train.add_argument(
         "--restart", action="store_true", help="delete the older run in --out first"
+    )
+    train.add_argument(
+        "--resume-from",
+        type=int,
+        metavar="STEP",
+        help="go on from the checkpoint of this step and delete later ones, for when "
+        "the newest cannot be read (default: the newest)",
     )
     several = train.add_argument_group(
         "several processes", "each is started with the same words but for its number"
@@ -121,7 +149,7 @@ def _config(options: dict[str, Any]) -> training.Config:
 
 
 def _train(options: dict[str, Any], console: Console) -> int:
-    restart = options.pop("restart")
+    start = {name: options.pop(name) for name in ("restart", "resume_from")}
     names = ("coordinator", "num_processes", "process_id")
     place = {name: options.pop(name) for name in names}
     if options.pop("distributed") or any(v is not None for v in place.values()):
@@ -130,7 +158,7 @@ def _train(options: dict[str, Any], console: Console) -> int:
     config = _config(options)
     scanrnn.tune_allocator()
     try:
-        outcome = training.train(config, restart=restart, console=console)
+        outcome = training.train(config, **start, console=console)
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         # Some of JAX's libraries give a ValueError for what their transport says.
         if jax.process_count() == 1 or not _LOST.search(str(error)):

@@ -1,15 +1,25 @@
 """Checkpoints: all that a run needs to go on as if it had never stopped."""
 
-import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
+from scanrnn.training._checksums import of_arrays, of_notes
+from scanrnn.training._complaints import without_late_complaints
 from scanrnn.training._files import writing
+from scanrnn.training._lock import FolderLock
+from scanrnn.training._processes import largest
+
+T = TypeVar("T")
+
+# Under which the notes have their checksum; no array of a pytree is named so.
+_NOTES = "notes"
+# Letters of an error of Orbax that are shown.
+_LONGEST = 200
 
 
 class Checkpoints:
@@ -17,43 +27,89 @@ class Checkpoints:
 
     A checkpoint is a pytree of arrays (the state) and a JSON-able dict (the notes). It
     is written in the background, under another name, and renamed when complete: a
-    process that is killed at any moment leaves the last complete one. Checksums of all
-    arrays are kept with it; nothing is ever unpickled.
+    process that is killed at any moment leaves the last complete one. Checksums of the
+    arrays and of the notes are kept with it; nothing is ever unpickled.
+
+    Reading changes nothing in the folder, so that a run which is still training can be
+    read. The first that writes locks the folder for this process, until it is closed
+    or the process is gone.
 
     Args:
-        folder: Where they are; made if missing. Of several processes, one that all see.
+        folder: Where they are. Of several processes, one that all see.
 
     Example:
         >>> import tempfile
         >>> import jax.numpy as jnp
         >>> from scanrnn.training import Checkpoints
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     checkpoints = Checkpoints(folder)
-        ...     checkpoints.save(3, {"w": jnp.arange(2.0)}, {"position": 7})
-        ...     checkpoints.latest(), checkpoints.notes()
-        ...     checkpoints.state(like={"w": jnp.zeros(2)})["w"].tolist()
+        ...     with Checkpoints(folder) as checkpoints:
+        ...         checkpoints.save(3, {"w": jnp.arange(2.0)}, {"position": 7})
+        ...         checkpoints.latest(), checkpoints.notes()
+        ...         checkpoints.state(like={"w": jnp.zeros(2)})["w"].tolist()
         (3, {'position': 7})
         [0.0, 1.0]
     """
 
     def __init__(self, folder: str | Path):
-        """Opens the folder."""
+        """Opens the folder for reading."""
         # Orbax fails late, and in the background, on a relative path.
         self.folder = Path(folder).absolute()
-        self._manager = ocp.CheckpointManager(
-            self.folder,
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=2,
-                enable_async_checkpointing=True,
-                cleanup_tmp_directories=True,
-            ),
-            item_names=("state", "notes"),
-        )
+        self._lock, self._locked = FolderLock(self.folder), False
+        self._opened: ocp.CheckpointManager | None = None
+
+    def __enter__(self) -> "Checkpoints":
+        """Returns itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Closes it."""
+        self.close()
+
+    def lock(self) -> None:
+        """Takes the folder for this process, or for the processes of this run.
+
+        Raises:
+            ValueError: If another run has it, or it cannot be written.
+        """
+        if self._locked:
+            return
+        refused = None
+        if jax.process_index() == 0:
+            try:
+                self._lock.take()
+            except ValueError as error:
+                refused = error
+        if largest(refused is not None):
+            raise refused or ValueError(
+                f"out: {str(self.folder)!r} was refused to process 0, which says why"
+            )
+        if self._opened is not None:
+            self._opened.close()
+        self._locked = True
+        # What a process that was killed left half written is taken away, now that
+        # nobody else can be writing it.
+        with writing(self.folder):
+            self._opened = _open(
+                self.folder, create=True, max_to_keep=2, cleanup_tmp_directories=True
+            )
+
+    @property
+    def _manager(self) -> ocp.CheckpointManager:
+        if self._opened is None:
+            # Not Orbax's `read_only`, which warns that it is.
+            self._opened = _open(self.folder, create=False)
+        return self._opened
+
+    def steps(self) -> list[int]:
+        """Returns the steps of the complete checkpoints, the newest last."""
+        self.wait()
+        if not self._locked:
+            self._manager.reload()  # another process may be writing
+        return sorted(self._manager.all_steps())
 
     def latest(self) -> int | None:
         """Returns the step of the newest complete checkpoint, None if there is none."""
-        self.wait()
-        return self._manager.latest_step()
+        return max(self.steps(), default=None)
 
     def save(self, step: int, state: Any, notes: dict[str, Any]) -> None:
         """Begins to save a checkpoint, once the one before it is complete.
@@ -65,29 +121,41 @@ class Checkpoints:
             notes: A dict that JSON can hold.
 
         Raises:
-            ValueError: If this or the one before it cannot be written.
+            ValueError: If another run has the folder, or if this checkpoint or the one
+                before it cannot be written.
         """
+        self.lock()
         if step == self.latest():
             return
         snapshot = jax.tree.map(jnp.copy, state)
-        notes = {"notes": notes, "checksums": _checksums(snapshot)}
+        checksums = of_arrays(snapshot) | {_NOTES: of_notes(notes)}
         items = ocp.args.Composite(
-            state=ocp.args.StandardSave(snapshot), notes=ocp.args.JsonSave(notes)
+            state=ocp.args.StandardSave(snapshot),
+            notes=ocp.args.JsonSave({"notes": notes, "checksums": checksums}),
         )
         with writing(self.folder):
             self._manager.save(step, args=items, force=True)
 
     def wait(self) -> None:
         """Returns when what is being saved is complete."""
-        with writing(self.folder):
-            self._manager.wait_until_finished()
+        if self._locked:
+            with writing(self.folder):
+                self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, and ends the threads that save."""
-        self._manager.close()
+        """Waits, ends the threads that save, and gives the folder back."""
+        try:
+            if self._opened is not None:
+                self._opened.close()
+        finally:
+            self._opened, self._locked = None, False
+            self._lock.give_back()
 
-    def notes(self) -> dict[str, Any]:
-        """Reads the notes of the newest checkpoint.
+    def notes(self, step: int | None = None) -> dict[str, Any]:
+        """Reads the notes of a checkpoint.
+
+        Args:
+            step: Of which one; None for the newest.
 
         Returns:
             The dict that was saved.
@@ -95,14 +163,15 @@ class Checkpoints:
         Raises:
             ValueError: If there is no checkpoint, or it cannot be read.
         """
-        return self._read_notes()["notes"]
+        return self._read(step, lambda step: self._read_notes(step)["notes"])
 
-    def state(self, like: Any) -> Any:
-        """Reads the state of the newest checkpoint.
+    def state(self, like: Any, step: int | None = None) -> Any:
+        """Reads the state of a checkpoint.
 
         Args:
             like: A pytree of the same structure, shapes and types, which decides where
                 the arrays are put.
+            step: Of which one; None for the newest.
 
         Returns:
             The state that was saved.
@@ -111,56 +180,116 @@ class Checkpoints:
             ValueError: If there is no checkpoint, it cannot be read as that state, or
                 its arrays are not those that were saved.
         """
-        checksums = self._read_notes()["checksums"]
-        # Without a target, optimizer states would come back as plain lists.
-        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        state = self._restore("state", ocp.args.StandardRestore(target))
-        for name, checksum in _checksums(state).items():
-            # What several processes saved in parts has none.
-            if checksums.get(name, checksum) != checksum:
-                raise self._unreadable(f"the bytes of {name} are not those saved")
-        return state
+        return self._read(step, lambda step: self._read_state(step, like))
 
-    def clear(self) -> None:
-        """Deletes every checkpoint of the folder."""
-        self.wait()
-        for step in self._manager.all_steps():
-            self._manager.delete(step)
+    def load(self, like: Callable[[dict[str, Any]], Any]) -> tuple[dict[str, Any], Any]:
+        """Reads notes and state of the newest checkpoint: both of the same one.
 
-    def _read_notes(self):
-        notes = self._restore("notes", ocp.args.JsonRestore())
+        A run that goes on meanwhile deletes what it has replaced; then the newer one is
+        read.
+
+        Args:
+            like: A function of the notes that gives what `state` takes.
+
+        Returns:
+            The notes and the state.
+
+        Raises:
+            ValueError: As `state` does.
+        """
+
+        def read(step):
+            notes = self._read_notes(step)["notes"]
+            return notes, self._read_state(step, like(notes))
+
+        return self._read(None, read)
+
+    def clear(self, after: int = -1) -> None:
+        """Deletes the checkpoints of later steps than one.
+
+        Args:
+            after: The step; without it, all are deleted.
+        """
+        self.lock()
+        for step in self.steps():
+            if step > after:
+                self._manager.delete(step)
+
+    def _read(self, step: int | None, read: Callable[[int], T]) -> T:
+        """Reads one checkpoint; of the newest, which may be replaced meanwhile."""
+        steps = self.steps()
+        if not steps:
+            raise ValueError(f"no checkpoint in {self.folder}; train one first")
+        if step is not None and step not in steps:
+            have = " and ".join(map(str, steps))
+            raise ValueError(
+                f"step: got {step}, but the checkpoints in {self.folder} are of {have}"
+            )
+        reading = steps[-1] if step is None else step
+        while True:
+            try:
+                return read(reading)
+            except _Damaged as error:
+                newest = self.latest()
+                if step is not None or newest in (None, reading):
+                    raise self._unreadable(reading, error) from None
+                reading = newest
+
+    def _read_notes(self, step: int) -> dict[str, Any]:
+        notes = self._restore(step, "notes", ocp.args.JsonRestore())
         if not isinstance(notes, dict) or set(notes) != {"notes", "checksums"}:
-            raise self._unreadable("it was not written by scanrnn.training")
+            raise _Damaged("it was not written by scanrnn.training")
+        checksum = of_notes(notes["notes"])
+        # Notes of older checkpoints have none.
+        if notes["checksums"].get(_NOTES, checksum) != checksum:
+            raise _Damaged("the bytes of its notes are not those saved")
         return notes
 
-    def _restore(self, item: str, args: Any) -> Any:
-        step = self.latest()
-        if step is None:
-            raise ValueError(f"no checkpoint in {self.folder}; train one first")
+    def _read_state(self, step: int, like: Any) -> Any:
+        checksums = self._read_notes(step)["checksums"]
+        # Without a target, optimizer states would come back as plain lists.
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        with without_late_complaints():
+            state = self._restore(step, "state", ocp.args.StandardRestore(target))
+        for name, checksum in of_arrays(state).items():
+            # What several processes saved in parts has none.
+            if checksums.get(name, checksum) != checksum:
+                raise _Damaged(f"the bytes of {name} are not those saved")
+        return state
+
+    def _restore(self, step: int, item: str, args: Any) -> Any:
+        args = ocp.args.Composite(**{item: args})
         try:
-            restored = self._manager.restore(
-                step, args=ocp.args.Composite(**{item: args})
-            )
+            return self._manager.restore(step, args=args)[item]
         # Which error a damaged file gives depends on which byte is damaged.
         except Exception as error:
-            raise self._unreadable(str(error)) from error
-        return restored[item]
+            # Behind the bracket stand pages of the reader's settings.
+            why = " ".join(str(error).partition("[tensorstore_spec")[0].split())
+            why = why if len(why) <= _LONGEST else why[:_LONGEST] + " ..."
+            raise _Damaged(why) from error
 
-    def _unreadable(self, why: str) -> ValueError:
+    def _unreadable(self, step: int, error: Exception) -> ValueError:
+        before = max((s for s in self.steps() if s < step), default=None)
+        go_on = "start again with --restart"
+        if before is not None:
+            go_on = (
+                f"go on from the one before it with --resume-from {before}, or {go_on}"
+            )
         return ValueError(
-            f"checkpoint {self.folder / str(self.latest())} cannot be read ({why}); "
-            "delete that folder to go on from the checkpoint before it, or start "
-            "again with --restart"
+            f"the checkpoint of step {step} cannot be read; {go_on} "
+            f"({self.folder / str(step)}: {error})"
         )
 
 
-def _checksums(tree: Any) -> dict[str, int]:
-    """The checksum of every array that this process holds whole."""
-    sums = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        if leaf.is_fully_addressable or leaf.is_fully_replicated:
-            data = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-            sums[jax.tree_util.keystr(path)] = zlib.crc32(data.data)
-    return sums
+class _Damaged(Exception):
+    """A checkpoint is not what was saved."""
+
+
+def _open(folder: Path, **options: Any) -> ocp.CheckpointManager:
+    return ocp.CheckpointManager(
+        folder,
+        options=ocp.CheckpointManagerOptions(
+            enable_async_checkpointing=True, **options
+        ),
+        item_names=("state", "notes"),
+    )

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax.training.dynamic_scale import DynamicScale
 
 GradFn = Callable[[Any, Any, jax.Array], tuple[Any, jax.Array, Any, jax.Array]]
@@ -71,16 +70,29 @@ def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
         grad_fn = jax.grad(scaled_loss, has_aux=True)
         grads, (loss, carry, outputs) = grad_fn(params, carry, batch, key)
         grads = jax.tree.map(lambda g: g / scale.astype(g.dtype), grads)
-        finite = optax.tree.sum(jax.tree.map(_not_finite, (outputs, carry))) == 0
+        finite = not_finite((outputs, carry)) == 0
         return grads, loss, carry, jnp.where(finite, 0.0, jnp.nan)
 
     return grad
 
 
-def _not_finite(leaf):
-    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-        return 0
-    return jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32)
+def not_finite(tree: Any) -> jax.Array:
+    """Counts the numbers of a tree that are not finite.
+
+    Args:
+        tree: A pytree of arrays.
+
+    Returns:
+        How many there are.
+
+    Example:
+        >>> int(not_finite({"a": jnp.array([1.0, jnp.nan]), "b": jnp.int32(3)}))
+        1
+    """
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    counts = [jnp.sum(~jnp.isfinite(leaf), dtype=jnp.int32) for leaf in floats]
+    return sum(counts, start=jnp.int32(0))
 
 
 def accumulated(grad_fn: GradFn, parts: int) -> GradFn:

@@ -1,6 +1,8 @@
 """Probes of recurrent steps: saturation, gradients through time, spectral radii."""
 
 import functools
+import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,6 +31,7 @@ class Health(NamedTuple):
             over batch and features, `[T]`.
         radii: Spectral radius of the recurrent matrix of every gate; none of a step
             whose weights are not known.
+        gates: Name of the gate of every radius.
     """
 
     names: tuple[str, ...]
@@ -36,6 +39,7 @@ class Health(NamedTuple):
     high: np.ndarray
     grad_norms: np.ndarray
     radii: np.ndarray
+    gates: tuple[str, ...] = ()
 
     @property
     def saturated(self) -> np.ndarray:
@@ -49,6 +53,7 @@ def probe(
     xs: Any,
     loss: Callable[[Any], jax.Array],
     params: Sequence[Any] = (),
+    gates: Sequence[Sequence[str]] = (),
 ) -> list[Health]:
     r"""Looks into recurrent layers while they run over a sequence.
 
@@ -64,6 +69,8 @@ def probe(
         loss: A function of the outputs of the last layer.
         params: The parameters of every layer, for spectral radii: matrices named
             `recurrent_kernel`. None to leave these out.
+        gates: Names of the gates of every layer, as `cell.gates` has them. None to
+            number them.
 
     Returns:
         What it found in every layer.
@@ -76,9 +83,11 @@ def probe(
         >>> xs = jnp.ones([7, 2, 3])
         >>> step = functools.partial(cell.step, params)
         >>> carry = cell.initial_carry(params, xs[0])
-        >>> health, = probe([step], [carry], xs, jnp.sum, [params])
+        >>> health, = probe([step], [carry], xs, jnp.sum, [params], [cell.gates])
         >>> health.grad_norms.shape, health.names
         ((7,), ('logistic 1', 'logistic 2', 'logistic 3', 'tanh 1', 'tanh 2'))
+        >>> health.gates
+        ('i', 'f', 'g', 'o')
 
     Reference:
         Karpathy, Johnson, Fei-Fei, "Visualizing and understanding recurrent networks",
@@ -107,13 +116,16 @@ def probe(
     for number, (grad, (low, high)) in enumerate(zip(grads, shares, strict=True)):
         rows = [np.asarray(a, np.float64) for a in jax.tree.leaves(grad)]
         squares = [np.sum(a.reshape(length, -1) ** 2, axis=1) for a in rows]
+        weights, names_of = (s[number] if s else () for s in (params, gates))
+        radii = _radii(weights, tuple(names_of))
         found.append(
             Health(
                 names=names[number],
                 low=np.asarray(low),
                 high=np.asarray(high),
                 grad_norms=np.sqrt(sum(squares)),
-                radii=spectral_radii(params[number] if params else {}),
+                radii=np.array([radius for _, radius in radii]),
+                gates=tuple(gate for gate, _ in radii),
             )
         )
     return found
@@ -191,14 +203,26 @@ def spectral_radii(params: Any) -> np.ndarray:
         >>> spectral_radii({"recurrent_kernel": np.diag([0.5, -2.0])})
         array([2.])
     """
+    return np.array([radius for _, radius in _radii(params, ())])
+
+
+def _radii(params: Any, names: tuple[str, ...]) -> list[tuple[str, float]]:
+    """The gate of every recurrent square matrix, and its spectral radius."""
     radii = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if "recurrent_kernel" not in jax.tree_util.keystr(path):
-            continue
+        found = re.search(r"recurrent_kernel_?(\w*)", jax.tree_util.keystr(path))
         kernel = np.asarray(leaf, np.float64)
-        size = kernel.shape[-2]
-        if kernel.ndim >= 2 and kernel.shape[-1] % size == 0:
-            squares = kernel.reshape(-1, size, kernel.shape[-1] // size, size)
-            squares = np.moveaxis(squares, 2, 1).reshape(-1, size, size)
-            radii += [np.abs(np.linalg.eigvals(square)).max() for square in squares]
-    return np.array(radii)
+        if not found or kernel.ndim < 2 or kernel.shape[-1] % kernel.shape[-2]:
+            continue
+        size, columns = kernel.shape[-2:]
+        count = columns // size
+        # A matrix beside that of the gates says its own name.
+        gates = (found[1],) if found[1] and count == 1 else names
+        if len(gates) != count:
+            gates = tuple(map(str, range(count)))
+        squares = np.moveaxis(kernel.reshape(-1, size, count, size), 2, 1)
+        for square, gate in zip(
+            squares.reshape(-1, size, size), itertools.cycle(gates), strict=False
+        ):
+            radii.append((gate, float(np.abs(np.linalg.eigvals(square)).max())))
+    return radii

@@ -1,7 +1,7 @@
 """Probes of a model, and pictures of them."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +35,9 @@ def probe_model(model: LanguageModel, batch: Window) -> list[Health]:
     """
     carries = zero_carry(model, batch.inputs.shape[-1])
     carries = [carries] if model.rnn.num_layers == 1 else list(carries)
-    steps, params = [], []
+    steps, params, gates = [], [], []
     for ((cell, weights),) in model.rnn.stack:
+        gates.append(getattr(cell, "gates", ()))
         cell = cells.residual(cell) if model.rnn.residual else cell
         steps.append(functools.partial(cell.step, weights))
         params.append(weights)
@@ -44,7 +45,7 @@ def probe_model(model: LanguageModel, batch: Window) -> list[Health]:
     def loss(ys):
         return token_losses(model.read(ys), batch.targets).mean()
 
-    return probe(steps, carries, model.embed(batch.inputs), loss, params)
+    return probe(steps, carries, model.embed(batch.inputs), loss, params, gates)
 
 
 def health_row(layers: Sequence[Health]) -> dict[str, float]:
@@ -102,21 +103,41 @@ def draw_health(path: str | Path, layers: Sequence[Health]) -> bool:
     figure = Figure(figsize=(10, 3.5), layout="constrained")
     through_time, saturation, radii = figure.subplots(1, 3)
     width = 0.8 / len(layers)
+    functions = _in_order(name for health in layers for name in health.names)
+    gates = _in_order(gate for health in layers for gate in _gates(health))
     for number, health in enumerate(layers):
         label, color = f"layer {number + 1}", f"C{number}"
         norms = np.maximum(health.grad_norms, np.finfo(np.float64).tiny)
         through_time.semilogy(norms, color=color, label=label)
-        at = np.arange(len(health.names)) + number * width
+        # The layers stand side by side, around the tick.
+        aside = (number - (len(layers) - 1) / 2) * width
+        at = np.array([functions.index(name) + aside for name in health.names])
         low, high = health.low.mean(axis=0), health.high.mean(axis=0)
         saturation.bar(at, low, width, color=color, alpha=0.5)
         saturation.bar(at, high, width, bottom=low, color=color)
-        saturation.set_xticks(at, health.names, rotation=45, ha="right", fontsize=8)
-        radii.plot(health.radii, "o", color=color)
+        at = [gates.index(gate) + aside for gate in _gates(health)]
+        radii.plot(at, health.radii, "o", color=color)
     through_time.set(xlabel="time step", ylabel="norm of the gradient by the carry")
     through_time.legend()
-    saturation.set(ylabel="saturated: low (pale) and high", ylim=(0, 1))
+    saturation.set_xticks(
+        range(len(functions)), functions, rotation=45, ha="right", fontsize=8
+    )
+    # All of a function may be saturated: its bar ends below the frame.
+    saturation.set(ylabel="saturated: low (pale) and high", ylim=(0, 1.05))
     radii.axhline(1.0, color="0.6", linewidth=0.8)
-    radii.set(xlabel="gate", ylabel="spectral radius", ylim=(0, None))
+    radii.set_xticks(range(len(gates)), gates)
+    radii.set(xlabel="gate", ylabel="spectral radius")
+    radii.set_ylim(bottom=0)
     with replacing(Path(path)) as partial:
         figure.savefig(partial, dpi=120, format="png")
     return True
+
+
+def _gates(health: Health) -> Sequence[str]:
+    """The gate of every radius; its number where it has no name."""
+    return health.gates or [str(number) for number in range(len(health.radii))]
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Every name once, as they come first."""
+    return list(dict.fromkeys(names))

@@ -32,22 +32,27 @@ class Fitted(NamedTuple):
 
 
 def resume(
-    checkpoints: Checkpoints, state: TrainState, batches: Batches
+    checkpoints: Checkpoints,
+    state: TrainState,
+    batches: Batches,
+    step: int | None = None,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Puts state and data where the newest checkpoint left them.
+    """Puts state and data where the newest checkpoint left them, or an older one.
 
     Args:
         checkpoints: Where to look.
         state: The state of a run that starts; its arrays decide where those that are
             read are put.
         batches: The data; it goes to its place.
+        step: Of which checkpoint; those of later steps are then deleted. None for the
+            newest.
 
     Returns:
         The state, and the notes of the checkpoint. Without a checkpoint, the state
         that was given, and no notes.
 
     Raises:
-        ValueError: If the checkpoint cannot be read.
+        ValueError: If the checkpoint cannot be read, or there is none of that step.
 
     Example:
         >>> import tempfile, jax, jax.numpy as jnp, numpy as np, optax
@@ -59,10 +64,12 @@ def resume(
         >>> notes
         {}
     """
-    if checkpoints.latest() is None:
+    if step is None and checkpoints.latest() is None:
         return state, {}
-    notes = dict(checkpoints.notes())
-    state = checkpoints.state(like=state)
+    notes = dict(checkpoints.notes(step))
+    state = checkpoints.state(like=state, step=step)
+    if step is not None:
+        checkpoints.clear(after=step)
     batches.restore(notes.pop("batches"))
     return state, notes
 
@@ -98,8 +105,8 @@ def fit(
         evaluate: A function of the state that gives numbers by name, called every
             `evaluate_every` steps and after the last.
         evaluate_every: Steps between two evaluations, each with a checkpoint.
-        checkpoints: Where to save; None for nowhere. Nothing is saved while steps are
-            being skipped.
+        checkpoints: Where to save; None for nowhere. They are locked for this process.
+            Nothing is saved while steps are being skipped.
         notes: What to save beside the state and the place of the data.
         patience: How many steps in a row may be skipped.
         stop: Called before every step with the steps taken; True ends the run, with a
@@ -109,6 +116,7 @@ def fit(
         How it ended.
 
     Raises:
+        ValueError: If another run has the checkpoints.
         FloatingPointError: If more steps in a row than `patience` were skipped, or an
             evaluation gives a number that is not finite.
 
@@ -128,6 +136,8 @@ def fit(
     pending: deque[tuple[int, Metrics]] = deque()
     if (step := int(state.counts.steps)) >= steps:
         return Fitted(state, step, stopped)
+    if checkpoints is not None:
+        checkpoints.lock()
 
     def read(most: int) -> bool:
         """Writes the rows of all but the last `most` steps; whether those were good."""

@@ -52,22 +52,22 @@ def join_processes(
     )
 
 
-def agree(flag: bool) -> bool:
-    """Tells all processes whether one of them says so; all have to ask.
+def largest(number: int) -> int:
+    """Tells all processes the largest of their numbers; all have to ask.
 
     Args:
-        flag: What this process says.
+        number: What this process has.
 
     Returns:
-        Whether any process said True.
+        The largest that any process has.
 
     Example:
-        >>> agree(True)
-        True
+        >>> largest(15)
+        15
     """
     if jax.process_count() == 1:
-        return flag
-    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+        return int(number)
+    return int(np.max(multihost_utils.process_allgather(np.array(number, np.int32))))
 
 
 def of_first(number: int) -> int:

@@ -1,5 +1,6 @@
 """A run of a language model in memory: opened from its folder."""
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -101,20 +102,27 @@ class Run:
         }
 
 
-def open_run(config: Config, restart: bool = False) -> Run:
+def open_run(
+    config: Config, restart: bool = False, resume_from: int | None = None
+) -> Run:
     """Makes a run and puts it where its newest checkpoint left it.
+
+    Its folder is locked until its checkpoints are closed.
 
     Args:
         config: Options of the run.
         restart: Delete the checkpoints in the folder first.
+        resume_from: Go on from the checkpoint of this step, and delete later ones.
 
     Returns:
         The run.
 
     Raises:
-        ValueError: If the folder holds a run with other options or another text, or
-            cannot be written.
+        ValueError: If the folder holds a run with other options or another text, is in
+            use by another run, or cannot be written.
     """
+    if restart and resume_from is not None:
+        raise ValueError("resume_from: --restart deletes that checkpoint; drop either")
     corpus = load_corpus(
         config.text, config.tokens, config.held_out, config.vocabulary or None
     )
@@ -124,10 +132,6 @@ def open_run(config: Config, restart: bool = False) -> Run:
         devices = 0 if jax.process_count() > 1 else config.devices
         mesh = make_mesh(devices, config.tensor)
     batches, epoch = _batches(config, corpus, mesh)
-    with writing(Path(config.out)):
-        checkpoints = Checkpoints(Path(config.out) / "checkpoint")
-        if restart:
-            checkpoints.clear()
     state, train_step = make_training(config, model, epoch, mesh)
     run = Run(
         config=config,
@@ -137,15 +141,31 @@ def open_run(config: Config, restart: bool = False) -> Run:
         batches=batches,
         train_step=train_step,
         evaluate=_evaluation(config, corpus, model),
-        checkpoints=checkpoints,
+        checkpoints=Checkpoints(Path(config.out) / "checkpoint"),
         state=state,
         notes={},
         epoch=epoch,
     )
-    if checkpoints.latest() is not None:
-        _check_same_run(run, checkpoints.notes())
-        run.state, run.notes = resume(checkpoints, state, batches)
+    with contextlib.ExitStack() as unless_opened:
+        unless_opened.callback(run.checkpoints.close)
+        _go_to_checkpoint(run, restart, resume_from)
+        unless_opened.pop_all()
     return run
+
+
+def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:
+    """Locks the folder, and puts the run where a checkpoint left an older one."""
+    checkpoints = run.checkpoints
+    with writing(run.out):
+        run.out.mkdir(parents=True, exist_ok=True)
+    checkpoints.lock()
+    if restart:
+        with writing(run.out):
+            checkpoints.clear()
+    if step is None and checkpoints.latest() is None:
+        return
+    _check_same_run(run, checkpoints.notes(step))
+    run.state, run.notes = resume(checkpoints, run.state, run.batches, step)
 
 
 def make_training(

@@ -20,7 +20,7 @@ from scanrnn.training._vocabulary import Vocabulary
 def load_model(
     out: str | Path, *, precision: str = "float32"
 ) -> tuple[LanguageModel, Vocabulary]:
-    """Reads the trained model of a run.
+    """Reads the trained model of a run, which may be training still.
 
     Args:
         out: Folder of the run.
@@ -44,12 +44,16 @@ def load_model(
     folder = Path(out) / "checkpoint"
     if not folder.is_dir():
         raise ValueError(f"out: {str(out)!r} holds no run; train one first")
-    checkpoints = Checkpoints(folder)
-    notes = checkpoints.notes()
+
+    def like(notes):
+        config = Config.from_mapping(notes["config"])
+        trained = make_model(config, len(notes["vocabulary"]))
+        return make_training(config, trained)[0]
+
+    with Checkpoints(folder) as checkpoints:
+        notes, state = checkpoints.load(like)
     config = Config.from_mapping(notes["config"])
     vocabulary = Vocabulary(notes["vocabulary"])
-    trained = make_model(config, len(vocabulary))
-    state = checkpoints.state(like=make_training(config, trained)[0])
     model = make_model(
         dataclasses.replace(config, precision=precision), len(vocabulary)
     )

@@ -1,6 +1,5 @@
 """The guarded training step: no number that is not finite gets into the state."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,10 +8,10 @@ import jax.numpy as jnp
 import optax
 from flax.training.dynamic_scale import DynamicScale
 
-from scanrnn.training._gradients import accumulated, rescale, scaled_grad
+from scanrnn.training._gradients import accumulated, not_finite, rescale, scaled_grad
 
 # What was not finite in a step, by the number in its metrics; the first that applies.
-FAULTS = ("none", "forward", "loss", "gradient", "update")
+FAULTS = ("none", "forward", "loss", "gradient", "update", "optimizer state")
 
 
 class Counts(NamedTuple):
@@ -151,9 +150,10 @@ def make_train_step(
     .. math:: g \leftarrow g \min(1, \mathrm{clip} / \|g\|_2),
 
     and the optimiser updates the parameters. If the outputs, the loss, the gradient or
-    the updated parameters are not all finite, the step is skipped: parameters,
-    optimiser and carry stay bit for bit as they were, the loss scale falls, and the
-    metrics say what it was. A gradient whose norm overflows float32 is not finite.
+    anything of the state that the step would write are not all finite, the step is
+    skipped: parameters, optimiser and carry stay bit for bit as they were, the loss
+    scale falls, and the metrics say what it was. A gradient whose squares overflow is
+    not finite. What an optimiser starts with may be infinite.
 
     Nothing waits for the device: the metrics are arrays to be read later.
 
@@ -213,25 +213,34 @@ def make_train_step(
         if accumulate > 1:
             grad_fn = accumulated(grad_fn, accumulate)
         grads, loss, carry, outputs_finite = grad_fn(state.carry, batch, key)
-        # One number for the check and for clipping: it is finite if all of them are,
-        # and then so are their squares, which an optimiser sums.
-        norm = optax.tree.norm(grads)
+        # One number for the check and for clipping. The check is of squares, which
+        # optimisers sum: the norm of one number would be compiled to its size.
+        squares = optax.tree.norm(grads, squared=True)
+        norm = jnp.sqrt(squares)
         clipped = norm > (jnp.inf if clip is None else clip)
         if clip is not None:
             factor = jnp.where(clipped, clip / norm, 1.0)
             grads = jax.tree.map(lambda g: g * factor, grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        checks = (outputs_finite, loss, norm, optax.tree.norm(params))
-        bad = jnp.stack([~jnp.isfinite(number) for number in checks])
+        old = (state.params, state.opt_state, state.carry)
+        # In the old types, so that the next step is the same program.
+        new = jax.tree.map(_as_type_of, (params, opt_state, carry), old)
+        checks = (outputs_finite, loss, squares, optax.tree.norm(new[0]))
+        bad = [~jnp.isfinite(number) for number in checks]
+        bad[0] |= not_finite(new[2]) > 0
+        bad += [_spoiled(new[1], optimizer.init(state.params))]
+        bad = jnp.stack(bad)
         skipped = jnp.any(bad)
 
-        keep = functools.partial(_unless, skipped)
+        params, opt_state, carry = jax.tree.map(
+            lambda n, o: jnp.where(skipped, o, n), new, old
+        )
         counts = _count(state.counts, skipped, clipped)
         new_state = TrainState(
-            params=keep(params, state.params),
-            opt_state=keep(opt_state, state.opt_state),
-            carry=keep(carry, state.carry),
+            params=params,
+            opt_state=opt_state,
+            carry=carry,
             key=state.key,
             loss_scale=rescale(scaling, ~skipped),
             counts=counts,
@@ -252,15 +261,14 @@ def make_train_step(
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
 
 
-def _unless(skipped, new, old):
-    """The new tree, unless the step is skipped."""
+def _as_type_of(new, old):
+    return new if new.dtype == old.dtype else new.astype(old.dtype)
 
-    def choose(n, o):
-        # In the old type, so that the next step is the same program.
-        n = n if n.dtype == o.dtype else n.astype(o.dtype)
-        return jnp.where(skipped, o, n)
 
-    return jax.tree.map(choose, new, old)
+def _spoiled(opt_state, first):
+    """Whether an array holds more that is not finite than when training started."""
+    more = jax.tree.map(lambda n, f: not_finite(n) > not_finite(f), opt_state, first)
+    return jnp.any(jnp.array(jax.tree.leaves(more)))
 
 
 def _count(counts, skipped, clipped):

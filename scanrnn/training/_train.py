@@ -18,7 +18,7 @@ from scanrnn.training._interruption import Interruption
 from scanrnn.training._loop import fit
 from scanrnn.training._model import make_model
 from scanrnn.training._pace import Plan
-from scanrnn.training._processes import agree
+from scanrnn.training._processes import largest
 from scanrnn.training._records import Log, TensorBoard, Writer, draw_curves
 from scanrnn.training._run import Run, make_training, open_run
 from scanrnn.training._sample import generate
@@ -44,17 +44,24 @@ class Outcome(NamedTuple):
 
 
 def train(
-    config: Config, *, restart: bool = False, console: Console | None = None
+    config: Config,
+    *,
+    restart: bool = False,
+    resume_from: int | None = None,
+    console: Console | None = None,
 ) -> Outcome:
     """Trains a language model, or goes on with a run that was stopped.
 
     The folder `config.out` gets a checkpoint, `log.jsonl`, `loss.png`, `sample.txt`
     and `plan.txt`. SIGINT and SIGTERM end the run with a checkpoint; the next call goes
-    on from it and gives, on a CPU, the very numbers of a run that was not stopped.
+    on from it and gives, on a CPU, the very numbers of a run that was not stopped. The
+    folder is locked meanwhile: no other run can write into it.
 
     Args:
         config: Options of the run.
         restart: Delete what an older run left in the folder and start again.
+        resume_from: Go on from the checkpoint of this step and delete later ones, for
+            when the newest cannot be read.
         console: Where to print; None for the standard output.
 
     Returns:
@@ -62,7 +69,8 @@ def train(
 
     Raises:
         ValueError: If the folder holds a run with other options or another text, or its
-            checkpoint cannot be read, or the folder cannot be written.
+            checkpoint cannot be read, or the folder is in use by another run or cannot
+            be written.
         FloatingPointError: If too many steps in a row were skipped, or the held-out
             loss is not finite.
 
@@ -80,7 +88,14 @@ def train(
     console = console or Console(
         markup=False, highlight=False, soft_wrap=True, quiet=not first
     )
-    run = open_run(config, restart)
+    run = open_run(config, restart, resume_from)
+    with run.checkpoints:
+        return _train(run, begin, console)
+
+
+def _train(run: Run, begin: float, console: Console) -> Outcome:
+    """Trains from where the run stands, and leaves in its folder what is promised."""
+    first = jax.process_index() == 0
     done = int(run.state.counts.steps)
     with writing(run.out):
         log = Log(run.out / "log.jsonl", last=done) if first else None
@@ -102,8 +117,9 @@ def train(
     with Interruption() as interruption:
         fitted = _fit(run, plan, done, rows, log, interruption, console)
     run.state = fitted.state
+    signal = interruption.signal if fitted.stopped else None
     if log is None:
-        return Outcome(fitted.step, None, interruption.signal)
+        return Outcome(fitted.step, None, signal)
     rows = log.rows()
     with writing(run.out):
         draw_curves(run.out / "loss.png", rows, run.unit[0])
@@ -112,11 +128,16 @@ def train(
             f"Stopped after step {fitted.step} of {plan.steps}; the checkpoint is in "
             f"{run.checkpoints.folder}. Run the same command again to go on."
         )
-        return Outcome(fitted.step, _held_out(rows), interruption.signal)
+        return Outcome(fitted.step, _held_out(rows), signal)
     left = "checkpoint, log.jsonl, loss.png"
     if jax.process_count() == 1:
         _finish(run, console)
         left += ", sample.txt, plan.txt"
+    else:
+        left += (
+            ". Several processes write no sample.txt and no plan.txt; one does: "
+            f"python -m scanrnn sample --out {run.out}"
+        )
     console.print(
         f"{_held_out(rows):.3f} {run.unit[0]} on held-out text after {fitted.step} "
         f"steps in {_seconds(rows):.0f} s. Everything is in {run.out}: {left}"
@@ -166,9 +187,12 @@ def _fit(run, plan, done, rows, log, interruption, console):
         return row | (_look(run, state) if config.health else {})
 
     def stop(step):
-        if jax.process_count() == 1:
-            return interruption.signal is not None
-        return step % _AGREE == 0 and agree(interruption.signal is not None)
+        if jax.process_count() > 1:
+            if step % _AGREE:
+                return False
+            # All stop, and all end with the same status, if one was told to.
+            interruption.signal = largest(interruption.signal or 0) or None
+        return interruption.signal is not None
 
     with Bar(console, plan.steps, done, run.tokens, unit) as bar:
         writers: list[Writer] = [bar] if log is None else [log, bar]
