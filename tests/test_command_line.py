@@ -65,6 +65,13 @@ def test_command_line_reports_an_error_without_a_traceback(words, message, capsy
     assert error.startswith(message) and error.count("\n") == 1
 
 
+def test_command_line_alone_shows_what_one_can_do(capsys):
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    for command in ("train", "sample", "export", "plan"):
+        assert f"python -m scanrnn {command}" in text
+
+
 def test_command_line_tells_its_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])

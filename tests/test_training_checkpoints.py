@@ -9,7 +9,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from scanrnn.training import Checkpoints, _checkpoints
+from scanrnn.training import Checkpoints, _checksums
 
 STATE = {
     "weights": (jnp.arange(6.0).reshape(2, 3), jnp.ones(3, jnp.bfloat16) / 3),
@@ -76,32 +76,59 @@ def damage(folder):
 def test_checkpoint_whose_notes_are_damaged_says_so_and_the_way_out(tmp_path):
     checkpoints = saved(tmp_path, 2, 4)
     damage(tmp_path / "4" / "notes")
-    with pytest.raises(ValueError, match="4 cannot be read .*delete that folder"):
+    with pytest.raises(ValueError, match="4 cannot be read; .*--resume-from 2, or st"):
         checkpoints.notes()
+    damage(tmp_path / "2" / "notes")
+    checkpoints.clear(after=2)
+    with pytest.raises(ValueError, match="2 cannot be read; start again with --res"):
+        checkpoints.notes()
+
+
+def test_notes_with_one_letter_changed_are_refused(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(4, STATE, {"vocabulary": ["a", "b"], "place": {3: (1, 2)}})
+        checkpoints.wait()
+        assert checkpoints.notes()["place"] == {"3": [1, 2]}
+        path = tmp_path / "4" / "notes" / "metadata"
+        path.write_text(path.read_text().replace('"a"', '"x"'))
+        with pytest.raises(ValueError, match="the bytes of its notes are not those"):
+            checkpoints.notes()
+        with pytest.raises(ValueError, match="the bytes of its notes are not those"):
+            checkpoints.state(like=LIKE)
 
 
 READ_STATE = """
 import sys
 import jax.numpy as jnp
 from scanrnn.training import Checkpoints
-Checkpoints(sys.argv[1]).state(like={"weights": jnp.zeros(100)})
+like = {"weights": jnp.zeros(100), "many": [jnp.zeros(n) for n in range(1, 60)]}
+Checkpoints(sys.argv[1]).state(like)
 """
 
 
 def test_checkpoint_whose_state_is_damaged_says_so_and_the_way_out(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in (2, 4):
-        checkpoints.save(step, {"weights": jnp.ones(100)}, {})
-    damage(tmp_path / "4" / "state")
-    # Another process: Orbax drops coroutines when a read fails, and Python complains
-    # of that at some later time.
+        many = [jnp.ones(n) for n in range(1, 60)]
+        checkpoints.save(step, {"weights": jnp.ones(100), "many": many}, {})
+    checkpoints.close()
+    # A byte of what says where each array is: all reads fail, each by itself.
+    for path in (tmp_path / "4" / "state" / "d").iterdir():
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 255
+        path.write_bytes(data)
+    # Another process: what Orbax drops when a read fails may complain until it ends.
     process = subprocess.run(
         [sys.executable, "-c", READ_STATE, str(tmp_path)],
         capture_output=True,
         text=True,
     )
-    assert f"ValueError: checkpoint {tmp_path / '4'} cannot be read" in process.stderr
-    assert "delete that folder to go on from the checkpoint before" in process.stderr
+    *_, error = process.stderr.splitlines()
+    assert error.startswith(
+        "ValueError: the checkpoint of step 4 cannot be read; go on from the one "
+        f"before it with --resume-from 2, or start again with --restart ({tmp_path / '4'}: "
+    )
+    assert len(error) < 500 and "loop is closed" not in process.stderr
 
 
 def test_checkpoint_with_one_byte_changed_is_refused(tmp_path):
@@ -109,7 +136,7 @@ def test_checkpoint_with_one_byte_changed_is_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(1, like, {})
     checkpoints.wait()
-    good = dict(_checkpoints._checksums(like))
+    good = _checksums.of_arrays(like)
     assert checkpoints.state(like)["w"][7] == 7.0
     spoiled = {"w": like["w"].at[7].set(-7.0)}
     checkpoints.save(2, spoiled, {})
@@ -117,10 +144,10 @@ def test_checkpoint_with_one_byte_changed_is_refused(tmp_path):
     # As if a disk had changed the array: its checksum is the one of what was saved.
     notes = tmp_path / "2" / "notes" / "metadata"
     text = notes.read_text()
-    spoiled_sum = str(_checkpoints._checksums(spoiled)["['w']"])
+    spoiled_sum = str(_checksums.of_arrays(spoiled)["['w']"])
     assert spoiled_sum in text
     notes.write_text(text.replace(spoiled_sum, str(good["['w']"])))
-    with pytest.raises(ValueError, match=r"2 cannot be read \(the bytes of \['w'"):
+    with pytest.raises(ValueError, match=r"2 cannot .* the bytes of \['w'\] are"):
         Checkpoints(tmp_path).state(like)
 
 
@@ -131,7 +158,7 @@ def test_checkpoint_of_another_program_is_refused(tmp_path):
             notes=ocp.args.JsonSave({"step": 3}),
         )
         manager.save(3, args=items)
-    with pytest.raises(ValueError, match="3 cannot be read .it was not written by"):
+    with pytest.raises(ValueError, match="3 cannot be read.* it was not written by"):
         Checkpoints(tmp_path).notes()
 
 
@@ -144,3 +171,77 @@ def test_checkpoint_is_of_the_state_as_it_was_when_saving_began(tmp_path):
     for _ in range(50):
         state = give_away(state)
     assert float(jnp.max(jnp.abs(checkpoints.state(like=state)["w"]))) == 0.0
+
+
+def test_reader_leaves_the_checkpoint_that_is_being_written(tmp_path):
+    with Checkpoints(tmp_path) as writer:
+        writer.save(1, STATE, {"position": 1})
+        writer.wait()
+        # As Orbax names what it is writing.
+        (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
+        reader = Checkpoints(tmp_path)
+        assert reader.notes() == {"position": 1}
+        reader.close()
+        assert (tmp_path / "2.orbax-checkpoint-tmp").is_dir()
+    with Checkpoints(tmp_path) as writer:
+        writer.lock()  # nobody can be writing it any more
+        assert writer.latest() == 1
+        writer.save(2, STATE, {"position": 2})
+    assert not (tmp_path / "2.orbax-checkpoint-tmp").exists()
+
+
+def test_reader_goes_on_with_a_newer_checkpoint_where_one_is_replaced(tmp_path):
+    writer, reader = saved(tmp_path, 1), Checkpoints(tmp_path)
+    asked = []
+
+    def like(notes):
+        """Meanwhile, the run goes on."""
+        asked.append(notes["position"])
+        if len(asked) == 1:
+            for step in (2, 3):
+                writer.save(step, STATE, {"position": step})
+            writer.wait()
+        return LIKE
+
+    notes, _ = reader.load(like)
+    assert notes == {"position": 3} and asked == [1, 3]
+
+
+def test_checkpoint_of_a_step_is_read_and_later_ones_are_cleared(tmp_path):
+    checkpoints = saved(tmp_path, 2, 4)
+    assert checkpoints.notes(step=2) == {"position": 2}
+    with pytest.raises(ValueError, match="step: got 3, but the checkpoints .* 2 and 4"):
+        checkpoints.notes(step=3)
+    checkpoints.clear(after=2)
+    assert checkpoints.steps() == [2]
+
+
+HOLD = """
+import sys
+from scanrnn.training import Checkpoints
+checkpoints = Checkpoints(sys.argv[1])
+checkpoints.lock()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_folder_is_locked_for_one_process_until_it_is_gone(tmp_path):
+    mine = Checkpoints(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        assert mine.latest() is None  # reading is free
+        refused = f"in use by process {other.pid} on .*--out"
+        with pytest.raises(ValueError, match=refused):
+            mine.save(1, STATE, {})
+        other.kill()
+    mine.save(1, STATE, {})
+    with pytest.raises(ValueError, match="in use by this process; close the"):
+        Checkpoints(tmp_path).lock()
+    mine.close()
+    Checkpoints(tmp_path).lock()

@@ -8,11 +8,13 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from matplotlib.figure import Figure
 
 import scanrnn
 from scanrnn import cells
 from scanrnn.training import (
     Config,
+    Health,
     LanguageModel,
     Window,
     draw_health,
@@ -113,13 +115,55 @@ def test_spectral_radii_are_those_of_every_gate_and_head(heads):
 
 @pytest.mark.usefixtures("in_32_bit")
 @pytest.mark.parametrize("options", [{}, {"cell": "gru", "norm": None}])
-def test_probe_of_a_model_is_drawn(tmp_path, options):
+def test_probe_of_a_model_is_drawn(tmp_path, monkeypatch, options):
     model = LanguageModel(9, 6, num_layers=2, **options, rngs=nnx.Rngs(0))
     ids = np.arange(10, dtype=np.int32).reshape(5, 2) % 9
     layers = probe_model(model, Window(ids, ids))
     assert len(layers) == 2 and all((h.grad_norms > 0).all() for h in layers)
+    gates = ("r", "z", "n") if options else ("i", "f", "g", "o")
+    assert all(h.gates == gates and h.radii.shape == (len(gates),) for h in layers)
+    figures = drawn(monkeypatch)
     assert draw_health(tmp_path / "health.png", layers)
     assert (tmp_path / "health.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    _, saturation, radii = figures[0].axes
+    assert tuple(label.get_text() for label in radii.get_xticklabels()) == gates
+    assert len(saturation.get_xticklabels()) == len(layers[0].names)
+
+
+def drawn(monkeypatch):
+    """The figures that are saved from now on."""
+    figures, save = [], Figure.savefig
+
+    def note(self, *arguments, **options):
+        figures.append(self)
+        return save(self, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    return figures
+
+
+def test_picture_shows_bars_of_all_sizes_and_gates_without_names(tmp_path, monkeypatch):
+    full, norms = np.ones([5, 1]), np.ones(5)
+    layers = [
+        Health(("tanh 1",), full, 0 * full, norms, np.array([0.5, 2.0])),
+        Health(("logistic 1",), 0 * full, full / 2, norms, np.array([])),
+    ]
+    figures = drawn(monkeypatch)
+    draw_health(tmp_path / "health.png", layers)
+    _, saturation, radii = figures[0].axes
+    tops = [bar.get_y() + bar.get_height() for bar in saturation.patches]
+    assert max(tops) == 1 < saturation.get_ylim()[1]
+    assert [label.get_text() for label in radii.get_xticklabels()] == ["0", "1"]
+
+
+def test_gates_of_heads_and_of_further_matrices_have_their_names():
+    cell = cells.multiplicative_lstm(heads=1)
+    params = cell.init(KEY, 3, 4)
+    xs, carry = jnp.ones([2, 1, 3]), cell.initial_carry(params, jnp.ones([1, 3]))
+    step = functools.partial(cell.step, params)
+    (health,) = probe([step], [carry], xs, jnp.sum, [params], [cell.gates])
+    assert health.gates == ("i", "f", "g", "o", "m")
+    assert health.radii.shape == (5,)
 
 
 @pytest.mark.usefixtures("in_32_bit")

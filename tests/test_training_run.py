@@ -19,6 +19,7 @@ from scanrnn.training import (
     Config,
     Log,
     _train,
+    load_model,
     make_model,
     make_training,
     train,
@@ -233,6 +234,33 @@ def test_run_stops_when_nothing_is_finite_any_more(config):
         printed(wild)
 
 
+def test_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(config):
+    straight, _ = printed(config)
+    rows, want = rows_of(config), saved(config)[2]
+    for path in (Path(config.out) / "checkpoint" / "6" / "notes").iterdir():
+        path.write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="step 6 cannot be read; .*--resume-from 4"):
+        printed(config)
+    outcome, text = printed(config, resume_from=4)
+    assert outcome == straight and text.startswith("Going on after step 4")
+    assert rows_of(config) == rows
+    jax.tree.map(np.testing.assert_array_equal, saved(config)[2], want)
+    with pytest.raises(ValueError, match="^resume_from: --restart deletes"):
+        printed(config, resume_from=4, restart=True)
+
+
+def test_run_refuses_a_folder_that_another_one_has_and_gives_it_back(config):
+    with Checkpoints(f"{config.out}/checkpoint") as other:
+        other.lock()
+        with pytest.raises(ValueError, match="^out: .* is in use by this process; cl"):
+            printed(config)
+        assert not (Path(config.out) / "log.jsonl").exists()
+    wrong = changed(config, optimizer="sgd", learning_rate=1e38, steps=60, patience=0)
+    with pytest.raises(FloatingPointError):
+        printed(wrong)  # one that fails gives it back too
+    printed(config, restart=True)
+
+
 @pytest.mark.slow
 def test_restart_killed_while_it_finishes_is_completed_by_the_next_command(
     config, monkeypatch
@@ -280,6 +308,28 @@ def test_run_names_out_when_the_disk_is_full(config, monkeypatch):
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
     with pytest.raises(ValueError, match="^out: cannot write in .*No space left"):
         printed(config)
+
+
+@pytest.mark.slow
+def test_readers_and_a_second_run_leave_one_that_is_training_alone(config):
+    words = [sys.executable, "-m", "scanrnn", "train", "--steps", "600"]
+    for name in ("text", "out", "features", "layers", "batch", "window"):
+        words += [f"--{name}", str(getattr(config, name))]
+    words += ["--evaluate-every", "1", "--sample", "3"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **pipes) as run:
+        for line in run.stdout:
+            if line.startswith("step     3"):
+                break
+        second = subprocess.run(words, capture_output=True, text=True)
+        assert second.returncode == 1
+        assert f"is in use by process {run.pid} on" in second.stderr
+        for _ in range(10):
+            load_model(config.out)
+        assert run.poll() is None
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=120)
+        assert run.returncode == 128 + signal.SIGINT, errors
 
 
 @pytest.mark.slow

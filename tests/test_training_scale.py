@@ -87,7 +87,10 @@ def losses_of(folder):
 def test_run_of_several_processes_is_that_of_one_and_goes_on(tmp_path, processes):
     words = ["--evaluate-every", "4"]
     finish(start(tmp_path / "one", 1, "--steps", "8", *words))
-    finish(start(tmp_path / "several", processes, "--steps", "8", *words))
+    (output, _), *_ = finish(
+        start(tmp_path / "several", processes, "--steps", "8", *words)
+    )
+    assert "write no sample.txt" in output and "scanrnn sample --out" in output
     want, got = (losses_of(tmp_path / name) for name in ("one", "several"))
     np.testing.assert_allclose(got, want, rtol=1e-4)
     # What several saved, one reads.
@@ -116,6 +119,22 @@ def test_run_of_which_a_process_is_killed_ends_and_goes_on(tmp_path):
     for process in (first, second):
         process.kill()
         process.communicate()
+
+
+@pytest.mark.slow
+def test_run_of_which_one_process_is_told_to_stop_ends_all_with_its_signal(tmp_path):
+    processes = start(tmp_path, 2, "--steps", "100000", "--evaluate-every", "20")
+    wait_for(processes[0], "step    20: loss")
+    # Another run is refused, in all of its processes.
+    others = start(tmp_path, 2, "--steps", "100000", "--evaluate-every", "20")
+    errors = [process.communicate(timeout=100)[1] for process in others]
+    assert [process.returncode for process in others] == [1, 1]
+    assert f"is in use by process {processes[0].pid} on" in errors[0]
+    assert "was refused to process 0, which says why" in errors[1]
+    processes[1].send_signal(signal.SIGTERM)
+    outputs = [process.communicate(timeout=100) for process in processes]
+    wanted = [128 + signal.SIGTERM] * 2
+    assert [process.returncode for process in processes] == wanted, outputs
 
 
 @pytest.mark.slow

@@ -91,6 +91,56 @@ def test_step_skips_an_update_that_is_not_finite():
     np.testing.assert_array_equal(state.params["w"], [1.0, 2.0, 3.0])
 
 
+@pytest.mark.parametrize("size", [1, 3])
+def test_step_skips_a_gradient_whose_square_overflows(size):
+    """The norm of one number is compiled to its size, which is finite."""
+    optimizer = optax.adam(0.1)
+    state = init_state({"w": jnp.ones(size)}, optimizer, key=KEY)
+    before = copied(state)
+
+    def loss_fn(params, carry, batch, key):
+        return jnp.sum(params["w"] * batch), (carry, ())
+
+    state, metrics = make_train_step(loss_fn, optimizer)(state, jnp.full(size, 1e200))
+    assert FAULTS[int(metrics.fault)] == "gradient" and bool(metrics.skipped)
+    chex.assert_trees_all_equal(before.opt_state, copied(state).opt_state)
+
+
+def test_step_skips_a_state_of_the_optimiser_that_is_not_finite():
+    optimizer = optax.adam(0.1)
+    state = start(optimizer)
+    adam, *rest = state.opt_state
+    nu = {"w": adam.nu["w"].at[1].set(jnp.inf)}  # its update is 0
+    state = state._replace(opt_state=(adam._replace(nu=nu), *rest))
+    state, metrics = make_train_step(quadratic, optimizer)(state, batch())
+    assert FAULTS[int(metrics.fault)] == "optimizer state" and bool(metrics.skipped)
+    np.testing.assert_array_equal(state.params["w"], [1.0, 2.0, 3.0])
+
+
+def test_step_skips_what_overflows_in_the_type_of_the_state():
+    optimizer = optax.sgd(0.1)
+    state = start(optimizer)._replace(carry=jnp.zeros(2, jnp.float16))
+
+    def loss_fn(params, carry, batch, key):
+        return jnp.sum(params["w"]), (carry.astype(jnp.float32) + 1e5, ())
+
+    state, metrics = make_train_step(loss_fn, optimizer)(state, ())
+    assert FAULTS[int(metrics.fault)] == "forward"
+    np.testing.assert_array_equal(state.carry, 0.0)
+
+
+def test_step_lets_an_optimiser_start_with_infinity():
+    """As the best value of those that wait for a plateau."""
+    best = optax.GradientTransformation(
+        lambda params: jnp.array([jnp.inf, jnp.inf]),
+        lambda grads, state, params: (grads, state.at[0].set(1.0)),
+    )
+    optimizer = optax.chain(best, optax.sgd(0.1))
+    state, metrics = make_train_step(quadratic, optimizer)(start(optimizer), batch())
+    assert not metrics.skipped
+    np.testing.assert_array_equal(state.opt_state[0], [1.0, jnp.inf])
+
+
 def test_step_reports_the_norm_before_clipping_and_clips_to_it():
     optimizer = optax.sgd(1.0)
     step = make_train_step(quadratic, optimizer, clip=0.5)
