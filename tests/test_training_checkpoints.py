@@ -126,7 +126,8 @@ def test_checkpoint_whose_state_is_damaged_says_so_and_the_way_out(tmp_path):
     *_, error = process.stderr.splitlines()
     assert error.startswith(
         "ValueError: the checkpoint of step 4 cannot be read; go on from the one "
-        f"before it with --resume-from 2, or start again with --restart ({tmp_path / '4'}: "
+        "before it with --resume-from 2, or start again with --restart "
+        f"({tmp_path / '4'}: "
     )
     assert len(error) < 500 and "loop is closed" not in process.stderr
 
