@@ -294,6 +294,19 @@ def test_run_stopped_after_its_last_step_is_completed_by_the_next_command(
     assert len(completed) == 2 and int(completed[1].state.counts.steps) == 6
 
 
+def test_signal_that_comes_while_processes_ask_each_other_is_not_lost(monkeypatch):
+    def slow(number):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return number
+
+    with _train.Interruption() as interruption:
+        monkeypatch.setattr(_train, "largest", slow)
+        assert not _train._told_to_stop(interruption)
+        monkeypatch.undo()
+        assert _train._told_to_stop(interruption)
+    assert interruption.signal == signal.SIGTERM
+
+
 @pytest.mark.parametrize("name", ["log.jsonl", "loss.png"])
 def test_run_names_out_when_a_folder_stands_where_a_file_goes(config, name):
     (Path(config.out) / name).mkdir(parents=True)

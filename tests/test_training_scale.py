@@ -127,12 +127,12 @@ def test_run_of_which_one_process_is_told_to_stop_ends_all_with_its_signal(tmp_p
     wait_for(processes[0], "step    20: loss")
     # Another run is refused, in all of its processes.
     others = start(tmp_path, 2, "--steps", "100000", "--evaluate-every", "20")
-    errors = [process.communicate(timeout=100)[1] for process in others]
+    errors = [process.communicate(timeout=150)[1] for process in others]
     assert [process.returncode for process in others] == [1, 1]
     assert f"is in use by process {processes[0].pid} on" in errors[0]
     assert "was refused to process 0, which says why" in errors[1]
     processes[1].send_signal(signal.SIGTERM)
-    outputs = [process.communicate(timeout=100) for process in processes]
+    outputs = [process.communicate(timeout=150) for process in processes]
     wanted = [128 + signal.SIGTERM] * 2
     assert [process.returncode for process in processes] == wanted, outputs
 

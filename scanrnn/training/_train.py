@@ -187,12 +187,9 @@ def _fit(run, plan, done, rows, log, interruption, console):
         return row | (_look(run, state) if config.health else {})
 
     def stop(step):
-        if jax.process_count() > 1:
-            if step % _AGREE:
-                return False
-            # All stop, and all end with the same status, if one was told to.
-            interruption.signal = largest(interruption.signal or 0) or None
-        return interruption.signal is not None
+        if jax.process_count() > 1 and step % _AGREE:
+            return False
+        return _told_to_stop(interruption)
 
     with Bar(console, plan.steps, done, run.tokens, unit) as bar:
         writers: list[Writer] = [bar] if log is None else [log, bar]
@@ -218,6 +215,15 @@ def _fit(run, plan, done, rows, log, interruption, console):
                 return fitted
             plan.update(done)
             bar.go_on_until(plan.steps)
+
+
+def _told_to_stop(interruption):
+    """Whether any process was: all stop, and all end with the same status."""
+    agreed = largest(interruption.signal or 0)
+    # A signal that comes while they ask each other stays for the next time.
+    if agreed:
+        interruption.signal = agreed
+    return agreed > 0
 
 
 def _look(run, state):
