@@ -38,7 +38,16 @@ ROOMS = {
     "training": (
         {"_files", "_scan", "cells", "nnx", "planner"},
         {
-            *("jax", "flax", "matplotlib", "numpy", "optax", "orbax", "rich"),
+            *(
+                "jax",
+                "filelock",
+                "flax",
+                "matplotlib",
+                "numpy",
+                "optax",
+                "orbax",
+                "rich",
+            ),
             "tensorboardX",
         },
     ),
