@@ -226,11 +226,8 @@ def make_train_step(
         old = (state.params, state.opt_state, state.carry)
         # In the old types, so that the next step is the same program.
         new = jax.tree.map(_as_type_of, (params, opt_state, carry), old)
-        checks = (outputs_finite, loss, squares, optax.tree.norm(new[0]))
-        bad = [~jnp.isfinite(number) for number in checks]
-        bad[0] |= not_finite(new[2]) > 0
-        bad += [_spoiled(new[1], optimizer.init(state.params))]
-        bad = jnp.stack(bad)
+        first = optimizer.init(state.params)
+        bad = _faults((outputs_finite, loss, squares), new, first)
         skipped = jnp.any(bad)
 
         params, opt_state, carry = jax.tree.map(
@@ -245,16 +242,7 @@ def make_train_step(
             loss_scale=rescale(scaling, ~skipped),
             counts=counts,
         )
-        metrics = Metrics(
-            loss=loss,
-            grad_norm=norm,
-            clip_fraction=counts.clipped
-            / jnp.maximum(counts.steps - counts.skipped, 1),
-            loss_scale=scale,
-            skipped=skipped,
-            in_row=counts.in_row,
-            fault=jnp.where(skipped, 1 + jnp.argmax(bad), 0).astype(jnp.int32),
-        )
+        metrics = _metrics(loss, norm, scale, bad, counts)
         return new_state, metrics
 
     out_shardings = None if shardings is None else (shardings, None)
@@ -263,6 +251,28 @@ def make_train_step(
 
 def _as_type_of(new, old):
     return new if new.dtype == old.dtype else new.astype(old.dtype)
+
+
+def _faults(numbers, new, first):
+    """What is not finite, in the order of `FAULTS` behind the first."""
+    params, opt_state, carry = new
+    forward, loss, gradient = (~jnp.isfinite(number) for number in numbers)
+    forward |= not_finite(carry) > 0
+    update = ~jnp.isfinite(optax.tree.norm(params))
+    return jnp.stack([forward, loss, gradient, update, _spoiled(opt_state, first)])
+
+
+def _metrics(loss, norm, scale, bad, counts):
+    skipped = jnp.any(bad)
+    return Metrics(
+        loss=loss,
+        grad_norm=norm,
+        clip_fraction=counts.clipped / jnp.maximum(counts.steps - counts.skipped, 1),
+        loss_scale=scale,
+        skipped=skipped,
+        in_row=counts.in_row,
+        fault=jnp.where(skipped, 1 + jnp.argmax(bad), 0).astype(jnp.int32),
+    )
 
 
 def _spoiled(opt_state, first):
