@@ -207,3 +207,57 @@ def test_wrong_calls_are_refused():
     with pytest.raises(ValueError, match="stream 0 has shape"):
         stream({0: xs(4, 2)})
     assert stream({}) == {}
+
+
+def test_a_number_of_a_stream_is_an_integer():
+    stream, x = Streaming(make(), 2), xs(2, 4, 3)
+    first = stream(x)
+    stream.reset(np.int64(1))
+    np.testing.assert_array_equal(stream({np.int64(1): x[1]})[1], first[1])
+    stream.reset(np.arange(2))
+    np.testing.assert_array_equal(stream(x), first)
+    for number in (True, np.True_, 0.0, "0", None):
+        with pytest.raises(TypeError, match="is an integer, got .* of type "):
+            stream({number: x[0]})
+    for number in (True, 0.0, [0.0], [0, True]):
+        with pytest.raises(TypeError, match="is an integer, got .* of type "):
+            stream.reset(number)
+
+
+def test_numbers_that_would_be_lost_are_refused():
+    stream, x = Streaming(make(), 2), xs(2, 4, 3)
+    for wrong in (x + 1j, x.astype(object), x.astype(str)):
+        with pytest.raises(TypeError, match="chunk has dtype .* float32; convert it"):
+            stream(wrong)
+        with pytest.raises(TypeError, match="the chunk of stream 1 has dtype"):
+            stream({1: wrong[1]})
+    with pytest.raises(TypeError, match="float32, which does not go into int32"):
+        Streaming(make(), 2, dtype=np.int32)(x)
+    wanted = stream(x)
+    for dtype in (np.float64, jnp.bfloat16, np.int8):
+        stream.reset()
+        got = stream(x.astype(dtype))
+        stream.reset()
+        close(got, stream(x.astype(dtype).astype(np.float32)))
+    stream.reset()
+    close(stream(jnp.asarray(x)), wanted)
+
+
+def test_a_call_takes_a_bucket_as_it_is_and_writes_over_the_carry(monkeypatch):
+    stream, x = Streaming(make(), 2, buckets=(1, 4)), xs(2, 4, 3)
+    first, run, seen = stream(x), stream._run, []
+
+    def spy(weights, carry, *rest):
+        seen[:] = carry, *rest
+        return run(weights, carry, *rest)
+
+    monkeypatch.setattr(stream, "_run", spy)
+    stream(x)
+    assert seen[1] is x and seen[2] is None
+    assert all(leaf.is_deleted() for leaf in seen[0])
+    stream({0: x[0], 1: x[1]})
+    assert seen[2] is None
+    # What a call that was interrupted leaves is mended by a reset.
+    jax.tree.map(lambda leaf: leaf.delete(), stream._carry)
+    stream.reset()
+    np.testing.assert_array_equal(stream(x), first)

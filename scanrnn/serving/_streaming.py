@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx as flax_nnx
 
 from scanrnn import nnx
+from scanrnn.serving import _streaming_checks as checks
 from scanrnn.serving._program import feature_axes
 
 
@@ -21,6 +22,10 @@ class Streaming:
     it is filled up to the next of a few `buckets`, and what fills it does not count, so
     that no more than two programs for each bucket are ever compiled; a chunk longer
     than the largest bucket is taken in pieces.
+
+    On a CPU, JAX runs a program in another thread, and waking it takes longer than a
+    small step. A process that serves should have programs run where they are called:
+    `jax.config.update("jax_cpu_enable_async_dispatch", False)`, before its first array.
 
     There are places for a number of streams, which may come and go: a stream that joins
     starts with a fresh carry. All of them are computed together.
@@ -64,7 +69,7 @@ class Streaming:
         dtype: Any = np.float32,
     ):
         """Make the carries; see the class."""
-        _check(rnn, streams, buckets)
+        checks.arguments(rnn, streams, buckets)
         if features is None:
             if rnn.in_features is None or feature_axes(rnn) != 1:
                 raise ValueError(
@@ -75,6 +80,8 @@ class Streaming:
         self.streams, self.buckets = streams, tuple(buckets)
         self.features, self.dtype = tuple(features), np.dtype(dtype)
         self._open = np.ones(streams, bool)
+        # Shapes of chunks that are computed as they are.
+        self._whole = {(streams, size, *self.features) for size in self.buckets}
         graph, state = flax_nnx.split(rnn)
         # As a list: a call of a small layer is as long as taking its arguments apart.
         self._weights, structure = jax.tree.flatten(state)
@@ -95,9 +102,11 @@ class Streaming:
             xs = jnp.zeros((streams, 1, *self.features), self.dtype)
             return run(weights, None, xs, jnp.zeros(streams, jnp.int32))[0]
 
-        self._run = jax.jit(run)
+        # The carry is written over: a call makes no other one.
+        self._run = jax.jit(run, donate_argnums=1)
         self._start = jax.jit(_started)
-        self._fresh = self._carry = jax.jit(fresh)(self._weights)
+        self._fresh = jax.jit(fresh)(self._weights)
+        self.reset()
 
     def __call__(self, chunk: Any) -> Any:
         """Feed a chunk of every stream, or of some.
@@ -111,62 +120,77 @@ class Streaming:
 
         Raises:
             KeyError: for a stream that has not joined.
+            TypeError: for a key that is no integer, or numbers that `dtype` cannot
+                hold, such as complex ones.
             ValueError: if a shape is wrong.
         """
         if isinstance(chunk, Mapping):
             return self._some(chunk)
-        chunk = np.asarray(chunk, self.dtype)
-        if chunk.ndim < 2 or chunk.shape != (
-            self.streams,
-            chunk.shape[1],
-            *self.features,
+        chunk = checks.array(chunk, self.dtype, "chunk")
+        if chunk.shape not in self._whole and (
+            chunk.ndim < 2
+            or (len(chunk), *chunk.shape[2:]) != (self.streams, *self.features)
         ):
             raise ValueError(
                 f"Streaming: chunk has shape {chunk.shape}, want "
                 f"({self.streams}, t, {', '.join(map(str, self.features))})"
             )
-        steps = chunk.shape[1]
-        return self._feed(chunk, None, steps)
+        return self._feed(chunk, None)
 
     def _some(self, chunks):
         """Feed those streams that have something."""
-        arrays = {k: np.asarray(chunk, self.dtype) for k, chunk in chunks.items()}
-        for stream, array in arrays.items():
+        arrays = {}
+        for stream, chunk in chunks.items():
             self._joined(stream)
-            if array.shape[1:] != self.features:
+            array = checks.array(chunk, self.dtype, "the chunk of stream", stream)
+            if not array.ndim or array.shape[1:] != self.features:
                 raise ValueError(
                     f"Streaming: the chunk of stream {stream} has shape {array.shape}, "
                     f"want (t, {', '.join(map(str, self.features))})"
                 )
-        lengths = np.zeros(self.streams, np.int32)
-        for stream, array in arrays.items():
-            lengths[stream] = len(array)
-        steps = int(lengths.max(initial=0))
+            arrays[stream] = array
+        sizes = {stream: len(array) for stream, array in arrays.items()}
+        steps = max(sizes.values(), default=0)
         joint = np.zeros((self.streams, steps, *self.features), self.dtype)
         for stream, array in arrays.items():
-            joint[stream, : len(array)] = array
-        ys = self._feed(joint, lengths, steps)
-        return {stream: ys[stream, : lengths[stream]] for stream in arrays}
+            joint[stream, : sizes[stream]] = array
+        lengths = None
+        if len(sizes) < self.streams or min(sizes.values()) < steps:
+            lengths = np.zeros(self.streams, np.int32)
+            lengths[list(sizes)] = list(sizes.values())
+        ys = self._feed(joint, lengths)
+        return {stream: ys[stream, :size] for stream, size in sizes.items()}
 
-    def _feed(self, xs, lengths, steps):
-        """Outputs of the steps, computed in pieces that each fit a bucket."""
-        outs, start = [], 0
-        while start < steps or not outs:
-            left = min(steps - start, self.buckets[-1])
-            size = next(bucket for bucket in self.buckets if bucket >= left)
-            piece, given = xs[:, start : start + size], None
-            if left < size:
-                padding = ((0, 0), (0, size - left), *[(0, 0)] * len(self.features))
-                piece = np.pad(piece, padding)
-            # Where every step counts, none has to be looked at.
-            if lengths is not None or left < size:
-                whole = np.full(self.streams, steps) if lengths is None else lengths
-                counted = np.clip(whole - start, 0, size).astype(np.int32)
-                given = None if (counted == size).all() else counted
-            self._carry, ys = self._run(self._weights, self._carry, piece, given)
-            outs.append(np.asarray(ys)[:, :left])
-            start += size
+    def _feed(self, xs, lengths):
+        """Outputs of the steps, in pieces that fit a bucket; None if all count."""
+        if xs.shape in self._whole:
+            return self._advance(xs, lengths)
+        outs, largest = [], self.buckets[-1]
+        for start in range(0, max(xs.shape[1], 1), largest):
+            piece = xs[:, start : start + largest]
+            steps = piece.shape[1]
+            if lengths is None:
+                counted = np.full(self.streams, steps, np.int32)
+            else:
+                counted = np.minimum(np.maximum(lengths - start, 0), steps)
+            outs.append(self._fill(piece, counted))
         return outs[0] if len(outs) == 1 else np.concatenate(outs, axis=1)
+
+    def _fill(self, piece, lengths):
+        """Outputs of a piece that is filled up to its bucket."""
+        steps = piece.shape[1]
+        size = next(bucket for bucket in self.buckets if bucket >= steps)
+        # Where every step counts, none has to be looked at.
+        if lengths.min() == size:
+            return self._advance(piece, None)
+        whole = np.zeros((self.streams, size, *self.features), self.dtype)
+        whole[:, :steps] = piece
+        return self._advance(whole, lengths)[:, :steps]
+
+    def _advance(self, xs, lengths):
+        """Outputs of a bucket; the carries go on."""
+        self._carry, ys = self._run(self._weights, self._carry, xs, lengths)
+        return np.asarray(ys)
 
     def join(self) -> int:
         """Take a free place for a new stream, with a fresh carry.
@@ -207,12 +231,14 @@ class Streaming:
 
         Raises:
             KeyError: for a stream that has not joined.
+            TypeError: for a number that is no integer.
         """
         if streams is None:
-            self._carry = self._fresh
+            # A copy, as the carry is written over.
+            self._carry = jax.tree.map(jnp.copy, self._fresh)
             return
         starts = np.zeros(self.streams, bool)
-        for stream in [streams] if isinstance(streams, int) else streams:
+        for stream in streams if isinstance(streams, Iterable) else [streams]:
             self._joined(stream)
             starts[stream] = True
         self._carry = self._start(starts, self._fresh, self._carry)
@@ -223,7 +249,7 @@ class Streaming:
         Returns:
             Arrays by name.
         """
-        return {k: np.asarray(a) for k, a in self._named().items()}
+        return {k: np.array(a) for k, a in self._named().items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state.
@@ -241,7 +267,8 @@ class Streaming:
             raise ValueError(f"Streaming: the state has {found}, want {wanted}")
         self._open = np.array(arrays.pop("open"))
         structure = jax.tree.structure(self._carry)
-        leaves = [jnp.asarray(arrays[k]) for k in self._named() if k != "open"]
+        # Copies, as the carry is written over.
+        leaves = [jnp.array(arrays[k]) for k in self._named() if k != "open"]
         self._carry = structure.unflatten(leaves)
 
     def _named(self):
@@ -253,7 +280,8 @@ class Streaming:
         return named | {"open": self._open}
 
     def _joined(self, stream):
-        if stream not in range(self.streams) or not self._open[stream]:
+        checks.number(stream)
+        if not (0 <= stream < self.streams and self._open[stream]):
             raise KeyError(
                 f"Streaming: there is no stream {stream!r}; those that have joined are "
                 f"{np.flatnonzero(self._open).tolist()}"
@@ -267,24 +295,3 @@ def _started(starts, fresh, carry):
         return jnp.where(jnp.expand_dims(starts, range(1, old.ndim)), new, old)
 
     return jax.tree.map(one, fresh, carry)
-
-
-def _check(rnn, streams, buckets):
-    """Raise unless the arguments can be served."""
-    if not isinstance(rnn, nnx.RNN):
-        raise TypeError(
-            f"Streaming: rnn is a {type(rnn).__name__}, want a layer of scanrnn.nnx; "
-            "weights of another one come over by scanrnn.interop"
-        )
-    for name in ("bidirectional", "reverse"):
-        if getattr(rnn, name):
-            raise ValueError(
-                f"Streaming: the layer has {name}=True: it reads a sequence from its "
-                "end, which a stream has not reached yet"
-            )
-    if streams < 1:
-        raise ValueError(f"Streaming: streams={streams}, want at least 1")
-    if list(buckets) != sorted(set(buckets)) or not buckets or buckets[0] < 1:
-        raise ValueError(
-            f"Streaming: buckets={tuple(buckets)}, want ascending numbers from 1 on"
-        )

@@ -1,0 +1,59 @@
+"""What `Streaming` refuses."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from scanrnn import nnx
+
+# Each kind of numbers holds those before it.
+_KINDS = (np.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+
+
+def array(chunk: Any, dtype: np.dtype, *name: Any) -> np.ndarray:
+    """A chunk with the dtype of the inputs; raise where numbers would be lost."""
+    found = np.asarray(chunk)
+    if found.dtype == dtype:
+        return found
+    if _rank(found.dtype) > _rank(dtype):
+        raise TypeError(
+            f"Streaming: {' '.join(map(str, name))} has dtype {found.dtype}, which "
+            f"does not go into {dtype}; convert it, or give Streaming(dtype=...)"
+        )
+    return found.astype(dtype)
+
+
+def _rank(dtype):
+    kinds = (rank for rank, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))
+    return next(kinds, len(_KINDS))
+
+
+def number(stream: Any) -> None:
+    """Raise unless it is an integer: as keys of a dict True is 1, and 0.0 is 0."""
+    if isinstance(stream, bool) or not hasattr(stream, "__index__"):
+        raise TypeError(
+            f"Streaming: the number of a stream is an integer, got {stream!r} of type "
+            f"{type(stream).__name__}"
+        )
+
+
+def arguments(rnn, streams, buckets):
+    """Raise unless the arguments can be served."""
+    if not isinstance(rnn, nnx.RNN):
+        raise TypeError(
+            f"Streaming: rnn is a {type(rnn).__name__}, want a layer of scanrnn.nnx; "
+            "weights of another one come over by scanrnn.interop"
+        )
+    for name in ("bidirectional", "reverse"):
+        if getattr(rnn, name):
+            raise ValueError(
+                f"Streaming: the layer has {name}=True: it reads a sequence from its "
+                "end, which a stream has not reached yet"
+            )
+    if streams < 1:
+        raise ValueError(f"Streaming: streams={streams}, want at least 1")
+    if list(buckets) != sorted(set(buckets)) or not buckets or buckets[0] < 1:
+        raise ValueError(
+            f"Streaming: buckets={tuple(buckets)}, want ascending numbers from 1 on"
+        )
