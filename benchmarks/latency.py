@@ -1,17 +1,24 @@
 """`python -m benchmarks.latency`: what an answer costs where inputs come one by one.
 
 One stream (B=1), one step or a chunk of 16 at a time, the carry kept between calls:
-`scanrnn.serving.Streaming`, onnxruntime with the model that we export, and torch's
-`nn.LSTM`, from array to array. Calls are interleaved, and every contender is checked
-against the others first.
+`scanrnn.serving.Streaming`, given an array or a dict of streams, a jitted `lax.scan`,
+onnxruntime with the model that we export, and torch's `nn.LSTM`, from array to array.
+Calls are interleaved, and every contender is checked against the others first.
+
+JAX on a CPU runs a program in a thread of its own, or, if the process asks for it
+before its first array, in the thread that calls. Both are measured.
 """
 
+import concurrent.futures
+import functools
 import json
+import multiprocessing
 import pathlib
 import sys
 import time
 from typing import Any
 
+import jax
 import numpy as np
 import onnxruntime
 import torch
@@ -25,11 +32,40 @@ from scanrnn.serving import Streaming, to_onnx
 
 SIZES, CHUNKS, CELLS = (32, 64, 128, 256, 512, 1024), (1, 16), (None, "ba2016")
 CALLS, BLOCK = 1000, 20
+# Seconds for which the threads of the contender before may go on spinning.
+REST = 0.005
+NAMES = ("scanrnn", "by stream", "lax.scan", "onnxruntime", "torch")
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
 def ours(rnn: Any) -> Any:
     return Streaming(rnn, buckets=CHUNKS)
+
+
+def by_stream(rnn: Any) -> Any:
+    """The same, given and giving a dict."""
+    stream = ours(rnn)
+    return lambda x: stream({0: x[0]})[0][None]
+
+
+def jitted(rnn: Any) -> Any:
+    """The step that the layer runs, in a loop as JAX has it."""
+    (((cell, params),),) = rnn.stack()
+
+    @jax.jit
+    def run(params, carry, x):
+        step = functools.partial(cell.step, params)
+        carry, ys = jax.lax.scan(step, carry, x.swapaxes(0, 1))
+        return carry, ys.swapaxes(0, 1)
+
+    carry = cell.initial_carry(params, np.zeros([1, rnn.in_features], np.float32))
+
+    def call(x):
+        nonlocal carry
+        carry, y = run(params, carry, x)
+        return np.asarray(y)
+
+    return call
 
 
 def runtime(rnn: Any) -> Any:
@@ -68,7 +104,8 @@ def built_in(rnn: Any) -> Any:
 def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
     """Microseconds of all calls, by contender."""
     rnn = scanrnn.nnx.LSTM(size, size, norm=norm, rngs=nnx.Rngs(0))
-    calls = {"scanrnn": ours(rnn), "onnxruntime": runtime(rnn)}
+    makers = (ours, by_stream, jitted, runtime)
+    calls = {name: make(rnn) for name, make in zip(NAMES, makers, strict=False)}
     if norm is None:
         calls["torch"] = built_in(rnn)
     x = np.random.default_rng(0).normal(size=(1, steps, size)).astype(np.float32)
@@ -79,6 +116,7 @@ def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(CALLS // steps // BLOCK + 5):
         for name, call in calls.items():
+            time.sleep(REST)
             call(x)
             for _ in range(BLOCK):
                 begin = time.perf_counter()
@@ -88,24 +126,33 @@ def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
     return {"H": size, "steps": steps, "norm": norm, "us": quantiles}
 
 
+def session(inline: bool) -> tuple[list[dict], float]:
+    """All rows of one way to run programs, in a process of its own."""
+    jax.config.update("jax_cpu_enable_async_dispatch", not inline)
+    machine.prepare()
+    torch.set_num_threads(cores())
+    others, rows = Others(), []
+    for norm in CELLS:
+        for steps in CHUNKS:
+            rows += [measure(size, steps, norm) for size in SIZES]
+    return [row | {"inline": inline} for row in rows], others.cores()
+
+
 def report(rows: list[dict], others: float) -> str:
     """The table, in Markdown."""
     about = machine.describe()
-    names = ("scanrnn", "onnxruntime", "torch")
 
     def cell(row, name):
         found = row["us"].get(name)
         return "" if found is None else f"{found[0]:,.0f} / {found[1]:,.0f}"
 
-    lines = [
-        (
-            row["norm"] or "none",
-            str(row["steps"]),
-            str(row["H"]),
-            *(cell(row, n) for n in names),
-        )
-        for row in rows
-    ]
+    def line(row):
+        ratio = row["us"]["scanrnn"][0] / row["us"]["lax.scan"][0]
+        thread = "the caller's" if row["inline"] else "another"
+        case = thread, row["norm"] or "none", str(row["steps"]), str(row["H"])
+        return *case, *(cell(row, name) for name in NAMES), f"{ratio:.2f}"
+
+    heads = ("thread", "norm", "steps", "H", *NAMES, "scanrnn / lax.scan")
     return "\n".join(
         [
             "# Latency",
@@ -116,7 +163,11 @@ def report(rows: list[dict], others: float) -> str:
             f"{about['versions']['torch']}, onnxruntime {onnxruntime.__version__}. "
             f"Other processes used {others:.1f} cores meanwhile.",
             "",
-            tables.table(("norm", "steps", "H", *names), lines),
+            "JAX runs programs in another thread, or in the caller's after "
+            '`jax.config.update("jax_cpu_enable_async_dispatch", False)`. By stream is '
+            "`Streaming` with a dict; `lax.scan` is the same step, jitted.",
+            "",
+            tables.table(heads, [line(row) for row in rows]),
             "",
         ]
     )
@@ -124,17 +175,16 @@ def report(rows: list[dict], others: float) -> str:
 
 def main() -> int:
     """Measures, and writes the results with their table."""
-    machine.prepare()
-    torch.set_num_threads(cores())
-    others, rows = Others(), []
-    for norm in CELLS:
-        for steps in CHUNKS:
-            rows += [measure(size, steps, norm) for size in SIZES]
-    busy = others.cores()
+    rows, busy = [], []
+    for inline in (False, True):
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, context) as alone:
+            found, others = alone.submit(session, inline).result()
+        rows, busy = rows + found, [*busy, others]
     path = RESULTS / f"latency-{machine.kind()}.json"
-    content = {"rows": rows, "others": busy, "machine": machine.describe()}
+    content = {"rows": rows, "others": max(busy), "machine": machine.describe()}
     path.write_text(json.dumps(content, indent=1) + "\n")
-    text = report(rows, busy)
+    text = report(rows, max(busy))
     path.with_suffix(".md").write_text(text)
     print(text)
     return 0
