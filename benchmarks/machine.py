@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from benchmarks.floors import floors
 from benchmarks.products import products
+from scanrnn.machines import _processor
 
 PACKAGES = (
     "jax", "jaxlib", "flax", "torch", "dm-haiku", "equinox", "keras", "numpy"
@@ -27,7 +28,7 @@ def prepare():
 
 def cores() -> int:
     """The cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    return _processor.cores()
 
 
 class Others:
@@ -58,7 +59,9 @@ def describe() -> dict:
     return {
         "cpu": cpu_name(),
         "cores": cores(),
-        "matrix_units": sorted(_flags() & {"avx512f", "avx512_bf16", "amx_bf16"}),
+        "matrix_units": sorted(
+            _processor.flags() & {"avx512f", "avx512_bf16", "amx_bf16"}
+        ),
         "system": platform.system(),
         "python": platform.python_version(),
         "versions": versions,
@@ -69,7 +72,9 @@ def kind() -> str:
     """A file name for this kind of machine, such as `amd-epyc-2-cores`."""
     name = re.sub(r"\(r\)|\(tm\)|cpu|processor", "", cpu_name().lower())
     slug = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
-    units = [unit.replace("_", "-") for unit in ("amx_bf16",) if unit in _flags()]
+    units = [
+        unit.replace("_", "-") for unit in ("amx_bf16",) if unit in _processor.flags()
+    ]
     return "-".join([slug, *units, f"{cores()}-cores"])
 
 
@@ -145,8 +150,3 @@ def _busy_seconds():
         return time.process_time()
     idle = ticks[3] + ticks[4]
     return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK")
-
-
-def _flags():
-    match = re.search(r"flags\s*:\s*(.+)", _cpuinfo())
-    return set(match.group(1).split()) if match else set()

@@ -1,6 +1,7 @@
 """The command line: `python -m scanrnn train | sample | export | plan`."""
 
 import argparse
+import logging
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ from rich.console import Console
 
 import scanrnn
 from scanrnn import _commands, training
+from scanrnn.training._complaints import without_late_complaints
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     run = options.pop("run")
     console = Console(markup=False, highlight=False, soft_wrap=True)
+    logging.getLogger("absl").addFilter(_is_news)
     try:
         return run(options, console)
     except (ValueError, FloatingPointError, ImportError, OSError) as error:
@@ -47,6 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("stopped")
         return 130
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether it is nothing that Orbax logs, at length, and raises as an error too."""
+    return "orbax" not in record.pathname or record.levelno < logging.ERROR
 
 
 def _fail(message: str) -> int:
@@ -112,11 +120,23 @@ def _parser() -> argparse.ArgumentParser:
     train.set_defaults(run=_train)
 
     sample = commands.add_parser("sample", help="write text with a trained model")
-    sample.add_argument("--out", default="runs/demo", help="folder of the run")
-    sample.add_argument("--prompt", default="", help="text to go on from")
-    sample.add_argument("--length", type=int, default=800, help="tokens to write")
-    sample.add_argument("--temperature", type=float, default=0.7)
-    sample.add_argument("--seed", type=int, default=0)
+    default = "(default: %(default)s)"
+    sample.add_argument(
+        "--out", default="runs/demo", help=f"folder of the run {default}"
+    )
+    sample.add_argument(
+        "--prompt", default="", help="text to go on from (default: a new paragraph)"
+    )
+    sample.add_argument(
+        "--length", type=int, default=800, help=f"tokens to write {default}"
+    )
+    sample.add_argument(
+        "--temperature",
+        type=float,
+        default=0.7,
+        help=f"divides the logits; below 1 is more cautious {default}",
+    )
+    sample.add_argument("--seed", type=int, default=0, help=f"of the draws {default}")
     sample.set_defaults(run=_sample)
 
     _commands.export.add(commands)
@@ -140,7 +160,8 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 def _config(options: dict[str, Any]) -> training.Config:
     """The config of a recipe, a file, and the words of the command line."""
     values = dict(training.RECIPES[options.pop("recipe")])
-    if path := options.pop("config"):
+    path = options.pop("config")
+    if path is not None:
         try:
             values |= tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -158,7 +179,8 @@ def _train(options: dict[str, Any], console: Console) -> int:
     config = _config(options)
     scanrnn.tune_allocator()
     try:
-        outcome = training.train(config, **start, console=console)
+        with without_late_complaints():
+            outcome = training.train(config, **start, console=console)
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         # Some of JAX's libraries give a ValueError for what their transport says.
         if jax.process_count() == 1 or not _LOST.search(str(error)):

@@ -1,6 +1,9 @@
 """`python -m scanrnn`."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -44,7 +47,9 @@ def test_command_line_prints_a_plan_and_advice(capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["train", "--precision", "fp8"], "error: compute: got 'fp8', want a type"),
+        (["train", "--precision", "fp8"], "error: compute: got 'fp8', want float16"),
+        (["train", "--out", ""], "error: out: got '', want a folder; '.' is the"),
+        (["train", "--config", ""], "error: config: cannot read '' as TOML"),
         (["train", "--config", "nowhere"], "error: config: cannot read 'nowhere' as"),
         (["train", "--num-processes", "2"], "error: coordinator: got None; give --c"),
         (["train", "--text", "nowhere.txt"], "error: text: cannot read 'nowhere.txt'"),
@@ -52,10 +57,14 @@ def test_command_line_prints_a_plan_and_advice(capsys):
         (["train", "--seed", HUGE], f"error: seed: got {HUGE}, want at most"),
         (["sample", "--out", "nowhere"], "error: out: 'nowhere' holds no run"),
         (["export", "--out", "nowhere"], "error: out: 'nowhere' holds no run"),
+        (["export", "--out", ""], "error: out: '' holds no run"),
         (["plan", "--norm", "no"], "error: lstm: norm='no' is unknown"),
         (["plan", "--cell", "lru", "--norm", "ba2016"], "error: norm: the cell lru"),
         (["plan", "--dtype", "no"], "error: dtype: "),
+        (["plan", "--dtype", "float64"], "error: dtype: JAX has no float64; set"),
         (["plan", "--batch", "0"], "error: advise: the sizes are"),
+        (["plan", "--in-features", "0"], "error: advise: the sizes are"),
+        (["plan", "--features", "99999999999"], "error: advise: the sizes are"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -100,3 +109,32 @@ def test_help_explains_every_option(capsys):
     for field in dataclasses.fields(Config):
         assert "--" + field.name.replace("_", "-") in text
         assert field.metadata["help"] in text
+
+
+@pytest.mark.parametrize("command", ["train", "sample", "export", "plan"])
+def test_help_tells_every_default(command):
+    commands = next(a for a in _parser()._actions if a.dest == "command")
+    for action in commands.choices[command]._actions:
+        optional = action.default is None and action.metavar is None
+        if action.nargs != 0 and not (command == "train" and optional):
+            assert "(default: " in action.help, action.dest
+
+
+@pytest.mark.slow
+def test_full_disk_is_told_in_one_line(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("to be or not to be, " * 20)
+    words = [*TINY, "--features", "128", "--text", str(text), "--out", str(tmp_path)]
+    # A file may have so many bytes, and an array of the state has more.
+    code = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (100_000,))
+from scanrnn.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, "train", *words]
+    env = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0"}  # it has large files, too
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: out: cannot write in ")
+    assert done.stderr.count("\n") == 1 and len(done.stderr) < 1000

@@ -20,8 +20,13 @@ REFUSED = [
         "precision",
         "fp8",
         ValueError,
-        "compute: got 'fp8', want a type such as bfloat16",
+        "compute: got 'fp8', want float16, bfloat16, float32 or float64",
     ),
+    ("precision", "float8_e4m3fn", ValueError, "compute: got float8_e4m3fn, want flo"),
+    ("precision", "carry=auto", ValueError, "carry: got 'auto', want float16, "),
+    ("out", "", ValueError, "out: got '', want a folder; '.' is the current one"),
+    ("keep", 2.0, ValueError, "keep: got 2.0, want at most 1"),
+    ("uniform", float("inf"), ValueError, "uniform: got inf, want at most 1e+38"),
     ("clip", 0.0, ValueError, "clip: got 0.0, want more than 0"),
     ("tokens", "bytes", ValueError, "tokens: got 'bytes', want one of characters, wor"),
     ("batching", "sentences", ValueError, "batching: sentences are of words; add"),
@@ -64,8 +69,14 @@ def test_config_goes_through_the_command_line_and_back():
 )
 def test_config_refuses_an_absurd_number(field):
     absurd = 10**20 if field.type is int else 1e39  # beyond float32
-    if field.name in ("clip", "keep", "uniform"):
+    if field.name == "clip":  # that is none
         assert getattr(Config(**{field.name: absurd}), field.name) == absurd
         return
     with pytest.raises(ValueError, match=f"{field.name}: got 1.*, want "):
         Config(**{field.name: absurd})
+
+
+@pytest.mark.usefixtures("in_32_bit")
+def test_config_refuses_float64_that_jax_would_not_give():
+    with pytest.raises(ValueError, match="JAX has no float64 as it is; set JAX_ENABLE"):
+        Config(precision="params=float64")

@@ -215,3 +215,10 @@ def test_curves_are_drawn_where_steps_were_skipped(tmp_path):
     ]
     assert draw_curves(tmp_path / "loss.png", rows)
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_curves_of_a_text_of_one_character_are_drawn_without_a_warning(tmp_path):
+    row = {"loss": 0.0, "grad_norm": 0.0, "skipped": False}
+    rows = [{"step": n, "held_out": 0.0} | row for n in (1, 2)]
+    assert draw_curves(tmp_path / "loss.png", rows)
+    assert draw_curves(tmp_path / "loss.png", [])

@@ -3,12 +3,16 @@
 import jax.numpy as jnp
 import pytest
 
+from scanrnn.machines import MACHINES, machine_of
+from scanrnn.machines._table import _cpu
 from scanrnn.training import Precision
+from scanrnn.training._precision import explain, settle
 
 REFUSED = [
-    ("compute", "compute: got 'compute', want a type"),
+    ("compute", "compute: got 'compute', want float16, bfloat16, float32 or float64"),
+    ("carry=float8_e5m2", "carry: got float8_e5m2, want float16"),
     ("weights=float32", "got 'weights=float32', want kind=type with a kind of params,"),
-    ("compute=int8", "compute: got int8, want a floating-point type"),
+    ("compute=int8", "compute: got int8, want float16"),
     ("params=bfloat16", "params: got bfloat16, in which most updates would round"),
 ]
 
@@ -50,3 +54,42 @@ def test_precision_of_a_layer_is_the_rest_of_the_policy():
 )
 def test_precision_knows_when_gradients_need_scaling(text, needs):
     assert Precision.parse(text).needs_scaling is needs
+
+
+# What processors say of themselves: the second one has no instructions for bfloat16.
+UNITS, PLAIN = _cpu({"avx2", "avx512_bf16"}), _cpu({"avx2", "fma"})
+
+
+@pytest.mark.parametrize(
+    "machine, chosen",
+    [
+        (UNITS, "bfloat16"),
+        (_cpu({"amx_bf16"}), "bfloat16"),
+        (PLAIN, "float32"),
+        (MACHINES["h100"], "bfloat16"),
+        (MACHINES["tpu v5e"], "bfloat16"),
+        (MACHINES["unknown"], "float32"),
+    ],
+    ids=lambda x: getattr(x, "kind", x),
+)
+def test_precision_auto_is_what_pays_on_a_machine(machine, chosen):
+    assert Precision.parse("auto", machine) == Precision(compute=chosen)
+    policy = Precision.parse("auto,rnn.compute=auto,rnn.carry=bfloat16", machine)
+    assert policy.compute == policy.at("rnn").compute == chosen
+    assert settle("carry=bfloat16, compute = auto", chosen == "bfloat16").endswith(
+        f"bfloat16, compute = {chosen}"
+    )
+    assert explain("auto", machine).startswith(f"precision auto: {chosen}, ")
+    assert explain("float32", machine) is None
+
+
+def test_precision_auto_is_that_of_the_machine_here():
+    assert Precision.parse("auto") == Precision.parse("auto", machine_of())
+
+
+@pytest.mark.parametrize("text", ["bfloat16", "float16", "readout.compute=bfloat16"])
+def test_precision_that_does_not_pay_is_told_in_one_line(text):
+    line = explain(text, PLAIN)
+    assert line is not None and "\n" not in line
+    assert "16 products take longer than in float32 on this machine (cpu)" in line
+    assert explain(text, MACHINES["h100"]) is None

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from scanrnn._advise.costs import Cost, Sizes, cost_of, plan_of, up
@@ -129,13 +130,20 @@ def advise(
         raise ValueError(f"advise: the sizes are {sizes}, want at least 1 for each")
     chosen = machine_of() if machine is None else machine_named(machine)
     name = str(jnp.dtype(dtype))
-    plan = plan_of(cell, sizes, name, chosen)
+    if name == "float64" and not jax.config.read("jax_enable_x64"):
+        raise TypeError("dtype: JAX has no float64; set JAX_ENABLE_X64=1")
+    try:
+        plan = plan_of(cell, sizes, name, chosen)
+    except OverflowError:
+        raise ValueError(
+            f"advise: the sizes are {sizes}, too large: JAX counts an axis in 32 bits"
+        ) from None
     cost = cost_of(plan, chosen, name)
     found = []
     for what, other, other_name in _alternatives(sizes, name, chosen):
         try:
             other_plan = plan_of(cell, other, other_name, chosen)
-        except ValueError:
+        except (ValueError, OverflowError):
             continue  # the cell cannot have these sizes, as one with a residual
         theirs = cost_of(other_plan, chosen, other_name)
         work = _work(other) / _work(sizes)
@@ -184,7 +192,7 @@ def _alternatives(sizes, dtype, machine) -> Iterator[tuple[str, Sizes, str]]:
     yield f"a batch of {twice.B} in place of {sizes.B}", twice, dtype
     wide = sizes._replace(H=2 * sizes.H)
     yield f"H={wide.H} in place of {sizes.H}", wide, dtype
-    if "bfloat16" in machine.peaks and dtype == "float32":
+    if machine.pays("bfloat16") and dtype == "float32":
         yield "operands of bfloat16, with accumulation in float32", sizes, "bfloat16"
     batch, features = _fits(dtype, machine)
     fitting = Sizes(

@@ -23,8 +23,13 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "export", help="write a trained model as ONNX or StableHLO"
     )
-    parser.add_argument("--out", default="runs/demo", help="folder of the run")
-    parser.add_argument("--format", default="onnx", choices=list(FORMATS))
+    default = "(default: %(default)s)"
+    parser.add_argument(
+        "--out", default="runs/demo", help=f"folder of the run {default}"
+    )
+    parser.add_argument(
+        "--format", default="onnx", choices=list(FORMATS), help=f"of the file {default}"
+    )
     parser.add_argument(
         "--to", help="the file (default: model.onnx or model.stablehlo in --out)"
     )

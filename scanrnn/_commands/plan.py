@@ -22,19 +22,29 @@ def add(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "plan", help="print how a layer will run, what it costs and what would help"
     )
-    parser.add_argument("--cell", default="lstm", choices=CELLS)
+    default = "(default: %(default)s)"
+    parser.add_argument(
+        "--cell", default="lstm", choices=CELLS, help=f"of the layer {default}"
+    )
     parser.add_argument(
         "--norm", help="layer norm of the cell, such as ba2016 (default: none)"
     )
-    parser.add_argument("--window", type=int, default=64, help="T, steps")
-    parser.add_argument("--batch", type=int, default=32, help="B, sequences")
-    parser.add_argument("--features", type=int, default=256, help="H, of the carry")
+    for name, number, what in (
+        ("--window", 64, "T, steps"),
+        ("--batch", 32, "B, sequences"),
+        ("--features", 256, "H, of the carry"),
+    ):
+        parser.add_argument(name, type=int, default=number, help=f"{what} {default}")
     parser.add_argument(
         "--in-features", type=int, help="D, of the input (default: as many)"
     )
-    parser.add_argument("--dtype", default="float32", help="of operands of products")
     parser.add_argument(
-        "--machine", choices=list(MACHINES), help="(default: the one that is there)"
+        "--dtype", default="float32", help=f"of operands of products {default}"
+    )
+    parser.add_argument(
+        "--machine",
+        choices=list(MACHINES),
+        help="to plan for (default: the one that is there)",
     )
     parser.set_defaults(run=run)
 
@@ -49,7 +59,8 @@ def run(options: dict[str, Any], console: Console) -> int:
     Returns:
         The exit status.
     """
-    given = {"norm": options["norm"]} if options["norm"] else {}
+    given = {} if options["norm"] is None else {"norm": options["norm"]}
+    inputs = options["in_features"]
     try:
         cell = getattr(cells, options["cell"])(**given)
     except TypeError:
@@ -59,12 +70,12 @@ def run(options: dict[str, Any], console: Console) -> int:
             cell,
             steps=options["window"],
             batch=options["batch"],
-            in_features=options["in_features"] or options["features"],
+            in_features=options["features"] if inputs is None else inputs,
             hidden_features=options["features"],
             dtype=options["dtype"],
             machine=options["machine"],
         )
     except TypeError as error:
-        raise ValueError(f"dtype: {error}") from None
+        raise ValueError(f"dtype: {str(error).removeprefix('dtype: ')}") from None
     console.out(f"{advice.plan}\n\n{advice}", highlight=False)
     return 0

@@ -248,6 +248,10 @@ class Machine:
             return 4
         return 2 if reverse or made <= 3 else 1
 
+    def pays(self, dtype: str) -> bool:
+        """Whether products take no longer in a dtype than in float32."""
+        return self.peaks.get(dtype, 0.0) >= self.peaks["float32"]
+
     def seconds(self, flops: float, moved: float, dtype: str = "float32") -> float:
         """A bound from below on the time of so much arithmetic and traffic."""
         peak = self.peaks.get(dtype, self.peaks["float32"])

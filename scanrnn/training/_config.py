@@ -5,6 +5,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+
+from scanrnn.machines import MACHINES
 from scanrnn.training._precision import Precision
 
 CELLS = ("lstm", "gru", "elman", "mgu", "ugrnn")
@@ -84,15 +87,22 @@ class Config:
     )
     layers: int = _option(2, "number of stacked layers", least=1, most=1000)
     keep: float = _option(
-        0.9, "share of features that dropout keeps, around every layer", least=1e-3
+        0.9,
+        "share of features that dropout keeps, around every layer",
+        least=1e-3,
+        most=1,
     )
     uniform: float = _option(
-        0.0, "draw all weights from +-this, as PTB's recipe; 0 for usual ones", least=0
+        0.0,
+        "draw all weights from +-this, as PTB's recipe; 0 for usual ones",
+        least=0,
+        most=1e38,
     )
     precision: str = _option(
-        "bfloat16",
+        "auto",
         "types of params, compute, carry and output, as kind=type,...; one type alone "
-        "is that of compute",
+        "is that of compute; auto is bfloat16 where its products are as fast as "
+        "float32's or faster, else float32",
     )
     loss_scale: str = _option(
         "auto",
@@ -143,6 +153,8 @@ class Config:
         """Checks every field."""
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name))
+        if not self.out:
+            raise ValueError("out: got '', want a folder; '.' is the current one")
         if not 0.0 < self.held_out < 1.0:
             raise ValueError(
                 f"held_out: got {self.held_out}, want a share between 0 and 1"
@@ -153,7 +165,12 @@ class Config:
             raise ValueError("batching: sentences are of words; add --tokens words")
         if self.batching == "sentences" and self.accumulate > 1:
             raise ValueError("accumulate: sentences come in one part; want 1")
-        Precision.parse(self.precision)
+        if "float64" in self.precision and not jax.config.read("jax_enable_x64"):
+            raise ValueError(
+                "precision: JAX has no float64 as it is; set JAX_ENABLE_X64=1"
+            )
+        # For no machine: which one is there is not asked until a model is made.
+        Precision.parse(self.precision, MACHINES["unknown"])
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Config":

@@ -28,6 +28,22 @@ def writing(folder: Path) -> Iterator[None]:
     # Orbax gives a ValueError when the disk is full.
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"out: cannot write in {str(folder)!r} ({error}); make room for it or "
-            "choose another folder with --out"
+            f"out: cannot write in {str(folder)!r} ({brief(error)}); make room for it "
+            "or choose another folder with --out"
         ) from error
+
+
+def brief(error: Exception) -> str:
+    r"""Writes an error in one line.
+
+    Args:
+        error: Of the file system or of Orbax, which appends pages of settings.
+
+    Returns:
+        What it says before them.
+
+    Example:
+        >>> brief(OSError("no\nspace [tensorstore_spec={...}]"))
+        'no space'
+    """
+    return " ".join(str(error).partition("[tensorstore_spec")[0].split())

@@ -1,11 +1,17 @@
 """Which numbers are kept in which type: one policy for a whole model."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from scanrnn.machines import Machine, machine_of
+
+# As the type of compute, with or without its name.
+_AUTO = re.compile(r"(^\s*|,\s*|\bcompute\s*=\s*)auto(?=\s*(?:,|$))")
+_TYPES = ("float16", "bfloat16", "float32", "float64")
 _KINDS = ("params", "compute", "carry", "output")
 
 
@@ -25,7 +31,8 @@ class Precision:
         layers: policies of single layers, by name, where they differ.
 
     Raises:
-        ValueError: If a type is not one of floating point, or `params` is a half type.
+        ValueError: If a type is not float16, bfloat16, float32 or float64, or `params`
+            is a half type.
 
     Example:
         >>> from scanrnn.training import Precision
@@ -59,13 +66,15 @@ class Precision:
             )
 
     @classmethod
-    def parse(cls, text: str) -> "Precision":
+    def parse(cls, text: str, machine: Machine | None = None) -> "Precision":
         """Reads a policy as it is written on a command line.
 
         Args:
             text: `kind=type` pairs with commas between; kinds that are left out are
                 float32. `layer.kind=type` is for one layer. A type alone is that of
-                `compute`.
+                `compute`. `auto` in the place of that is bfloat16 where it pays, else
+                float32.
+            machine: Where it has to pay; None for where JAX computes by default.
 
         Returns:
             The policy.
@@ -80,6 +89,8 @@ class Precision:
         """
         own: dict[str, Any] = {}
         layers: dict[str, dict[str, Any]] = {}
+        if _AUTO.search(text):
+            text = settle(text, (machine or machine_of()).pays("bfloat16"))
         for pair in filter(None, (part.strip() for part in text.split(","))):
             name, separator, dtype = pair.partition("=")
             if not separator:
@@ -173,15 +184,64 @@ class Precision:
         return _cast(tree, self.output)
 
 
+def settle(text: str, half: bool) -> str:
+    """Writes a type in the place of `auto`.
+
+    Args:
+        text: As `Precision.parse` reads it.
+        half: Whether bfloat16 pays.
+
+    Returns:
+        The text without `auto`.
+
+    Example:
+        >>> settle("auto,carry=bfloat16", half=False)
+        'float32,carry=bfloat16'
+    """
+    return _AUTO.sub(r"\g<1>" + ("bfloat16" if half else "float32"), text)
+
+
+def explain(text: str, machine: Machine) -> str | None:
+    """Says what `auto` chooses and why, or that a type that was chosen does not pay.
+
+    Args:
+        text: As `Precision.parse` reads it.
+        machine: Where it is to compute.
+
+    Returns:
+        One line; None if there is nothing to say.
+
+    Example:
+        >>> from scanrnn.machines import MACHINES
+        >>> explain("auto", MACHINES["h100"])
+        'precision auto: bfloat16, whose products are 2 times as fast (h100)'
+        >>> explain("float32", MACHINES["h100"])
+    """
+    slow = f"products take longer than in float32 on this machine ({machine.kind})"
+    if _AUTO.search(text):
+        if not machine.pays("bfloat16"):
+            return f"precision auto: float32, as in bfloat16 {slow}"
+        ratio = machine.peaks["bfloat16"] / machine.peaks["float32"]
+        gain = (
+            f"{ratio:.2g} times as fast" if ratio > 1 else "as fast and half as large"
+        )
+        return f"precision auto: bfloat16, whose products are {gain} ({machine.kind})"
+    policy = Precision.parse(text)
+    types = [policy.compute, *(own.compute for _, own in policy.layers)]
+    for dtype in types:
+        if dtype.itemsize < 4 and not machine.pays(str(dtype)):
+            return f"precision: in {dtype} {slow}; want auto or float32"
+    return None
+
+
 def _floating(kind, value):
+    wanted = f"want {', '.join(_TYPES[:-1])} or {_TYPES[-1]}"
     try:
         dtype = jnp.dtype(value)
     except TypeError:
-        raise ValueError(
-            f"{kind}: got {value!r}, want a type such as bfloat16"
-        ) from None
-    if not jnp.issubdtype(dtype, jnp.floating):
-        raise ValueError(f"{kind}: got {dtype}, want a floating-point type")
+        raise ValueError(f"{kind}: got {value!r}, {wanted}") from None
+    if str(dtype) not in _TYPES:
+        raise ValueError(f"{kind}: got {dtype}, {wanted}")
     return dtype
 
 

@@ -165,8 +165,13 @@ def draw_curves(
     above, below = figure.subplots(2, sharex=True, height_ratios=[2, 1])
     above.plot(*_column(rows, "loss"), "0.7", linewidth=0.8, label="training")
     above.plot(*_column(rows, "held_out"), "o-", color="tab:blue", label="held out")
-    above.set(ylabel=unit, ylim=(0, None))
-    below.semilogy(*_column(rows, "grad_norm"), "0.6", linewidth=0.8)
+    above.set(ylabel=unit)
+    if any(row.get(name) for row in rows for name in ("loss", "held_out")):
+        above.set(ylim=(0, None))
+    below.plot(*_column(rows, "grad_norm"), "0.6", linewidth=0.8)
+    # A text of one character has neither a loss nor a gradient.
+    if any(row.get("grad_norm") for row in rows):
+        below.set(yscale="log")
     below.set(xlabel="step", ylabel="gradient norm before clipping")
     skipped = [row["step"] for row in rows if row.get("skipped")]
     for axes in (above, below):

@@ -16,6 +16,7 @@ from flax import nnx
 from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh
 
+from scanrnn.machines import machine_of
 from scanrnn.training._batches import Prefetch, Streams
 from scanrnn.training._buckets import Buckets
 from scanrnn.training._checkpoints import Checkpoints
@@ -25,7 +26,8 @@ from scanrnn.training._loop import resume
 from scanrnn.training._mesh import make_mesh, rows_of_process, shard_batch, shard_state
 from scanrnn.training._model import LanguageModel, make_model, zero_carry
 from scanrnn.training._objective import make_evaluate, make_loss, make_optimizer
-from scanrnn.training._precision import Precision
+from scanrnn.training._precision import Precision, settle
+from scanrnn.training._processes import of_first
 from scanrnn.training._step import TrainState, TrainStep, init_state, make_train_step
 from scanrnn.training._text import END, Corpus, load_corpus, split_sentences
 
@@ -123,6 +125,9 @@ def open_run(
     """
     if restart and resume_from is not None:
         raise ValueError("resume_from: --restart deletes that checkpoint; drop either")
+    # What auto chose is part of a run: who goes on with it elsewhere has to say so.
+    half = bool(of_first(machine_of().pays("bfloat16")))
+    config = dataclasses.replace(config, precision=settle(config.precision, half))
     corpus = load_corpus(
         config.text, config.tokens, config.held_out, config.vocabulary or None
     )

@@ -42,7 +42,7 @@ def load_model(
         ValueError: out: '/nowhere' holds no run; train one first
     """
     folder = Path(out) / "checkpoint"
-    if not folder.is_dir():
+    if not out or not folder.is_dir():
         raise ValueError(f"out: {str(out)!r} holds no run; train one first")
 
     def like(notes):

@@ -9,6 +9,7 @@ from flax import nnx
 from rich.console import Console
 
 from scanrnn._files import replacing
+from scanrnn.machines import machine_of
 from scanrnn.training import _report
 from scanrnn.training._batches import Streams
 from scanrnn.training._config import Config
@@ -18,6 +19,7 @@ from scanrnn.training._interruption import Interruption
 from scanrnn.training._loop import fit
 from scanrnn.training._model import make_model
 from scanrnn.training._pace import Plan
+from scanrnn.training._precision import explain
 from scanrnn.training._processes import largest
 from scanrnn.training._records import Log, TensorBoard, Writer, draw_curves
 from scanrnn.training._run import Run, make_training, open_run
@@ -88,6 +90,8 @@ def train(
     console = console or Console(
         markup=False, highlight=False, soft_wrap=True, quiet=not first
     )
+    if line := explain(config.precision, machine_of()):
+        console.print(line)
     run = open_run(config, restart, resume_from)
     with run.checkpoints:
         return _train(run, begin, console)
