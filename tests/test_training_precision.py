@@ -79,7 +79,7 @@ def test_precision_auto_is_what_pays_on_a_machine(machine, chosen):
     assert settle("carry=bfloat16, compute = auto", chosen == "bfloat16").endswith(
         f"bfloat16, compute = {chosen}"
     )
-    assert explain("auto", machine).startswith(f"precision auto: {chosen}, ")
+    assert str(explain("auto", machine)).startswith(f"precision auto: {chosen}, ")
     assert explain("float32", machine) is None
 
 

@@ -1,7 +1,7 @@
 """A layer that is fed as its inputs come in, for many streams at once."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -211,7 +211,7 @@ class Streaming:
         self.reset(stream)
         return stream
 
-    def leave(self, stream: int) -> None:
+    def leave(self, stream: SupportsIndex) -> None:
         """Free the place of a stream.
 
         Args:
@@ -223,7 +223,9 @@ class Streaming:
         self._joined(stream)
         self._open[stream] = False
 
-    def reset(self, streams: int | Iterable[int] | None = None) -> None:
+    def reset(
+        self, streams: SupportsIndex | Iterable[SupportsIndex] | None = None
+    ) -> None:
         """Give streams a fresh carry.
 
         Args:
