@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     run = options.pop("run")
     console = Console(markup=False, highlight=False, soft_wrap=True)
-    logging.getLogger("absl").addFilter(_is_news)
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(_is_news)
     try:
         return run(options, console)
     except (ValueError, FloatingPointError, ImportError, OSError) as error:
@@ -53,8 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether it is nothing that Orbax logs, at length, and raises as an error too."""
-    return "orbax" not in record.pathname or record.levelno < logging.ERROR
+    """Whether it is nothing that Orbax logs, at length, and raises as an error too.
+
+    Where several of its tasks fail, asyncio logs all but the first; no other uses it.
+    """
+    of_orbax = record.name == "asyncio" or "orbax" in record.pathname
+    return record.levelno < logging.ERROR or not of_orbax
 
 
 def _fail(message: str) -> int:
