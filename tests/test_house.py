@@ -36,7 +36,7 @@ ROOMS = {
     "nnx": ({"cells", "layers"}, {"jax", "flax"}),
     "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (
-        {"_files", "_scan", "cells", "nnx", "planner"},
+        {"_files", "_scan", "cells", "machines", "nnx", "planner"},
         {
             *(
                 "jax",
