@@ -18,6 +18,8 @@ class Case:
     the squared error against a target, summed over features, averaged over T
     and B; its update is plain gradient descent. A cell that convolves sees pictures
     of S x S places in the place of vectors; its loss is averaged over them, too.
+    Operands of products are of `dtype`; where it is `throughout`, so is all the rest:
+    inputs, vectors, carries and what products make.
     """
 
     cell: str
@@ -27,6 +29,7 @@ class Case:
     H: int
     dtype: str = "float32"
     S: int = 0
+    throughout: bool = False
 
     def __post_init__(self):
         if self.cell not in steps.CELLS:
@@ -45,7 +48,8 @@ class Case:
         """Readable and unique, such as `lstm-T30-B32-D512-H512-float32`."""
         side = f"-S{self.S}" if self.S else ""
         sizes = f"T{self.T}-B{self.B}{side}-D{self.D}-H{self.H}"
-        return f"{self.cell}-{sizes}-{self.dtype}"
+        throughout = "-throughout" if self.throughout else ""
+        return f"{self.cell}-{sizes}-{self.dtype}{throughout}"
 
     @property
     def places(self) -> tuple[int, ...]:

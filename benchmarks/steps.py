@@ -7,7 +7,8 @@ functions run under `lax.scan` and under `scanrnn.scan`.
 Letters: T steps, B batch, D input features, H hidden features, O output features, S
 the side of a picture.
 Params are plain dicts. Kernels may come in half precision: `dot` then multiplies
-in half precision and accumulates in float32, and all the rest stays in float32.
+in half precision and accumulates in float32, and all the rest stays in float32. What
+is in half precision throughout stays so.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,9 +22,9 @@ Params = Mapping[str, jax.Array]
 
 
 def dot(a, kernel):
-    """Multiplies in the kernel's dtype and accumulates in float32 or better."""
-    accumulate = jnp.promote_types(kernel.dtype, jnp.float32)
-    return jnp.dot(a.astype(kernel.dtype), kernel, preferred_element_type=accumulate)
+    """Multiplies in the kernel's dtype; the result is as wide as the wider operand."""
+    made = jnp.promote_types(a.dtype, kernel.dtype)
+    return jnp.dot(a.astype(kernel.dtype), kernel, preferred_element_type=made)
 
 
 def convolve(a, kernel):
@@ -34,7 +35,7 @@ def convolve(a, kernel):
         (1, 1),
         "SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        preferred_element_type=jnp.promote_types(kernel.dtype, jnp.float32),
+        preferred_element_type=jnp.promote_types(a.dtype, kernel.dtype),
     )
 
 
@@ -202,13 +203,17 @@ def init(cell: str, D: int, H: int, seed: int = 0) -> dict[str, np.ndarray]:
     return params
 
 
-def unrolled(cell: str, scan: Callable) -> Callable:
-    """`apply(params, xs) -> ys` of a cell, from zero carries, by the given `scan`."""
+def unrolled(cell: str, scan: Callable, throughout: bool = False) -> Callable:
+    """`apply(params, xs) -> ys` of a cell, from zero carries, by the given `scan`.
+
+    Carries are in float32 or better, or `throughout` in the dtype of xs.
+    """
     row = CELLS[cell]
 
     def apply(params, xs):
         hidden = _hidden(params, xs.shape[-1])
-        dtype = jnp.promote_types(xs.dtype, jnp.float32)
+        wide = jnp.promote_types(xs.dtype, jnp.float32)
+        dtype = xs.dtype if throughout else wide
         zeros = jnp.zeros((*xs.shape[1:-1], hidden), dtype)
         init = zeros if row.carries == 1 else (zeros,) * row.carries
         return scan(lambda carry, x: row.step(params, carry, x), init, xs)[1]

@@ -99,6 +99,10 @@ def _results():
             for mode in ("train", "forward"):
                 rows.append(_record(Row(machine, case, mode, "scanrnn"), text, 3))
                 rows.append(_record(Row(machine, case, mode, "lax_scan"), text, 4))
+        case = Case("elman", T, 2, 4, 4, "bfloat16", throughout=True)
+        for contender, temp_bytes in (("scanrnn", 3), ("lax_scan", 6)):
+            row = Row(machine, case, "train", contender)
+            rows.append(_record(row, text, temp_bytes))
     failed = Row("v5e", Case("gru", 5, 2, 4, 4), "train", "scanrnn").as_json()
     rows.append(failed | {"error": "RuntimeError: too large"})
     about = {"date": "2026-01-01", "commit": "0123456789ab", "dirty": False}
@@ -135,13 +139,15 @@ def test_aims_are_measured_and_judged():
     numbers = {aim.text: aim.number(rows) for aim in aims.AIMS}
     assert numbers["NVIDIA H100, train: temporaries / lax.scan's, worst"] == 0.75
     assert numbers["NVIDIA H100, train: loops beside those two, worst"] == 1
+    half = "TPU v5e, train, all bf16: temporaries / lax.scan's, geometric mean"
+    assert numbers[half] == 0.5
 
 
 def test_aims_know_no_cycles_of_a_program_with_its_own_kernel():
     rows = _results()["rows"]
-    assert len(summary.ratios(rows, "v5e", "cycles")) == 2
+    assert len(summary.ratios(rows, "v5e", "cycles")) == 3
     next(r for r in rows if r["machine"] == "v5e")["kernels"] = 1
-    assert len(summary.ratios(rows, "v5e", "cycles")) == 1
+    assert len(summary.ratios(rows, "v5e", "cycles")) == 2
 
 
 def test_report_regenerates_from_the_file_alone(tmp_path):
@@ -217,7 +223,7 @@ def test_worker_whose_compiler_dies_says_so(monkeypatch):
     assert record["error"] == "the compiler ended its process: without a word"
 
 
-# Cell, machine, T, B, and D=H, in bfloat16: launches or cycles of a step in the forward
+# Cell, machine, T, B, and D=H, in bfloat16 (throughout if True): launches or cycles of a step in the forward
 # and the reverse loop, how many loops there are beside, and temporaries in MB.
 LIMITS = {
     ("lstm", "h100", 30, 32, 512): (2.8, 3.5, 0, 24),
@@ -228,6 +234,7 @@ LIMITS = {
     ("gru", "v5e", 30, 32, 512): (3_800, 7_000, 0, 1),
     ("ln_lstm", "v5e", 30, 32, 512): (26_000, 37_500, 0, 2),
     ("lstm", "v5e", 1024, 16, 768): (5_100, 10_800, 0, 135),
+    ("lstm", "h100", 256, 64, 1024, True): (2.8, 3.6, 0, 260),
 }
 
 
@@ -236,12 +243,13 @@ LIMITS = {
     "limited", LIMITS, ids=["-".join(map(str, key)) for key in LIMITS]
 )
 def test_loops_do_not_grow(limited, monkeypatch):
-    cell, machine, T, B, H = limited
+    cell, machine, T, B, H, *throughout = limited
     if missing := run.missing(machine):
         pytest.skip(f"not installed: {', '.join(missing)}; see `make test-compiled`")
     # What the other tests ask of XLA is not for these compilers.
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    row = Row(machine, Case(cell, T, B, H, H, "bfloat16"), "train", "scanrnn")
+    case = Case(cell, T, B, H, H, "bfloat16", throughout=any(throughout))
+    row = Row(machine, case, "train", "scanrnn")
     with contextlib.closing(Worker(machine)) as worker:
         record = worker.measure(row, top=100)
     assert "error" not in record, record["error"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import _ruled
+from scanrnn.executors import _ruled, _tangent
 from scanrnn.machines import MACHINES
 from scanrnn.planner.lean import lean
 from scanrnn.planner.steps import inside_step, reverse_step
@@ -65,7 +65,7 @@ def test_no_loop_repeats_the_products_of_a_step(name):
     ("machine", "length", "policy", "chunk"),
     [
         ("cpu", 240, "minimal", None),
-        ("h100", 240, "recompute", 60),
+        ("h100", 240, "recompute", 30),
         ("h100", 30, "minimal", None),
         ("tpu v5e", 240, "recompute", None),
         ("tpu v5e", 2**21, "recompute", 2**15),
@@ -84,6 +84,21 @@ def test_plan_says_what_its_machine_makes_again():
     text = str(scanrnn.plan(f, init, xs, machine="tpu v5e"))
     assert "Kept for the reverse loop (recompute, as pays on tpu v5e)" in text
     assert "Made again, for all steps at once" in text
+
+
+def test_cotangents_are_written_over_gates_that_were_made_again(monkeypatch):
+    found, overwritten = [], _tangent._overwritten
+
+    def spy(loop, *args):
+        over = overwritten(loop, *args)
+        found.extend(v in loop.again.ys for v in over.values())
+        return over
+
+    monkeypatch.setattr(_tangent, "_overwritten", spy)
+    plan = scanrnn.Options(machine="h100", residuals="recompute", chunk=2)
+    scan = functools.partial(scanrnn.scan, plan=plan)
+    training_jaxpr(scan, stretched("lstm"))
+    assert found and all(found)
 
 
 def test_products_made_again_are_counted():

@@ -82,7 +82,8 @@ def _where(results):
             " processor to trace and to compile them",
             f"- `{OURS}` and `{PLAIN}` run the same naive step; `{PEER}` runs its own"
             " cell, where it has one. Training is forward, gradient of every parameter"
-            " and its update. D = H; bf16: operands of products, summed in float32.",
+            " and its update. D = H; bf16: operands of products, summed in float32; all"
+            " bf16: weights, inputs and carries, cast before the loop, and all the rest.",
         ]
     )
 
@@ -140,6 +141,7 @@ def _programs(rows, machine, mode):
 def _name(case):
     sizes = next(iter(case.values()))["case"]
     dtype = {"float32": "f32", "bfloat16": "bf16"}[sizes["dtype"]]
+    dtype = f"all {dtype}" if sizes.get("throughout") else dtype
     return f"{sizes['cell']} T={sizes['T']} B={sizes['B']} H={sizes['H']} {dtype}"
 
 

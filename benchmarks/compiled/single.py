@@ -13,7 +13,12 @@ from benchmarks.compiled.targets import ALL, TARGETS
 from benchmarks.compiled.workers import Worker
 from benchmarks.programs import FILES
 
-DTYPES = {"f32": "float32", "bf16": "bfloat16"}
+# How a dtype is named: that of the case, and whether all of it has it.
+DTYPES = {
+    "f32": ("float32", False),
+    "bf16": ("bfloat16", False),
+    "all-bf16": ("bfloat16", True),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cell", help="one row in place of the suite: lstm, gru, ...")
     parser.add_argument("--program", help="or a part of the name of a program")
     parser.add_argument("--size", default="30,32,512", help="T,B,H or T,B,D,H")
-    parser.add_argument("--dtype", default="bf16", help="f32 or bf16")
+    parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     parser.add_argument("--mode", default="train", help=",".join(MODES))
     parser.add_argument("--contender", default="scanrnn,lax_scan")
     parser.add_argument("--hot", action="store_true", help="instructions per loop")
@@ -48,7 +53,8 @@ def _cases(args):
         return [ProgramCase(name) for name in found]
     size = [int(word) for word in args.size.split(",")]
     T, B, D, H = size if len(size) == 4 else (*size, size[-1])
-    return [Case(args.cell, T, B, D, H, DTYPES.get(args.dtype, args.dtype))]
+    dtype, throughout = DTYPES[args.dtype]
+    return [Case(args.cell, T, B, D, H, dtype, throughout=throughout)]
 
 
 def _row(args, worker, machine, case, mode):

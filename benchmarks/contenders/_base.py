@@ -146,9 +146,11 @@ def train_step(apply, lr):
     return step
 
 
-def to_compute_dtype(params, dtype):
-    """Kernels in the compute dtype, vectors as they are."""
-    return jax.tree.map(lambda p: p.astype(dtype) if p.ndim > 1 else p, params)
+def to_compute_dtype(params, dtype, throughout=False):
+    """Kernels in the compute dtype, vectors as they are or `throughout` like them."""
+    return jax.tree.map(
+        lambda p: p.astype(dtype) if throughout or p.ndim > 1 else p, params
+    )
 
 
 def split_joint(weights: Weights, in_features: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,13 +8,14 @@ from benchmarks.contenders._base import Contender, JaxRunner, Model, to_compute_
 
 def naive(problem, scan):
     """The model that runs the naive step of a problem under the given `scan`."""
-    apply = steps.unrolled(problem.case.cell, scan)
-    dtype = problem.case.dtype
-    return Model(
-        params=problem.weights,
-        apply=lambda params, xs: apply(to_compute_dtype(params, dtype), xs),
-        export=dict,
-    )
+    case = problem.case
+    step_by_step = steps.unrolled(case.cell, scan, case.throughout)
+
+    def apply(params, xs):
+        params = to_compute_dtype(params, case.dtype, case.throughout)
+        return step_by_step(params, xs.astype(case.dtype) if case.throughout else xs)
+
+    return Model(params=problem.weights, apply=apply, export=dict)
 
 
 CONTENDERS = [

@@ -80,6 +80,6 @@ def _rule(loop, lower, primals, tangents):
 
 def _again(loop, constants, known) -> dict:
     """What was not stacked, but made again of what was, for all steps at once."""
-    graph, rows = loop.derivative.again, loop.recording.rows
+    graph, rows = loop.again, loop.recording.rows
     known = {**constants, **rows.whole(graph.xs, known)}
     return named(graph.ys, stage_over_time(graph, known, loop.length))

@@ -173,11 +173,11 @@ class Machine:
         """Steps of a chunk of which all is there at once, `row` bytes of each.
 
         On a TPU as many as fast memory holds, beside what they are computed with. A GPU
-        pays some 40 launches for a chunk, as for six steps.
+        pays some 30 launches for a chunk, as for five steps.
         """
         if self.platform == "tpu":
             return max(1, 2 * self.fast_memory // 5 // row)
-        most = max(length // 8, 64)
+        most = max(length // 16, 32)
         return most if 3 * most <= length else length
 
     @property

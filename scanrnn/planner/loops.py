@@ -135,8 +135,8 @@ class Loop:
     def recording(self) -> Recording:
         """This loop, stacking what its derivative reads, each value once."""
         graph, rules = self.graph, self.derivative
-        packs = self._packs()
-        inside = dict(itertools.chain(*map(places, packs)))
+        packs = self._packs(kept=True)
+        inside = dict(itertools.chain(*map(places, (*packs, *self._joined))))
         saved = [v for v in rules.saved if v not in {*inside, *rules.again.ys}]
         before = [graph.carry[i] for i in rules.carry_saved]
         shifts, edges = _shifts(self, saved, before)
@@ -151,12 +151,27 @@ class Loop:
             loop, Rows(self.length, places=inside, shifts=shifts), arrays, edges
         )
 
-    def _packs(self) -> list[JaxprEqn]:
+    @functools.cached_property
+    def again(self) -> Graph:
+        """What makes again, for all steps at once, what was not stacked."""
+        again, packs = self.derivative.again, self._joined
+        inside = {v for pack in packs for v in pack.invars}
+        ys = [pack.outvars[0] for pack in packs]
+        ys += [v for v in again.ys if v not in inside]
+        return dataclasses.replace(again, eqns=(*again.eqns, *packs), ys=tuple(ys))
+
+    @functools.cached_property
+    def _joined(self) -> list[JaxprEqn]:
+        """What joins what is made again."""
+        return self._packs(kept=False)
+
+    def _packs(self, kept: bool) -> list[JaxprEqn]:
+        """What joins values that are kept, or that are made again."""
         machine, rules = self.machine, self.derivative
         split = any(map(ops.is_split, map(ops.aval, self.graph.inputs)))
         if split or not self.laid_out or self.residuals == "everything":
             return []
-        saved = [v for v in rules.saved if v not in rules.again.ys]
+        saved = [v for v in rules.saved if (v in rules.again.ys) != kept]
         gates = find_packs(self.graph, saved) if machine.packs else []
         numbers = pack_numbers(self.graph, saved) if machine.packs_statistics else []
         return [*gates, *numbers]
