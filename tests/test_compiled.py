@@ -223,8 +223,9 @@ def test_worker_whose_compiler_dies_says_so(monkeypatch):
     assert record["error"] == "the compiler ended its process: without a word"
 
 
-# Cell, machine, T, B, and D=H, in bfloat16 (throughout if True): launches or cycles of a step in the forward
-# and the reverse loop, how many loops there are beside, and temporaries in MB.
+# Cell, machine, T, B, and D=H, in bfloat16 (throughout if True): launches or cycles of
+# a step in the forward and the reverse loop, how many loops there are beside, and
+# temporaries in MB.
 LIMITS = {
     ("lstm", "h100", 30, 32, 512): (2.8, 3.5, 0, 24),
     ("elman", "h100", 30, 32, 512): (2.5, 2.5, 0, 9),

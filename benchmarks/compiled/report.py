@@ -83,7 +83,7 @@ def _where(results):
             f"- `{OURS}` and `{PLAIN}` run the same naive step; `{PEER}` runs its own"
             " cell, where it has one. Training is forward, gradient of every parameter"
             " and its update. D = H; bf16: operands of products, summed in float32; all"
-            " bf16: weights, inputs and carries, cast before the loop, and all the rest.",
+            " bf16: weights, inputs and carries, cast before the loop, and the rest.",
         ]
     )
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from scanrnn._advise.costs import Cost, Sizes, cost_of, plan_of, up
+from scanrnn._advise.layers import Sizes, plan_of
 from scanrnn.cells import Cell
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Plan
+from scanrnn.planner.costs import Cost, up
 
 
 class Change(NamedTuple):
@@ -138,16 +139,15 @@ def advise(
         raise ValueError(
             f"advise: the sizes are {sizes}, too large: JAX counts an axis in 32 bits"
         ) from None
-    cost = cost_of(plan, chosen, name)
+    cost = plan.cost
     found = []
     for what, other, other_name in _alternatives(sizes, name, chosen):
         try:
             other_plan = plan_of(cell, other, other_name, chosen)
         except (ValueError, OverflowError):
             continue  # the cell cannot have these sizes, as one with a residual
-        theirs = cost_of(other_plan, chosen, other_name)
         work = _work(other) / _work(sizes)
-        found.append(Change(what, work * cost.seconds / theirs.seconds))
+        found.append(Change(what, work * cost.seconds / other_plan.cost.seconds))
     changes = [change for change in found if change.gain > 1.05]
     changes.sort(key=lambda change: -change.gain)
     misaligned = tuple(_misaligned(sizes, name, chosen))

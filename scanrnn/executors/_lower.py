@@ -44,8 +44,7 @@ def lower(
     over, block = rows.over, rows.block
     placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
     indexed = {*over.values(), *rows.sources(placed)}
-    if machine.pins:
-        known = {v: pin(a) for v, a in known.items()}
+    known = {v: pin(a) if machine.pins else a for v, a in known.items()}
     written = [known.pop(v) for v in over.values()]
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
@@ -89,8 +88,7 @@ def lower(
     carry, written, late, _, arrays = state
     made = (*(folded((rows.length,), y, len(lead)) for y in ys), *arrays)
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
-    if machine.pins:
-        made = map(pin, made)
+    made = map(pin, made) if machine.pins else made
     stacked |= dict(zip((*theirs, *ours), made, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
 

@@ -25,7 +25,7 @@ def refuse(plan: Plan) -> str | None:
 
 def seconds(plan: Plan) -> float:
     """An estimate of a training step: loops step by step, the rest at once."""
-    return costs.seconds(plan, counts.planned_gemms)
+    return costs.cost(plan, counts.planned_gemms).seconds
 
 
 def run(plan: Plan, weights: list, init: list, xs: list):

@@ -22,7 +22,7 @@ def refuse(plan: Plan) -> str | None:
 
 def seconds(plan: Plan) -> float:
     """An estimate of a training step: everything step by step."""
-    return costs.seconds(plan, counts.scan_gemms)
+    return costs.cost(plan, counts.scan_gemms).seconds
 
 
 def run(plan: Plan, weights: list, init: list, xs: list):

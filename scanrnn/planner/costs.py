@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
 
 from scanrnn.planner import counts, ops
 
@@ -27,16 +30,77 @@ def _work_of(eqn) -> int:
     return sum(ops.size_of(ops.aval(v)) for v in eqn.outvars)
 
 
-def seconds(plan, gemms: Callable) -> float:
-    """A training step whose contractions are `gemms(plan, steps)`."""
+class Cost(NamedTuple):
+    """What a training step takes, by a model that knows no more than this.
+
+    A product takes as long as the longest of three: its arithmetic, its traffic with
+    the memory, and starting it. What a loop keeps for its reverse is not counted.
+
+    Attributes:
+      flops: operations of its products.
+      moved: bytes that products read and write.
+      arithmetic: seconds of products that are bound by arithmetic.
+      memory: seconds of those bound by memory.
+      dispatch: seconds of those bound by being started, and of the loop's trips.
+    """
+
+    flops: float
+    moved: float
+    arithmetic: float
+    memory: float
+    dispatch: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.arithmetic + self.memory + self.dispatch
+
+    @property
+    def bound(self) -> str:
+        """The largest of the three."""
+        parts = ("arithmetic", "memory", "dispatch")
+        return max(parts, key=lambda part: getattr(self, part))
+
+
+def cost(plan, gemms: Callable) -> Cost:
+    """A training step whose contractions are `gemms(plan, steps)`, one by one."""
     steps = plan.length if isinstance(plan.length, int) else _STEPS
     machine = plan.machine
     heavy = [e for e in plan.source.eqns if ops.is_heavy(e)]
-    dtype = str(ops.aval(heavy[0].invars[0]).dtype) if heavy else "float32"
-    # Besides products: one kernel per step, forward and in reverse.
-    total = 2 * steps * machine.launch
+    dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
+    peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
+    # Besides products, a trip starts one kernel for all the rest, there and back.
+    seconds = {"arithmetic": 0.0, "memory": 0.0}
+    seconds["dispatch"] = 2.0 * steps * machine.launch
+    flops = moved = 0.0
+    tile_m, tile_n, tile_k = _tiles(machine)
     for row in gemms(plan, steps):
-        moved = 4 * (row.M * row.K + row.K * row.N + row.M * row.N)
-        once = machine.seconds(2 * row.M * row.N * row.K, moved, dtype)
-        total += row.count * (machine.launch + once)
-    return total
+        padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)
+        weights = row.M * row.K
+        if dtype.itemsize * weights <= machine.fast_memory * machine.cores:
+            weights /= row.count  # it stays where it was read to
+        bytes_once = dtype.itemsize * (weights + row.K * row.N + row.M * row.N)
+        parts = {
+            "arithmetic": 2 * padded / peak,
+            "memory": bytes_once / machine.bandwidth,
+            "dispatch": machine.launch,
+        }
+        part = max(parts, key=lambda name: parts[name])
+        seconds[part] += row.count * parts[part]
+        flops += row.flops
+        moved += row.count * bytes_once
+    return Cost(flops, moved, **seconds)
+
+
+def up(size: int, tile: int) -> int:
+    """The next multiple of a tile."""
+    return -(-size // tile) * tile
+
+
+def _tiles(machine) -> tuple[int, int, int]:
+    """What sizes of a product are rounded up to: features, batch, depth."""
+    if machine.platform == "tpu":
+        return 128, 8, 128
+    if machine.platform in ("cuda", "rocm"):
+        return 64, 16, 16
+    return 16, 1, 1

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from scanrnn.machines import Machine
-from scanrnn.planner import counts, ops, report
+from scanrnn.planner import costs, counts, ops, report
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph, struct, variables
@@ -140,10 +140,18 @@ class Plan:
         return jax.jit(functools.partial(self.programs[self.executor], self))
 
     @functools.cached_property
+    def cost(self) -> costs.Cost:
+        """What a training step takes by the estimate that chose the executor."""
+        return costs.cost(self, self._gemms)
+
+    @property
+    def _gemms(self) -> Callable:
+        return counts.scan_gemms if self.plain is not None else counts.planned_gemms
+
+    @functools.cached_property
     def gemms(self) -> tuple[counts.Gemm, ...]:
         """Every contraction, forward and backward, with its sizes and count."""
-        of = counts.scan_gemms if self.plain is not None else counts.planned_gemms
-        return of(self, self.length if isinstance(self.length, int) else 1)
+        return self._gemms(self, self.length if isinstance(self.length, int) else 1)
 
     @functools.cached_property
     def residual_bytes(self) -> tuple[int | None, int | None]:

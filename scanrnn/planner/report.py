@@ -135,14 +135,13 @@ def _choices(plan) -> Iterator[str]:
     if loop.rows.block > 1:
         yield f"Steps per trip of the loop: {loop.rows.block}: launches are dear."
     if plan.unroll == 1 and plan.defer:
-        recording = loop.recording.loop
         values = plan.value_loops[0] if plan.value_loops else loop
-        trips = [one.unrolled(plan.machine, reverse=False) for one in (values, recording)]
-        trips += [loop.unrolled(plan.machine, reverse=True)]
+        loops = (values, False), (loop.recording.loop, False), (loop, True)
+        trips = [one.unrolled(plan.machine, reverse) for one, reverse in loops]
         if max(trips) > 1:
             yield (
-                "Steps per trip, each with its own rows: {} without a gradient, {} with "
-                "one, {} in the reverse loop: no kernel is shorter than some."
+                "Steps per trip, each with its own rows: {} without a gradient, {} "
+                "with one, {} in the reverse loop: no kernel is shorter than some."
             ).format(*trips)
     if any(map(_is_half, plan.stages.graph.eqns)):
         yield (

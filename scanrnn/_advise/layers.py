@@ -1,0 +1,54 @@
+"""The plan of a layer of given sizes, for what it costs."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn._scan import plan
+from scanrnn.cells import Cell
+from scanrnn.machines import Machine
+from scanrnn.planner import Plan
+
+
+class Sizes(NamedTuple):
+    """The sizes of a recurrent layer.
+
+    Attributes:
+        T: steps.
+        B: sequences in a batch.
+        D: features of the input.
+        H: features of the carry.
+    """
+
+    T: int
+    B: int
+    D: int
+    H: int
+
+
+def plan_of(cell: Cell, sizes: Sizes, dtype: str, machine: Machine) -> Plan:
+    """The plan of a layer of these sizes; no array is made."""
+    if dtype != "float32" and "dtype" in vars(cell):
+        cell = _of_dtype(cell, dtype)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params = jax.eval_shape(lambda key: cell.init(key, sizes.D, sizes.H), key)
+    xs = jax.ShapeDtypeStruct((sizes.T, sizes.B, sizes.D), jnp.float32)
+    x = jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype)
+    carry = jax.eval_shape(cell.initial_carry, params, x)
+
+    def step(carry, x):
+        held, state = carry
+        state, y = cell.step(held, state, x)
+        return (held, state), y
+
+    # The weights are carried unchanged, so that they need not be arrays.
+    return plan(step, (params, carry), xs, machine=machine)
+
+
+def _of_dtype(cell, dtype):
+    """The cell with operands of another dtype."""
+    if hasattr(cell, "inner"):
+        return dataclasses.replace(cell, inner=_of_dtype(cell.inner, dtype))
+    return dataclasses.replace(cell, dtype=jnp.dtype(dtype))
