@@ -78,7 +78,7 @@ def cost(plan, gemms: Callable) -> Cost:
         padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)
         weights = row.M * row.K
         if dtype.itemsize * weights <= machine.fast_memory * machine.cores:
-            weights /= row.count  # it stays where it was read to
+            weights /= max(1, row.count)  # it stays where it was read to
         bytes_once = dtype.itemsize * (weights + row.K * row.N + row.M * row.N)
         parts = {
             "arithmetic": 2 * padded / peak,
