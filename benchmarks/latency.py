@@ -50,7 +50,7 @@ def by_stream(rnn: Any) -> Any:
 
 def jitted(rnn: Any) -> Any:
     """The step that the layer runs, in a loop as JAX has it."""
-    (((cell, params),),) = rnn.stack()
+    (((cell, params),),) = rnn.stack
 
     @jax.jit
     def run(params, carry, x):

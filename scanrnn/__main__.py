@@ -96,7 +96,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", title="commands", metavar="COMMAND", prog="python -m scanrnn"
     )
+    _add_train(commands)
+    _add_sample(commands)
+    _commands.export.add(commands)
+    _commands.plan.add(commands)
+    return parser
 
+
+def _add_train(commands: Any) -> None:
     train = commands.add_parser(
         "train", help="train a language model, or go on with a stopped run"
     )
@@ -124,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.set_defaults(run=_train)
 
+
+def _add_sample(commands: Any) -> None:
     sample = commands.add_parser("sample", help="write text with a trained model")
     default = "(default: %(default)s)"
     sample.add_argument(
@@ -143,10 +152,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     sample.add_argument("--seed", type=int, default=0, help=f"of the draws {default}")
     sample.set_defaults(run=_sample)
-
-    _commands.export.add(commands)
-    _commands.plan.add(commands)
-    return parser
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
