@@ -72,7 +72,7 @@ def look(factor):
     params["recurrent_kernel"] *= factor
     step = functools.partial(cell.step, params)
     carry = cell.initial_carry(params, xs[0])
-    return training.probe([step], [carry], xs, last_loss, [params])[0]
+    return training.probe([step], [carry], xs, last_loss, [params], [cell.gates])[0]
 
 
 for factor in (1, 2, 3):
@@ -279,7 +279,7 @@ for norm in (None, "ba2016"):
     params = cell.init(jax.random.key(0), D, H)
     step = functools.partial(cell.step, params)
     carry = cell.initial_carry(params, xs[0])
-    layers += training.probe([step], [carry], large, last_loss, [params])
+    layers += training.probe([step], [carry], large, last_loss, [params], [cell.gates])
 for name, health in zip(("plain", "layer norm"), layers, strict=True):
     shares = ", ".join(f"{share:.0%}" for share in health.saturated[:3])
     print(
