@@ -222,9 +222,14 @@ def test_large_readouts_are_not_computed_at_once():
         h = jnp.tanh(x @ W + h @ U)
         return h, jax.nn.logsumexp(h @ E)
 
-    init, xs = jax.eval_shape(lambda: (jnp.zeros((32, 8)), jnp.zeros((512, 32, 4))))
-    plan = scanrnn.plan(step, init, xs)
-    assert plan.chunk * 32 * 50_000 * 8 <= 2**28 < 2 * plan.chunk * 32 * 50_000 * 8
+    def of_batch(B):
+        init, xs = jnp.zeros([B, 8]), jnp.zeros([4096, B, 4])
+        return scanrnn.plan(step, *jax.eval_shape(lambda: (init, xs)))
+
+    chunk = of_batch(4).chunk
+    assert chunk * 4 * 50_000 * 8 <= 2**28 < 2 * chunk * 4 * 50_000 * 8
+    # Larger than the matrix, they are made one step at a time.
+    assert not of_batch(32).stages.after.eqns
 
 
 def test_checkpointed_step_keeps_carries_at_chunk_starts_only():

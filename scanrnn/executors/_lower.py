@@ -12,7 +12,7 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.executors._names import named
-from scanrnn.executors._pin import pin
+from scanrnn.executors._pin import join_axes, pin
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, Graph
@@ -44,7 +44,7 @@ def lower(
     over, block = rows.over, rows.block
     placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
     indexed = {*over.values(), *rows.sources(placed)}
-    known = {v: pin(a) if machine.pins else a for v, a in known.items()}
+    known = _pinned(known, indexed) if machine.pins else dict(known)
     written = [known.pop(v) for v in over.values()]
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
@@ -93,10 +93,16 @@ def lower(
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
+def _pinned(known, indexed) -> dict:
+    """Arrays laid out step by step; what is read by places in its rows keeps them."""
+    return {v: pin(a if v in indexed else join_axes(a)) for v, a in known.items()}
+
+
 def _step(graph, rows, own, constants, carry, here, t, scanned):
     """One step: the next carry, and the ys."""
-    constants = {v: lax.reshape(a, ops.aval(v).shape) for v, a in constants.items()}
-    values = constants | dict(zip(graph.carry, carry, strict=True)) | scanned
+    values = {**constants, **scanned}
+    values = {v: lax.reshape(a, ops.aval(v).shape) for v, a in values.items()}
+    values |= dict(zip(graph.carry, carry, strict=True))
     values |= {v: rows.row(here, t, v) for v in graph.xs if v not in scanned}
     env = Env(graph.eqns, values)
     carry = env.read_all(graph.carry_out)

@@ -1,13 +1,23 @@
 """Arrays laid out step by step, whatever comes before and after a loop.
 
+The memory of a TPU has tiles of 8 by 128 numbers. Rows whose last axes do not fill
+them take more than their size: `[1024, 16]` eight times as much, `[16, 64]` twice. So
+the axes of a row are reordered where that saves more than half of it, and the last ones
+of a small row are joined where that fills its tiles.
+
 The program of a plan is the same where it will be stored, as by `jax.export`: there
 alone a layout may not be named, and the array is left as it is. Never differentiated.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
+
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
@@ -15,32 +25,57 @@ from jax.interpreters import batching, mlir
 from scanrnn.planner import compat
 
 pin_p = Primitive("pin")
+_TILE = 8 * 128
 
 
 def pin(array):
-    """The same array, with its axes in memory in the order that they have."""
+    """The same array, its rows one after the other in memory."""
     if jnp.issubdtype(array.dtype, jax.dtypes.extended):
         return array  # keys have axes of their own below
-    return pin_p.bind(array)
+    return pin_p.bind(array, lead=1)
 
 
-def _named(array):
-    order = Layout(major_to_minor=tuple(range(array.ndim)))
-    return with_layout_constraint(array, order)
+def join_axes(array):
+    """The array with the last axes of its rows joined, where that fills tiles.
+
+    To take a row apart again costs the less, the smaller it is: rows of one to sixteen
+    tiles are joined.
+    """
+    row = range(1, array.ndim)
+    size = math.prod(array.shape[1:])
+    if len(row) < 2 or not _TILE <= size <= 16 * _TILE:
+        return array
+    if min(_padded(array, order) for order in itertools.permutations(row)) < 2 * size:
+        return array
+    return lax.reshape(array, (*array.shape[:-2], array.shape[-2] * array.shape[-1]))
 
 
-def _lower(ctx, array):
+def _named(array, lead):
+    first, row = tuple(range(lead)), tuple(range(lead, array.ndim))
+    best = min(itertools.permutations(row), key=lambda order: _padded(array, order))
+    order = best if 2 * _padded(array, best) < _padded(array, row) else row
+    return with_layout_constraint(array, Layout(major_to_minor=(*first, *order)))
+
+
+def _padded(array, order) -> int:
+    """Numbers that a row takes in memory, its axes in some order."""
+    *lead, sublanes, lanes = (1, 1, *(array.shape[i] for i in order))
+    return math.prod(lead) * -(-sublanes // 8) * 8 * -(-lanes // 128) * 128
+
+
+def _lower(ctx, array, lead):
     if compat.is_for_export(ctx):
         return [array]
-    return mlir.lower_fun(_named, multiple_results=False)(ctx, array)
+    named = functools.partial(_named, lead=lead)
+    return mlir.lower_fun(named, multiple_results=False)(ctx, array)
 
 
-def _batched(args, axes):
+def _batched(args, axes, lead):
     (array,), (axis,) = args, axes
-    return pin_p.bind(jnp.moveaxis(array, axis, 0)), 0
+    return pin_p.bind(jnp.moveaxis(array, axis, 0), lead=lead + 1), 0
 
 
-pin_p.def_impl(lambda array: array)
-pin_p.def_abstract_eval(lambda aval: aval)
+pin_p.def_impl(lambda array, lead: array)
+pin_p.def_abstract_eval(lambda aval, lead: aval)
 batching.primitive_batchers[pin_p] = _batched
 mlir.register_lowering(pin_p, _lower)

@@ -220,15 +220,21 @@ class Machine:
         """
         return self.fast_memory if self.platform == "cpu" else None
 
-    def steps_per_trip(self, length: Any) -> int:
+    def steps_per_trip(self, length: Any, carry: int = 0) -> int:
         """Steps in one trip of a loop that was asked to make one.
 
         On a GPU rows of several steps are written by one kernel, and the counter is
         another: ten steps share them, or fewer where their number has such a divisor.
+        Each step of a trip has its carry in memory of its own: 4 MB are enough.
+
+        Args:
+          length: the number of steps.
+          carry: bytes of the carry.
         """
         if not self.launches_are_dear or not isinstance(length, int):
             return 1
-        return max((d for d in range(2, 11) if not length % d), default=1)
+        most = min(10, 4 * MB // max(carry, 1))
+        return max((d for d in range(2, most + 1) if not length % d), default=1)
 
     def unrolled(self, row: int, made: int, reverse: bool) -> int:
         """Steps in a trip of a loop, each of which writes its rows by itself.

@@ -22,13 +22,16 @@ _MANY = 2**30
 
 
 def cheapest_crossing(
-    hoisted: Sequence[JaxprEqn], xs: set[Var], wanted: Iterable[Var]
+    hoisted: Sequence[JaxprEqn],
+    must: set[JaxprEqn],
+    xs: set[Var],
+    wanted: Iterable[Var],
 ) -> set[Var]:
     """The variables to carry into the loop so that `wanted` can be had there.
 
     Args:
-      hoisted: equations that may run before the loop, in order. Contractions
-        among them must; the others may be left to the loop.
+      hoisted: equations that may run before the loop, in order.
+      must: those of them that have to; the others may be left to the loop.
       xs: the step's time inputs.
       wanted: time-parallel variables the loop reads.
 
@@ -46,7 +49,7 @@ def cheapest_crossing(
             edges[source, 2 * i] = _MANY
     for eqn in hoisted:
         for v in eqn.outvars:
-            if ops.is_heavy(eqn):
+            if eqn in must:
                 edges[source, 2 * index[v]] = _MANY
             for u in (u for u in variables(eqn.invars) if u in index):
                 edges[2 * index[u] + 1, 2 * index[v]] = _MANY

@@ -52,8 +52,8 @@ class Loop:
     @functools.cached_property
     def regions(self) -> Regions:
         """Where contributions from outside enter."""
-        gains = not self.machine.sums_in_loop
-        return find_regions(self.graph, self.graph.depends(), gains)
+        sums = self.machine.sums_in_loop
+        return find_regions(self.graph, self.graph.depends(), sums)
 
     @functools.cached_property
     def derivative(self) -> Derivative:
@@ -82,10 +82,11 @@ class Loop:
         """Where rows lie on a machine with nothing written over anything."""
         # Devices may share an array; of a symbolic length none can be given.
         sized = alone and isinstance(self.length, int)
+        carry = sum(map(ops.bytes_of, self.graph.carry))
         return Rows(
             self.length,
             self.reverse,
-            block=machine.steps_per_trip(self.length) if self.unroll == 1 else 1,
+            block=machine.steps_per_trip(self.length, carry) if self.unroll == 1 else 1,
             fenced=machine.fences,
             filled=machine.fills or not sized,
         )

@@ -103,7 +103,13 @@ def is_weak(atom) -> bool:
 
 
 def is_heavy(eqn: JaxprEqn) -> bool:
-    """Whether an equation is a contraction (GEMM or convolution)."""
+    """Whether an equation is a contraction (GEMM or convolution).
+
+    An outer product contracts nothing: it is as cheap to make again as to read.
+    """
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        return len(contracted) > 0
     return eqn.primitive.name in HEAVY
 
 

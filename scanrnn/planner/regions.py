@@ -4,8 +4,9 @@ A *region* is a contraction (or an equation that gathers or rearranges a weight)
 with the sums, casts and splits that follow it; its ends are the *cuts*. What
 weights and hoisted inputs contribute within a region is added once, at its cuts.
 
-Gains need not make a region: each has a cotangent as long as the sequence, only to be
-summed. Then their gradients are summed in the loop, where a step's arrays are at hand.
+The cotangent of a cut is stacked. Where it is larger than the weight whose gradient the
+loop is spared and all that is stacked anyway, as for the state of a matrix memory, the
+gradient is summed in the loop, where a step's arrays are at hand. Gains may be, too.
 """
 
 from __future__ import annotations
@@ -29,32 +30,38 @@ class Regions(NamedTuple):
     heavy_cuts: dict[Var, None]  # the cuts that end a contraction
 
 
-def find_regions(loop, bits, gains: bool = False) -> Regions:
-    """Equations where outside contributions enter, and where they end up."""
+def find_regions(loop, bits, sums: bool = True) -> Regions:
+    """Equations where outside contributions enter, and where they end up.
+
+    Args:
+      loop: the part of the step that stays in the loop.
+      bits: what each of its variables depends on.
+      sums: whether gradients of gains are summed in the loop.
+    """
     consumers = loop.consumers()
     weight_borne = _weight_borne(loop, bits)
+    # Cotangents of time inputs are stacked anyway.
+    anyway = sum(map(ops.bytes_of, loop.xs))
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:
         ins = variables(eqn.invars)
         heavy = ops.is_heavy(eqn)
         if not any(bits[v] & CARRY for v in ins) or not ops.is_movable(eqn):
             continue
-        if heavy and any(bits[v] == TIME for v in ins):
-            for v in filter(ops.is_inexact, eqn.outvars):
-                regions.heavy_cuts.update(dict.fromkeys(_follow(v, consumers)[0]))
+        borne = set().union(*(weight_borne.get(v, ()) for v in ins))
+        if not heavy and (not borne or eqn.primitive.name in ops.POINTWISE and sums):
             continue
-        gain = eqn.primitive.name in ops.POINTWISE and not gains
-        if not heavy and (gain or not any(v in weight_borne for v in ins)):
+        outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
+        found = [_follow(v, consumers) for v in filter(ops.is_inexact, outs)]
+        ends = dict.fromkeys(v for ends, _ in found for v in ends)
+        if heavy:
+            regions.heavy_cuts.update(ends)
+        more = sum(ops.bytes_of(v) for v in ends if v not in regions.cuts)
+        timed = heavy and any(bits[v] == TIME for v in ins)
+        if timed or borne and more > anyway + sum(map(ops.bytes_of, borne)):
             continue
-        regions.eqns.add(eqn)
-        for v in eqn.outvars:
-            if isinstance(v, DropVar) or not ops.is_inexact(v):
-                continue
-            ends, path = _follow(v, consumers)
-            regions.eqns.update(path)
-            regions.cuts.update(dict.fromkeys(ends))
-            if heavy:
-                regions.heavy_cuts.update(dict.fromkeys(ends))
+        regions.cuts.update(ends)
+        regions.eqns.update([eqn, *(e for _, path in found for e in path)])
     return regions
 
 
@@ -88,13 +95,15 @@ def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
             ends, committed = [v], list(path)
 
 
-def _weight_borne(loop, bits) -> set[Var]:
-    """Values outside the recurrence that a weight's tangent reaches."""
-    borne = {w for w in loop.weights if ops.is_inexact(w)}
+def _weight_borne(loop, bits) -> dict[Var, set[Var]]:
+    """Values off the recurrence that tangents of weights reach, with these."""
+    borne = {w: {w} for w in loop.weights if ops.is_inexact(w)}
     for eqn in loop.eqns:
-        if any(bits[v] & CARRY for v in variables(eqn.invars)):
+        ins = variables(eqn.invars)
+        if any(bits[v] & CARRY for v in ins):
             continue
         nonzero = [not ops.is_literal(a) and a in borne for a in eqn.invars]
         if tangent.moves(eqn, nonzero):
-            borne |= {v for v in eqn.outvars if ops.is_inexact(v)}
+            of = set().union(*(borne.get(v, ()) for v in ins))
+            borne |= {v: of for v in eqn.outvars if ops.is_inexact(v)}
     return borne

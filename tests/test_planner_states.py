@@ -1,0 +1,114 @@
+"""Steps whose state is larger than what is read of it: what stays in the loop."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from scanrnn.executors._pin import join_axes
+from scanrnn.machines import MACHINES, machine_for
+
+T, B = 12, 2
+draw = functools.partial(jax.random.normal, dtype=jnp.float32)
+
+
+def selective_scan(D=64, N=16):
+    """Mamba's, https://arxiv.org/abs/2312.00752."""
+    rates = jnp.ones([D, N], jnp.float32)
+
+    def step(h, row):
+        x, dt, write, read = row
+        new = (dt * x)[..., None] * write[:, None]
+        h = jnp.exp(-dt[..., None] * rates) * h + new
+        return h, jnp.einsum("bdn,bn->bd", h, read)
+
+    return step, [B, D, N], [D, D, N, N]
+
+
+def outer_products(N=32):
+    """RWKV's, https://arxiv.org/abs/2404.05892."""
+    bonus = jnp.ones([N], jnp.float32)
+
+    def step(state, row):
+        r, k, v, w = row
+        new = jnp.einsum("bk,bv->bkv", k, v)
+        y = jnp.einsum("bk,bkv->bv", r, state + bonus[:, None] * new)
+        return w[..., None] * state + new, y
+
+    return step, [B, N, N], [N, N, N, N]
+
+
+def delta_rule(N=32):
+    """DeltaNet's, https://arxiv.org/abs/2406.06484."""
+
+    def step(state, row):
+        q, k, v, rate = row
+        new = rate * (v - jnp.einsum("bk,bkv->bv", k, state))
+        state = state + jnp.einsum("bk,bv->bkv", k, new)
+        return state, jnp.einsum("bk,bkv->bv", q, state)
+
+    return step, [B, N, N], [N, N, N, 1]
+
+
+STEPS = (selective_scan, outer_products, delta_rule)
+
+
+def made(of, machine):
+    step, state, rows = of()
+    keys = jax.random.split(jax.random.key(0), len(rows))
+    xs = [draw(key, [T, B, n]) for key, n in zip(keys, rows, strict=True)]
+    init = jnp.zeros(state, jnp.float32)
+    return scanrnn.plan(step, init, xs, machine=machine, plain=False), init
+
+
+@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+@pytest.mark.parametrize("of", STEPS)
+def test_state_larger_than_what_is_read_of_it_stays_in_the_loop(of, machine):
+    plan, init = made(of, machine)
+    stages = plan.stages
+    crossing = [*stages.hoisted, *stages.loop.ys, *plan.derivative.cuts]
+    assert max(v.aval.size for v in crossing) < init.size
+    assert not [e for e in stages.after.eqns if e.primitive.name == "dot_general"]
+
+
+@pytest.mark.parametrize("of", STEPS)
+def test_state_is_all_that_is_kept_of_a_step(of):
+    plan, init = made(of, "cpu")
+    ours, theirs = plan.residual_bytes
+    assert ours <= 1.1 * T * init.nbytes
+    assert ours <= 0.7 * theirs
+
+
+def test_readout_by_a_shared_matrix_leaves_the_loop_if_it_pays():
+    def moved(features, outs):
+        matrix = jnp.ones([features, outs], jnp.float32)
+
+        def step(h, x):
+            h = jnp.tanh(h + x[..., None])
+            return h, h @ matrix
+
+        args = jnp.zeros([8, 64, features]), jnp.ones([T, 8, 64])
+        return bool(scanrnn.plan(step, *args, plain=False).stages.after.eqns)
+
+    assert moved(4, 512)
+    assert not moved(64, 4)
+
+
+def test_trips_of_a_gpu_hold_no_more_than_four_megabytes_of_carries():
+    gpu = MACHINES["h100"]
+    found = [gpu.steps_per_trip(60, carry) for carry in (2**10, 2**20, 2**22, 2**24)]
+    assert found == [10, 4, 1, 1]
+    assert machine_for("cpu").steps_per_trip(60, 2**10) == 1
+
+
+def test_small_rows_are_joined_where_that_fills_the_tiles_of_a_tpu():
+    def joined(*shape):
+        return join_axes(np.zeros(shape, np.float32)).shape
+
+    assert joined(5, 8, 16, 64) == (5, 8, 1024)
+    assert joined(5, 16, 256) == (5, 16, 256)  # fills them
+    assert joined(5, 8, 16) == (5, 8, 16)  # less than a tile
+    assert joined(5, 64, 64, 64) == (5, 64, 64, 64)  # large
