@@ -122,6 +122,7 @@ def test_init_key_draws_the_carry_of_a_flax_cell_as_in_flax():
     assert not jnp.allclose(got, RNN(cell).apply(variables, xs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time_major", [False, True], ids=["", "time_major"])
 def test_bidirectional_equals_flax(time_major):
     xs = inputs_for({"time_major": time_major}, B)
@@ -399,6 +400,7 @@ def test_vmap_makes_an_ensemble():
         close(ys[index], GRU(H, param_dtype=jnp.float64).apply(one, xs))
 
 
+@pytest.mark.slow
 def test_a_scan_over_equal_layers_equals_the_stack():
     class Block(nn.Module):
         @nn.compact

@@ -214,6 +214,7 @@ def test_program_for_export_is_the_plan_s_but_for_its_layouts():
     assert plain == stored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [50, 400])
 def test_sums_of_halves_keep_their_digits(length):
     """An LSTM wholly in bfloat16: its bias is summed over 32 rows and all steps."""

@@ -80,6 +80,7 @@ def test_generated_step_on_a_machine_equals_lax_scan(monkeypatch, machine):
     examine(30, 0, strategy, check_gradients)
 
 
+@pytest.mark.slow
 def test_generated_step_has_the_second_derivatives_of_lax_scan():
     examine(15, 0, programs(size=5), check_second_derivatives)
 

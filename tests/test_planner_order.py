@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -17,6 +19,7 @@ def digests(waste):
     return ran.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_programs_are_lowered_alike_in_every_process():
     found = digests(0)
     assert len(found) == 6 and found == digests(100_001)

@@ -111,6 +111,7 @@ def test_transform_of_scan_equals_that_of_lax_scan(name, transform):
     assert_same(build(name), transform, rtol=rtol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["recompute", "chunked", "everything"])
 def test_residual_policy_has_second_derivatives(policy):
     plan = scanrnn.Options(residuals=policy)

@@ -77,6 +77,7 @@ def test_values_in_chunks_in_reverse(name):
     assert_same(build(name), outputs_alone, plan=PLAN, reverse=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform", [value_and_gradients, over_each_alone, slopes_of_examples]
 )

@@ -35,6 +35,7 @@ def close(got, wanted):
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_chunks_of_every_cell_are_the_whole_sequence(row):
     rnn = scanrnn.nnx.RNN(row.cell, row.in_features, H, num_layers=1, rngs=nnx.Rngs(0))
@@ -89,6 +90,7 @@ def test_layers_of_different_cells_are_streamed():
     close(np.concatenate([stream(x[:, :6]), stream(x[:, 6:])], axis=1), rnn(x))
 
 
+@pytest.mark.slow
 def test_streams_join_and_leave_and_none_hears_of_the_others():
     rnn, rng = make("GRU"), np.random.default_rng(0)
     stream = Streaming(rnn, 3, buckets=BUCKETS)
@@ -144,6 +146,7 @@ def test_a_reset_is_the_first_carry_even_a_learned_one():
     close(stream(x), rnn(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_a_saved_state_goes_on_in_another_process(tmp_path, dtype):
     rnn = make("LSTM", num_layers=2, carry_dtype=dtype)

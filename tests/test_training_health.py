@@ -42,6 +42,7 @@ def test_probe_measures_gradients_that_vanish_and_explode(factor):
     assert health.names == () and health.radii.size == 0
 
 
+@pytest.mark.slow
 def test_probe_gives_the_gradient_by_the_carries_of_all_layers():
     cell = cells.lstm(norm="ba2016")
     params = [cell.init(key, 4, 4, jnp.float64) for key in jax.random.split(KEY)]
@@ -166,6 +167,7 @@ def test_gates_of_heads_and_of_further_matrices_have_their_names():
     assert health.radii.shape == (5,)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_32_bit")
 def test_run_probes_its_health(tmp_path, monkeypatch):
     monkeypatch.setattr("scanrnn.training._train._finish", lambda run, console: None)
@@ -209,6 +211,7 @@ def explode(clip, steps=25):
     return np.array(rows), spectral_radii(nnx.to_pure_dict(state.params))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_32_bit")
 def test_clipping_holds_gradients_that_explode():
     clipped, radii = explode(clip=1.0)

@@ -21,6 +21,7 @@ def draw(length, batch=3):
     return np.random.default_rng(1).integers(0, 7, (length, batch)).astype(np.int32)
 
 
+@pytest.mark.slow
 def test_windows_with_their_carry_give_the_logits_of_the_whole_text():
     model, ids = make(), draw(9)
     _, whole = model(ids)
@@ -41,6 +42,7 @@ def test_reset_of_a_stream_forgets_what_it_read_before():
     assert float(jnp.max(jnp.abs(logits[5:, 1] - plain[5:, 1]))) > 1e-3
 
 
+@pytest.mark.slow
 def test_loss_of_sentences_is_the_mean_over_their_tokens():
     model = make()
     loss_fn, params = make_loss(model), nnx.state(model)

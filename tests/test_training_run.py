@@ -190,6 +190,7 @@ def test_run_learns(config, name):
     assert rows[0]["loss_scale"] == scale
 
 
+@pytest.mark.slow
 def test_run_fits_its_steps_into_the_time_it_is_given(config, monkeypatch):
     timed = changed(config, steps=0, minutes=0.05, evaluate_every=150)
     outcome, text = printed(timed)
@@ -199,6 +200,7 @@ def test_run_fits_its_steps_into_the_time_it_is_given(config, monkeypatch):
     assert float(steps) == outcome.step
 
 
+@pytest.mark.slow
 def test_run_reads_its_text_as_often_as_it_is_told(config):
     # 486 characters to train on, in 2 streams of 40 windows of 6.
     outcome, text = printed(changed(config, steps=0, epochs=3))
@@ -283,6 +285,7 @@ def test_restart_killed_while_it_finishes_is_completed_by_the_next_command(
     assert len(completed) == 1
 
 
+@pytest.mark.slow
 def test_run_stopped_after_its_last_step_is_completed_by_the_next_command(
     config, interrupt_after, monkeypatch
 ):

@@ -341,6 +341,7 @@ def test_tuning_under_jit_leaves_the_program_as_it_is(quick, folder):
     assert len(list(folder.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_structs_and_keys_are_given_numbers(quick):
     def noisy(carry, x):
         h, key, n = carry
