@@ -124,8 +124,8 @@ def test_run_leaves_what_it_promises(finished):
     assert (out / "plan.txt").read_text().strip() in text
     assert "scanrnn.scan" in text and "lax.scan" in text
     assert "losses differ" not in text
-    assert "6 steps of 12 tokens" in text.splitlines()[1]
-    assert "training will take about" in text.splitlines()[1]
+    assert "\n6 steps of 12 tokens" in text
+    assert "training will take about" in text
 
 
 def test_run_that_is_finished_says_so_and_how_to_start_again(finished):
@@ -194,7 +194,7 @@ def test_run_learns(config, name):
 def test_run_fits_its_steps_into_the_time_it_is_given(config, monkeypatch):
     timed = changed(config, steps=0, minutes=0.05, evaluate_every=150)
     outcome, text = printed(timed)
-    assert "about " in text.splitlines()[1]
+    assert "\nabout " in text
     assert outcome.step >= 200 and saved(timed)[1]["steps"] == outcome.step
     steps = saved(timed)[2].opt_state.hyperparams["steps"]
     assert float(steps) == outcome.step
@@ -204,7 +204,7 @@ def test_run_fits_its_steps_into_the_time_it_is_given(config, monkeypatch):
 def test_run_reads_its_text_as_often_as_it_is_told(config):
     # 486 characters to train on, in 2 streams of 40 windows of 6.
     outcome, text = printed(changed(config, steps=0, epochs=3))
-    assert outcome.step == 3 * 40 and text.splitlines()[1].startswith("120 steps")
+    assert outcome.step == 3 * 40 and "\n120 steps" in text
 
 
 def test_run_compiles_its_step_once(config, monkeypatch):
@@ -244,7 +244,7 @@ def test_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(config
     with pytest.raises(ValueError, match="step 6 cannot be read; .*--resume-from 4"):
         printed(config)
     outcome, text = printed(config, resume_from=4)
-    assert outcome == straight and text.startswith("Going on after step 4")
+    assert outcome == straight and "\nGoing on after step 4" in f"\n{text}"
     assert rows_of(config) == rows
     jax.tree.map(np.testing.assert_array_equal, saved(config)[2], want)
     with pytest.raises(ValueError, match="^resume_from: --restart deletes"):
@@ -364,7 +364,7 @@ def test_command_stopped_by_ctrl_c_leaves_a_checkpoint_and_goes_on(config):
         process.send_signal(number)
         lines += process.communicate(timeout=60)[0].splitlines()
         assert process.returncode == 128 + number
-        assert lines[0].startswith(wanted)
+        assert any(line.startswith(wanted) for line in lines[:2])
         assert lines[-1].endswith("Run the same command again to go on.")
         checkpoints.append(Checkpoints(f"{config.out}/checkpoint").latest())
     assert 20 <= checkpoints[0] < checkpoints[1]
