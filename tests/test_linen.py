@@ -189,6 +189,7 @@ def test_every_nnx_layer_has_a_linen_twin(name):
     check_twins(linen_layer, nnx_layer, xs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -38,7 +38,9 @@ def test_machine_is_that_of_the_arrays():
     assert machine_for("elsewhere") is MACHINES["unknown"]
 
 
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize(
+    "reverse", [False, pytest.param(True, marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize("name", ["lstm", "ln_lstm", "gru", "output_head"])
 @pytest.mark.parametrize("machine", ["h100", "tpu v5e"])
 def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, reverse):

@@ -149,6 +149,7 @@ def bidirectional_run(layer, inputs):
     return layer(inputs, return_carry=True), gradient, for_inputs
 
 
+@pytest.mark.slow
 @every_layer
 @pytest.mark.parametrize("time_major", [False, True], ids=["batch_major", "time_major"])
 def test_bidirectional_of_layers_equals_flax(layer, time_major):

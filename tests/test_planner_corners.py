@@ -150,6 +150,7 @@ def test_custom_jvp_in_the_step_equals_lax_scan(arrays, rule, transform):
     assert_same((step, arrays, arrays["h"], arrays["xs"]), globals()[transform])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "read",
     [lambda h, v: h * v, lambda h, v: h + v, lambda h, v: h + jnp.sin(v)],
@@ -201,6 +202,7 @@ def reverse_over_reverse(loss, outputs):
     return jax.jit(jax.grad(lambda x: score(jax.grad(loss)(x))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform",
     [value_and_gradients, reverse_of_vmap, reverse_over_reverse],

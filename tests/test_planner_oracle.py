@@ -39,6 +39,7 @@ def test_reversed_scan_is_tested_on_every_step_or_on_one_alike():
     assert set(ALIKE.values()) <= set(STEPS) - set(ALIKE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in STEPS if name not in ALIKE])
 def test_reversed_scan_equals_lax_scan(name):
     assert_same(build(name), value_and_gradients, reverse=True)

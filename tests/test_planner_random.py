@@ -31,6 +31,7 @@ def keyed(impl):
     return step, params, init, (jax.random.normal(key, (T, B, H)), keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residuals", ["minimal", "recompute", "everything"])
 @pytest.mark.parametrize("impl", [THREEFRY, "rbg", UNSAFE])
 def test_noise_of_any_key_is_that_of_each_step(impl, residuals):

@@ -56,6 +56,7 @@ def served():
     return Streaming(rnn, 2, buckets=BUCKETS), x, rnn(x, deterministic=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(cuts=st.lists(st.integers(0, 60), max_size=6).map(sorted))
 def test_chunks_of_any_lengths_are_the_whole_sequence(served, cuts):

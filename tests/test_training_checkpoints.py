@@ -106,6 +106,7 @@ Checkpoints(sys.argv[1]).state(like)
 """
 
 
+@pytest.mark.slow
 def test_checkpoint_whose_state_is_damaged_says_so_and_the_way_out(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in (2, 4):

@@ -114,6 +114,7 @@ def test_spectral_radii_are_those_of_every_gate_and_head(heads):
     np.testing.assert_allclose(spectral_radii(params), want, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_32_bit")
 @pytest.mark.parametrize("options", [{}, {"cell": "gru", "norm": None}])
 def test_probe_of_a_model_is_drawn(tmp_path, monkeypatch, options):

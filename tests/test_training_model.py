@@ -30,6 +30,7 @@ def test_windows_with_their_carry_give_the_logits_of_the_whole_text():
     np.testing.assert_allclose(jnp.concatenate([first, second]), whole, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_reset_of_a_stream_forgets_what_it_read_before():
     model, ids = make(), draw(8)
     resets = np.zeros([8, 3], bool)

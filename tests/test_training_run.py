@@ -135,6 +135,7 @@ def test_run_that_is_finished_says_so_and_how_to_start_again(finished):
     assert "is finished: 6 steps" in text and "--restart" in text
 
 
+@pytest.mark.slow
 def test_run_that_was_stopped_goes_on_bit_by_bit(finished, config, interrupt_after):
     interrupt_after(3)
     outcome, text = printed(config)

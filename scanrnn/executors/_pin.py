@@ -39,9 +39,11 @@ def join_axes(array):
     """The array with the last axes of its rows joined, where that fills tiles.
 
     To take a row apart again costs the less, the smaller it is: rows of one to sixteen
-    tiles are joined.
+    tiles are joined. Where a size is symbolic nothing is.
     """
     row = range(1, array.ndim)
+    if not all(isinstance(size, int) for size in array.shape):
+        return array
     size = math.prod(array.shape[1:])
     if len(row) < 2 or not _TILE <= size <= 16 * _TILE:
         return array
