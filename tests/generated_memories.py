@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 from hypothesis import strategies as st
 
-# A memory takes 48 KB of a step in float64, and 12 MB of all of them.
-T, B, C, N, D, WIDE = 256, 2, 8, 64, 48, 2048
+# A memory takes 48 KB of a step in float64, and 12 MB of all of them.  The hidden layer
+# of a readout takes 8 KB: matrices that all steps share make it of all steps at once,
+# and beside it its cotangent, one array more than `lax.scan` has.
+T, B, C, N, D, WIDE = 256, 2, 8, 64, 48, 512
 SHAPES = {"n": (B, N), "d": (B, D), "k": (B, C, N), "v": (B, C, D), "m": (B, N, D)}
 WEIGHTS = {
     "nn": (N, N),

@@ -2,8 +2,8 @@
 
 The memory of a TPU has tiles of 8 by 128 numbers. Rows whose last axes do not fill
 them take more than their size: `[1024, 16]` eight times as much, `[16, 64]` twice. So
-the axes of a row are reordered where that saves more than half of it, and the last ones
-of a small row are joined where that fills its tiles.
+the axes of a large row are reordered where that saves more than half of it, and the
+last ones of a small row are joined where that fills its tiles.
 
 The program of a plan is the same where it will be stored, as by `jax.export`: there
 alone a layout may not be named, and the array is left as it is. Never differentiated.
@@ -25,7 +25,9 @@ from jax.interpreters import batching, mlir
 from scanrnn.planner import compat
 
 pin_p = Primitive("pin")
+# Numbers in a tile, and in a row that is small.
 _TILE = 8 * 128
+_SMALL = 16 * _TILE
 
 
 def pin(array):
@@ -45,7 +47,7 @@ def join_axes(array):
     if not all(isinstance(size, int) for size in array.shape):
         return array
     size = math.prod(array.shape[1:])
-    if len(row) < 2 or not _TILE <= size <= 16 * _TILE:
+    if len(row) < 2 or not _TILE <= size <= _SMALL:
         return array
     if min(_padded(array, order) for order in itertools.permutations(row)) < 2 * size:
         return array
@@ -55,7 +57,8 @@ def join_axes(array):
 def _named(array, lead):
     first, row = tuple(range(lead)), tuple(range(lead, array.ndim))
     best = min(itertools.permutations(row), key=lambda order: _padded(array, order))
-    order = best if 2 * _padded(array, best) < _padded(array, row) else row
+    least = max(2 * _padded(array, best), _SMALL)
+    order = best if least < _padded(array, row) else row
     return with_layout_constraint(array, Layout(major_to_minor=(*first, *order)))
 
 
