@@ -10,7 +10,7 @@ import orbax.checkpoint as ocp
 
 from scanrnn.training._checksums import of_arrays, of_notes
 from scanrnn.training._complaints import without_late_complaints
-from scanrnn.training._files import writing
+from scanrnn.training._files import retried, writing
 from scanrnn.training._lock import FolderLock
 from scanrnn.training._processes import largest
 
@@ -104,7 +104,7 @@ class Checkpoints:
         """Returns the steps of the complete checkpoints, the newest last."""
         self.wait()
         if not self._locked:
-            self._manager.reload()  # another process may be writing
+            retried(lambda: self._manager.reload())
         return sorted(self._manager.all_steps())
 
     def latest(self) -> int | None:

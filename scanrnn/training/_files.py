@@ -1,8 +1,11 @@
-"""Writing into the folder of a run: errors that name the folder."""
+"""The folder of a run: errors that name it, and others that change it."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -47,3 +50,19 @@ def brief(error: Exception) -> str:
         'no space'
     """
     return " ".join(str(error).partition("[tensorstore_spec")[0].split())
+
+
+def retried(read: Callable[[], T], tries: int = 20) -> T:
+    """What `read` gives; read again where another process took a file away meanwhile.
+
+    Args:
+        read: Reads files of a folder that somebody else is changing.
+        tries: How often.
+
+    Raises:
+        FileNotFoundError: If the file is gone every time.
+    """
+    for _ in range(tries - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return read()
+    return read()
