@@ -225,13 +225,14 @@ class Checkpoints:
             raise ValueError(
                 f"step: got {step}, but the checkpoints in {self.folder} are of {have}"
             )
-        reading = steps[-1] if step is None else step
+        reading, tries = steps[-1] if step is None else step, 5
         while True:
             try:
                 return read(reading)
             except _Damaged as error:
-                newest = self.latest()
-                if step is not None or newest in (None, reading):
+                # What is being taken away may be listed still.
+                newest, tries = self.latest(), tries - 1
+                if step is not None or newest is None or not tries:
                     raise self._unreadable(reading, error) from None
                 reading = newest
 
