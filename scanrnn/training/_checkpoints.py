@@ -225,16 +225,17 @@ class Checkpoints:
             raise ValueError(
                 f"step: got {step}, but the checkpoints in {self.folder} are of {have}"
             )
-        reading, tries = steps[-1] if step is None else step, 5
-        while True:
+
+        def attempt():
+            reading = self.steps()[-1] if step is None else step
             try:
                 return read(reading)
             except _Damaged as error:
-                # What is being taken away may be listed still.
-                newest, tries = self.latest(), tries - 1
-                if step is not None or newest is None or not tries:
-                    raise self._unreadable(reading, error) from None
-                reading = newest
+                if step is None and self.latest() not in (None, reading):
+                    raise FileNotFoundError(f"{reading} was replaced") from error
+                raise self._unreadable(reading, error) from None
+
+        return retried(attempt)
 
     def _read_notes(self, step: int) -> dict[str, Any]:
         notes = self._restore(step, "notes", ocp.args.JsonRestore())

@@ -1,11 +1,15 @@
 """The folder of a run: errors that name it, and others that change it."""
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
+
+# Seconds between two attempts to read.
+_PAUSE = 0.02
 
 
 @contextlib.contextmanager
@@ -52,17 +56,21 @@ def brief(error: Exception) -> str:
     return " ".join(str(error).partition("[tensorstore_spec")[0].split())
 
 
-def retried(read: Callable[[], T], tries: int = 20) -> T:
+def retried(read: Callable[[], T], seconds: float = 30.0) -> T:
     """What `read` gives; read again where another process took a file away meanwhile.
 
     Args:
         read: Reads files of a folder that somebody else is changing.
-        tries: How often.
+        seconds: How long it is tried.
 
     Raises:
-        FileNotFoundError: If the file is gone every time.
+        FileNotFoundError: If a file is gone every time.
     """
-    for _ in range(tries - 1):
-        with contextlib.suppress(FileNotFoundError):
+    give_up = time.monotonic() + seconds
+    while True:
+        try:
             return read()
-    return read()
+        except FileNotFoundError:
+            if time.monotonic() > give_up:
+                raise
+        time.sleep(_PAUSE)
