@@ -142,13 +142,11 @@ class Streaming:
         arrays = {}
         for stream, chunk in chunks.items():
             self._joined(stream)
-            array = checks.array(chunk, self.dtype, "the chunk of stream", stream)
-            if not array.ndim or array.shape[1:] != self.features:
-                raise ValueError(
-                    f"Streaming: the chunk of stream {stream} has shape {array.shape}, "
-                    f"want (t, {', '.join(map(str, self.features))})"
-                )
-            arrays[stream] = array
+            arrays[stream] = checks.chunk(chunk, self.dtype, self.features, stream)
+        if self.streams == 1 and arrays:
+            # Nothing to put together: a small step is as long as doing that.
+            ((stream, array),) = arrays.items()
+            return {stream: self._feed(array[None], None)[0]}
         sizes = {stream: len(array) for stream, array in arrays.items()}
         steps = max(sizes.values(), default=0)
         joint = np.zeros((self.streams, steps, *self.features), self.dtype)

@@ -24,6 +24,17 @@ def array(chunk: Any, dtype: np.dtype, *name: Any) -> np.ndarray:
     return found.astype(dtype)
 
 
+def chunk(given: Any, dtype: np.dtype, features: tuple, stream: Any) -> np.ndarray:
+    """The chunk of one stream; raise for another shape than `[t, *features]`."""
+    found = array(given, dtype, "the chunk of stream", stream)
+    if not found.ndim or found.shape[1:] != features:
+        raise ValueError(
+            f"Streaming: the chunk of stream {stream} has shape {found.shape}, want "
+            f"(t, {', '.join(map(str, features))})"
+        )
+    return found
+
+
 def _rank(dtype):
     kinds = (rank for rank, kind in enumerate(_KINDS) if jnp.issubdtype(dtype, kind))
     return next(kinds, len(_KINDS))
