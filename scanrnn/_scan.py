@@ -212,8 +212,11 @@ def _fitted(traced: Traced, plan, reverse, unroll, implementation=None) -> Plan:
     plans = _plans.setdefault(traced.source, {})
     key = (options, machine, implementation, traced.length, reverse, unroll)
     if key not in plans:
-        made = make_plan(traced, options, machine, reverse, unroll)
-        plans[key] = assign(made, implementation)
+
+        def make(rules):
+            return make_plan(traced, options, machine, rules, reverse, unroll)
+
+        plans[key] = assign(make, machine, implementation)
     if isinstance(plan, Plan) and plan.signature() != plans[key].signature():
         raise ValueError(
             "scan: plan was made for other arguments: it is for (weights, carry, xs), "

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import _ruled, _tangent
+from scanrnn.executors import _ruled
 from scanrnn.machines import MACHINES
-from scanrnn.planner.lean import lean
+from scanrnn.planner import reverse
+from scanrnn.planner.around import around
 from scanrnn.planner.steps import inside_step, reverse_step
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import gemms, loops
@@ -45,7 +46,7 @@ def test_what_cannot_be_made_at_once_is_made_again_step_by_step(name):
     step, params, init, xs = build(name)
     f = functools.partial(step, params)
     plan = scanrnn.plan(f, init, xs, residuals="recompute", plain=False)
-    made = plan.derivative.again
+    made = plan.derivative.recomputed
     assert all(e.primitive.name != "scan" for e in made.eqns)
     assert_same(build(name), value_and_gradients, plan=plan.options)
 
@@ -83,18 +84,18 @@ def test_plan_says_what_its_machine_makes_again():
     f = functools.partial(step, params)
     text = str(scanrnn.plan(f, init, xs, machine="tpu v5e"))
     assert "Kept for the reverse loop (recompute, as pays on tpu v5e)" in text
-    assert "Made again, for all steps at once" in text
+    assert "Recomputed, for all steps at once" in text
 
 
 def test_cotangents_are_written_over_gates_that_were_made_again(monkeypatch):
-    found, overwritten = [], _tangent._overwritten
+    found, overwritten = [], reverse._overwritten
 
     def spy(loop, *args):
         over = overwritten(loop, *args)
-        found.extend(v in loop.again.ys for v in over.values())
+        found.extend(v in loop.recomputed.ys for v in over.values())
         return over
 
-    monkeypatch.setattr(_tangent, "_overwritten", spy)
+    monkeypatch.setattr(reverse, "_overwritten", spy)
     plan = scanrnn.Options(machine="h100", residuals="recompute", chunk=2)
     scan = functools.partial(scanrnn.scan, plan=plan)
     training_jaxpr(scan, stretched("lstm"))
@@ -105,14 +106,14 @@ def test_products_made_again_are_counted():
     step, params, init, xs = stretched("lstm")
     f = functools.partial(step, params)
     plan = scanrnn.plan(f, init, xs, machine="tpu v5e", chunk=2)
-    again = [row for row in plan.gemms if row.where == "again"]
+    again = [row for row in plan.gemms if row.where == "recomputed"]
     assert [(row.path, row.phase) for row in again] == [
         ("layer-to-layer", "forward"),
         ("recurrent", "forward"),
     ]
     assert {(row.count, row.N) for row in again} == {(3, 2 * 3)}
     plain = scanrnn.plan(f, init, xs, machine="tpu v5e", residuals="minimal")
-    assert all(row.where != "again" for row in plain.gemms)
+    assert all(row.where != "recomputed" for row in plain.gemms)
 
 
 def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
@@ -121,7 +122,7 @@ def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
     rules = plan.derivative
     inside = inside_step(rules, frozenset({*rules.loop.carry, *rules.cuts}))
     graph = reverse_step(rules, inside, inside.ys).graph
-    before, left, after = lean(graph, pays=True)
+    before, left, after = around(graph, pays=True)
     bits = left.depends()
     assert {e.primitive.name for e in before.eqns} >= {"mul", "sub"}
     assert [e.primitive.name for e in after.eqns] == ["concatenate"]
@@ -129,7 +130,7 @@ def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
     # What is joined is multiplied by, too.
     assert len(left.eqns) == len(graph.eqns) - len(before.eqns)
     assert [v.aval.shape for v in left.ys] == [(3, 4)] * 4
-    before, left, after = lean(graph, pays=False)
+    before, left, after = around(graph, pays=False)
     assert not before.eqns and not after.eqns
     assert left.eqns == graph.eqns
 

@@ -1,12 +1,15 @@
 """Norms of whole sequences, differentiated in pieces: in values, and in memory."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.machines import Machine
+from scanrnn.executors import _xla
+from scanrnn.machines import MACHINES
 from tests import step_table
 from tests.compare import assert_same, score, value_and_gradients
 from tests.jaxprs import loops
@@ -19,7 +22,9 @@ T, B, D, H = 6, 3, 4, 5
 @pytest.fixture
 def pieces(monkeypatch):
     """However short the sequence, it is taken in pieces."""
-    monkeypatch.setattr(Machine, "norm_piece", 1)
+    one_byte = 1 / MACHINES["cpu"].fast_memory
+    rules = dataclasses.replace(_xla.CPU, norm_share=one_byte)
+    monkeypatch.setattr(_xla, "CPU", rules)
 
 
 @pytest.fixture(scope="module")

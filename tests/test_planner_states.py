@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import scanrnn
+from scanrnn.executors import planned
 from scanrnn.executors._pin import join_axes
-from scanrnn.machines import MACHINES, machine_for
+from scanrnn.machines import MACHINES
 
 T, B = 12, 2
 draw = functools.partial(jax.random.normal, dtype=jnp.float32)
@@ -98,10 +99,10 @@ def test_readout_by_a_shared_matrix_leaves_the_loop_if_it_pays():
 
 
 def test_trips_of_a_gpu_hold_no_more_than_four_megabytes_of_carries():
-    gpu = MACHINES["h100"]
+    gpu = planned.rules(MACHINES["h100"])
     found = [gpu.steps_per_trip(60, carry) for carry in (2**10, 2**20, 2**22, 2**24)]
     assert found == [10, 4, 1, 1]
-    assert machine_for("cpu").steps_per_trip(60, 2**10) == 1
+    assert planned.rules(MACHINES["cpu"]).steps_per_trip(60, 2**10) == 1
 
 
 def test_small_rows_are_joined_where_that_fills_the_tiles_of_a_tpu():

@@ -1,5 +1,6 @@
 """The front door: lax.scan's signature, its corner cases, and clear errors."""
 
+import dataclasses
 import functools
 import inspect
 
@@ -10,6 +11,7 @@ import pytest
 from jax import lax
 
 import scanrnn
+from scanrnn.executors import _xla
 from tests.jaxprs import equations
 from tests.step_table import STEPS, build
 
@@ -272,7 +274,8 @@ def test_layout_reads_every_gate_from_where_the_sequence_lies(name, layout):
 
 
 def test_step_too_small_to_gain_is_left_to_lax_scan(monkeypatch):
-    monkeypatch.setattr(scanrnn.Machine, "small", 4096)
+    rules = dataclasses.replace(_xla.CPU, least_work=4096)
+    monkeypatch.setattr(_xla, "CPU", rules)
     step, params, init, xs = build("lstm")
     f = functools.partial(step, params)
     assert "lax.scan as it stands: a step is only" in str(scanrnn.plan(f, init, xs))

@@ -117,7 +117,7 @@ def _candidates(given: Options, options: Options) -> dict[str, Options]:
 
 def _program(plan: Plan, goal: str) -> Callable:
     """What is timed: the plan, or the gradient of the sum of all that it returns."""
-    run = plan.programs[plan.executor]
+    run = plan.program
 
     def forward(weights, init, xs):
         return run(plan, weights, init, xs)

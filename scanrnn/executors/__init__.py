@@ -2,46 +2,71 @@
 
 An executor is a module with `NAME` and
 
-- `refuse(plan) -> str | None`: why it does not run this plan here;
-- `seconds(plan) -> float`: its estimate of a training step;
-- `run(plan, weights, init, xs)`: on flat lists of arrays. One that only replaces the
-  loop gives `_program.run` its own `lower(graph, rows, constants, carry, known, ...)`,
-  which runs a graph over all steps: the loop's own and that of its reverse step.
+- `rules(machine) -> Rules`: what it likes on a machine; a plan is made for it by these;
+- `refuse(plan) -> str | None`: why it does not run that plan;
+- `lower(body, constants, carry, known)`: runs one loop of it (see `Executor`).
 
-The cheapest that does not refuse is chosen.
+A plan is made for each, and the cheapest that is not refused is kept.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
 
-from scanrnn.executors import planned, scan
+from scanrnn.executors import _program, planned, scan
+from scanrnn.machines import Machine
+from scanrnn.planner import costs
 from scanrnn.planner.plan import Candidate, Plan
+from scanrnn.planner.rules import Rules
 
-EXECUTORS = {executor.NAME: executor for executor in (planned, scan)}
+EXECUTORS: dict[str, Any] = {each.NAME: each for each in (planned, scan)}
 
 
-def assign(plan: Plan, implementation: str | None = None) -> Plan:
-    """The plan with its executor: the one that is asked for, or the cheapest.
+def assign(
+    make: Callable[[Rules], Plan], machine: Machine, implementation: str | None = None
+) -> Plan:
+    """The plan of the executor that is asked for, or of the cheapest.
+
+    Args:
+      make: makes the plan under the rules of an executor.
+      machine: what it is for.
+      implementation: the name of an executor, or None.
 
     Raises:
       ValueError: if the one that is asked for refuses.
     """
-    found = []
-    for name, executor in EXECUTORS.items():
-        refusal = executor.refuse(plan)
-        cost = None if refusal else executor.seconds(plan)
-        found.append(Candidate(name, cost, refusal))
-    able = [c for c in found if c.refusal is None]
-    chosen = min(able, key=lambda c: c.seconds)
+    make = functools.cache(make)
+    plans = {name: make(each.rules(machine)) for name, each in EXECUTORS.items()}
+    found = {name: _candidate(name, plan) for name, plan in plans.items()}
+    able = [c for c in found.values() if c.refusal is None]
+    chosen = min(able, key=lambda c: c.seconds or 0.0)
     if implementation is not None:
-        (chosen,) = (c for c in found if c.name == implementation)
+        chosen = found[implementation]
     if chosen.refusal is not None:
         raise ValueError(
             f"scan: implementation={implementation!r} cannot run this step: "
             f"{chosen.refusal} (leave it None, or say 'scan')"
         )
-    programs = {name: executor.run for name, executor in EXECUTORS.items()}
     return dataclasses.replace(
-        plan, executor=chosen.name, candidates=tuple(found), programs=programs
+        plans[chosen.name],
+        executor=chosen.name,
+        candidates=tuple(found.values()),
+        program=_program_of(EXECUTORS[chosen.name]),
+        unplanned=scan.run,
     )
+
+
+def _candidate(name, plan) -> Candidate:
+    refusal = EXECUTORS[name].refuse(plan)
+    in_loop = name == scan.NAME
+    seconds = None if refusal else costs.cost(plan, in_loop).seconds
+    return Candidate(name, seconds, refusal)
+
+
+def _program_of(executor) -> Callable:
+    if executor is scan:
+        return scan.run
+    return functools.partial(_program.run, executor)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import lax
 
-from scanrnn.planner.halves import rounded, wide_type
+from scanrnn.planner.wide_sums import rounded, wide_type
 
 
 def in_chunks(

@@ -12,18 +12,21 @@ import jax
 from jax.extend.core import Var
 
 from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
 from scanrnn.planner.graph import struct
-from scanrnn.planner.halves import in_wide_sums
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.ordering import late
+from scanrnn.planner.rules import Rules
 from scanrnn.planner.steps import Step, outside_step
+from scanrnn.planner.wide_sums import in_wide_sums
 
 
 def contributions(
     loop: Loop,
+    executor: Executor,
     constants: Mapping[Var, Any],
     known: Mapping[Var, Any],
     tangents: Mapping[Var, Any],
@@ -45,7 +48,8 @@ def contributions(
     if split((fixed, tangents)):
         run = remembering_inputs(forward, loop.residuals)
     else:
-        transposed = functools.partial(_transposed, loop, step, tuple(tangents))
+        names = tuple(tangents)
+        transposed = functools.partial(_transposed, loop, executor, step, names)
         run = linear(forward, transposed, loop.machine)
     return dict(zip(step.ys, run(fixed, tangents), strict=True))
 
@@ -62,13 +66,13 @@ def _outside(loop, step, known) -> list:
     return stage_over_time(step.graph, {**known, **step.consts}, loop.length)
 
 
-def _transposed(loop: Loop, step: Step, names, machine: Machine, alone: bool):
+def _transposed(loop, executor, step: Step, names, machine: Machine, alone: bool):
     """Cotangents of weights and time inputs, given those of `E` or None."""
     del alone
-    return functools.partial(_pulled, loop, step, names, machine)
+    return functools.partial(_pulled, loop, step, names, executor.rules(machine))
 
 
-def _pulled(loop, step, names, machine, fixed, cts: list) -> list:
+def _pulled(loop, step, names, likes: Rules, fixed, cts: list) -> list:
     constants, arrays = fixed
     given = {i: ct for i, ct in enumerate(cts) if ct is not None}
     ready = next(iter(given.values()))
@@ -81,7 +85,7 @@ def _pulled(loop, step, names, machine, fixed, cts: list) -> list:
             return rows.all(dict(zip(parts, values, strict=True)), v)
 
         # A shifted copy would be made before the loop, and kept through it.
-        early = v in rows.shifts and machine.copies_early
+        early = v in rows.shifts and likes.delays_copies
         return late(ready, make, *parts.values()) if early else make(*parts.values())
 
     streams = {v: whole(v) for v in rules.rows(rules.read_outside)}
@@ -97,5 +101,5 @@ def _pulled(loop, step, names, machine, fixed, cts: list) -> list:
     pull = jax.linear_transpose(outside, *structs)
     # Where there are gains, all sums are one pass.
     gains = any(e.primitive.name == "mul" for e in step.graph.eqns)
-    pull = in_wide_sums(pull, machine.sums_by_products and not gains)
+    pull = in_wide_sums(pull, likes.sums_biases_by_products and not gains)
     return list(pull(list(given.values())))

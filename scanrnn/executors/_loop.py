@@ -8,27 +8,28 @@ weight.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
 from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
 from scanrnn.executors.scan import scan_graph
+from scanrnn.planner.bodies import Target, forward
 from scanrnn.planner.loops import Loop
 
 
-def run_loop(loop: Loop, lower: Callable, weights: list, carry: list, xs: list):
+def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: list):
     """Run the loop. Returns the final carry and the stacked ys."""
     args = [*weights, *carry, *xs]
     plain = functools.partial(_plain, loop)
     # Types that speak of a mesh belong to the program that JAX makes.
-    build = (
-        functools.partial(_build, loop, lower) if not split(args) else lambda *_: plain
-    )
-    rule = functools.partial(_rule, loop, lower)
+    build = functools.partial(_build, loop, executor)
+    if split(args):
+        build = lambda *_: plain  # noqa: E731
+    rule = functools.partial(_rule, loop, executor)
     outs = Ruled(plain, build, loop.machine, rule, loop=True)(*args)
     return outs[: len(carry)], outs[len(carry) :]
 
@@ -39,37 +40,31 @@ def _plain(loop, *args):
     return [*final, *ys]
 
 
-def _build(loop, lower, machine, alone) -> Callable[..., list]:
-    graph, rows = loop.graph, loop.plain_rows(machine, alone)
-    if machine == loop.machine:
-        graph, places = loop.laid
-        rows = loop.rows if alone else dataclasses.replace(rows, places=places)
-
-    unroll = loop.unrolled(machine, reverse=False)
-    choices = dict(machine=machine, unroll=unroll)
+def _build(loop, executor, machine, alone) -> Callable[..., list]:
+    body = forward(loop, Target(executor.rules(machine), alone))
 
     def run(*args):
         weights, carry, xs = loop.graph.groups(args)
-        constants, known = named(graph.weights, weights), named(loop.graph.xs, xs)
-        final, ys = lower(graph, rows, constants, carry, known, **choices)
+        constants, known = named(loop.graph.weights, weights), named(loop.graph.xs, xs)
+        final, ys = executor.lower(body, constants, carry, known)
         return [*final, *ys]
 
     return run
 
 
-def _rule(loop, lower, primals, tangents):
+def _rule(loop, executor, primals, tangents):
     """Primal loop with residuals, contributions from outside, tangent loop."""
     graph, recording = loop.graph, loop.recording
     weights, carry, xs = graph.groups(primals)
     moving = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
-    final, stacked = run_loop(recording.loop, lower, weights, carry, xs)
+    final, stacked = run_loop(recording.loop, executor, weights, carry, xs)
 
     def program(weights, carry, xs, final, stacked, tangents):
         constants = named(graph.weights, weights)
         known = named(graph.xs, xs) | recording.known(carry, final, stacked)
         known |= _again(loop, constants, known)
         tangents = named(moving, tangents)
-        return tangent_loop(loop, lower, carry, constants, known, tangents)
+        return tangent_loop(loop, executor, carry, constants, known, tangents)
 
     # Rematerialised as a whole, so that what is kept is exactly its inputs.
     program = remembering_inputs(program, loop.residuals)
@@ -80,6 +75,6 @@ def _rule(loop, lower, primals, tangents):
 
 def _again(loop, constants, known) -> dict:
     """What was not stacked, but made again of what was, for all steps at once."""
-    graph, rows = loop.again, loop.recording.rows
+    graph, rows = loop.recomputed, loop.recording.rows
     known = {**constants, **rows.whole(graph.xs, known)}
     return named(graph.ys, stage_over_time(graph, known, loop.length))

@@ -1,4 +1,4 @@
-"""A graph as a loop of XLA: what the `planned` executor makes of both its loops."""
+"""A body as a loop of XLA: what the `planned` executor makes of each."""
 
 from __future__ import annotations
 
@@ -13,38 +13,29 @@ from jax.extend.core import Var
 
 from scanrnn.executors._names import named
 from scanrnn.executors._pin import join_axes, pin
-from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Env, Graph
-from scanrnn.planner.lean import joined, own_rows, parts
-from scanrnn.planner.rows import Rows, folded, put
+from scanrnn.planner.around import joined, parts
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.gemm import copy_transposed
+from scanrnn.planner.graph import Env
+from scanrnn.planner.rows import folded, put
 
 
 def lower(
-    graph: Graph,
-    rows: Rows,
-    constants: Mapping[Var, Any],
-    carry: list,
-    known: Mapping[Var, Any],
-    *,
-    machine: Machine,
-    unroll: int = 1,
+    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
 ) -> tuple[list, list]:
-    """Run a graph over all steps. Returns the final carry and the stacked ys.
+    """Run a body over all steps. Returns the final carry and the stacked ys.
 
     Args:
-      graph: one step.
-      rows: where its time inputs lie, and what its ys are written over.
+      body: the loop.
       constants: values of its weights.
       carry: values of its carry before the first step.
       known: arrays of all steps, and edges, by name.
-      machine: what it runs on.
-      unroll: steps per trip, 0 for no loop.
     """
+    graph, rows = body.graph, body.rows
     over, block = rows.over, rows.block
-    placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
-    indexed = {*over.values(), *rows.sources(placed)}
-    known = _pinned(known, indexed) if machine.pins else dict(known)
+    indexed = {*over.values(), *rows.sources(filter(rows.is_placed, graph.xs))}
+    known = _laid_out(body, known, indexed)
     written = [known.pop(v) for v in over.values()]
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
@@ -54,19 +45,19 @@ def lower(
     ours = [i for i in apart if i not in theirs]
     # XLA for TPU keeps an axis of one in a layout of its own, and takes two thousand
     # cycles to drop it at every step.
-    small = {v: jnp.squeeze(a) for v, a in constants.items()}
-    step = functools.partial(_step, graph, rows, own_rows(graph, block), small)
+    small = {v: jnp.squeeze(a) for v, a in _constants(body, constants).items()}
+    step = functools.partial(_step, body, small)
 
-    def body(state, x):
-        (carry, written, late, at, arrays), (trip, xs) = state, x
-        trip = at if trip is None else trip
-        written = rows.write(written, late, trip)
+    def trip(state, x):
+        (carry, written, late, count, arrays), (at, xs) = state, x
+        at = count if at is None else at
+        written = rows.write(written, late, at)
         here = inside | dict(zip(over.values(), written, strict=True))
         made: list[list] = [[] for _ in graph.ys]
         for j in range(block)[:: -1 if rows.reverse else 1]:
-            t, row = trip, xs
+            t, row = at, xs
             if block > 1:
-                t, row = trip * block + j, [x[j] for x in xs]
+                t, row = at * block + j, [x[j] for x in xs]
             carry, ys = step(carry, here, t, dict(zip(scanned, row, strict=True)))
             for values, y in zip(made, ys, strict=True):
                 values.append(y)
@@ -74,8 +65,8 @@ def lower(
         late = [_stacked(made[i]) for i in over]
         ys = [_stacked(made[i]) if block > 1 else made[i][0] for i in theirs]
         pairs = zip(ours, arrays, strict=True)
-        arrays = [put(a, _stacked(made[i]), trip * block) for i, a in pairs]
-        return (carry, written, late, rows.after(at), arrays), ys
+        arrays = [put(a, _stacked(made[i]), at * block) for i, a in pairs]
+        return (carry, written, late, rows.after(count), arrays), ys
 
     # A symbolic length cannot be given, only found in the shapes of xs.
     counted = rows.filled and (indexed or block > 1 or not isinstance(rows.trips, int))
@@ -84,29 +75,39 @@ def lower(
     xs = trips, [folded(lead, known[v]) for v in scanned]
     state = list(carry), written, rows.start(written), *rows.fresh(graph, ours, known)
     length = None if jax.tree.leaves(xs) else rows.trips
-    state, ys = lax.scan(body, state, xs, length, rows.reverse, unroll)
+    state, ys = lax.scan(trip, state, xs, length, rows.reverse, body.unroll)
     carry, written, late, _, arrays = state
     made = (*(folded((rows.length,), y, len(lead)) for y in ys), *arrays)
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
-    made = map(pin, made) if machine.pins else made
+    made = map(pin, made) if body.pinned else made
     stacked |= dict(zip((*theirs, *ours), made, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
-def _pinned(known, indexed) -> dict:
+def _constants(body, given) -> dict:
+    """Values of the weights, and of the transposes of some."""
+    turned = {v: copy_transposed(given[of]) for v, of in body.transposed.items()}
+    return {**given, **turned}
+
+
+def _laid_out(body, known, indexed) -> dict:
     """Arrays laid out step by step; what is read by places in its rows keeps them."""
+    if not body.pinned:
+        return dict(known)
     return {v: pin(a if v in indexed else join_axes(a)) for v, a in known.items()}
 
 
-def _step(graph, rows, own, constants, carry, here, t, scanned):
+def _step(body, constants, carry, here, t, scanned):
     """One step: the next carry, and the ys."""
+    graph, rows = body.graph, body.rows
     values = {**constants, **scanned}
     values = {v: lax.reshape(a, ops.aval(v).shape) for v, a in values.items()}
     values |= dict(zip(graph.carry, carry, strict=True))
     values |= {v: rows.row(here, t, v) for v in graph.xs if v not in scanned}
     env = Env(graph.eqns, values)
     carry = env.read_all(graph.carry_out)
-    return carry, _with_own(graph, env, own) if own else env.read_all(graph.ys)
+    ys = _with_own(graph, env, body.own) if body.own else env.read_all(graph.ys)
+    return carry, ys
 
 
 def _with_own(graph, env, own):

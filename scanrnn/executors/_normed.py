@@ -6,33 +6,35 @@ Cotangents are written over those that came in.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
 from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named
 from scanrnn.executors._ruled import Ruled, linear
 from scanrnn.planner import ops
+from scanrnn.planner.bodies import Body
 from scanrnn.planner.graph import Graph, graph_of, struct, variables_like
-from scanrnn.planner.halves import in_wide_sums, rounded, wide_type, zero_sum
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.rows import Rows, folded, pair_up
+from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type, zero_sum
 
 
-def normed(graph: Graph, loop: Loop, lower: Callable, inputs: Sequence) -> list:
+def normed(graph: Graph, loop: Loop, executor: Executor, inputs: Sequence) -> list:
     """The outs of all steps, given the weights and the time inputs of a graph of norms.
 
     `loop` is what they come before; it says how many steps make a piece.
     """
     plain = functools.partial(_of, graph, loop.length, {}, graph.inputs)
-    rule = functools.partial(_rule, graph, loop, lower)
+    rule = functools.partial(_rule, graph, loop, executor)
     return Ruled(plain, lambda *_: plain, loop.machine, rule)(*inputs)
 
 
-def _rule(graph, loop, lower, primals, tangents):
+def _rule(graph, loop, executor, primals, tangents):
     moving = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
     tangents = named(moving, (t for t in tangents if t is not None))
 
@@ -46,15 +48,15 @@ def _rule(graph, loop, lower, primals, tangents):
                 v: ct for v, ct in zip(graph.ys, cts, strict=True) if ct is not None
             }
             # In pieces for one machine alone; JAX's own for all others.
-            if alone and machine == loop.machine:
-                return _in_pieces(graph, loop, lower, moving, known, given)
+            if alone and executor.rules(machine) == loop.rules:
+                return _in_pieces(graph, loop, executor, moving, known, given)
             return _pulled(graph, loop.length, moving, known, given)
 
         return run
 
     run = linear(forward, transposed, loop.machine)
     outs = run(named(graph.inputs, primals), tangents)
-    return normed(graph, loop, lower, primals), outs
+    return normed(graph, loop, executor, primals), outs
 
 
 def _of(graph, length, known, moving: Sequence[Var], *values) -> list:
@@ -73,7 +75,7 @@ def _pulled(graph, length, moving, known, given) -> list:
     return list(in_wide_sums(pull)(list(given.values())))
 
 
-def _in_pieces(graph, loop, lower, moving, known, given) -> list:
+def _in_pieces(graph, loop, executor, moving, known, given) -> list:
     """The same, one piece after the other."""
     size, summed = loop.piece, [v for v in moving if v in graph.weights]
     pieces, n = loop.length // size, len(summed)
@@ -96,7 +98,7 @@ def _in_pieces(graph, loop, lower, moving, known, given) -> list:
     arrays = {names[v]: folded((pieces, size), a) for v, a in cut.items()}
     constants = {v: known[v] for v in graph.weights} | consts
     start = [zero_sum(ops.aval(v)) for v in summed]
-    rows, machine = Rows(pieces, over=over), loop.machine
-    found, made = lower(body, rows, constants, start, arrays, machine=machine)
+    rows = Rows(pieces, over=over)
+    found, made = executor.lower(Body(body, rows), constants, start, arrays)
     found = [*map(rounded, found, map(ops.aval, summed))]
     return [*found, *(folded((loop.length,), ct, 2) for ct in made)]

@@ -1,7 +1,7 @@
 """A plan as a program: before the loop, the loop, after it, in chunks of steps.
 
 Stages, derivatives, batching and sharding stand here and in what this reads, once for
-all executors: an executor says only how a loop is lowered.
+all executors: an executor says what it likes, and how a body is lowered.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._chunks import in_chunks
+from scanrnn.executors._executor import Executor
 from scanrnn.executors._loop import run_loop
 from scanrnn.executors._names import named, remembering, split
 from scanrnn.executors._normed import normed
@@ -25,7 +26,7 @@ from scanrnn.planner.plan import Plan
 _KEEP = {"chunked": ops.keep_inputs, "recompute": keep_loops}
 
 
-def run(plan: Plan, lower: Callable, weights: list, init: list, xs: list):
+def run(executor: Executor, plan: Plan, weights: list, init: list, xs: list):
     """Run a plan on flat values. Returns the final carry and the ys, flat."""
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
@@ -36,18 +37,18 @@ def run(plan: Plan, lower: Callable, weights: list, init: list, xs: list):
     # A loop that JAX differentiates is not one of ours to be kept.
     again = plan.defer or plan.residuals == "chunked"
     keep = _KEEP.get(plan.residuals) if again else None
-    program = _whole(plan, lower, plan.loops, keep)
+    program = _whole(plan, executor, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
-        values = _whole(plan, lower, plan.value_loops)
+        values = _whole(plan, executor, plan.value_loops)
         program = with_values_by(values, program, plan.machine)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
 
 
-def _whole(plan, lower, loops, keep=None) -> Callable:
+def _whole(plan, executor, loops, keep=None) -> Callable:
     """The program of all steps: of one loop, or of one for each chunk."""
-    programs = [functools.partial(_run, plan, lower, loop) for loop in loops]
+    programs = [functools.partial(_run, plan, executor, loop) for loop in loops]
     if keep is not None:
         programs = [remembering(run, keep) for run in programs]
     sizes = plan.length, loops[0].length
@@ -56,7 +57,7 @@ def _whole(plan, lower, loops, keep=None) -> Callable:
     return functools.partial(in_chunks, programs, sizes, plan.reverse)
 
 
-def _run(plan, lower, loop, constants, init, xs):
+def _run(plan, executor, loop, constants, init, xs):
     stages = plan.stages
     known = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
 
@@ -71,12 +72,12 @@ def _run(plan, lower, loop, constants, init, xs):
     inputs = [known[v] for v in graph.inputs]
     # Norms before the loop: in pieces where that pays, else at once.
     whole = loop.piece is None or split(inputs)
-    made = stage(graph) if whole else normed(graph, loop, lower, inputs)
+    made = stage(graph) if whole else normed(graph, loop, executor, inputs)
     known |= named(graph.ys, made)
     graph = stages.loop
     args = [known[v] for v in graph.weights], init, [known[v] for v in graph.xs]
     if plan.defer:
-        final, ys = run_loop(loop, lower, *args)
+        final, ys = run_loop(loop, executor, *args)
     else:
         final, ys = scan_graph(graph, *args, loop)
     known |= named(graph.ys, ys)

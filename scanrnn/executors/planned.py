@@ -1,10 +1,10 @@
-"""The XLA executor: a plan's loops as loops of XLA."""
+"""The XLA executor: bodies as loops of XLA, under XLA's rules."""
 
 from __future__ import annotations
 
-from scanrnn.executors import _program
-from scanrnn.executors._lower import lower
-from scanrnn.planner import costs, counts
+from scanrnn.executors._lower import lower as lower
+from scanrnn.executors._xla import rules as rules
+from scanrnn.planner import costs
 from scanrnn.planner.plan import Plan
 
 NAME = "planned"
@@ -15,19 +15,9 @@ def refuse(plan: Plan) -> str | None:
     if plan.nothing is not None:
         return plan.nothing
     work = costs.work(plan)
-    if plan.options.plain is False or work is None or work >= plan.machine.small:
+    if plan.options.plain is False or work is None or work >= plan.rules.least_work:
         return None
     return (
         f"a step is only {work} operations, too few to gain from a plan "
         "(Options(plain=False) makes one)"
     )
-
-
-def seconds(plan: Plan) -> float:
-    """An estimate of a training step: loops step by step, the rest at once."""
-    return costs.cost(plan, counts.planned_gemms).seconds
-
-
-def run(plan: Plan, weights: list, init: list, xs: list):
-    """Run a plan on flat values. Returns the final carry and the ys, flat."""
-    return _program.run(plan, lower, weights, init, xs)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from jax import lax
 
-from scanrnn.planner import costs, counts
+from scanrnn.executors._xla import rules as rules
+from scanrnn.planner.bodies import Body
 from scanrnn.planner.graph import Env, Graph
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.plan import Plan
@@ -20,14 +21,14 @@ def refuse(plan: Plan) -> str | None:
     return None
 
 
-def seconds(plan: Plan) -> float:
-    """An estimate of a training step: everything step by step."""
-    return costs.cost(plan, counts.scan_gemms).seconds
-
-
 def run(plan: Plan, weights: list, init: list, xs: list):
     """Run the step unchanged. Returns the final carry and the ys, flat."""
     return scan_graph(plan.source, weights, init, xs, plan)
+
+
+def lower(body: Body, constants: Mapping, carry: list, known: Mapping):
+    """A body is a loop of a plan, which this executor does not run."""
+    raise NotImplementedError(f"implementation={NAME!r} runs steps as they were traced")
 
 
 def scan_graph(

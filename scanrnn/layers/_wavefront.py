@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn import machines
-from scanrnn._scan import scan
+from scanrnn._scan import EXECUTORS, scan
 from scanrnn.layers._sequence import choose
 from scanrnn.layers._spans import Spans
 from scanrnn.layers._stack import Layer, Stacked, skips
@@ -37,18 +37,13 @@ def refuse(layers: Stack, xs: jax.Array, noisy: bool, all_carries: bool) -> str 
 
 
 def pays(layers: Stack, xs: jax.Array) -> bool:
-    """Whether starting a kernel costs more than what a step of a layer multiplies.
-
-    Four LSTMs (128,16,256) launch 0.56 as many kernels on an H100 in training, and 0.62
-    forward. On a TPU v5e it is 0.93 and 1.66 of the cycles, as its compiler estimates
-    them, and on a CPU 1.6 and 1.1 of the time: there it never pays.
-    """
+    """Whether starting a kernel costs more than what a step of a layer multiplies."""
     machine = machines.machine_of([xs])
+    likes = EXECUTORS["planned"].rules(machine)
     size = sum(a.size for a in layers[0][0].params.values() if a.ndim > 1)
     rows = xs.size // max(1, xs.shape[0] * xs.shape[-1])
     peak = machine.peaks.get(str(xs.dtype), machine.peaks["float32"])
-    launched = machine.platform in ("cuda", "rocm")
-    return launched and 2 * rows * size / peak < machine.launch
+    return likes.wavefront and 2 * rows * size / peak < machine.launch
 
 
 def run_wavefront(

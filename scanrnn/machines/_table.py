@@ -13,7 +13,8 @@ from jax.core import Tracer
 from scanrnn.machines import _processor
 from scanrnn.machines._machine import MB, Machine
 
-# Instructions that multiply bfloat16.
+# Instructions that multiply, and those that multiply bfloat16.
+_UNITS = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}
 _HALVES = {"avx512_bf16", "amx_bf16"}
 
 
@@ -26,7 +27,8 @@ def _cpu(flags: Iterable[str]) -> Machine:
     # A training step in bfloat16 took 1.22 times as long where it is only emulated.
     half = 1.5e11 if _HALVES.intersection(flags) else 8e10
     peaks = _peaks(float64=3e10 * cores, float32=1e11 * cores, bfloat16=half * cores)
-    return Machine("cpu", "cpu", cores, 2 * MB, 2e10, peaks, 1e-7)
+    units = frozenset(_UNITS.intersection(flags))
+    return Machine("cpu", "cpu", cores, 2 * MB, 2e10, peaks, 1e-7, units)
 
 
 # Data sheets; the cost of a launch is a rule of thumb. The last one is for what has no

@@ -1,9 +1,11 @@
 """The planner: from a step function to a plan. Knows jaxprs, never a cell."""
 
+from scanrnn.planner.bodies import Body
 from scanrnn.planner.decide import make_plan
 from scanrnn.planner.options import Options
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.report import Tuning
+from scanrnn.planner.rules import Rules
 from scanrnn.planner.trace import Traced, trace
 
-__all__ = ["Options", "Plan", "Traced", "Tuning", "make_plan", "trace"]
+__all__ = ["Body", "Options", "Plan", "Rules", "Traced", "Tuning", "make_plan", "trace"]

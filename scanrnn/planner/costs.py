@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -62,8 +61,9 @@ class Cost(NamedTuple):
         return max(parts, key=lambda part: getattr(self, part))
 
 
-def cost(plan, gemms: Callable) -> Cost:
-    """A training step whose contractions are `gemms(plan, steps)`, one by one."""
+def cost(plan, in_loop: bool = False) -> Cost:
+    """A training step by a plan, or with everything `in_loop`, as by `lax.scan`."""
+    gemms = counts.scan_gemms if in_loop else counts.planned_gemms
     steps = plan.length if isinstance(plan.length, int) else _STEPS
     machine = plan.machine
     heavy = [e for e in plan.source.eqns if ops.is_heavy(e)]
@@ -73,7 +73,7 @@ def cost(plan, gemms: Callable) -> Cost:
     seconds = {"arithmetic": 0.0, "memory": 0.0}
     seconds["dispatch"] = 2.0 * steps * machine.launch
     flops = moved = 0.0
-    tile_m, tile_n, tile_k = _tiles(machine)
+    tile_m, tile_n, tile_k = plan.rules.tile
     for row in gemms(plan, steps):
         padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)
         weights = row.M * row.K
@@ -95,12 +95,3 @@ def cost(plan, gemms: Callable) -> Cost:
 def up(size: int, tile: int) -> int:
     """The next multiple of a tile."""
     return -(-size // tile) * tile
-
-
-def _tiles(machine) -> tuple[int, int, int]:
-    """What sizes of a product are rounded up to: features, batch, depth."""
-    if machine.platform == "tpu":
-        return 128, 8, 128
-    if machine.platform in ("cuda", "rocm"):
-        return 64, 16, 16
-    return 16, 1, 1

@@ -37,7 +37,7 @@ def planned_gemms(plan, steps: int) -> tuple[Gemm, ...]:
     """Every contraction of a planned sequence, forward and backward."""
     deferred = plan.loop.regions.eqns if plan.defer else set()
     eqns, sizes = list(placed(plan.stages)), (steps, plan.chunk or steps)
-    eqns += [(eqn, "again") for eqn in _again(plan)]
+    eqns += [(eqn, "recomputed") for eqn in _again(plan)]
     return _gemms(plan.stages.graph, eqns, deferred, sizes)
 
 
@@ -45,7 +45,7 @@ def _again(plan) -> list:
     """Equations that run once more, for the gradient, before the reverse loop."""
     if not plan.defer:
         return []
-    again, graph = plan.derivative.again, plan.stages.graph
+    again, graph = plan.derivative.recomputed, plan.stages.graph
     hoisted = [v for v in plan.stages.hoisted if v in again.xs]
     return [*needed(graph.eqns, hoisted, graph.weights), *again.eqns]
 
@@ -97,7 +97,7 @@ def _rows(eqn, where, bits, recurrent, deferred, sizes) -> Iterator[Gemm]:
     chunks = -(-T // at_once)
     steps, batched = (T, 1) if where == "loop" else (chunks, at_once)
     yield Gemm(path, PHASES[0], M, N * batched, K, steps, where)
-    if where == "again":
+    if where == "recomputed":
         return
     # In reverse, what came before the loop comes after it.
     mirrored = {"before": "after", "loop": "loop", "after": "before"}[where]

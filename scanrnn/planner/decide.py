@@ -10,10 +10,12 @@ from jax.extend.core import Var
 from scanrnn.machines import Machine
 from scanrnn.planner import layout, ops, rewrite, tidy
 from scanrnn.planner.classify import can_defer, classify
+from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.loops import Loop, steps_in_piece
 from scanrnn.planner.options import Options
 from scanrnn.planner.plan import Plan
+from scanrnn.planner.rules import Rules
 from scanrnn.planner.trace import Traced, inline, is_checkpointed
 
 
@@ -21,15 +23,17 @@ def make_plan(
     traced: Traced,
     options: Options,
     machine: Machine,
+    rules: Rules,
     reverse: bool = False,
     unroll: int = 1,
 ) -> Plan:
-    """Plan a traced step for a machine. What runs the plan is not decided here."""
+    """Plan a traced step for a machine, under the rules of who would run it."""
     graph = traced.graph
     own = "chunked" if is_checkpointed(graph) else "minimal"
     base = Plan(
         options=options,
         machine=machine,
+        rules=rules,
         source=graph,
         length=traced.length,
         reverse=reverse,
@@ -77,18 +81,18 @@ def _keeps_less(plan: Plan) -> bool:
 
 def _kept(plan: Plan) -> Plan:
     """The plan with what it keeps of a step, and with the size of its chunks."""
-    machine, asked = plan.machine, plan.residuals == "recompute"
+    asked = plan.residuals == "recompute"
     may = plan.options.residuals is None and plan.residuals == "minimal"
-    may = may and machine.makes_again(made=True, cut=True) and _can_be_cut(plan)
+    may = may and plan.rules.may_recompute(made=True, cut=True) and _can_be_cut(plan)
     if not plan.defer or not (asked or may):
         return dataclasses.replace(plan, chunk=_chunk(plan))
     again = dataclasses.replace(plan, residuals="recompute")
     assert plan.stages is not None
     rules = _loop(again, plan.length).derivative
-    made = rules.again.ys
+    made = rules.recomputed.ys
     passing = sum(map(ops.bytes_of, (*made, *plan.stages.hoisted, *rules.cuts)))
     chunk = _chunk(again, passing)
-    if asked or machine.makes_again(bool(made), cut=chunk is not None):
+    if asked or plan.rules.may_recompute(bool(made), cut=chunk is not None):
         decides = plan.options.chunk is None and _can_be_cut(plan)
         passing = passing if decides else 0
         return dataclasses.replace(again, chunk=chunk, passing=passing)
@@ -102,12 +106,13 @@ def _chunk(plan: Plan, passing: int = 0) -> int | None:
     """
     if not _can_be_cut(plan):
         return None
-    size, most = plan.options.chunk, plan.machine.at_once
+    size, most = plan.options.chunk, plan.rules.outside_bytes
     outside = plan.outside_bytes
     if size is None and plan.residuals == "chunked":
         size = _even(plan.length, math.isqrt(plan.length))
     elif size is None and passing:
-        size = _even(plan.length, plan.machine.chunk(passing, plan.length))
+        size = plan.rules.chunk(plan.machine, passing, plan.length)
+        size = _even(plan.length, size)
     elif size is None and outside > most:
         size = _even(plan.length, max(1, plan.length * most // outside))
     return None if size is None or size >= plan.length else size
@@ -131,10 +136,11 @@ def _with_value_chunk(plan: Plan) -> Plan:
     as the matrices that it is multiplied by: smaller ones would be reading these. What
     is less than two chunks is not cut: copies of their xs and ys take 3 % of the time.
     """
-    most, asked = plan.machine.values_at_once, plan.options.chunk is not None
+    most = plan.rules.share(plan.machine, plan.rules.forward_share)
+    asked = plan.options.chunk is not None
     if most is None or asked or plan.unroll == 0 or not _can_be_cut(plan):
         return plan
-    over = plan.length * sum(map(ops.bytes_of, plan.loop.rows.over.values()))
+    over = plan.length * sum(map(ops.bytes_of, plan.loop.overwritten.values()))
     outside = plan.outside_bytes - over
     most = max(most, plan.matrix_bytes)
     size = plan.length
@@ -152,20 +158,21 @@ def _even(length: int, most: int) -> int:
 
     What is left over would be compiled once more.
     """
-    even = next(d for d in range(most, 0, -1) if not length % d)
+    even = cut(length, most)
     return even if 2 * even > most else most
 
 
 def _loop(plan: Plan, length) -> Loop:
     """The loop for so many steps, with all its choices."""
-    stages, machine = plan.stages, plan.machine
+    stages, rules = plan.stages, plan.rules
     assert stages is not None
     # Where JAX differentiates a loop, what a step reads from the whole sequence would
     # have a cotangent as long, to add to at every step.
     laid_out, piece = plan.options.layout and plan.defer, None
     if stages.norms.ys and laid_out:
         row = max(map(ops.bytes_of, (*stages.norms.xs, *stages.norms.ys)))
-        piece = steps_in_piece(row, length, machine.norm_piece)
+        most = rules.share(plan.machine, rules.norm_share)
+        piece = steps_in_piece(row, length, most)
     return Loop(
         graph=stages.loop,
         length=length,
@@ -173,7 +180,8 @@ def _loop(plan: Plan, length) -> Loop:
         unroll=plan.unroll,
         residuals=plan.residuals,
         laid_out=laid_out,
-        machine=machine,
+        machine=plan.machine,
+        rules=rules,
         spare=frozenset(v for v in stages.hoisted if v not in stages.after.xs),
         piece=piece,
     )

@@ -24,7 +24,6 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from scanrnn.machines import machine_for
 from scanrnn.planner import compat, ops
 from scanrnn.planner.ordering import in_branch
 
@@ -34,6 +33,8 @@ dot = lax.dot_general
 
 _PARAMS = ("dimension_numbers", "precision", "preferred_element_type")
 _FLOATS = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
+# Multiplications of a weight gradient that are worth turning an operand for.
+_LARGE = 2**22
 # Dimension numbers of `a @ b`, and of `a.T @ b`.
 _ROWS, _COLUMNS = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
 
@@ -49,7 +50,7 @@ def gemm(eqn_params: dict, a, b):
     return lax.dot_general_p.bind(a, b, **eqn_params)
 
 
-def turn(matrix):
+def copy_transposed(matrix):
     """The transpose of a matrix, as an array of its own.
 
     XLA for CPU turns 16-bit elements one by one, 14 times slower than 32-bit ones.
@@ -119,8 +120,7 @@ def _joined(a):
 
 def _columns(a, b, **params):
     """`a.T @ b`."""
-    large = machine_for("cpu").large_product
-    if a.shape[0] * a.shape[1] * b.shape[1] < large:
+    if a.shape[0] * a.shape[1] * b.shape[1] < _LARGE:
         return dot(a, b, _COLUMNS, **params)
     halved = a.dtype == jnp.bfloat16 and not b.shape[1] % 2
     product = functools.partial(_halves if halved else _turned, **params)
@@ -140,7 +140,7 @@ def _halves(a, b, **params):
     There is no kernel for that. What enters a loop lies in memory as it says; a slice
     of bfloat16 would be one of float32, so it is taken from the bits.
     """
-    turned, half = turn(a), b.shape[1] // 2
+    turned, half = copy_transposed(a), b.shape[1] // 2
     bits = lax.bitcast_convert_type(b, jnp.uint16)
 
     def columns(i, out):

@@ -22,7 +22,7 @@ import jax
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
-from scanrnn.planner.gemm import turn
+from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import (
     CARRY,
     Env,
@@ -45,8 +45,8 @@ class Derivative:
       carry_saved: indices of carries whose value before each step is needed.
       inner_weights: weights whose tangents flow inside (gains, control flow).
       inner_xs: time inputs whose tangents flow inside.
-      turns: whether matrices are transposed before the reverse loop.
-      again: what makes some of `saved` for all steps at once, of carries and time
+      transposes: whether matrices are transposed before the reverse loop.
+      recomputed: what makes some of `saved` for all steps at once, of carries and time
         inputs, in place of stacking them.
       read_inside: variables whose values the tangent loop reads.
       read_outside: variables whose values the contributions read.
@@ -59,8 +59,8 @@ class Derivative:
     carry_saved: tuple[int, ...]
     inner_weights: frozenset[Var]
     inner_xs: frozenset[Var]
-    turns: bool = True
-    again: Graph = Graph((), (), (), (), (), ())
+    transposes: bool = True
+    recomputed: Graph = Graph((), (), (), (), (), ())
     read_inside: frozenset[Var] = frozenset()
     read_outside: frozenset[Var] = frozenset()
 
@@ -98,13 +98,13 @@ class Derivative:
         return tuple(v for v in asked if v in read)
 
     @functools.cached_property
-    def turned(self) -> dict[Var, Var]:
+    def transposed(self) -> dict[Var, Var]:
         """The names of transposes of the matrices that the recurrence multiplies by."""
         found: dict[Any, jax.ShapeDtypeStruct] = {}
-        for eqn in self.loop.eqns if self.turns else ():
+        for eqn in self.loop.eqns if self.transposes else ():
             for side, v in enumerate(eqn.invars):
                 if v in self.loop.weights and ops.is_matrix_of(eqn, side):
-                    found[v] = jax.eval_shape(turn, struct(v))
+                    found[v] = jax.eval_shape(copy_transposed, struct(v))
         return _new(found)
 
     def propagate(self, known: Mapping, outside: bool = False) -> dict:
@@ -121,8 +121,8 @@ class Derivative:
         env = Env(self.differentiated, values)
         found = {v: known[names[v]] for v in loop.inputs if names[v] in known}
 
-        def turned(v):
-            return known.get(self.turned.get(v))
+        def matrix(v):
+            return known.get(self.transposed.get(v))
 
         for eqn in loop.eqns:
             recurrent = bool(self.bits[eqn] & CARRY)
@@ -134,7 +134,7 @@ class Derivative:
                 for a in source.invars
             ]
             if source is eqn:
-                outs = tangent.push(eqn, ins, env.read, values.get, turned)
+                outs = tangent.push(eqn, ins, env.read, values.get, matrix)
             else:
                 outs = tangent.push_in_pieces(source, eqn, ins, env.read)
             for v, t in zip(eqn.outvars, outs, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -254,22 +254,23 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
     )
 
 
-def retrace(graph: Graph, rule: Callable) -> tuple[Graph, list]:
-    """Trace the graph again, letting `rule(eqn, env)` rewrite equations.
+def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
+    """Trace the graph again, `rule(eqn, env)` giving the outputs of some equations.
 
-    `rule` returns the new output values, or None to keep the equation. Returns
-    the new graph, whose inputs have the same names, and the values of constants that
-    the rewriting exposed, which become the last weights.
+    Where there are none of these only what is unused is dropped. Returns the new
+    graph, whose inputs have the same names, and the values of constants that the
+    rewriting exposed, which become the last weights.
     """
+    if not at:
+        return dataclasses.replace(graph, eqns=(*needed(graph.eqns, graph.outs),)), []
 
     def run(known):
         env = Env(graph.eqns, known)
         for eqn in graph.eqns:
-            outs = rule(eqn, env)
-            if outs is None:
-                env.run([eqn])
+            if eqn in at:
+                env.update(zip(eqn.outvars, rule(eqn, env), strict=True))
             else:
-                env.update(zip(eqn.outvars, outs, strict=True))
+                env.run([eqn])
         return list(map(env.read, graph.outs))
 
     new, consts = graph_of(run, graph.weights, graph.carry, graph.xs)
@@ -296,4 +297,4 @@ def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
 
 def variables_like(structs: Iterable[jax.ShapeDtypeStruct]) -> list[Var]:
     """New variables of given types."""
-    return jax.make_jaxpr(lambda *args: args)(*structs).jaxpr.invars
+    return [Var(jax.typeof(struct)) for struct in structs]

@@ -45,8 +45,6 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
             )
 
     def rule(eqn, env):
-        if eqn not in trees:
-            return None
         users = {eqn, *trees[eqn]}
 
         def leaf(v):
@@ -58,7 +56,7 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
 
         return _in_pieces(eqn, trees[eqn], producers, env, leaf)
 
-    return retrace(graph, rule)
+    return retrace(graph, rule, trees)
 
 
 def _split_weights(eqn, bits, sizes, env) -> list:
@@ -95,9 +93,6 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
         return loop, {}
 
     def rule(eqn, env):
-        if eqn not in trees:
-            return None
-
         def leaf(v):
             names = pieces.get((v, eqn))
             return env.read_all(names) if names else _split(eqn, env.read(v))
@@ -105,7 +100,7 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
         return _in_pieces(eqn, trees[eqn], producers, env, leaf)
 
     wide = dataclasses.replace(loop, xs=(*loop.xs, *places))
-    graph, consts = retrace(wide, rule)
+    graph, consts = retrace(wide, rule, trees)
     if consts:
         return loop, {}
     read = set(free(graph.eqns, graph.outs))

@@ -12,12 +12,14 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
+from scanrnn.planner.cuts import cut
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.layout import lay_out
 from scanrnn.planner.packs import find_packs, pack_numbers, places
 from scanrnn.planner.regions import Regions, find_regions
 from scanrnn.planner.rows import Place, Rows, Shift, pair_up
+from scanrnn.planner.rules import Rules
 from scanrnn.planner.saved import derive
 
 
@@ -33,6 +35,7 @@ class Loop:
       residuals: what is kept for the reverse loop.
       laid_out: whether gates may be read, and kept, otherwise than the step says.
       machine: where it runs.
+      rules: what its executor likes there.
       spare: time inputs that nothing reads after the loop.
       over: for ys, by number, what they are written over; None is to be decided.
       piece: steps in a piece of the norms before the loop, None for all at once.
@@ -45,6 +48,7 @@ class Loop:
     residuals: str
     laid_out: bool
     machine: Machine
+    rules: Rules
     spare: frozenset[Var]
     over: Mapping[int, Var] | None = None
     piece: int | None = None
@@ -52,55 +56,29 @@ class Loop:
     @functools.cached_property
     def regions(self) -> Regions:
         """Where contributions from outside enter."""
-        sums = self.machine.sums_in_loop
+        sums = self.rules.sums_gains_in_loop
         return find_regions(self.graph, self.graph.depends(), sums)
 
     @functools.cached_property
     def derivative(self) -> Derivative:
         """The derivative rules of this loop."""
-        turns, statistics = self.machine.turns, self.machine.keeps_statistics
-        return derive(self.graph, self.regions, self.residuals, turns, statistics)
+        rules = self.rules
+        transposes, statistics = rules.transposes_weights, rules.keeps_statistics
+        return derive(self.graph, self.regions, self.residuals, transposes, statistics)
 
     @functools.cached_property
     def laid(self) -> tuple[Graph, dict[Var, Place]]:
         """The graph as it is run, and where in others its further time inputs lie."""
-        pieces = self.laid_out and self.machine.pieces
+        pieces = self.laid_out and self.rules.reads_gates_apart
         return lay_out(self.graph) if pieces else (self.graph, {})
 
     @functools.cached_property
-    def rows(self) -> Rows:
-        """Where the ys are written."""
-        over = self.over
-        if over is None:
-            spare = [v for v in self.graph.xs if v in self.spare]
-            over = pair_up(self.graph.ys, spare) if self.in_place else {}
-        places = self.laid[1]
-        plain = self.plain_rows(self.machine, alone=True)
-        return dataclasses.replace(plain, over=over, places=places)
-
-    def plain_rows(self, machine: Machine, alone: bool) -> Rows:
-        """Where rows lie on a machine with nothing written over anything."""
-        # Devices may share an array; of a symbolic length none can be given.
-        sized = alone and isinstance(self.length, int)
-        carry = sum(map(ops.bytes_of, self.graph.carry))
-        return Rows(
-            self.length,
-            self.reverse,
-            block=machine.steps_per_trip(self.length, carry) if self.unroll == 1 else 1,
-            fenced=machine.fences,
-            filled=machine.fills or not sized,
-        )
-
-    def unrolled(self, machine: Machine, reverse: bool) -> int:
-        """Steps in a trip of this loop, or of its reverse loop.
-
-        As asked for, or as a machine likes.
-        """
-        if self.unroll != 1 or not isinstance(self.length, int):
-            return self.unroll
-        row = max(map(ops.bytes_of, self.graph.outs), default=0)
-        made = len(self.graph.carry) + len(self.graph.ys)
-        return machine.unrolled(row, made, reverse)
+    def overwritten(self) -> Mapping[int, Var]:
+        """For ys, by number, what they are written over."""
+        if self.over is not None:
+            return self.over
+        spare = [v for v in self.graph.xs if v in self.spare]
+        return pair_up(self.graph.ys, spare) if self.in_place else {}
 
     @property
     def in_place(self) -> bool:
@@ -110,7 +88,7 @@ class Loop:
         first were done.
         """
         return (
-            self.machine.in_place
+            self.rules.overwrites
             and self.laid_out
             and self.unroll == 1
             and self.residuals != "everything"
@@ -119,14 +97,14 @@ class Loop:
         )
 
     @property
-    def is_lean(self) -> bool:
+    def precomputes(self) -> bool:
         """Whether its reverse loop is rid of what is done at once for many steps."""
-        return self.machine.ahead and self.residuals == "recompute"
+        return self.rules.precomputes and self.residuals == "recompute"
 
     @functools.cached_property
     def dead(self) -> tuple[Var, ...]:
         """Time inputs whose memory the reverse loop may have: nothing reads them."""
-        if self.machine.fills or self.over is not None:
+        if self.rules.zero_fills or self.over is not None:
             return ()
         rules = self.derivative
         read = self.recording.rows.sources(rules.read_inside | rules.read_outside)
@@ -138,7 +116,7 @@ class Loop:
         graph, rules = self.graph, self.derivative
         packs = self._packs(kept=True)
         inside = dict(itertools.chain(*map(places, (*packs, *self._joined))))
-        saved = [v for v in rules.saved if v not in {*inside, *rules.again.ys}]
+        saved = [v for v in rules.saved if v not in {*inside, *rules.recomputed.ys}]
         before = [graph.carry[i] for i in rules.carry_saved]
         shifts, edges = _shifts(self, saved, before)
         direct = [v for v in dict.fromkeys([*saved, *before]) if v not in shifts]
@@ -153,9 +131,23 @@ class Loop:
         )
 
     @functools.cached_property
-    def again(self) -> Graph:
+    def read_inside(self) -> tuple[Var, ...]:
+        """The arrays and edges that the loop of tangents is given, the dead first."""
+        rules, recording = self.derivative, self.recording
+        sources = recording.rows.sources(rules.rows(rules.read_inside))
+        kept = (
+            *self.graph.xs,
+            *recording.arrays,
+            *recording.edges,
+            *self.recomputed.ys,
+        )
+        found = dict.fromkeys((*self.dead, *(v for v in kept if v in sources)))
+        return tuple(found)
+
+    @functools.cached_property
+    def recomputed(self) -> Graph:
         """What makes again, for all steps at once, what was not stacked."""
-        again, packs = self.derivative.again, self._joined
+        again, packs = self.derivative.recomputed, self._joined
         inside = {v for pack in packs for v in pack.invars}
         ys = [pack.outvars[0] for pack in packs]
         ys += [v for v in again.ys if v not in inside]
@@ -168,13 +160,13 @@ class Loop:
 
     def _packs(self, kept: bool) -> list[JaxprEqn]:
         """What joins values that are kept, or that are made again."""
-        machine, rules = self.machine, self.derivative
+        likes, rules = self.rules, self.derivative
         split = any(map(ops.is_split, map(ops.aval, self.graph.inputs)))
         if split or not self.laid_out or self.residuals == "everything":
             return []
-        saved = [v for v in rules.saved if (v in rules.again.ys) != kept]
-        gates = find_packs(self.graph, saved) if machine.packs else []
-        numbers = pack_numbers(self.graph, saved) if machine.packs_statistics else []
+        saved = [v for v in rules.saved if (v in rules.recomputed.ys) != kept]
+        gates = find_packs(self.graph, saved) if likes.packs_gates else []
+        numbers = pack_numbers(self.graph, saved) if likes.packs_statistics else []
         return [*gates, *numbers]
 
     def _stacking(self, ys: Iterable[Var], eqns: Iterable[JaxprEqn]) -> Loop:
@@ -183,7 +175,7 @@ class Loop:
         What it stacked already it writes where it did: under `vmap` a function and
         its derivative rule must make each output in the same way.
         """
-        graph, rules, over = self.graph, self.derivative, self.rows.over
+        graph, rules, over = self.graph, self.derivative, self.overwritten
         taken = {*over.values(), *rules.read_inside, *rules.read_outside}
         spare = [v for v in graph.xs if v in self.spare and v not in taken]
         ys = tuple(ys)
@@ -251,8 +243,7 @@ def steps_in_piece(row: int, length: Any, size: int | None) -> int | None:
         return None
     if row * length < 2 * size or length == 1:
         return None
-    most = min(size // row, length - 1)
-    fits = (d for d in range(most, 1, -1) if not length % d)
-    least = (d for d in range(2, length + 1) if not length % d)
-    steps = next(fits, None) or next(least)
+    steps = cut(length, min(size // row, length - 1))
+    if steps == 1:
+        steps = next(d for d in range(2, length + 1) if not length % d)
     return steps if steps < length else None

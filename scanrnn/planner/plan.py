@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 
 from scanrnn.machines import Machine
 from scanrnn.planner import costs, counts, ops, report
+from scanrnn.planner.bodies import Body
 from scanrnn.planner.classify import Stages
+from scanrnn.planner.emit import emit
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.options import Options
 from scanrnn.planner.residuals import residual_bytes
+from scanrnn.planner.rules import Rules
 
 
 class Candidate(NamedTuple):
@@ -38,6 +41,7 @@ class Plan:
     Attributes:
       options: the passes that were asked for.
       machine: what it was made for.
+      rules: what who runs it likes there.
       source: the step as traced; what `implementation="scan"` runs.
       stages: where each equation runs.
       consts: arrays the passes found inside the step's nested calls.
@@ -56,13 +60,14 @@ class Plan:
       nothing: why there is nothing to plan, or None.
       executor: the name of what runs it.
       candidates: every executor, with its estimate or its refusal.
-      programs: ways to run it, `(plan, weights, init, xs) -> (carry, ys)` on
-        flat values, by the name of their executor.
+      program: how it is run, `(plan, weights, init, xs) -> (carry, ys)` on flat values.
+      unplanned: the same by `lax.scan`.
       tuning: how the tuner came to these options, or None.
     """
 
     options: Options
     machine: Machine
+    rules: Rules
     source: Graph
     length: Any
     reverse: bool
@@ -80,7 +85,8 @@ class Plan:
     nothing: str | None = None
     executor: str = "scan"
     candidates: tuple[Candidate, ...] = ()
-    programs: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
+    program: Callable = lambda *_: None
+    unplanned: Callable = lambda *_: None
     tuning: report.Tuning | None = None
 
     @property
@@ -137,21 +143,23 @@ class Plan:
         It is kept here, not in a table beside the plan: a table's entry would hold
         the plan that is its own key, and neither would ever be freed.
         """
-        return jax.jit(functools.partial(self.programs[self.executor], self))
+        return jax.jit(functools.partial(self.program, self))
+
+    @functools.cached_property
+    def bodies(self) -> dict[str, Body]:
+        """The loops that run, by what they are for; none where that is `lax.scan`."""
+        return {} if self.plain is not None or not self.defer else emit(self)
 
     @functools.cached_property
     def cost(self) -> costs.Cost:
         """What a training step takes by the estimate that chose the executor."""
-        return costs.cost(self, self._gemms)
-
-    @property
-    def _gemms(self) -> Callable:
-        return counts.scan_gemms if self.plain is not None else counts.planned_gemms
+        return costs.cost(self, in_loop=self.plain is not None)
 
     @functools.cached_property
     def gemms(self) -> tuple[counts.Gemm, ...]:
         """Every contraction, forward and backward, with its sizes and count."""
-        return self._gemms(self, self.length if isinstance(self.length, int) else 1)
+        gemms = counts.scan_gemms if self.plain is not None else counts.planned_gemms
+        return gemms(self, self.length if isinstance(self.length, int) else 1)
 
     @functools.cached_property
     def residual_bytes(self) -> tuple[int | None, int | None]:
@@ -159,16 +167,17 @@ class Plan:
 
         Inputs and outputs are not counted: they are there anyway.
         """
-        graph, names = self.source, (self.executor, "scan")
+        graph = self.source
         args = list(map(struct, (*graph.weights, *graph.carry)))
         args += [struct(v, self.length) for v in graph.xs]
         ours, theirs = (
-            residual_bytes(functools.partial(self._flat, n), args) for n in names
+            residual_bytes(functools.partial(self._flat, run), args)
+            for run in (self.program, self.unplanned)
         )
         return ours, theirs
 
-    def _flat(self, name, *args):
-        return self.programs[name](self, *self.source.groups(args))
+    def _flat(self, run, *args):
+        return run(self, *self.source.groups(args))
 
     def signature(self) -> tuple:
         """What must agree for this plan to fit a step: sizes and dtypes."""

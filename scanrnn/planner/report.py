@@ -129,25 +129,31 @@ def _choices(plan) -> Iterator[str]:
             f"Read in pieces in the loop: {v.aval.str_short()}, one slice of the "
             "sequence for each gate (slices of a slice are slow on a CPU)."
         )
-    written = len(loop.recording.loop.rows.over) if plan.defer else 0
-    if written:
-        yield f"Written over what is read no more: {written} of the stacked arrays."
-    if loop.rows.block > 1:
-        yield f"Steps per trip of the loop: {loop.rows.block}: launches are dear."
-    if plan.unroll == 1 and plan.defer:
-        values = plan.value_loops[0] if plan.value_loops else loop
-        loops = (values, False), (loop.recording.loop, False), (loop, True)
-        trips = [one.unrolled(plan.machine, reverse) for one, reverse in loops]
-        if max(trips) > 1:
-            yield (
-                "Steps per trip, each with its own rows: {} without a gradient, {} "
-                "with one, {} in the reverse loop: no kernel is shorter than some."
-            ).format(*trips)
+    yield from _bodies(plan)
     if any(map(_is_half, plan.stages.graph.eqns)):
         yield (
             "Products of bfloat16: cotangents are rounded to bfloat16 as the operands "
             "are, and accumulated in float32."
         )
+
+
+def _bodies(plan) -> Iterator[str]:
+    """Every loop that runs."""
+    for name, body in plan.bodies.items():
+        rows = body.rows
+        told = [f"{rows.length} steps"]
+        if rows.block > 1:
+            told.append(f"{rows.block} per trip, their rows written together")
+        if body.unroll != 1:
+            each = f"{body.unroll} per trip" if body.unroll else "no loop"
+            told.append(f"{each}, each with its own rows")
+        names = [e.primitive.name for e in body.graph.eqns if ops.is_heavy(e)]
+        told.append(f"{_tally(names)} of {len(body.graph.eqns)} equations")
+        if body.transposed:
+            told.append(f"{len(body.transposed)} with the features first")
+        if rows.over:
+            told.append(f"{len(rows.over)} of {len(body.graph.ys)} arrays reuse memory")
+        yield f"Loop {name}: {'; '.join(told)}."
 
 
 def _rule_of_chunks(plan) -> str:
@@ -157,8 +163,8 @@ def _rule_of_chunks(plan) -> str:
     if plan.residuals == "chunked":
         return "chunks that keep the fewest carries"
     if not plan.passing:
-        return f"up to {_bytes(plan.machine.at_once)} go at once"
-    most = plan.machine.chunk(plan.passing, plan.length)
+        return f"up to {_bytes(plan.rules.outside_bytes)} go at once"
+    most = plan.rules.chunk(plan.machine, plan.passing, plan.length)
     return (
         f"up to {min(most, plan.length)} steps go at once, {_bytes(plan.passing)} of "
         "each with what is made again"
@@ -228,13 +234,13 @@ def _residuals(plan) -> Iterator[str]:
         f"lax.scan keeps {_bytes(theirs)}{share}."
     )
     rules = plan.derivative
-    again = rules.again.ys
+    again = rules.recomputed.ys
     saved = [v for v in rules.saved if v not in again]
     carry = [plan.stages.loop.carry[i] for i in rules.carry_saved]
     yield f"Per step: {_list(saved)}; carries before the step: {_list(carry)}."
     if again:
         part = f"{plan.chunk} steps" if plan.chunk else "all steps"
-        yield f"Made again, for {part} at once: {_list(again)}."
+        yield f"Recomputed, for {part} at once: {_list(again)}."
 
 
 def _policy(plan) -> str:

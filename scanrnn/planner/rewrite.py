@@ -1,7 +1,7 @@
 """Small passes from graph to graph. Each keeps the meaning and is one idea.
 
-Every pass is a rule `(eqn, env) -> new outputs or None`, run while the step is
-traced again; what it makes unused is pruned.
+Every pass finds the equations it is for, and gives a rule `(eqn, env) -> new outputs`
+for these, run while the step is traced again; what it makes unused is pruned.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ def share(graph: Graph) -> tuple[Graph, list]:
     """Compute once what the step writes twice (`h.astype(bf16)` per gate)."""
     seen: dict = {}
     same: dict[Var, Var] = {}
+    firsts: dict[JaxprEqn, JaxprEqn] = {}
+    for eqn in graph.eqns:
+        key = _identity(eqn, same)
+        first = eqn if key is None else seen.setdefault(key, eqn)
+        if first is not eqn:
+            firsts[eqn] = first
+            same.update(zip(eqn.outvars, first.outvars, strict=True))
 
     def rule(eqn, env):
-        key = _identity(eqn, same)
-        if key is None:
-            return None
-        first = seen.setdefault(key, eqn)
-        if first is eqn:
-            return None
-        same.update(zip(eqn.outvars, first.outvars, strict=True))
-        return [env.read(v) for v in first.outvars]
+        return [env.read(v) for v in firsts[eqn].outvars]
 
-    return retrace(graph, rule)
+    return retrace(graph, rule, firsts)
 
 
 def _identity(eqn, same):
@@ -66,18 +66,19 @@ def split(graph: Graph) -> tuple[Graph, list]:
     """
     bits, producers = graph.depends(), graph.producers()
     inside = set(needed(graph.eqns, graph.carry_out))
-
-    def rule(eqn, env):
-        if not ops.is_heavy(eqn):
-            return None
-        for side in (0, 1):
+    found: dict[JaxprEqn, tuple] = {}
+    for eqn in filter(ops.is_heavy, graph.eqns):
+        for side in (1, 0):
             kinds = bits if eqn in inside else None
             parts = _concatenated(eqn, side, producers, kinds)
             if parts is not None:
-                return _split_product(eqn, side, parts, env)
-        return None
+                found[eqn] = side, parts
 
-    return retrace(graph, rule)
+    def rule(eqn, env):
+        side, parts = found[eqn]
+        return _split_product(eqn, side, parts, env)
+
+    return retrace(graph, rule, found)
 
 
 def _concatenated(eqn, side, producers, bits):
@@ -138,13 +139,11 @@ def merge(graph: Graph) -> tuple[Graph, list]:
     done: dict[JaxprEqn, object] = {}
 
     def rule(eqn, env):
-        if eqn not in group_of:
-            return None
         if eqn not in done:
             done.update(_merged(group_of[eqn], bits, env))
         return [done[eqn]]
 
-    return retrace(graph, rule)
+    return retrace(graph, rule, group_of)
 
 
 def _merge_key(eqn, bits):

@@ -74,6 +74,10 @@ class Rows:
     fenced: bool = True
     filled: bool = True
 
+    def is_placed(self, v: Var) -> bool:
+        """Whether a variable is read from the array of another one."""
+        return v in self.places or v in self.shifts
+
     def sources(self, names: Iterable[Var]) -> dict[Var, None]:
         """The arrays and edges that the values of some variables are read from."""
         found: dict[Var, None] = {}

@@ -24,7 +24,7 @@ def derive(
     loop: Graph,
     regions: Regions,
     policy: str = "minimal",
-    turns: bool = True,
+    transposes: bool = True,
     statistics: bool = True,
 ) -> Derivative:
     """Decide what is saved, and what reads it.
@@ -35,7 +35,7 @@ def derive(
       policy: "minimal" saves what contractions produced, "recompute" makes that
         again of carries, "everything" saves all a tangent reads ("chunked" is
         "minimal" here: the executor cuts the sequence).
-      turns: whether matrices are transposed before the reverse loop.
+      transposes: whether matrices are transposed before the reverse loop.
       statistics: whether "minimal" saves numbers of rows, too.
     """
     bits = loop.depends()
@@ -48,26 +48,26 @@ def derive(
         carry_saved=(),
         inner_weights=frozenset(inner & set(loop.weights)),
         inner_xs=frozenset(inner & set(loop.xs)),
-        turns=turns,
+        transposes=transposes,
     )
     found = _candidates(draft, regions, policy, statistics)
     inside, outside = _read(draft, found)
     saved = tuple(v for v in found if v in inside | outside)
     # Made as the loop makes it, once a derivative has been taken.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
-    again = _again(taken, saved if policy == "recompute" else ())
-    used = {*inside, *outside, *again.xs}
+    recomputed = _recomputed(taken, saved if policy == "recompute" else ())
+    used = {*inside, *outside, *recomputed.xs}
     return dataclasses.replace(
         draft,
         read_inside=inside,
         read_outside=outside,
         saved=saved,
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
-        again=again,
+        recomputed=recomputed,
     )
 
 
-def _again(loop, saved) -> Graph:
+def _recomputed(loop, saved) -> Graph:
     """What makes, for all steps at once, what is saved and not stacked anyway."""
     large = max(map(ops.bytes_of, saved), default=0) // _SMALL
     stacked = {*variables(loop.outs), *_drawn(loop)}

@@ -20,7 +20,7 @@ from jax.extend.core import Var
 from scanrnn.planner import ops
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
-from scanrnn.planner.halves import in_wide_sums, rounded, wide_type
+from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type
 
 
 class Step(NamedTuple):
@@ -71,7 +71,7 @@ def _inside(rules, moving) -> tuple[Step, set[Var]]:
         zeros = {v: jnp.zeros_like(known[d[v]]) for v in carry if ends[v] is None}
         return [*(zeros.get(v, ends[v]) for v in carry), *(found[v] for v in ys)]
 
-    weights = (*loop.weights, *rules.turned.values(), *d_weights)
+    weights = (*loop.weights, *rules.transposed.values(), *d_weights)
     xs = (*rules.rows(rules.read_inside), *d_cuts, *d_xs)
     graph, consts = graph_of(step, weights, d_carry, xs)
     moving = tuple(v for group in (carry, *others) for v in group)

@@ -26,7 +26,7 @@ def push(
     tangents: Sequence,
     primal: Callable,
     output: Callable,
-    turned: Callable = lambda v: None,
+    transposed: Callable = lambda v: None,
 ) -> list:
     """Tangents of an equation's outputs.
 
@@ -35,7 +35,7 @@ def push(
       tangents: one per operand, None for zero.
       primal: gives the value of an operand when a rule needs it.
       output: gives the saved value of the (only) output, or None if not saved.
-      turned: gives the transpose of a weight matrix, or None if there is none.
+      transposed: gives the transpose of a weight matrix, or None if there is none.
 
     Returns:
       One tangent per output, None for zero.
@@ -50,7 +50,7 @@ def push(
     if name == "pad" and tangents[0] is None:
         return [_push_padding(eqn, tangents[1])]
     if name == "dot_general":
-        return [_push_dot(eqn, tangents, primal, turned)]
+        return [_push_dot(eqn, tangents, primal, transposed)]
     if name in ops.FROM_OUTPUT and output(eqn.outvars[0]) is not None:
         return [tangents[0] * ops.FROM_OUTPUT[name](output(eqn.outvars[0]))]
     return _push_general(eqn, tangents, primal)
@@ -128,12 +128,12 @@ def _push_padding(eqn, t):
     return jnp.multiply(t, around)
 
 
-def _push_dot(eqn, tangents, primal, turned):
+def _push_dot(eqn, tangents, primal, transposed):
     out = None
     for i, t in enumerate(tangents):
         if t is not None:
             other = eqn.invars[1 - i]
-            matrix = None if ops.is_literal(other) else turned(other)
+            matrix = None if ops.is_literal(other) else transposed(other)
             params = eqn.params if matrix is None else _turned_params(eqn, 1 - i)
             value = primal(other) if matrix is None else matrix
             operands = (t, value) if i == 0 else (value, t)

@@ -24,21 +24,20 @@ from scanrnn.planner.rewrite import recurrent, var
 
 def cancel_splits(graph: Graph) -> tuple[Graph, list]:
     """`split(concatenate(parts))` is `parts`, where the sizes agree."""
-    producers = graph.producers()
-
-    def rule(eqn, env):
-        if eqn.primitive.name != "split":
-            return None
+    producers, found = graph.producers(), {}
+    for eqn in (e for e in graph.eqns if e.primitive.name == "split"):
         made = producers.get(var(eqn.invars[0]))
         if made is None or made.primitive.name != "concatenate":
-            return None
+            continue
         axis = eqn.params["axis"]
         sizes = tuple(ops.aval(a).shape[axis] for a in made.invars)
-        if made.params["dimension"] != axis or sizes != tuple(eqn.params["sizes"]):
-            return None
-        return [env.read(a) for a in made.invars]
+        if made.params["dimension"] == axis and sizes == tuple(eqn.params["sizes"]):
+            found[eqn] = made
 
-    return retrace(graph, rule)
+    def rule(eqn, env):
+        return [env.read(a) for a in found[eqn].invars]
+
+    return retrace(graph, rule, found)
 
 
 def turn_products(graph: Graph) -> tuple[Graph, list]:
@@ -77,13 +76,15 @@ def turn_products(graph: Graph) -> tuple[Graph, list]:
         return eval_eqn(made, (data, weights), params)[0]
 
     def rule(eqn, env):
-        flips = eqn.primitive.name == "transpose" and ops.aval(eqn.outvars[0]).ndim == 2
-        if flips and tuple(eqn.params["permutation"]) == (1, 0):
-            if ends_in_product(eqn.invars[0], eqn):
-                return [turned(eqn.invars[0], eqn, env)]
-        return None
+        return [turned(eqn.invars[0], eqn, env)]
 
-    return retrace(graph, rule)
+    flips = [e for e in graph.eqns if _flips(e) and ends_in_product(e.invars[0], e)]
+    return retrace(graph, rule, flips)
+
+
+def _flips(eqn) -> bool:
+    """Whether an equation transposes a matrix."""
+    return eqn.primitive.name == "transpose" and eqn.params["permutation"] == (1, 0)
 
 
 def _is_product(eqn) -> bool:
@@ -109,8 +110,6 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
     done: dict[JaxprEqn, object] = {}
 
     def rule(eqn, env):
-        if eqn not in tiles:
-            return None
         if eqn not in done:
             ordered, axis = tiles[eqn]
             sizes = [ops.aval(e.outvars[0]).shape[axis] for e in ordered]
@@ -118,7 +117,7 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
             done.update(zip(ordered, parts, strict=True))
         return [done[eqn]]
 
-    return retrace(graph, rule)
+    return retrace(graph, rule, tiles)
 
 
 def _tile(shape, slices, axis) -> bool:
@@ -155,9 +154,7 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
         names = [None if u is None else u.primitive.name for u in users]
         return names != ["add"]
 
-    def rule(eqn, env):
-        if eqn.primitive.name != "add" or not is_root(eqn):
-            return None
+    def groups(eqn) -> tuple[list, list] | None:
         terms = list(leaves(eqn))
         still = [v for v in variables(terms) if not bits[v] & CARRY]
         moving = [a for a in terms if a not in still]
@@ -167,10 +164,16 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
         # rounds, `(z + big) - big`.
         if any(map(ops.is_literal, terms)) or not any(bits[v] & TIME for v in still):
             return None
-        users = [u for u in consumers[eqn.outvars[0]] if u is not None]
+        users = [u for u in consumers.get(eqn.outvars[0], ()) if u is not None]
         if any(u.primitive.name == "sub" and u.invars[1] in terms for u in users):
             return None
-        sums = (functools.reduce(jnp.add, map(env.read, g)) for g in (moving, still))
+        return moving, still
+
+    roots = [e for e in graph.eqns if e.primitive.name == "add" and is_root(e)]
+    found = {e: two for e in roots if (two := groups(e)) is not None}
+
+    def rule(eqn, env):
+        sums = (functools.reduce(jnp.add, map(env.read, g)) for g in found[eqn])
         return [jnp.add(*sums)]
 
-    return retrace(graph, rule)
+    return retrace(graph, rule, found)

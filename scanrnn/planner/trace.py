@@ -75,13 +75,11 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
 def inline(graph: Graph) -> tuple[Graph, list]:
     """Replace nested calls by their equations. Returns new constants too."""
     opens = functools.partial(_opens, is_checkpointed(graph))
-    if not any(map(opens, graph.eqns)):
-        return graph, []
 
     def rule(eqn, env):
         return _evaluated(opens, eqn, map(env.read, eqn.invars))
 
-    return retrace(graph, rule)
+    return retrace(graph, rule, list(filter(opens, graph.eqns)))
 
 
 def _evaluated(opens, eqn, values):

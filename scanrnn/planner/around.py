@@ -15,7 +15,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.graph import TIME, Graph, free, needed, variables
 
 
-def lean(graph: Graph, pays: bool) -> tuple[Graph, Graph, Graph]:
+def around(graph: Graph, pays: bool) -> tuple[Graph, Graph, Graph]:
     """What makes time inputs of a step, the step, and what makes ys of those it has.
 
     All of it is the step if that does not pay.

@@ -1,0 +1,85 @@
+"""The loops that run: what a plan gives its executor to lower."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jax.extend.core import Var
+
+from scanrnn.planner import ops
+from scanrnn.planner.around import own_rows
+from scanrnn.planner.features import features_first
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.loops import Loop
+from scanrnn.planner.rows import Rows
+from scanrnn.planner.rules import Rules
+
+
+class Target(NamedTuple):
+    """What bodies are made for: whose rules, and whether one device runs all of it."""
+
+    rules: Rules
+    alone: bool = True
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Body:
+    """One loop that runs.
+
+    Attributes:
+      graph: one step.
+      rows: the number of steps, their direction, how many share a trip, and where the
+        rows of each step lie.
+      unroll: steps in a trip, each with its own rows; 0 for no loop.
+      transposed: by weight of the graph, the matrix whose transpose it is.
+      own: rows that each step of a trip makes by itself, whoever stacks them.
+      pinned: whether arrays of rows are laid out step by step.
+    """
+
+    graph: Graph
+    rows: Rows
+    unroll: int = 1
+    transposed: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
+    own: tuple[Var, ...] = ()
+    pinned: bool = False
+
+
+def forward(loop: Loop, target: Target) -> Body:
+    """The loop itself, for its values and for what it records."""
+    graph, places = loop.graph, {}
+    if target.rules == loop.rules:
+        graph, places = loop.laid
+    over = loop.overwritten if target == Target(loop.rules) else {}
+    rows = rows_of(loop, target, places=places, over=over)
+    return made(graph, rows, unrolled(loop, target, reverse=False), target)
+
+
+def made(graph: Graph, rows: Rows, unroll: int, target: Target) -> Body:
+    """A body of a graph: its products turned, its rows apart, as the rules like it."""
+    rules = target.rules
+    graph, transposed = features_first(graph, rules)
+    own = tuple(own_rows(graph, rows.block))
+    return Body(graph, rows, unroll, transposed, own, rules.pins_rows)
+
+
+def rows_of(loop: Loop, target: Target, **where: Any) -> Rows:
+    """Where rows lie, of a loop that may have its steps in trips."""
+    rules = target.rules
+    # Devices may share an array; of a symbolic length none can be given.
+    sized = target.alone and isinstance(loop.length, int)
+    carry = sum(map(ops.bytes_of, loop.graph.carry))
+    block = rules.steps_per_trip(loop.length, carry) if loop.unroll == 1 else 1
+    filled = rules.zero_fills or not sized
+    rows = Rows(loop.length, loop.reverse, block=block, fenced=rules.fences)
+    return dataclasses.replace(rows, filled=filled, **where)
+
+
+def unrolled(loop: Loop, target: Target, reverse: bool) -> int:
+    """Steps in a trip of a loop or its reverse loop: as asked for, or as is liked."""
+    if loop.unroll != 1 or not isinstance(loop.length, int):
+        return loop.unroll
+    row = max(map(ops.bytes_of, loop.graph.outs), default=0)
+    count = len(loop.graph.carry) + len(loop.graph.ys)
+    return target.rules.unrolled(row, count, reverse)
