@@ -18,18 +18,13 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
-from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import (
     CARRY,
     Env,
     Graph,
-    struct,
-    variables,
-    variables_like,
 )
 
 
@@ -45,11 +40,15 @@ class Derivative:
       carry_saved: indices of carries whose value before each step is needed.
       inner_weights: weights whose tangents flow inside (gains, control flow).
       inner_xs: time inputs whose tangents flow inside.
-      transposes: whether matrices are transposed before the reverse loop.
+      tangents: the names of tangents, by variable.
+      cotangents: the names of cotangents of what is stacked, by variable.
+      transposed: the names of transposes of the matrices that the recurrence multiplies
+        by, where these are made before the reverse loop.
       recomputed: what makes some of `saved` for all steps at once, of carries and time
         inputs, in place of stacking them.
       read_inside: variables whose values the tangent loop reads.
       read_outside: variables whose values the contributions read.
+      steps: steps that were made, by what moves in them.
     """
 
     loop: Graph
@@ -59,10 +58,13 @@ class Derivative:
     carry_saved: tuple[int, ...]
     inner_weights: frozenset[Var]
     inner_xs: frozenset[Var]
-    transposes: bool = True
+    tangents: Mapping[Var, Var]
+    cotangents: Mapping[Var, Var]
+    transposed: Mapping[Var, Var]
     recomputed: Graph = Graph((), (), (), (), (), ())
     read_inside: frozenset[Var] = frozenset()
     read_outside: frozenset[Var] = frozenset()
+    steps: dict = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def bits(self) -> dict[Any, int]:
@@ -75,37 +77,12 @@ class Derivative:
         made = {v for e in self.region for v in e.outvars}
         return frozenset(made - set(self.cuts))
 
-    @functools.cached_property
-    def tangents(self) -> dict[Var, Var]:
-        """The names of tangents, by variable."""
-        return _new({v: struct(v) for v in (*self.loop.inputs, *self.cuts)})
-
-    @functools.cached_property
-    def cotangents(self) -> dict[Var, Var]:
-        """The names of cotangents of what is stacked, by variable."""
-        return _new({v: struct(v) for v in variables(self.loop.ys)})
-
-    @functools.cached_property
-    def steps(self) -> dict:
-        """Steps that were made, by what moves in them."""
-        return {}
-
     def rows(self, read: frozenset[Var]) -> tuple[Var, ...]:
         """What is read of each step, in the order of the loop."""
         loop = self.loop
         carry = [loop.carry[i] for i in self.carry_saved]
         asked = dict.fromkeys((*loop.xs, *carry, *self.saved))
         return tuple(v for v in asked if v in read)
-
-    @functools.cached_property
-    def transposed(self) -> dict[Var, Var]:
-        """The names of transposes of the matrices that the recurrence multiplies by."""
-        found: dict[Any, jax.ShapeDtypeStruct] = {}
-        for eqn in self.loop.eqns if self.transposes else ():
-            for side, v in enumerate(eqn.invars):
-                if v in self.loop.weights and ops.is_matrix_of(eqn, side):
-                    found[v] = jax.eval_shape(copy_transposed, struct(v))
-        return _new(found)
 
     def propagate(self, known: Mapping, outside: bool = False) -> dict:
         """Tangents of one step's variables; outside, the `E` that weights and xs make.
@@ -171,8 +148,3 @@ class Derivative:
         if outside:
             return t if not carried or atom in self.internal else None
         return t if carried else None
-
-
-def _new(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
-    """New names, by variable."""
-    return dict(zip(structs, variables_like(structs.values()), strict=True))

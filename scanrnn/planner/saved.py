@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import DropVar, Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import CARRY, Graph, free, needed, variables
+from scanrnn.planner.graph import (
+    CARRY,
+    Graph,
+    free,
+    needed,
+    struct,
+    variables,
+    variables_like,
+)
 from scanrnn.planner.regions import Regions
 from scanrnn.planner.steps import inside_step, outside_step
 
@@ -48,10 +59,13 @@ def derive(
         carry_saved=(),
         inner_weights=frozenset(inner & set(loop.weights)),
         inner_xs=frozenset(inner & set(loop.xs)),
-        transposes=transposes,
+        tangents=_new({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
+        cotangents=_new({v: struct(v) for v in variables(loop.ys)}),
+        transposed=_new(_matrices(loop) if transposes else {}),
     )
     found = _candidates(draft, regions, policy, statistics)
-    inside, outside = _read(draft, found)
+    steps: dict = {}
+    inside, outside = _read(draft, found, steps)
     saved = tuple(v for v in found if v in inside | outside)
     # Made as the loop makes it, once a derivative has been taken.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
@@ -64,7 +78,23 @@ def derive(
         saved=saved,
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
         recomputed=recomputed,
+        steps=steps,
     )
+
+
+def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
+    """The types of transposes of the matrices that are multiplied by in the loop."""
+    return {
+        v: jax.eval_shape(copy_transposed, struct(v))
+        for eqn in loop.eqns
+        for side, v in enumerate(eqn.invars)
+        if v in loop.weights and ops.is_matrix_of(eqn, side)
+    }
+
+
+def _new(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
+    """New names, by variable."""
+    return dict(zip(structs, variables_like(structs.values()), strict=True))
 
 
 def _recomputed(loop, saved) -> Graph:
@@ -91,16 +121,22 @@ def _inner(loop, bits, region) -> set[Var]:
     return wanted
 
 
-def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var]]:
+def _read(draft, found, steps) -> tuple[frozenset[Var], frozenset[Var]]:
     """What the tangent program reads if all moves: in its loop, and outside of it.
 
-    Everything where not all can have a tangent at once: JAX has derivatives of some
+    The steps that say so are kept, without the inputs that they do not read. Everything
+    is read where not all can have a tangent at once: JAX has derivatives of some
     functions for some operands only, and which move is known when it is asked.
     """
     loop, known = draft.loop, frozenset((*draft.loop.inputs, *found))
     every = tuple(range(len(loop.carry)))
     draft = dataclasses.replace(
-        draft, saved=found, carry_saved=every, read_inside=known, read_outside=known
+        draft,
+        saved=found,
+        carry_saved=every,
+        read_inside=known,
+        read_outside=known,
+        steps={},
     )
     inner = {*loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
     outer = {*loop.weights, *loop.xs}
@@ -108,9 +144,14 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var]]:
     for make, moving in ((inside_step, inner), (outside_step, outer)):
         try:
             step = make(draft, frozenset(v for v in moving if ops.is_inexact(v)))
-            read.append(known & {*free(step.graph.eqns, step.graph.outs)})
         except (NotImplementedError, TypeError, ValueError):
             read.append(known)
+            continue
+        found = {*free(step.graph.eqns, step.graph.outs)}
+        xs = tuple(v for v in step.graph.xs if v in found or v not in known)
+        graph = dataclasses.replace(step.graph, xs=xs)
+        steps[make, frozenset(step.moving)] = step._replace(graph=graph)
+        read.append(known & found)
     return read[0], read[1]
 
 

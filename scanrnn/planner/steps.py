@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
-from scanrnn.planner import ops
+from scanrnn.planner import ops, tangent
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
 from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type
@@ -47,11 +47,28 @@ class Step(NamedTuple):
 
 def inside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
     """Tangents in the loop, if these variables have one; more carries then get one."""
-    if moving not in rules.steps:
+    moving = _with_reached(rules.loop, moving)
+    key = inside_step, moving
+    if key not in rules.steps:
         step, reached = _inside(rules, moving)
         more = moving | reached
-        rules.steps[moving] = step if more == moving else inside_step(rules, more)
-    return rules.steps[moving]
+        rules.steps[key] = step if more == moving else inside_step(rules, more)
+    return rules.steps[key]
+
+
+def _with_reached(loop: Graph, moving: frozenset[Var]) -> frozenset[Var]:
+    """What moves, and the carries that depend on it."""
+    carries = [(v, out) for v, out in zip(loop.carry, loop.carry_out, strict=True)]
+    while True:
+        found = set(moving)
+        for eqn in loop.eqns:
+            nonzero = [not ops.is_literal(a) and a in found for a in eqn.invars]
+            if tangent.moves(eqn, nonzero):
+                found.update(filter(ops.is_inexact, eqn.outvars))
+        reached = {v for v, out in carries if not ops.is_literal(out) and out in found}
+        if moving.issuperset(reached):
+            return moving
+        moving |= reached
 
 
 def _inside(rules, moving) -> tuple[Step, set[Var]]:
@@ -80,6 +97,9 @@ def _inside(rules, moving) -> tuple[Step, set[Var]]:
 
 def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
     """What enters at the cuts, if these weights and time inputs have a tangent."""
+    key = outside_step, moving
+    if key in rules.steps:
+        return rules.steps[key]
     loop, d = rules.loop, rules.tangents
     cuts: list[Var] = []
     weights, xs = ([v for v in g if v in moving] for g in (loop.weights, loop.xs))
@@ -95,7 +115,8 @@ def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
         (),
         (*rules.rows(rules.read_outside), *(d[v] for v in xs)),
     )
-    return Step(graph, consts, (*weights, *xs), tuple(cuts))
+    rules.steps[key] = Step(graph, consts, (*weights, *xs), tuple(cuts))
+    return rules.steps[key]
 
 
 def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
