@@ -92,7 +92,7 @@ def planned(**options):
 # each product in the forward loop, its two gradients in the reverse loop.
 
 # %%
-before = planned(plain=True)
+before = planned(implementation="scan")
 print(before)
 
 # %% [markdown]
@@ -444,7 +444,10 @@ def estimate(plan):
 
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.7), sharey=True)
 for axis, machine in zip(axes, MACHINES, strict=True):
-    pair = {"lax.scan": plan_for(machine, plain=True), "scanrnn": on[machine]}
+    pair = {
+        "lax.scan": plan_for(machine, implementation="scan"),
+        "scanrnn": on[machine],
+    }
     for name, plan in pair.items():
         starting, products = estimate(plan)
         said = {c.name: c.seconds for c in plan.candidates}[plan.executor]

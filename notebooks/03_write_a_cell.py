@@ -133,7 +133,7 @@ with jax.enable_x64(True):
     small = cell.init(jax.random.key(0), 6, 6, jnp.float64)
     xs = jax.random.normal(jax.random.key(1), (5, 2, 6), jnp.float64)
     # At this size the planner would leave the step to lax.scan.
-    planned = functools.partial(scanrnn.scan, plan=scanrnn.Options(plain=False))
+    planned = functools.partial(scanrnn.scan, implementation="planned")
     ours = jax.grad(loss)(small, xs, planned)
     plain = jax.grad(loss)(small, xs, jax.lax.scan)
     for name, value in small.items():

@@ -14,7 +14,8 @@ import numpy as np
 from jax import lax
 
 from scanrnn._tune import tuned
-from scanrnn.executors import EXECUTORS, assign
+from scanrnn.executors import EXECUTORS as EXECUTORS
+from scanrnn.executors import assign, check_name
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Options, Plan, Traced, make_plan, trace
 
@@ -83,13 +84,15 @@ def scan(
     _check(plan, implementation)
     steps = _unrolled(unroll)
     split = {"_split_transpose": True} if _split_transpose else {}
-    plain = functools.partial(lax.scan, f, init, xs, length, reverse, unroll, **split)
+    unplanned = functools.partial(
+        lax.scan, f, init, xs, length, reverse, unroll, **split
+    )
     if implementation == "scan" or getattr(jax.config, "jax_disable_jit", False):
-        return plain()
+        return unplanned()
     traced = trace(f, init, xs, length)
     found = _fitted(traced, plan, bool(reverse), steps, implementation)
     if found.executor == "scan":
-        return plain()
+        return unplanned()
     carry, ys = found.compiled(traced.weights, traced.init, traced.xs)
     return traced.out_tree.unflatten([*carry, *ys])
 
@@ -175,11 +178,7 @@ def plan(
 
 
 def _check(plan, implementation) -> None:
-    if implementation is not None and implementation not in EXECUTORS:
-        raise ValueError(
-            f"scan: implementation must be None or one of {', '.join(EXECUTORS)}; "
-            f"got {implementation!r}"
-        )
+    check_name(implementation)
     if plan is not None and not isinstance(plan, Plan | Options):
         raise TypeError(
             "scan: plan must be None, scanrnn.Options(...) or what scanrnn.plan "
@@ -206,17 +205,17 @@ def _unrolled(unroll) -> int:
 def _fitted(traced: Traced, plan, reverse, unroll, implementation=None) -> Plan:
     """The plan of a traced step, made once; an old plan must fit it."""
     options = plan.options if isinstance(plan, Plan) else plan or Options()
-    if implementation is not None and options.plain is None:
-        options = dataclasses.replace(options, plain=False)
+    if implementation is not None:
+        options = dataclasses.replace(options, implementation=implementation)
     machine = _machine(traced, plan, options)
     plans = _plans.setdefault(traced.source, {})
-    key = (options, machine, implementation, traced.length, reverse, unroll)
+    key = (options, machine, traced.length, reverse, unroll)
     if key not in plans:
 
         def make(rules):
             return make_plan(traced, options, machine, rules, reverse, unroll)
 
-        plans[key] = assign(make, machine, implementation)
+        plans[key] = assign(make, machine, options.implementation)
     if isinstance(plan, Plan) and plan.signature() != plans[key].signature():
         raise ValueError(
             "scan: plan was made for other arguments: it is for (weights, carry, xs), "

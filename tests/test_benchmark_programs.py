@@ -124,7 +124,7 @@ def test_programs_accelerated_pass_the_gate(name):
 def test_programs_with_large_states_keep_their_values_and_gradients(name):
     module = importlib.import_module(f"benchmarks.programs.{programs.FILES[name]}")
     program = module.PROGRAMS[name](**SMALL[name])
-    planned = scanrnn.Options(plain=False)
+    planned = scanrnn.Options()
 
     def run(apply):
         def loss(params):

@@ -45,7 +45,7 @@ def test_chunks_made_again_equal_lax_scan(monkeypatch, name, machine, chunk, rev
 def test_what_cannot_be_made_at_once_is_made_again_step_by_step(name):
     step, params, init, xs = build(name)
     f = functools.partial(step, params)
-    plan = scanrnn.plan(f, init, xs, residuals="recompute", plain=False)
+    plan = scanrnn.plan(f, init, xs, residuals="recompute")
     made = plan.derivative.recomputed
     assert all(e.primitive.name != "scan" for e in made.eqns)
     assert_same(build(name), value_and_gradients, plan=plan.options)
@@ -149,8 +149,8 @@ def test_gradients_of_halves_are_summed_over_chunks_in_float32():
         carry, ys = scanrnn.scan(step, init, xs, plan=scanrnn.Options(**options))
         return (carry.sum() + ys.astype("float32").sum()).astype("float32")
 
-    whole = jax.grad(loss)(params, plain=False, residuals="minimal")
-    chunks = jax.grad(loss)(params, plain=False, residuals="recompute", chunk=4)
+    whole = jax.grad(loss)(params, residuals="minimal")
+    chunks = jax.grad(loss)(params, residuals="recompute", chunk=4)
     for name in params:
         np.testing.assert_allclose(
             np.asarray(chunks[name], float), np.asarray(whole[name], float), rtol=0.01
@@ -175,7 +175,7 @@ def test_second_derivative_sees_a_rule_once(machine):
     pairs = zip(keys[:3], shapes.items(), strict=True)
     weights = {name: jax.random.normal(key, shape) for key, (name, shape) in pairs}
     init, xs = jnp.full((2, 4), 0.3), jax.random.normal(keys[3], (6, 2, 3))
-    plan = scanrnn.Options(machine=machine, residuals="recompute", plain=False)
+    plan = scanrnn.Options(machine=machine, residuals="recompute")
 
     def second(scan, **options):
         def loss(p):

@@ -75,7 +75,7 @@ def test_checkpoint_means_what_its_author_says(arrays, step, policy, kept, opene
     policies = [e.params["policy"] for e in equations(jaxpr) if "policy" in e.params]
     assert (policy in policies) == (not opened)
     assert ("jax.checkpoint (its author says" in str(plan)) == (
-        not opened and plan.plain is None
+        not opened and plan.reason is None
     )
     assert_same((step, arrays, init, xs), value_and_gradients)
 

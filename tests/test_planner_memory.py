@@ -3,8 +3,6 @@
 Bytes of temporaries by the compiler's own count, for values and for gradients.
 """
 
-import functools
-
 import chex
 import jax
 import pytest
@@ -23,7 +21,7 @@ ASIDE = 4_000_000
 def check(drawn):
     program, transform, reverse = drawn
     make = materialise(program, jax.random.key(0))
-    planned = functools.partial(scanrnn.scan, plan=scanrnn.Options(plain=False))
+    planned = scanrnn.scan
     run, floats = programs(make, transform, reverse=reverse)
     wanted, got = (run(s).lower(floats).compile() for s in (lax.scan, planned))
     theirs, ours = (c.memory_analysis().temp_size_in_bytes for c in (wanted, got))

@@ -62,7 +62,7 @@ def made(of, machine):
     keys = jax.random.split(jax.random.key(0), len(rows))
     xs = [draw(key, [T, B, n]) for key, n in zip(keys, rows, strict=True)]
     init = jnp.zeros(state, jnp.float32)
-    return scanrnn.plan(step, init, xs, machine=machine, plain=False), init
+    return scanrnn.plan(step, init, xs, machine=machine), init
 
 
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
@@ -92,7 +92,7 @@ def test_readout_by_a_shared_matrix_leaves_the_loop_if_it_pays():
             return h, h @ matrix
 
         args = jnp.zeros([8, 64, features]), jnp.ones([T, 8, 64])
-        return bool(scanrnn.plan(step, *args, plain=False).stages.after.eqns)
+        return bool(scanrnn.plan(step, *args).stages.after.eqns)
 
     assert moved(4, 512)
     assert not moved(64, 4)

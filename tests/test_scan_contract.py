@@ -279,12 +279,12 @@ def test_step_too_small_to_gain_is_left_to_lax_scan(monkeypatch):
     step, params, init, xs = build("lstm")
     f = functools.partial(step, params)
     assert "lax.scan as it stands: a step is only" in str(scanrnn.plan(f, init, xs))
-    assert scanrnn.plan(f, init, xs, plain=False).plain is None
+    assert scanrnn.plan(f, init, xs, implementation="planned").reason is None
     insisting = functools.partial(scanrnn.scan, f, implementation="planned")
     carry, ys = jax.lax.scan(f, init, xs)
     jax.tree.map(np.testing.assert_allclose, insisting(init, xs), (carry, ys))
     rows = functools.partial(jnp.repeat, repeats=100, axis=-2)
-    assert scanrnn.plan(f, *jax.tree.map(rows, (init, xs))).plain is None
+    assert scanrnn.plan(f, *jax.tree.map(rows, (init, xs))).reason is None
 
 
 def test_plan_says_what_its_cost_rules_chose():

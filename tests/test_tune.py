@@ -61,7 +61,10 @@ def times(monkeypatch):
 CHOICES = {
     "the fastest": ({"hoist=False": 0.5, "layout=False": 0.4}, {"layout": False}),
     "another policy": ({"residuals='recompute'": 0.5}, {"residuals": "recompute"}),
-    "lax.scan": ({"plain=True": 0.5, "sink=False": 0.6}, {"plain": True}),
+    "lax.scan": (
+        {"implementation='scan'": 0.5, "sink=False": 0.6},
+        {"implementation": "scan"},
+    ),
     "too little faster": ({"merge=False": 0.98}, {}),
     "all alike": ({}, {}),
 }
@@ -82,7 +85,7 @@ def test_every_candidate_is_timed_in_every_round(times):
         "sink=False",
         "merge=False",
         "residuals='recompute'",
-        "plain=True",
+        "implementation='scan'",
     ]
     # A warm-up, and rounds of one second each until the budget is spent.
     assert times.runs == len(seconds) * (1 + tuner.LEAST_ROUNDS)
@@ -96,7 +99,9 @@ def test_rounds_end_when_there_are_enough(times):
 
 
 def test_option_that_was_given_stays(times):
-    times.update({"plain=True": 0.1, "residuals='recompute'": 0.1, "sink=False": 0.5})
+    times.update(
+        {"implementation='scan'": 0.1, "residuals='recompute'": 0.1, "sink=False": 0.5}
+    )
     tuned = plan(residuals="chunked", hoist=False)
     wanted = scanrnn.Options(residuals="chunked", hoist=False, sink=False)
     assert tuned.options == wanted
@@ -287,7 +292,7 @@ def gradients(scan):
     return jax.value_and_grad(loss, (0, 1))(INIT, XS)
 
 
-@pytest.mark.parametrize("choice", ["hoist=False", "plain=True"])
+@pytest.mark.parametrize("choice", ["hoist=False", "implementation='scan'"])
 def test_scan_with_a_tuned_plan_equals_lax_scan(times, choice):
     times[choice] = 0.5
     tuned = plan()
@@ -298,11 +303,11 @@ def test_scan_with_a_tuned_plan_equals_lax_scan(times, choice):
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
 
 
-def test_plain_option_is_lax_scan_as_it_stands():
-    plan = scanrnn.plan(step, INIT, XS, plain=True)
-    assert "by lax.scan as it stands: Options(plain=True)." in str(plan)
-    with pytest.raises(ValueError, match=r"Options\(plain=True\)"):
-        scanrnn.scan(step, INIT, XS, plan=plan, implementation="planned")
+def test_implementation_scan_is_lax_scan_as_it_stands():
+    plan = scanrnn.plan(step, INIT, XS, implementation="scan")
+    assert "by lax.scan as it stands: implementation='scan'." in str(plan)
+    with pytest.raises(ValueError, match="'cudnn'"):
+        scanrnn.plan(step, INIT, XS, implementation="cudnn")
 
 
 @pytest.fixture
@@ -315,7 +320,7 @@ def quick(monkeypatch):
 def test_candidates_run_and_those_with_the_same_program_are_left_out(quick):
     seconds = plan().tuning.seconds
     # This step has no readout and one recurrent contraction.
-    assert {"as asked", "hoist=False", "plain=True"} <= set(seconds)
+    assert {"as asked", "hoist=False", "implementation='scan'"} <= set(seconds)
     assert not {"sink=False", "merge=False"} & set(seconds)
 
 

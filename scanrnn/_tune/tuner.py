@@ -26,7 +26,7 @@ VARIED = {
     "sink": False,
     "merge": False,
     "residuals": "recompute",
-    "plain": True,
+    "implementation": "scan",
 }
 DEFAULT = "as asked"
 # A candidate must be this much faster than the plan that was asked for.
@@ -64,11 +64,11 @@ def tuned(
         )
     _check_sizes(traced)
     given, base = options, make(options)
-    if base.plain is not None and given.plain is None:
+    if base.nothing is None and base.reason is not None:
         # Too small by rule; what is measured need not be foreseen.
-        options = dataclasses.replace(given, plain=False)
+        options = dataclasses.replace(given, implementation="planned")
         base = make(options)
-    if base.plain is not None:
+    if base.reason is not None:
         return base  # nothing to choose from: every variation is lax.scan too
     goal = _goal(base, traced, tune)
     known = _candidates(given, options)
@@ -109,7 +109,7 @@ def _candidates(given: Options, options: Options) -> dict[str, Options]:
         # lax.scan keeps everything, which a choice of residuals is there to avoid.
         if getattr(given, name) != getattr(default, name):
             continue
-        if not (name == "plain" and sized):
+        if not (name == "implementation" and sized):
             label = f"{name}={value!r}"
             found[label] = dataclasses.replace(options, **{name: value})
     return found

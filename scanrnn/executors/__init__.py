@@ -25,6 +25,15 @@ from scanrnn.planner.rules import Rules
 EXECUTORS: dict[str, Any] = {each.NAME: each for each in (planned, scan)}
 
 
+def check_name(implementation: str | None) -> None:
+    """Raises unless it is None or the name of an executor."""
+    if implementation is not None and implementation not in EXECUTORS:
+        raise ValueError(
+            f"scan: implementation must be None or one of {', '.join(EXECUTORS)}; "
+            f"got {implementation!r}"
+        )
+
+
 def assign(
     make: Callable[[Rules], Plan], machine: Machine, implementation: str | None = None
 ) -> Plan:
@@ -36,8 +45,9 @@ def assign(
       implementation: the name of an executor, or None.
 
     Raises:
-      ValueError: if the one that is asked for refuses.
+      ValueError: if the one that is asked for is unknown, or refuses.
     """
+    check_name(implementation)
     make = functools.cache(make)
     plans = {name: make(each.rules(machine)) for name, each in EXECUTORS.items()}
     found = {name: _candidate(name, plan) for name, plan in plans.items()}

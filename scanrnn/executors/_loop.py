@@ -24,17 +24,17 @@ from scanrnn.planner.loops import Loop
 def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: list):
     """Run the loop. Returns the final carry and the stacked ys."""
     args = [*weights, *carry, *xs]
-    plain = functools.partial(_plain, loop)
+    function = functools.partial(_by_scan, loop)
     # Types that speak of a mesh belong to the program that JAX makes.
     build = functools.partial(_build, loop, executor)
     if split(args):
-        build = lambda *_: plain  # noqa: E731
+        build = lambda *_: function  # noqa: E731
     rule = functools.partial(_rule, loop, executor)
-    outs = Ruled(plain, build, loop.machine, rule, loop=True)(*args)
+    outs = Ruled(function, build, loop.machine, rule, loop=True)(*args)
     return outs[: len(carry)], outs[len(carry) :]
 
 
-def _plain(loop, *args):
+def _by_scan(loop, *args):
     weights, carry, xs = loop.graph.groups(args)
     final, ys = scan_graph(loop.graph, weights, carry, xs, loop)
     return [*final, *ys]

@@ -29,9 +29,9 @@ def normed(graph: Graph, loop: Loop, executor: Executor, inputs: Sequence) -> li
 
     `loop` is what they come before; it says how many steps make a piece.
     """
-    plain = functools.partial(_of, graph, loop.length, {}, graph.inputs)
+    function = functools.partial(_of, graph, loop.length, {}, graph.inputs)
     rule = functools.partial(_rule, graph, loop, executor)
-    return Ruled(plain, lambda *_: plain, loop.machine, rule)(*inputs)
+    return Ruled(function, lambda *_: function, loop.machine, rule)(*inputs)
 
 
 def _rule(graph, loop, executor, primals, tangents):

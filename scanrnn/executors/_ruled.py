@@ -41,18 +41,18 @@ class Ruled:
     No callable may close over traced values.
 
     Attributes:
-      plain: the function, as JAX may differentiate and transpose it.
+      function: the function, as JAX may differentiate and transpose it.
       build: how it is computed on a machine.
       machine: that of the plan.
-      jvp: `(primals, tangents) -> (outs, tangents)`, or None for that of `plain`; a
+      jvp: `(primals, tangents) -> (outs, tangents)`, or None for that of `function`; a
         tangent that is None is zero.
       transposed: the transpose by machine, `(fixed, cts) -> cts of the others`, or None
-        for that of `plain`; a cotangent that is None is zero. Never differentiated.
+        for that of `function`; a cotangent that is None is zero. Never differentiated.
       fixed: how many arguments come first in which the function need not be linear.
       loop: whether it is a loop, which no gradient should run again.
     """
 
-    plain: Callable[..., list]
+    function: Callable[..., list]
     build: Build
     machine: Machine
     jvp: Callable | None = None
@@ -87,7 +87,7 @@ def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
         known, at_fixed = jax.tree.flatten(fixed)
         n = len(known)
 
-        def plain(*args):
+        def function(*args):
             return forward(*tree.unflatten(args))
 
         def jvp(primals, tangents):
@@ -98,7 +98,7 @@ def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
                 terms.append(run(*tree.unflatten([*primals[:n], *full])))
             if any(t is not None for t in tangents[:n]):
                 of_known = [*tangents[:n], *[None] * len(tangents[n:])]
-                terms.append(pushed(plain, primals, of_known)[1])
+                terms.append(pushed(function, primals, of_known)[1])
             sums = [functools.reduce(jnp.add, ts) for ts in zip(*terms, strict=True)]
             return run(*tree.unflatten(primals)), sums
 
@@ -106,13 +106,13 @@ def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
             f = transposed(machine, alone)
             return lambda fixed, cts: f(at_fixed.unflatten(fixed), cts)
 
-        return Ruled(plain, lambda *_: plain, machine, jvp, pull, n)(*leaves)
+        return Ruled(function, lambda *_: function, machine, jvp, pull, n)(*leaves)
 
     return run
 
 
 def _jvp(primals, tangents, *, program, **_):
-    rule = program.jvp or functools.partial(pushed, program.plain)
+    rule = program.jvp or functools.partial(pushed, program.function)
     tangents = [None if isinstance(t, ad.Zero) else t for t in tangents]
     outs, found = rule(list(primals), tangents)
     zeros = [ad.Zero(jax.typeof(out).to_tangent_aval()) for out in outs]
@@ -124,7 +124,9 @@ def _transpose(cts, *args, program, **_):
     if program.transposed is None:
         structs = [struct_of(args[i].aval) for i in at]
         full = list(map(ad.instantiate_zeros, cts))
-        found = jax.linear_transpose(of_some(program.plain, args, at), *structs)(full)
+        found = jax.linear_transpose(of_some(program.function, args, at), *structs)(
+            full
+        )
         found = dict(zip(at, found, strict=True))
     else:
         found = dict(enumerate(_transposed(program, cts, args), program.fixed))
@@ -148,15 +150,15 @@ def _transposed(program, cts, args) -> list:
 
         return flat
 
-    def plain(fixed, cts):
-        forward = functools.partial(program.plain, *fixed)
+    def function(fixed, cts):
+        forward = functools.partial(program.function, *fixed)
         return list(jax.linear_transpose(forward, *structs)(cts))
 
     def build(machine, alone):
         return of_given(program.transposed(machine, alone), lambda _: None)
 
     given = [ct for ct, zero in zip(cts, zeros, strict=True) if not zero]
-    run = Ruled(of_given(plain, ops.zeros), build, program.machine)
+    run = Ruled(of_given(function, ops.zeros), build, program.machine)
     return run(*args[:n], *given)
 
 
@@ -177,7 +179,7 @@ def _batched(args, axes, *, program, **_):
 
     batch = dataclasses.replace(
         program,
-        plain=mapped(program.plain),
+        function=mapped(program.function),
         build=mapped_by_machine(program.build),
         jvp=program.jvp and mapped(program.jvp, (axes, axes)),
         transposed=mapped_by_machine(program.transposed, (axes[:n], 0)),

@@ -15,9 +15,10 @@ def refuse(plan: Plan) -> str | None:
     if plan.nothing is not None:
         return plan.nothing
     work = costs.work(plan)
-    if plan.options.plain is False or work is None or work >= plan.rules.least_work:
+    asked = plan.options.implementation == NAME
+    if asked or work is None or work >= plan.rules.least_work:
         return None
     return (
         f"a step is only {work} operations, too few to gain from a plan "
-        "(Options(plain=False) makes one)"
+        "(implementation='planned' makes one)"
     )

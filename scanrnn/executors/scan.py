@@ -1,4 +1,4 @@
-"""The plain executor: `lax.scan` over the step as it was traced. The oracle."""
+"""The executor of last resort: `lax.scan` over the step as traced. The oracle."""
 
 from __future__ import annotations
 

@@ -189,8 +189,8 @@ def _loop(plan: Plan, length) -> Loop:
 
 def _left_alone(graph, length, options) -> str | None:
     """Why a step is not planned at all, or None."""
-    if options.plain:
-        return "Options(plain=True)"
+    if options.implementation == "scan":
+        return "implementation='scan'"
     if isinstance(length, int) and length == 0:
         return "there are no steps (length is 0)"
     effects = {str(e) for eqn in graph.eqns for e in eqn.effects}

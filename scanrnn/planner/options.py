@@ -19,8 +19,9 @@ class Options:
       layout: read each gate by itself, where XLA is fast on that (with `defer`).
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
-      plain: run `lax.scan` as it stands, with no pass at all. None is True for a
-        step so small that there is nothing to gain, and False for every other.
+      implementation: the name of what runs the plan: "planned", or "scan" for
+        `lax.scan` as it stands. None is the cheapest; a step so small that there is
+        nothing to gain is left to `lax.scan`.
       residuals: what the forward loop keeps for the reverse one. "minimal"
         (what contractions produced, and carries), "recompute" (carries; what
         contractions produced is made again, for all steps of a chunk at once),
@@ -50,7 +51,7 @@ class Options:
     layout: bool = True
     sink: bool = True
     defer: bool = True
-    plain: bool | None = None
+    implementation: str | None = None
     residuals: str | None = None
     chunk: int | None = None
     machine: Machine | str | None = None
@@ -73,9 +74,8 @@ class Options:
         if self.machine is not None:
             machine_named(self.machine)
         for field in dataclasses.fields(self):
-            if field.name in ("residuals", "chunk", "machine"):
+            if field.type != "bool":
                 continue
             value = getattr(self, field.name)
-            automatic = field.name == "plain" and value is None
-            if not isinstance(value, bool) and not automatic:
+            if not isinstance(value, bool):
                 raise TypeError(f"Options: {field.name} must be a bool, got {value!r}")

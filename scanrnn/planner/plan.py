@@ -90,7 +90,7 @@ class Plan:
     tuning: report.Tuning | None = None
 
     @property
-    def plain(self) -> str | None:
+    def reason(self) -> str | None:
         """Why the plan is `lax.scan` itself, or None."""
         if self.executor != "scan":
             return None
@@ -148,17 +148,17 @@ class Plan:
     @functools.cached_property
     def bodies(self) -> dict[str, Body]:
         """The loops that run, by what they are for; none where that is `lax.scan`."""
-        return {} if self.plain is not None or not self.defer else emit(self)
+        return {} if self.reason is not None or not self.defer else emit(self)
 
     @functools.cached_property
     def cost(self) -> costs.Cost:
         """What a training step takes by the estimate that chose the executor."""
-        return costs.cost(self, in_loop=self.plain is not None)
+        return costs.cost(self, in_loop=self.reason is not None)
 
     @functools.cached_property
     def gemms(self) -> tuple[counts.Gemm, ...]:
         """Every contraction, forward and backward, with its sizes and count."""
-        gemms = counts.scan_gemms if self.plain is not None else counts.planned_gemms
+        gemms = counts.scan_gemms if self.reason is not None else counts.planned_gemms
         return gemms(self, self.length if isinstance(self.length, int) else 1)
 
     @functools.cached_property

@@ -23,7 +23,7 @@ def render(plan) -> str:
     """The whole report as text."""
     lines = [_headline(plan), *_executors(plan), *_tuning(plan), ""]
     lines += _table(plan.gemms)
-    if plan.plain is None:
+    if plan.reason is None:
         lines += ["", *_moves(plan), *_choices(plan), *_stays(plan)]
         lines += ["", *_residuals(plan)]
     return "\n".join(lines)
@@ -32,8 +32,8 @@ def render(plan) -> str:
 def _headline(plan) -> str:
     direction = " in reverse" if plan.reverse else ""
     head = f"{plan.length} steps{direction}"
-    if plan.plain is not None:
-        return f"Plan: {head}, by lax.scan as it stands: {plan.plain}."
+    if plan.reason is not None:
+        return f"Plan: {head}, by lax.scan as it stands: {plan.reason}."
     here = [e for e in plan.stages.loop.eqns if ops.is_heavy(e)]
     was = [e for e in plan.stages.graph.eqns if ops.is_heavy(e)]
     if plan.chunk:
