@@ -66,7 +66,7 @@ def test_no_loop_repeats_the_products_of_a_step(name):
     ("machine", "length", "policy", "chunk"),
     [
         ("cpu", 240, "minimal", None),
-        ("h100", 240, "recompute", 30),
+        ("h100", 240, "recompute", 60),
         ("h100", 30, "minimal", None),
         ("tpu v5e", 240, "recompute", None),
         ("tpu v5e", 2**21, "recompute", 2**15),

@@ -43,7 +43,7 @@ class Rules:
       recomputes: what contractions made is made again of carries: "never", "chunked"
         (of a sequence that is long enough to be run in chunks) or "always".
       chunk_share: share of the fast memory that a chunk may fill then; None where it is
-        no matter of memory: a chunk is a 16th of the sequence, 32 steps at least.
+        no matter of memory: a chunk is an 8th of the sequence, 64 steps at least.
       precomputes: what a reverse step makes of time inputs alone is then made before
         its loop, for a chunk at once.
       norm_share: share that is differentiated at a time of norms before the loop; None
@@ -104,7 +104,7 @@ class Rules:
         """Steps of a chunk of which all is there at once, `row` bytes of each."""
         if self.chunk_share is not None:
             return max(1, int(self.chunk_share * machine.fast_memory) // row)
-        most = max(length // 16, 32)
+        most = max(length // 8, 64)
         return most if 3 * most <= length else length
 
     def steps_per_trip(self, length: Any, carry: int = 0) -> int:
