@@ -50,7 +50,8 @@ def contributions(
     else:
         names = tuple(tangents)
         transposed = functools.partial(_transposed, loop, executor, step, names)
-        run = linear(forward, transposed, loop.machine)
+        types = tuple(jax.typeof(struct(v, loop.length)) for v in step.graph.ys)
+        run = linear(forward, transposed, loop.machine, types)
     return dict(zip(step.ys, run(fixed, tangents), strict=True))
 
 

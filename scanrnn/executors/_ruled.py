@@ -50,6 +50,8 @@ class Ruled:
         for that of `function`; a cotangent that is None is zero. Never differentiated.
       fixed: how many arguments come first in which the function need not be linear.
       loop: whether it is a loop, which no gradient should run again.
+      types: of what it gives, where that is known: then it is traced only where it
+        runs, which the tangents of a gradient never do. Empty if they are to be found.
     """
 
     function: Callable[..., list]
@@ -59,9 +61,12 @@ class Ruled:
     transposed: Build | None = None
     fixed: int = 0
     loop: bool = False
+    types: tuple = ()
 
     def __call__(self, *args) -> list:
         """Apply the function."""
+        if self.types:
+            return ruled_p.bind(*args, jaxpr=None, program=self)
         jaxpr = jax.make_jaxpr(self.build(self.machine, True))(*args)
         return ruled_p.bind(*args, jaxpr=jaxpr, program=self)
 
@@ -72,7 +77,9 @@ def keep_loops(primitive, *args, **params) -> bool:
     return primitive is ruled_p and params["program"].loop
 
 
-def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
+def linear(
+    forward: Callable, transposed: Build, machine: Machine, types: tuple = ()
+) -> Callable:
     """A function of trees `(fixed, moving)`, linear in the second, with its transpose.
 
     Args:
@@ -80,6 +87,7 @@ def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
       transposed: by machine, `(fixed, cts) -> cts of moving`, a list of its leaves, as
         in `Ruled`.
       machine: that of the plan.
+      types: of what it gives, as in `Ruled`.
     """
 
     def run(fixed, moving) -> list:
@@ -106,7 +114,8 @@ def linear(forward: Callable, transposed: Build, machine: Machine) -> Callable:
             f = transposed(machine, alone)
             return lambda fixed, cts: f(at_fixed.unflatten(fixed), cts)
 
-        return Ruled(function, lambda *_: function, machine, jvp, pull, n)(*leaves)
+        rules = Ruled(function, lambda *_: function, machine, jvp, pull, n, types=types)
+        return rules(*leaves)
 
     return run
 
@@ -183,6 +192,7 @@ def _batched(args, axes, *, program, **_):
         build=mapped_by_machine(program.build),
         jvp=program.jvp and mapped(program.jvp, (axes, axes)),
         transposed=mapped_by_machine(program.transposed, (axes[:n], 0)),
+        types=(),
     )
     outs = batch(*args)
     return outs, [0] * len(outs)
@@ -193,19 +203,25 @@ def _lowering(platform: str) -> Callable:
         here, alone = program.machine, compat.on_one_device(ctx)
         if platform != here.platform:
             here = machine_for(platform)
-        same = here is program.machine and alone
-        f = jaxpr_as_fun(jaxpr) if same else program.build(here, alone)
+        traced = jaxpr is not None and here is program.machine and alone
+        f = jaxpr_as_fun(jaxpr) if traced else program.build(here, alone)
         return mlir.lower_fun(f, multiple_results=True)(ctx, *args)
 
     return rule
 
 
-def _value(*args, jaxpr, **_):
+def _value(*args, jaxpr, program):
+    if jaxpr is None:
+        return program.build(program.machine, True)(*args)
     return jaxpr_as_fun(jaxpr)(*args)
 
 
+def _types(*_, jaxpr, program):
+    return program.types if jaxpr is None else jaxpr.out_avals
+
+
 ruled_p.def_impl(_value)
-ruled_p.def_abstract_eval(lambda *_, jaxpr, **__: jaxpr.out_avals)
+ruled_p.def_abstract_eval(_types)
 ad.primitive_jvps[ruled_p] = _jvp
 ad.primitive_transposes[ruled_p] = _transpose
 batching.primitive_batchers[ruled_p] = _batched

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
@@ -23,6 +24,7 @@ from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Target
 from scanrnn.planner.gemm import copy_transposed
+from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.reverse import reverse
 from scanrnn.planner.steps import Step, inside_step
@@ -60,7 +62,9 @@ def tangent_loop(
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
         transposed = functools.partial(_reversed, loop, executor, step)
-        run = linear(run, transposed, loop.machine)
+        types = [v.aval for v in step.graph.carry]
+        types += [jax.typeof(struct(v, loop.length)) for v in step.graph.ys]
+        run = linear(run, transposed, loop.machine, tuple(types))
     outs = run(fixed, moving)
     n = len(step.carry)
     d_final = named(step.carry, outs[:n])
