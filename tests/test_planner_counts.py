@@ -191,3 +191,21 @@ def test_readout_of_joined_parts_is_a_product_of_each():
     made = [e for e in equations(jaxpr) if e.primitive.name == "concatenate"]
     assert all(e.outvars[0].aval.shape != (T, 3, 2 * H) for e in made)
     assert_same((step, params, init, xs), value_and_gradients)
+
+
+def test_gradient_of_an_lstm_traces_few_jaxprs(monkeypatch):
+    """What is traced is waited for: a pass that finds nothing traces nothing."""
+    step, params, init, xs = build("lstm_concatenated")
+    xs = jnp.tile(xs, (2, 1, 1))  # a length that no other test has planned
+    traced, make_jaxpr = [], jax.make_jaxpr
+
+    def counting(f, *args, **kwargs):
+        traced.append(f)
+        return make_jaxpr(f, *args, **kwargs)
+
+    def loss(params):
+        return score(scanrnn.scan(functools.partial(step, params), init, xs))
+
+    monkeypatch.setattr(jax, "make_jaxpr", counting)
+    jax.jit(jax.grad(loss)).trace(params)
+    assert 5 < len(traced) <= 16

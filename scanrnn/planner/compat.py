@@ -67,6 +67,18 @@ def calling(eqn: JaxprEqn, closed) -> JaxprEqn:
     return eqn.replace(primitive=primitives.closed_call_p, params=params)
 
 
+def joining(eqn: JaxprEqn, parts: Sequence, whole: Sequence, axis: int) -> JaxprEqn:
+    """An equation that joins values, in the context of another."""
+    params = {"dimension": axis}
+    return eqn.replace(
+        primitive=primitives.concatenate_p,
+        params=params,
+        invars=list(parts),
+        outvars=list(whole),
+        effects=set(),
+    )
+
+
 def is_by_platform(eqn: JaxprEqn) -> bool:
     """Whether a `cond` has a branch for each platform."""
     return eqn.params.get("branches_platforms") is not None

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import jax
-from jax import lax
 from jax.extend.core import DropVar, JaxprEqn, Var
 
-from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph, struct, variables
+from scanrnn.planner import compat, ops
+from scanrnn.planner.graph import Graph, struct, variables, variables_like
 from scanrnn.planner.rows import Place, spans
 
 
@@ -30,7 +28,7 @@ def find_packs(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
         if eqn.primitive.name == "split":
             members = [_kept(v, consumers, free) for v in eqn.outvars]
             if None not in members and len(members) > 1:
-                packs.append(_pack(members, eqn.params["axis"]))
+                packs.append(_pack(eqn, members, eqn.params["axis"]))
     return packs
 
 
@@ -41,7 +39,12 @@ def pack_numbers(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
         shape, outs = ops.aval(v).shape, variables(loop.outs)
         if shape and shape[-1] == 1 and v not in outs:
             groups.setdefault((shape, ops.aval(v).dtype), []).append(v)
-    return [_pack(g, len(s) - 1) for (s, _), g in groups.items() if len(g) > 1]
+    made = loop.producers()
+    return [
+        _pack(made[group[0]], group, len(shape) - 1)
+        for (shape, _), group in groups.items()
+        if len(group) > 1
+    ]
 
 
 def _kept(part, consumers, free) -> Var | None:
@@ -63,9 +66,9 @@ def places(pack: JaxprEqn) -> Iterable[tuple[Any, Place]]:
         yield v, Place(whole, axis, *span)
 
 
-def _pack(members, axis) -> JaxprEqn:
-    closed = jax.make_jaxpr(lambda *parts: lax.concatenate(parts, axis))(
-        *map(struct, members)
-    )
-    (eqn,) = closed.jaxpr.eqns
-    return eqn.replace(invars=members)
+def _pack(eqn, members, axis) -> JaxprEqn:
+    """What joins values along an axis, in the context of an equation."""
+    shape = list(ops.aval(members[0]).shape)
+    shape[axis] = sum(ops.aval(v).shape[axis] for v in members)
+    whole = variables_like([struct(members[0]).update(shape=tuple(shape))])
+    return compat.joining(eqn, members, whole, axis)

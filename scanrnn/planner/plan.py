@@ -30,6 +30,10 @@ class Candidate(NamedTuple):
     refusal: str | None
 
 
+def _has_no_executor(*_):
+    raise RuntimeError("this plan has no executor yet")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
     """How one step function on given shapes will run on a machine.
@@ -85,8 +89,8 @@ class Plan:
     nothing: str | None = None
     executor: str = "scan"
     candidates: tuple[Candidate, ...] = ()
-    program: Callable = lambda *_: None
-    unplanned: Callable = lambda *_: None
+    program: Callable = _has_no_executor
+    unplanned: Callable = _has_no_executor
     tuning: report.Tuning | None = None
 
     @property
