@@ -175,7 +175,14 @@ def check_twins(linen_layer, nnx_layer, xs, **call):
     same((carry, ys), nnx_layer(xs, return_carry=True, **call))
 
 
-@pytest.mark.parametrize("name", sorted(set(vars(scanrnn.nnx)) - {"Bidirectional"}))
+def every_layer():
+    """Some of them quickly."""
+    for name in sorted(set(vars(scanrnn.nnx)) - {"Bidirectional"}):
+        quick = name in ("LSTM", "GRU", "ConvLSTM", "LRU", "MLSTM")
+        yield pytest.param(name, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", list(every_layer()))
 def test_every_nnx_layer_has_a_linen_twin(name):
     make = getattr(scanrnn.nnx, name)
     if name.startswith("_") or name.endswith("Cell") or not hasattr(make, "_make"):

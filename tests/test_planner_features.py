@@ -36,6 +36,7 @@ def test_features_first_equals_lax_scan(always, name, reverse):
     assert_same(build(name), value_and_gradients, reverse=reverse)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t.__name__)
 def test_features_first_equals_lax_scan_under(always, transform):
     assert_same(build("lstm"), transform)

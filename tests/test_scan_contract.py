@@ -298,7 +298,7 @@ def test_plan_says_what_its_cost_rules_chose():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"machine": "h100"}, "32 steps at a time: 1.049 MB in all; up to 32 steps"),
+        ({"machine": "h100"}, "64 steps at a time: 1.049 MB in all; up to 64 steps"),
         ({"machine": "tpu v5e"}, "all steps at once: 1.049 MB in all; up to 256 steps"),
         ({"machine": "h100", "residuals": "minimal"}, "in all; up to 1.074 GB go at"),
         ({"chunk": 32}, "32 steps at a time: 1.049 MB in all; chunks as asked for"),
