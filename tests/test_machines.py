@@ -94,6 +94,29 @@ def test_rows_that_a_trip_stacks_are_made_once(machine, name, count):
     assert names.count("optimization_barrier") == count
 
 
+@pytest.mark.parametrize(
+    ("machine", "dtype", "batch", "separate"),
+    [
+        ("h100", "bfloat16", 2, True),
+        ("h100", "bfloat16", 128, False),
+        ("h100", "float32", 2, False),
+        ("cpu", "bfloat16", 2, False),
+    ],
+)
+def test_gpu_does_not_fuse_tiny_half_precision_steps(machine, dtype, batch, separate):
+    """Compiling them took minutes: what is fused grows with every step."""
+    matrix = jnp.ones((128, 128), dtype)
+
+    def step(h, x):
+        z = h @ matrix + x
+        h = jnp.tanh(z - z.mean(-1, keepdims=True))
+        return h, h
+
+    xs = jax.ShapeDtypeStruct((16, batch, 128), dtype)
+    plan = scanrnn.plan(step, xs.update(shape=xs.shape[1:]), xs, machine=machine)
+    assert {body.separate for body in plan.bodies.values()} == {separate}
+
+
 def test_tpu_makes_small_steps_and_reverse_steps_several_at_a_time():
     tpu, small, large = planned.rules(MACHINES["tpu v5e"]), 2**14, 2**14 + 1
     assert tpu.unrolled(small, made=6, reverse=False) == 4

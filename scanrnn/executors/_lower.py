@@ -59,6 +59,7 @@ def lower(
             if block > 1:
                 t, row = at * block + j, [x[j] for x in xs]
             carry, ys = step(carry, here, t, dict(zip(scanned, row, strict=True)))
+            carry = lax.optimization_barrier(carry) if body.separate else carry
             for values, y in zip(made, ys, strict=True):
                 values.append(y)
         made = [ys[:: -1 if rows.reverse else 1] for ys in made]

@@ -61,6 +61,10 @@ GPU = Rules(
     # Rows of several steps are written by one kernel, and the counter is another.
     trip_steps=10,
     trip_bytes=4 * MB,
+    # Half-precision steps as small as these are fused with one another without end: an
+    # LSTM with layer norms (512, 2, 128) took over ten minutes to compile, and takes 24
+    # seconds so. Larger ones compile as they are, and would take a tenth more launches.
+    separate_bytes=2**14,
     # Four LSTMs (128,16,256) take 0.56 of the launches in training and 0.62 forward. On
     # a TPU they take 0.93 and 1.66 of the cycles, on a CPU 1.6 and 1.1 of the time.
     wavefront=True,

@@ -36,6 +36,7 @@ class Body:
       transposed: by weight of the graph, the matrix whose transpose it is.
       own: rows that each step of a trip makes by itself, whoever stacks them.
       pinned: whether arrays of rows are laid out step by step.
+      separate: whether nothing is fused across the steps of a trip.
     """
 
     graph: Graph
@@ -44,6 +45,7 @@ class Body:
     transposed: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
     own: tuple[Var, ...] = ()
     pinned: bool = False
+    separate: bool = False
 
 
 def forward(loop: Loop, target: Target) -> Body:
@@ -60,8 +62,23 @@ def made(graph: Graph, rows: Rows, unroll: int, target: Target) -> Body:
     """A body of a graph: its products turned, its rows apart, as the rules like it."""
     rules = target.rules
     graph, transposed = features_first(graph, rules)
-    own = tuple(own_rows(graph, rows.block))
-    return Body(graph, rows, unroll, transposed, own, rules.pins_rows)
+    return Body(
+        graph,
+        rows,
+        unroll,
+        transposed,
+        own=tuple(own_rows(graph, rows.block)),
+        pinned=rules.pins_rows,
+        separate=rows.block > 1 and _is_tiny(graph, rules),
+    )
+
+
+def _is_tiny(graph: Graph, rules: Rules) -> bool:
+    """Whether a step with norms has a half-precision carry of few bytes."""
+    carry = [v for v in graph.carry if ops.is_inexact(v)]
+    half = any(ops.aval(v).dtype.itemsize == 2 for v in carry)
+    few = sum(map(ops.bytes_of, carry)) <= rules.separate_bytes
+    return half and few and any(map(ops.is_reduction, graph.eqns))
 
 
 def rows_of(loop: Loop, target: Target, **where: Any) -> Rows:

@@ -53,6 +53,8 @@ class Rules:
       outside_bytes: what may be computed outside a loop for all steps at once.
       trip_steps: most steps in a trip whose rows are written together.
       trip_bytes: most bytes of the carries of such a trip.
+      separate_bytes: up to so many bytes of a half-precision carry the steps of a trip
+        that has norms are compiled one by one: nothing is fused across them.
       unroll_small: steps in a trip, each with its own rows, of a loop of small rows.
       unroll: the same of a reverse loop, and of a forward loop that makes few arrays.
       least_work: operations of a step below which nothing is gained.
@@ -83,6 +85,7 @@ class Rules:
     outside_bytes: int = 1024 * MB
     trip_steps: int = 1
     trip_bytes: int = 4 * MB
+    separate_bytes: int = 0
     unroll_small: int = 1
     unroll: int = 1
     least_work: int = 0
