@@ -384,36 +384,36 @@ for machine in MACHINES[1:]:
     print()
 
 # %% [markdown]
-# The rules behind these lines are properties of the machine, and each says in its
-# docstring what was seen:
+# The rules behind these lines are those of who runs the loop, for each platform; beside
+# each stands in the code (`scanrnn/executors/_xla.py`) what was seen:
 
 # %%
 RULES = {
-    "in_place": "stack over what is read no more",
-    "pieces": "read each gate by its own slice",
-    "turns": "transpose weights once, before the loop",
-    "packs": "stack the gates as one array",
-    "pins": "pin arrays step by step in memory",
-    "sums_in_loop": "sum gradients of gains in the loop",
-    "norm_piece": "differentiate norms by so many MB",
-    "at_once": "MB that may leave the loop at once",
+    "overwrites": "reuse the memory of rows read no more",
+    "reads_gates_apart": "read each gate by its own slice",
+    "transposes_weights": "transpose weights once, before the loop",
+    "packs_gates": "stack the gates as one array",
+    "pins_rows": "pin arrays step by step in memory",
+    "sums_gains_in_loop": "sum gradients of gains in the loop",
+    "norm_share": "of the fast memory, for norms at a time",
+    "outside_bytes": "MB that may leave the loop at once",
     "steps_per_trip": "steps in one trip of the loop",
 }
 
 
-def told(machine, rule):
-    value = getattr(machine, rule)
+def told(rules, rule):
+    value = getattr(rules, rule)
     if rule == "steps_per_trip":
         return str(value(4096))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "all" if value is None else f"{value / 1e6:.3g}"
+    return "all" if value is None else f"{value / (1e6 if value > 1 else 1):.3g}"
 
 
-print(" " * 56 + "".join(f"{machine:>9}" for machine in MACHINES))
+print(" " * 60 + "".join(f"{machine:>9}" for machine in MACHINES))
 for rule, meaning in RULES.items():
-    cells = "".join(f"{told(on[machine].machine, rule):>9}" for machine in MACHINES)
-    print(f"{rule:<15} {meaning:<40}{cells}")
+    cells = "".join(f"{told(on[machine].rules, rule):>9}" for machine in MACHINES)
+    print(f"{rule:<19} {meaning:<40}{cells}")
 
 # %% [markdown]
 # - **CPU.** Time goes into memory and its caches. Gates are sliced from the whole

@@ -41,7 +41,7 @@ CPU = Rules(
     outside_bytes=256 * MB,
     # A smaller step gains nothing by a plan.
     least_work=4096,
-    tile=(16, 1, 16),
+    tile=(16, 1, 1),
 )
 
 GPU = Rules(
