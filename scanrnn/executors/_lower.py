@@ -59,7 +59,6 @@ def lower(
             if block > 1:
                 t, row = at * block + j, [x[j] for x in xs]
             carry, ys = step(carry, here, t, dict(zip(scanned, row, strict=True)))
-            carry = lax.optimization_barrier(carry) if body.separate else carry
             for values, y in zip(made, ys, strict=True):
                 values.append(y)
         made = [ys[:: -1 if rows.reverse else 1] for ys in made]
@@ -108,7 +107,7 @@ def _step(body, constants, carry, here, t, scanned):
     env = Env(graph.eqns, values)
     carry = env.read_all(graph.carry_out)
     ys = _with_own(graph, env, body.own) if body.own else env.read_all(graph.ys)
-    return carry, ys
+    return lax.optimization_barrier(carry) if body.separate else carry, ys
 
 
 def _with_own(graph, env, own):
