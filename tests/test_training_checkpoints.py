@@ -1,7 +1,10 @@
 """Checkpoints on disk."""
 
+import asyncio
+import gc
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from scanrnn.training import Checkpoints, _checksums
+from scanrnn.training._complaints import without_late_complaints
 
 STATE = {
     "weights": (jnp.arange(6.0).reshape(2, 3), jnp.ones(3, jnp.bfloat16) / 3),
@@ -99,6 +103,7 @@ def test_notes_with_one_letter_changed_are_refused(tmp_path):
 
 READ_STATE = """
 import sys
+from types import SimpleNamespace
 import jax.numpy as jnp
 from scanrnn.training import Checkpoints
 like = {"weights": jnp.zeros(100), "many": [jnp.zeros(n) for n in range(1, 60)]}
@@ -222,6 +227,7 @@ def test_checkpoint_of_a_step_is_read_and_later_ones_are_cleared(tmp_path):
 
 HOLD = """
 import sys
+from types import SimpleNamespace
 from scanrnn.training import Checkpoints
 checkpoints = Checkpoints(sys.argv[1])
 checkpoints.lock()
@@ -249,3 +255,28 @@ def test_folder_is_locked_for_one_process_until_it_is_gone(tmp_path):
         Checkpoints(tmp_path).lock()
     mine.close()
     Checkpoints(tmp_path).lock()
+
+
+async def _reads(message):
+    raise Exception(message)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_late_complaints_of_a_failed_read_alone_are_dropped(late, caplog, monkeypatch):
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    message = "Encountered error while reading array index: (0,)" if late else "mine"
+    with pytest.raises(ValueError), without_late_complaints():  # noqa: PT011
+        raise ValueError
+    assert sys.unraisablehook is not said.append
+    sys.unraisablehook(SimpleNamespace(exc_value=Exception(message)))
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(_reads(message))
+    loop.run_until_complete(asyncio.wait([task]))
+    del task
+    gc.collect()
+    loop.close()
+    assert len(said) == len(caplog.records) == (0 if late else 1)
+    with without_late_complaints():
+        pass
+    assert sys.unraisablehook.before == said.append

@@ -328,7 +328,6 @@ def test_run_names_out_when_the_disk_is_full(config, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=False, reason="a known race: fails one time in five")
 def test_readers_and_a_second_run_leave_one_that_is_training_alone(config):
     words = [sys.executable, "-m", "scanrnn", "train", "--steps", "600"]
     for name in ("text", "out", "features", "layers", "batch", "window"):
