@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -55,7 +56,11 @@ def forward(loop: Loop, target: Target) -> Body:
         graph, places = loop.laid
     over = loop.overwritten if target == Target(loop.rules) else {}
     rows = rows_of(loop, target, places=places, over=over)
-    return made(graph, rows, unrolled(loop, target, reverse=False), target)
+    body = made(graph, rows, unrolled(loop, target, reverse=False), target)
+    if rows.block > 1 and target.rules.separates_products:
+        separate = body.separate or _is_full_product_step(graph)
+        body = dataclasses.replace(body, separate=separate)
+    return body
 
 
 def made(graph: Graph, rows: Rows, unroll: int, target: Target) -> Body:
@@ -70,6 +75,17 @@ def made(graph: Graph, rows: Rows, unroll: int, target: Target) -> Body:
         own=tuple(own_rows(graph, rows.block)),
         pinned=rules.pins_rows,
         separate=rows.block > 1 and _is_tiny(graph, rules),
+    )
+
+
+def _is_full_product_step(graph: Graph) -> bool:
+    """Whether weights are multiplied in a step, and nothing has half precision."""
+    weights = {*graph.weights}
+    heavy = [eqn.invars for eqn in graph.eqns if ops.is_heavy(eqn)]
+    made = itertools.chain(graph.inputs, *(eqn.outvars for eqn in graph.eqns))
+    half = any(ops.is_inexact(v) and ops.aval(v).dtype.itemsize < 4 for v in made)
+    return not half and any(
+        a in weights for a in itertools.chain(*heavy) if not ops.is_literal(a)
     )
 
 

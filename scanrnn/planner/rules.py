@@ -55,6 +55,8 @@ class Rules:
       trip_bytes: most bytes of the carries of such a trip.
       separate_bytes: up to so many bytes of a half-precision carry the steps of a trip
         that has norms are compiled one by one: nothing is fused across them.
+      separates_products: so are those of a full-precision forward loop with products of
+        weights.
       unroll_small: steps in a trip, each with its own rows, of a loop of small rows.
       unroll: the same of a reverse loop, and of a forward loop that makes few arrays.
       least_work: operations of a step below which nothing is gained.
@@ -86,6 +88,7 @@ class Rules:
     trip_steps: int = 1
     trip_bytes: int = 4 * MB
     separate_bytes: int = 0
+    separates_products: bool = False
     unroll_small: int = 1
     unroll: int = 1
     least_work: int = 0
