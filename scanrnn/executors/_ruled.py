@@ -65,10 +65,14 @@ class Ruled:
 
     def __call__(self, *args) -> list:
         """Apply the function."""
-        if self.types:
-            return ruled_p.bind(*args, jaxpr=None, program=self)
-        jaxpr = jax.make_jaxpr(self.build(self.machine, True))(*args)
+        # A derivative of it is another program: this one would be traced for nothing.
+        untraced = self.types or any(map(compat.has_tangent, args))
+        jaxpr = None if untraced else self.traced(*args)
         return ruled_p.bind(*args, jaxpr=jaxpr, program=self)
+
+    def traced(self, *args):
+        """What runs on the plan's machine, as a jaxpr."""
+        return jax.make_jaxpr(self.build(self.machine, True))(*args)
 
 
 def keep_loops(primitive, *args, **params) -> bool:
@@ -216,8 +220,10 @@ def _value(*args, jaxpr, program):
     return jaxpr_as_fun(jaxpr)(*args)
 
 
-def _types(*_, jaxpr, program):
-    return program.types if jaxpr is None else jaxpr.out_avals
+def _types(*avals, jaxpr, program):
+    if jaxpr is None and program.types:
+        return program.types
+    return (jaxpr or program.traced(*map(struct_of, avals))).out_avals
 
 
 ruled_p.def_impl(_value)

@@ -99,6 +99,11 @@ def type_of(primitive, *avals, **params) -> Any:
     return aval
 
 
+def has_tangent(value: Any) -> bool:
+    """Whether a value is being differentiated, by the innermost transformation."""
+    return isinstance(value, jax.core.Tracer) and hasattr(value, "tangent")
+
+
 def manual_axes(aval) -> dict[str, Any]:
     """The axes of a mesh over which a type varies, as for `jax.ShapeDtypeStruct`.
 
