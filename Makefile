@@ -13,15 +13,16 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 # Torch is a peer to test and to measure against, never a dependency.
 TORCH := torch==2.13.0
 
-.PHONY: help demo test test-quick test-slow test-compiled lint bench latency compiled
-.PHONY: notebooks clean
+.PHONY: help demo test test-quick test-slow test-compiled lint bench bench-full latency
+.PHONY: compiled notebooks clean
 
 help:
 	@echo "make demo        train a character language model (about three minutes)"
 	@echo "make test        lint and the quick tests"
 	@echo "make test-quick  the quick tests alone"
 	@echo "make test-slow   the tests marked slow"
-	@echo "make bench       benchmarks against lax.scan and other libraries"
+	@echo "make bench       four shapes against lax.scan; ARGS chooses others"
+	@echo "make bench-full  all benchmarks against lax.scan and other libraries"
 	@echo "make latency     what an answer costs where inputs come one by one"
 	@echo "make compiled    what a step costs on an H100 and a TPU v5e, by their compilers"
 	@echo "make notebooks   execute the notebooks"
@@ -48,7 +49,10 @@ lint: $(VENV)/.test
 	$(BIN)/pyright --pythonpath $(RUN)
 
 bench: $(VENV)/.bench
-	$(RUN) -m benchmarks $(ARGS)
+	$(RUN) -m benchmarks $(or $(ARGS),-m quick)
+
+bench-full: $(VENV)/.bench
+	$(RUN) -m benchmarks
 
 latency: $(VENV)/.bench
 	$(RUN) -m benchmarks.latency $(ARGS)

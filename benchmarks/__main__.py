@@ -1,9 +1,8 @@
 """`python -m benchmarks`: the suite, its results file and its report.
 
 Arguments go to pytest: `-m quick`, `-k "grid and lstm"`, `--budget 10`. A run of the
-whole suite writes `benchmarks/results/MACHINE.*`, which is committed; a selection
-writes `.benchmarks/partial.*`, which is not; with `--merge` its rows then take the
-place of those of the whole suite.
+whole suite writes `benchmarks/results/MACHINE.*`, which is committed: one machine, one
+commit, one run. A selection writes `.benchmarks/partial.*`, which is not.
 """
 
 import pathlib
@@ -11,7 +10,7 @@ import sys
 
 import pytest
 
-from benchmarks import machine, merge, report
+from benchmarks import machine, report
 
 HERE = pathlib.Path(__file__).parent
 
@@ -19,7 +18,6 @@ HERE = pathlib.Path(__file__).parent
 def main(arguments: list[str]) -> int:
     """Runs pytest over the benchmarks, then reports; gives pytest's exit code."""
     whole = HERE / "results" / f"{machine.kind()}.json"
-    merges, arguments = "--merge" in arguments, [a for a in arguments if a != "--merge"]
     selects = any(argument.startswith(("-k", "-m")) for argument in arguments)
     results = HERE.parent / ".benchmarks" / "partial.json" if selects else whole
     results.parent.mkdir(exist_ok=True)
@@ -27,17 +25,12 @@ def main(arguments: list[str]) -> int:
         [
             str(HERE),
             "-q",
-            # The tests' settings (64 bits, no optimisation by LLVM) stay outside.
-            f"--confcutdir={HERE}",
             "--benchmark-only",
             "--benchmark-columns=rounds",
             f"--benchmark-json={results}",
             *arguments,
         ]
     )
-    if merges and selects and code == 0:
-        merge.merge(results, whole)
-        results = whole
     if results.exists() and results.stat().st_size:
         print(report.write(results).read_text())
     return int(code)

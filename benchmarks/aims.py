@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from benchmarks.cases import MODES
-from benchmarks.measure import ratio, same_program
+from benchmarks.measure import counts, ratio, same_program
 from benchmarks.programs import NOT_WORSE, ORIGINAL, OURS
 from benchmarks.suite import PEERS
 
@@ -70,6 +70,8 @@ def ratios(records, section, mode, over, under, what="median", **sizes):
     found = []
     for record in records:
         if section not in (record["section"], None):
+            continue
+        if what == "median" and not counts(record):
             continue
         if any(record["case"].get(key) != value for key, value in sizes.items()):
             continue

@@ -10,10 +10,10 @@ Contenders are those of `benchmarks.contenders`, `scanrnn:split+hoist+recompute`
 import argparse
 import statistics
 
-from benchmarks import machine, steps
+from benchmarks import intervals, machine, steps
 from benchmarks.cases import MODES, Case
 from benchmarks.contenders import find
-from benchmarks.race import Entry, Race
+from benchmarks.race import MIN_ROUNDS, Entry, Race
 
 YARDSTICKS = ("torch", "torch_lstm", "lax_scan")
 STATISTICS = {"median": statistics.median, "min": min}
@@ -27,9 +27,8 @@ def main(argv=None) -> Race:
     case = Case(args.cell, args.T, args.B, D, args.H, args.dtype, args.S)
     contenders = [find(name) for name in args.contenders.split(",")]
     race = Race(case, contenders, args.mode.split(","))
-    rounds = args.rounds or race.rounds(args.budget)
-    for _ in range(rounds):
-        race.round()
+    race.run(args.budget, args.rounds)
+    rounds = len(race.others)
     peak = machine.gemm_peak(case.dtype)
     print(
         f"{case.name}: {rounds} rounds, GEMM peak {peak:.0f} GFLOP/s, "
@@ -44,7 +43,7 @@ def table(race: Race, mode: str, peak: float, statistic: str = "median") -> str:
     """The times of one mode, with ratios to the yardsticks that ran."""
     marks = [e for e in race.running if e.contender.name in YARDSTICKS]
     heads = [f"/{entry.contender.name}" for entry in marks]
-    columns = ["median ms", "min ms", *heads, "% peak", "compile s", "temp MB"]
+    columns = ["median ms", "+- %", "min ms", *heads, "% peak", "compile s", "temp MB"]
     lines = ["", f"{mode:<34}" + "".join(f"{c:>11}" for c in columns) + "  gate"]
     for entry in race.entries:
         lines.append(_row(entry, race, mode, marks, peak, statistic))
@@ -57,8 +56,10 @@ def _row(entry: Entry, race, mode, marks, peak, statistic):
         return name + (entry.absent or f"not timed: gate {entry.verdict}")
     seconds = STATISTICS[statistic](entry.seconds[mode])
     ratios = [seconds / STATISTICS[statistic](m.seconds[mode]) for m in marks]
+    width = intervals.median(entry.seconds[mode]).width
     share = race.case.flops(mode) / seconds / 1e9 / peak
     cells = [f"{1e3 * f(entry.seconds[mode]):.3f}" for f in STATISTICS.values()]
+    cells.insert(1, f"{100 * width:.1f}")
     cells += [f"{ratio:.2f}" for ratio in ratios] + [f"{100 * share:.0f}"]
     compiled = getattr(entry.runner, "compiled", {}).get(mode)
     cells += (
@@ -85,8 +86,10 @@ def _parser():
     parser.add_argument("--mode", default=",".join(MODES), help="train,forward")
     parser.add_argument("--contenders", default="scanrnn,lax_scan,torch")
     parser.add_argument("--statistic", default="median", choices=list(STATISTICS))
-    parser.add_argument("--rounds", type=int, default=0, help="default: by --budget")
-    parser.add_argument("--budget", type=float, default=5.0, help="seconds of timing")
+    parser.add_argument("--rounds", type=int, default=MIN_ROUNDS, help="at least")
+    parser.add_argument(
+        "--budget", type=float, default=20.0, help="most seconds of timing"
+    )
     return parser
 
 

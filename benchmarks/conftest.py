@@ -1,21 +1,33 @@
 """How `pytest benchmarks` runs: JAX's own dtypes, and results with their machine."""
 
+import gc
+import os
+
 import jax
 import pytest
 
 from benchmarks import machine
+from benchmarks.race import MIN_ROUNDS
+from benchmarks.replay import CLOCK, Row, Rows
 
 
 def pytest_addoption(parser):
     group = parser.getgroup("scanrnn benchmarks")
     group.addoption(
-        "--budget", type=float, default=2.0, help="seconds of timing for each row"
+        "--budget", type=float, default=20.0, help="most seconds of timing of a row"
+    )
+    group.addoption(
+        "--least", type=int, default=MIN_ROUNDS, help="least rounds, whatever they take"
     )
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "quick: four shapes, lax.scan against scanrnn")
-    config.addinivalue_line("filterwarnings", "default")  # peers may warn
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "optimization_level=0" in flags and not config.option.collectonly:
+        raise pytest.UsageError(
+            "XLA_FLAGS: tests compile without optimisation, and so would benchmarks; "
+            "run `pytest benchmarks` on its own"
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +48,40 @@ def limits(request, machine_prepared):
     with jax.enable_x64(False):
         request.config.machine_limits = machine.limits()
     return request.config.machine_limits
+
+
+@pytest.fixture(scope="session")
+def rows(request):
+    """Rows that ran, for all benchmarks of each; their records go to the report."""
+    request.config.rows = Rows()
+    return request.config.rows
+
+
+@pytest.fixture
+def budget(request):
+    """Most seconds for a row, and its least rounds."""
+    return [request.config.getoption(name) for name in ("--budget", "--least")]
+
+
+def report_one(benchmark, row: Row, name, contender, mode) -> None:
+    """Gives one contender's times to pytest-benchmark; skips it where it is absent."""
+    gc.collect()  # the race before
+    assert contender not in row.failed, f"wrong, so no times: {row.failed[contender]}"
+    seconds = row.seconds.get((contender, mode))
+    if not seconds:
+        pytest.skip(row.record["contenders"].get(contender, {}).get("absent", "absent"))
+    benchmark.group = f"{name}, {mode}"
+    CLOCK.load(seconds)
+    benchmark.pedantic(lambda: None, rounds=len(seconds))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_json(config, benchmarks, output_json):
+    """Adds the records of rows; the times of all rounds stand there."""
+    del benchmarks
+    output_json["rows"] = config.rows.records if hasattr(config, "rows") else []
+    for benchmark in output_json["benchmarks"]:
+        benchmark["stats"].pop("data", None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -40,8 +40,7 @@ def _floors(rows, records) -> str:
         body.append([size, *cells])
     about = (
         "Milliseconds: the products of an LSTM one after the other and nothing else,"
-        " at their fastest, beside the medians of whole steps. A plan can win what lies"
-        " between the first two; what the first has above torch it cannot."
+        " at their fastest, beside the medians of whole steps."
     )
     return f"{about}\n\n{table(['case', *heads], body)}"
 

@@ -60,12 +60,22 @@ def describe() -> dict:
         "cpu": cpu_name(),
         "cores": cores(),
         "matrix_units": sorted(
-            _processor.flags() & {"avx512f", "avx512_bf16", "amx_bf16"}
+            _processor.flags() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}
         ),
+        "torch_uses": torch_uses(),
         "system": platform.system(),
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def torch_uses() -> str:
+    """The widest instructions that torch's own kernels use, `AVX2` or `AVX512`, say."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "absent"
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def kind() -> str:

@@ -2,12 +2,13 @@
 
 import dataclasses
 
+from benchmarks import intervals
 from benchmarks.contenders import Absent, find
 from benchmarks.race import Entry, Race
 from benchmarks.suite import Row
 
-# A row above this multiple of lax.scan's time is measured three times as long.
-DOUBT = 1.03
+# Cores that others may use while a row is measured.
+QUIET = 0.1
 
 
 def enter(row: Row, modes) -> tuple[Race, dict[str, str]]:
@@ -30,6 +31,7 @@ def record(row: Row, race: Race, absent: dict[str, str], limits: dict) -> dict:
         "section": row.section,
         "case": dataclasses.asdict(row.case),
         "disturbance": race.disturbance,
+        "settled": race.settled,
         "contenders": {name: contenders[name] for name in row.contenders},
     }
 
@@ -55,11 +57,17 @@ def _times(entry, mode, case, limits):
 
 def timings(entry: Entry, mode: str) -> dict:
     """The times of an entry that ran, and what its program took to compile."""
+    seconds = entry.seconds[mode]
+    estimate = intervals.median(seconds)
     times = {
-        "median": entry.median(mode),
-        "min": min(entry.seconds[mode]),
-        "rounds": len(entry.seconds[mode]),
+        "median": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "min": min(seconds),
+        "rounds": len(seconds),
         "calls": entry.calls[mode],
+        # In the order of the rounds, which a ratio is drawn from.
+        "seconds": [float(f"{time:.4g}") for time in seconds],
     }
     compiled = getattr(entry.runner, "compiled", {}).get(mode)
     if compiled:
@@ -69,13 +77,19 @@ def timings(entry: Entry, mode: str) -> dict:
     return times
 
 
-def is_doubtful(race: Race, ours="scanrnn", theirs="lax_scan") -> bool:
-    """Whether a row says that a plan is slower than what it plans: none should be."""
-    entries = {entry.contender.name: entry for entry in race.running}
-    if not {ours, theirs} <= entries.keys():
-        return False
-    ours, theirs = entries[ours], entries[theirs]
-    return any(ours.median(m) > DOUBT * theirs.median(m) for m in race.modes)
+def counts(record: dict) -> bool:
+    """Whether a row may stand in a mean: it settled, and nothing disturbed it.
+
+    Rows of reports before there were intervals do not say whether they settled.
+    """
+    return record.get("settled", True) and record["disturbance"] <= QUIET
+
+
+def mark(record: dict) -> str:
+    """What stands beside a row that does not count, and says why."""
+    marks = {" (not settled)": not record.get("settled", True)}
+    marks[" (disturbed)"] = record["disturbance"] > QUIET
+    return "".join(word for word, holds in marks.items() if holds)
 
 
 def same_program(record: dict, mode: str, one: str, other: str) -> bool:
@@ -93,3 +107,11 @@ def ratio(record: dict, mode: str, over: str, under: str, what: str = "median"):
     if any(not times or what not in times for times in pair):
         return None
     return pair[0][what] / pair[1][what] if pair[1][what] else None
+
+
+def ratio_interval(record: dict, mode: str, over: str, under: str):
+    """The ratio of two medians with its interval; None where rounds are not known."""
+    pair = [record["contenders"].get(name, {}).get(mode) for name in (over, under)]
+    if any(not times or "seconds" not in times for times in pair):
+        return None
+    return intervals.ratio(*(times["seconds"] for times in pair))

@@ -1,7 +1,9 @@
 """Measuring: every contender of a case, in turns, in one process.
 
 A round runs each contender once (short calls many times), so that whatever the
-machine does to one it does to all; medians over rounds are compared.
+machine does to one it does to all; medians over rounds are compared. There are at
+least 30 rounds, and more until the median of every contender is known to 3 % or the
+time for the row is up.
 """
 
 import dataclasses
@@ -11,13 +13,15 @@ import statistics
 import time
 from typing import Any
 
-from benchmarks import gate, machine
+from benchmarks import gate, intervals, machine
 from benchmarks.cases import MODES, Case, problem
 from benchmarks.contenders._base import Contender, Runner
 
 SLOT = 0.02  # seconds of repeated calls in one contender's turn
 REST = 0.01  # pause in which the threads of the one before (OpenMP) stop spinning
-MIN_ROUNDS, MAX_ROUNDS = 5, 40
+MIN_ROUNDS = 30
+SETTLED = 0.03  # of a median: its 95 % interval is as narrow to either side
+LOOKS = 10  # rounds between two looks at the intervals
 
 
 @dataclasses.dataclass
@@ -55,7 +59,6 @@ class Race:
     ):
         self.case, self.modes, self._ready = case, tuple(modes), ready
         self.others: list[float] = []
-        self._round_seconds = 0.0
         self.entries = [self._enter(contender) for contender in contenders]
         self.running = [entry for entry in self.entries if entry.runs]
         self._order = random.Random(0)
@@ -72,13 +75,29 @@ class Race:
             once = _timed(runner, mode, 1)  # the gate has warmed it up
             entry.calls[mode] = max(1, math.ceil(SLOT / once))
             entry.seconds[mode] = []
-            self._round_seconds += once * (entry.calls[mode] + 1) + REST
         return entry
 
-    def rounds(self, budget: float) -> int:
-        """How many rounds fit into so many seconds."""
-        fit = int(budget / max(self._round_seconds, 1e-9))
-        return max(MIN_ROUNDS, min(MAX_ROUNDS, fit))
+    def run(self, budget: float, least: int = MIN_ROUNDS) -> None:
+        """Rounds until every median is settled, for so many seconds at most.
+
+        There are at least `least`, whatever time they take.
+        """
+        end = time.perf_counter() + budget
+        while len(self.others) < least or (
+            time.perf_counter() < end and not self.settled
+        ):
+            for _ in range(min(LOOKS, max(least, 1))):
+                self.round()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the median of every contender is known as well as it should be."""
+        medians = (
+            intervals.median(seconds)
+            for entry in self.running
+            for seconds in entry.seconds.values()
+        )
+        return all(estimate.width <= SETTLED for estimate in medians)
 
     def round(self):
         """One turn for each contender and mode, in a new order every time."""

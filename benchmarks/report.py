@@ -10,7 +10,7 @@ import pathlib
 from benchmarks import limits, panels, precision, suite
 from benchmarks.aims import AIMS, Aim, Records, geometric_mean
 from benchmarks.cases import MODES
-from benchmarks.measure import ratio
+from benchmarks.measure import QUIET, counts, mark, ratio, ratio_interval
 from benchmarks.programs import report as programs
 from benchmarks.tables import table
 
@@ -31,7 +31,8 @@ AGAINST = {
 def load(path) -> tuple[dict, Records]:
     """The results file, and the records of its rows."""
     results = json.loads(pathlib.Path(path).read_text())
-    return results, [row["extra_info"] for row in results["benchmarks"]]
+    older = [row["extra_info"] for row in results["benchmarks"]]
+    return results, results.get("rows", older)
 
 
 def yardstick(record: dict) -> str:
@@ -74,12 +75,11 @@ def _where(results, records):
             f"- Versions: Python {machine['python']}, {versions}",
             f"- Commit: {commit['id'][:12]}{dirty}, {results['datetime'][:10]}",
             *_later(records),
+            *_uses(machine),
             *_peaks(machine["limits"]),
             "- Same process, threads and allocator setting for all contenders.",
             f"- {_disturbed([r for r in records if 'measured' not in r])}",
-            f"- {len(records)} rows. Medians of interleaved runs, three times as many"
-            " where a plan looked slower than lax.scan; every contender was checked"
-            " against a float64 reference first.",
+            *_method(records),
         ]
     )
 
@@ -107,11 +107,39 @@ def _peaks(peaks):
         )
 
 
+def _uses(machine):
+    if uses := machine.get("torch_uses"):
+        yield f"- torch uses {uses}; XLA all that is in brackets above."
+
+
+def _method(records):
+    """How the rows were timed, and how many of them count."""
+    yield (
+        f"- {len(records)} rows. Contenders run in turns, and medians of rounds are"
+        " compared; every contender was checked against a float64 reference first."
+    )
+    timed = [r for r in records if "settled" in r]
+    older = [r for r in records if "disturbance" in r and "settled" not in r]
+    if older:
+        yield (
+            f"- **{len(older)} rows are of a method that is no longer used**: five to"
+            " forty rounds, and nobody knows the intervals of their medians."
+        )
+    if timed:
+        out = len([r for r in timed if not counts(r)])
+        yield (
+            "- Rounds went on, 30 at least, until the 95 % interval of each median"
+            " (bootstrap over rounds) was within 3 %, or the time for the row was up."
+            f" {out} rows did not settle, or others used more than {QUIET} cores: they"
+            " are marked, and stand in no mean and no aim."
+        )
+
+
 def _disturbed(records):
-    rows = [record["disturbance"] for record in records]
-    count = sum(cores > 0.2 for cores in rows)
+    rows = [record["disturbance"] for record in records if "disturbance" in record]
+    count = sum(cores > QUIET for cores in rows)
     return (
-        f"In {count} rows other processes used more than 0.2 cores meanwhile;"
+        f"In {count} rows other processes used more than {QUIET} cores meanwhile;"
         f" at worst {max(rows, default=0):.1f}."
     )
 
@@ -132,11 +160,11 @@ def _table(records, mode):
     """Rows are cases, columns contenders: ratio to the yardstick."""
     names, heads = _contenders(records)
     about = (
-        f"**{mode}**: time divided by the yardstick's; in brackets milliseconds, and"
-        " for scanrnn its share of the GEMM and memory peaks"
+        f"**{mode}**: time divided by the yardstick's, with its 95 % interval; in"
+        " brackets milliseconds, and for scanrnn its share of the GEMM and memory peaks"
     )
     rows = [
-        [_case(record), *(_cell(record, name, mode) for name in names)]
+        [_case(record) + mark(record), *(_cell(record, name, mode) for name in names)]
         for record in records
     ]
     means = [_mean(records, name, mode) for name in names]
@@ -192,11 +220,17 @@ def _cell(record, name, mode):
         shares = (times["gemm_share"], times["memory_share"])
         inside += "; " + ", ".join(f"{100 * share:.0f}%" for share in shares)
     number = ratio(record, mode, name, yardstick(record))
-    return f"({inside})" if number is None else f"{number:.2f} ({inside})"
+    if number is None:
+        return f"({inside})"
+    shown = f"{number:.2f}"
+    estimate = ratio_interval(record, mode, name, yardstick(record))
+    if estimate is not None and name != yardstick(record):
+        shown += f" [{estimate.low:.2f}, {estimate.high:.2f}]"
+    return f"{shown} ({inside})"
 
 
 def _mean(records, name, mode):
-    numbers = [ratio(r, mode, name, yardstick(r)) for r in records]
+    numbers = [ratio(r, mode, name, yardstick(r)) for r in records if counts(r)]
     mean = geometric_mean(n for n in numbers if n is not None)
     return "-" if mean is None else f"**{mean:.2f}**"
 
@@ -230,7 +264,7 @@ def draw(records: Records, path) -> None:
 def _panel(section, records, mode):
     lines = []
     for name, label in zip(*_contenders(records), strict=True):
-        numbers = [ratio(r, mode, name, yardstick(r)) for r in records]
+        numbers = [ratio(r, mode, name, yardstick(r)) for r in records if counts(r)]
         lines.append((label, [n for n in numbers if n is not None]))
     title = f"{section}, {mode}: time / {yardstick(records[0])}"
     return panels.Panel(title, lines, 0.5, 2.0)

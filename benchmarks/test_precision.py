@@ -6,7 +6,6 @@ from benchmarks import precision
 
 
 @pytest.mark.parametrize("T", precision.STEPS)
-def test_precision(benchmark, T):
+def test_precision(benchmark, T, rows):
     benchmark.group = "precision"
-    found = benchmark.pedantic(precision.record, args=(T,))
-    benchmark.extra_info.update(found)
+    rows.records.append(benchmark.pedantic(precision.record, args=(T,)))

@@ -1,33 +1,34 @@
-"""Other people's programs, each one benchmark: as it is, and accelerated.
+"""Other people's programs, each one a row: as it is, and accelerated.
 
-As with the suite, what matters is in `extra_info`, and only a wrong answer fails.
+As with the suite, only a wrong answer fails.
 """
-
-import gc
 
 import pytest
 
-from benchmarks import measure
+from benchmarks.cases import MODES
+from benchmarks.conftest import report_one
 from benchmarks.contenders import Absent
-from benchmarks.programs import FILES, ORIGINAL, OURS
+from benchmarks.programs import FILES, LAYER, ORIGINAL, OURS, WITH_LAYER
 from benchmarks.programs.measure import enter, record
+from benchmarks.replay import CLOCK, Row
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_programs(benchmark, name, machine_prepared, request):
-    race = enter(name)
-    benchmark.group = "programs"
-    if isinstance(race, Absent):
-        benchmark.extra_info.update(record(name, race))
-        benchmark.pedantic(lambda: None)
-        return
-    rounds = race.rounds(request.config.getoption("--budget"))
-    benchmark.pedantic(race.round, rounds=rounds, iterations=1)
-    if measure.is_doubtful(race, OURS, ORIGINAL):
-        for _ in range(2 * rounds):
-            race.round()
-    benchmark.extra_info.update(record(name, race))
-    failed = [str(entry.verdict) for entry in race.entries if not entry.runs]
-    del race
-    gc.collect()
-    assert not failed, f"wrong answers, so no times: {failed}"
+def _params():
+    for name in FILES:
+        for contender in (ORIGINAL, OURS, *([LAYER] if name in WITH_LAYER else [])):
+            for mode in MODES:
+                id_ = f"{name}-{contender}-{mode}"
+                yield pytest.param(name, contender, mode, id=id_)
+
+
+@pytest.mark.benchmark(timer=CLOCK)
+@pytest.mark.parametrize(("name", "contender", "mode"), list(_params()))
+def test_programs(benchmark, name, contender, mode, machine_prepared, rows, budget):
+    def run():
+        race = enter(name)
+        if isinstance(race, Absent):
+            return Row(None, record(name, race))
+        race.run(*budget)
+        return Row(race, record(name, race))
+
+    report_one(benchmark, rows.get(name, run), name, contender, mode)

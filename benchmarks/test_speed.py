@@ -1,16 +1,16 @@
-"""Every row of the suite, each one benchmark: `pytest benchmarks` runs them.
+"""Every row of the suite: `pytest benchmarks` runs them.
 
-pytest-benchmark times whole rounds; what matters is in `extra_info`: the medians of
-each contender, whether it passed the gate, and its share of the machine's limits.
-Only a failed gate fails a benchmark. Time never does.
+A row is a group of pytest-benchmark, and each of its contenders a benchmark: those of
+a group were timed in turns (see `replay`). What the report reads stands beside them in
+the JSON file. Only a wrong answer fails a benchmark. Time never does.
 """
-
-import gc
 
 import pytest
 
 from benchmarks import measure, suite
 from benchmarks.cases import MODES
+from benchmarks.conftest import report_one
+from benchmarks.replay import CLOCK, Row
 
 ROWS = {row.name: row for row in suite.rows(*suite.SECTIONS)}
 
@@ -18,26 +18,18 @@ ROWS = {row.name: row for row in suite.rows(*suite.SECTIONS)}
 def _params():
     for name, row in ROWS.items():
         marks = pytest.mark.quick if row.section == "quick" else ()
-        yield pytest.param(name, id=name, marks=marks)
+        for contender in row.contenders:
+            for mode in MODES:
+                id_ = f"{name}-{contender}-{mode}"
+                yield pytest.param(name, contender, mode, id=id_, marks=marks)
 
 
-@pytest.mark.parametrize("name", list(_params()))
-def test_speed(benchmark, name, limits, request):
-    row = ROWS[name]
-    budget = request.config.getoption("--budget")
-    race, absent = measure.enter(row, MODES)
-    benchmark.group = row.section
-    rounds = race.rounds(budget)
-    benchmark.pedantic(race.round, rounds=rounds, iterations=1)
-    if measure.is_doubtful(race):
-        for _ in range(2 * rounds):
-            race.round()
-    benchmark.extra_info.update(measure.record(row, race, absent, limits))
-    failed = {
-        entry.contender.name: str(entry.verdict)
-        for entry in race.entries
-        if entry.verdict is not None and not entry.verdict.passed
-    }
-    del race
-    gc.collect()
-    assert not failed, f"wrong answers, so no times: {failed}"
+@pytest.mark.benchmark(timer=CLOCK)
+@pytest.mark.parametrize(("name", "contender", "mode"), list(_params()))
+def test_speed(benchmark, name, contender, mode, limits, rows, budget):
+    def run():
+        race, absent = measure.enter(ROWS[name], MODES)
+        race.run(*budget)
+        return Row(race, measure.record(ROWS[name], race, absent, limits))
+
+    report_one(benchmark, rows.get(name, run), name, contender, mode)

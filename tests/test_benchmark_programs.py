@@ -1,8 +1,7 @@
-"""Other people's programs, errors of gradients, and rows that are measured anew."""
+"""Other people's programs, and errors of gradients."""
 
 import importlib
 import json
-import pathlib
 
 import chex
 import jax
@@ -11,15 +10,12 @@ import numpy as np
 import pytest
 
 import scanrnn
-from benchmarks import contenders, measure, merge, precision, programs, report
+from benchmarks import contenders, measure, precision, programs
 from benchmarks.gate import mean_squared
 from benchmarks.programs import measure as entering
 from benchmarks.programs import report as listing
 from benchmarks.programs._base import Program
 from tests.cell_table import CELLS
-
-FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
-
 
 # Sizes of programs that are large.
 SMALL = {
@@ -40,32 +36,6 @@ SMALL = {
 def _thirty_two_bits():
     with jax.enable_x64(False):
         yield
-
-
-def test_merge_replaces_rows_of_the_same_name_and_says_when(tmp_path):
-    whole = json.loads(FIXTURE.read_text())
-    for n, row in enumerate(whole["benchmarks"]):
-        row["fullname"] = f"row {n}"
-    new = json.loads(json.dumps(whole))
-    new["commit_info"]["id"], new["benchmarks"] = 12 * "f", new["benchmarks"][1:2]
-    new["benchmarks"].append({"fullname": "another", "extra_info": {}})
-    paths = tmp_path / "partial.json", tmp_path / "whole.json"
-    for path, results in zip(paths, (new, whole), strict=True):
-        path.write_text(json.dumps(results))
-    merge.merge(*paths)
-    merged = json.loads(paths[1].read_text())
-    names = [row["fullname"] for row in merged["benchmarks"]]
-    assert names == [*(row["fullname"] for row in whole["benchmarks"]), "another"]
-    rows = [row["extra_info"] for row in merged["benchmarks"]]
-    assert [n for n, row in enumerate(rows) if "measured" in row] == [1, len(rows) - 1]
-    assert rows[1]["measured"]["commit"] == 12 * "f"
-    assert merged["machine_info"] == whole["machine_info"]
-    text = report.markdown(merged, rows[:-1], "")
-    assert f"Measured later, at {12 * 'f'}" in text
-    new["machine_info"]["cpu"] = "Another machine"
-    paths[0].write_text(json.dumps(new))
-    with pytest.raises(ValueError, match="is of Another machine"):
-        merge.merge(*paths)
 
 
 def _tiny_program(apply):

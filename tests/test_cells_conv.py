@@ -80,6 +80,7 @@ def test_params_of_another_window_are_refused(name):
         getattr(cells, name)().step(params, carry, xs[0])
 
 
+@pytest.mark.slow
 @every_row
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 def test_half_precision_gradients_are_close_to_the_float32_ones(name, half):
@@ -152,6 +153,7 @@ def test_a_learned_carry_is_the_same_at_every_place():
     np.testing.assert_array_equal(carry.c, np.ones([7, 4, 5, 1]) * [1.0, 2.0])
 
 
+@pytest.mark.slow
 @every_row
 @pytest.mark.parametrize("time_major", [False, True])
 def test_a_layer_finds_the_time_axis(name, time_major):

@@ -74,6 +74,7 @@ def ours(row):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # peers may warn on import
 @pytest.mark.parametrize("library", [flax, keras])
 @every_size

@@ -227,6 +227,7 @@ VMAPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", VMAPS)
 @pytest.mark.parametrize("name", ["lstm", "ln_lstm", "gru", "elman"])
 def test_batched_gradient_equals_lax_scan(name, transform):

@@ -102,6 +102,7 @@ def spoilt(data, tree):
     return tree
 
 
+@pytest.mark.slow
 @quickly
 @pytest.mark.parametrize("library", LIBRARIES)
 @given(data=st.data())

@@ -130,6 +130,7 @@ KERAS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # Keras may warn on import
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("name", KERAS)
@@ -174,6 +175,7 @@ LINEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("name", LINEN)
 def test_linen_layers_and_ours_are_equal_and_weights_come_back(name, bidirectional):
@@ -209,6 +211,7 @@ NNX = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("name", NNX)
 def test_nnx_layers_and_ours_are_equal_and_weights_come_back(name, bidirectional):
@@ -333,6 +336,7 @@ def test_a_wrong_prefix_is_answered_with_those_there_are():
         interop.from_torch(state_dict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_layers_of_both_kinds_of_flax_take_the_same_weights(bidirectional):
     weights = drawn(cells.lstm(norm="ba2016"), 2, bidirectional)

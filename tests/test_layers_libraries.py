@@ -89,6 +89,7 @@ near = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 KERAS = {"LSTM": {}, "GRU": {}, "GRU, reset before": {"reset_after": False}}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # Keras may warn on import
 @pytest.mark.parametrize("go_backwards", [False, True])
 @pytest.mark.parametrize("name", [*KERAS, "SimpleRNN"])

@@ -10,6 +10,7 @@ import pytest
 HERE = pathlib.Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cases",
     ["mesh_cases.py", pytest.param("mesh_model_cases.py", marks=pytest.mark.slow)],

@@ -98,6 +98,7 @@ def test_call_arguments_mean_what_flax_means(call, lengths):
         same(valid(ys, lengths, call), valid(want[1], lengths, call))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
 def test_any_number_of_batch_axes_equals_flax(batch):
     cell, xs = nn.LSTMCell(H, **IN_FLOAT64), normal(*batch, T, D)

@@ -33,6 +33,7 @@ transforms = st.sampled_from([outputs_alone, outputs_of_gradients])
 strategy = st.tuples(memories(), transforms, st.booleans())
 
 
+@pytest.mark.slow
 def test_generated_memories_take_no_more_than_lax_scan():
     examine(20, 0, strategy, check)
 

@@ -14,6 +14,7 @@ from scanrnn.planner import decide
 from scanrnn.planner.plan import Plan
 from tests.compare import assert_same, outputs_alone, value_and_gradients
 from tests.step_table import STEPS, T, build
+from tests.tiers import one_in
 
 # So little fast memory that everything is cut.
 MACHINE = dataclasses.replace(MACHINES["cpu"], kind="small cache", fast_memory=1)
@@ -66,7 +67,7 @@ def test_most_steps_with_something_to_hoist_are_cut():
     assert "Without a gradient: in chunks of 2" in str(plan_of("lstm"))
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", one_in(3, STEPS))
 def test_values_in_chunks_are_those_of_lax_scan(name):
     rtol = 1e-4 if name == "mixed_dtypes" else 1e-9
     assert_same(build(name), outputs_alone, plan=PLAN, rtol=rtol)

@@ -237,6 +237,7 @@ def test_run_stops_when_nothing_is_finite_any_more(config):
         printed(wild)
 
 
+@pytest.mark.slow
 def test_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(config):
     straight, _ = printed(config)
     rows, want = rows_of(config), saved(config)[2]

@@ -27,6 +27,9 @@ NOT_WORSE = (
     "layers of a transformer",
 )
 
+# Those that are also written with a layer of ours.
+WITH_LAYER = ("actor and critic with resets, Flax Linen",)
+
 # The file that holds each program. Only the files that are asked for are imported.
 FILES = {
     "GRU, Flax Linen": "flax_linen",

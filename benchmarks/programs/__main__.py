@@ -7,9 +7,9 @@ import argparse
 
 import jax
 
-from benchmarks import machine, measure
+from benchmarks import machine
 from benchmarks.contenders import Absent
-from benchmarks.programs import FILES, ORIGINAL, OURS
+from benchmarks.programs import FILES
 from benchmarks.programs.measure import enter, record
 from benchmarks.programs.report import section
 
@@ -29,12 +29,7 @@ def main() -> None:
 def _measured(name, budget):
     race = enter(name)
     if not isinstance(race, Absent):
-        rounds = race.rounds(budget)
-        for _ in range(rounds):
-            race.round()
-        if measure.is_doubtful(race, OURS, ORIGINAL):
-            for _ in range(2 * rounds):
-                race.round()
+        race.run(budget)
     return record(name, race)
 
 

@@ -2,7 +2,7 @@
 
 from benchmarks.aims import Records, geometric_mean
 from benchmarks.cases import MODES
-from benchmarks.measure import ratio, same_program
+from benchmarks.measure import counts, mark, ratio, same_program
 from benchmarks.panels import Panel
 from benchmarks.programs import LAYER, ORIGINAL, OURS
 from benchmarks.tables import table
@@ -43,7 +43,9 @@ def panels(records: Records) -> list[list[Panel]]:
 def _panel(records, mode):
     lines = []
     for what, title, _ in COLUMNS:
-        numbers = [ratio(r, mode, OURS, ORIGINAL, what) for r in records]
+        numbers = [
+            ratio(r, mode, OURS, ORIGINAL, what) for r in _counted(records, what)
+        ]
         lines.append((title.rsplit(" ", 1)[0], [n for n in numbers if n is not None]))
     return Panel(f"programs, {mode}: ours / {ORIGINAL}", lines, 0.5, 2.0)
 
@@ -55,6 +57,7 @@ def _table(records, mode):
         name, sizes = record["case"]["program"], record["case"].get("sizes", "")
         if same_program(record, mode, OURS, ORIGINAL):
             name += " (left as it is)"
+        name += mark(record)
         rows.append([name, sizes, *_cells(record, mode, OURS)])
         if LAYER in record["contenders"]:
             rows.append([f"{name}, {LAYER}", sizes, *_cells(record, mode, LAYER)])
@@ -79,9 +82,14 @@ def _cell(record, mode, who, what, unit):
 
 
 def _mean(records, mode, what):
-    numbers = [ratio(r, mode, OURS, ORIGINAL, what) for r in records]
+    numbers = [ratio(r, mode, OURS, ORIGINAL, what) for r in _counted(records, what)]
     mean = geometric_mean(n for n in numbers if n is not None)
     return "-" if mean is None else f"**{mean:.2f}**"
+
+
+def _counted(records, what):
+    """Rows for a mean: of times those that count, of bytes all."""
+    return [r for r in records if what != "median" or counts(r)]
 
 
 def _notes(records):
