@@ -80,9 +80,11 @@ def timings(entry: Entry, mode: str) -> dict:
 def counts(record: dict) -> bool:
     """Whether a row may stand in a mean: it settled, and nothing disturbed it.
 
-    Rows of reports before there were intervals do not say whether they settled.
+    Reports from before there were intervals do not say whether a row settled: there all
+    rows count, as they did then, and the report says so.
     """
-    return record.get("settled", True) and record["disturbance"] <= QUIET
+    quiet = record["disturbance"] <= QUIET
+    return "settled" not in record or (record["settled"] and quiet)
 
 
 def mark(record: dict) -> str:

@@ -21,6 +21,7 @@ from benchmarks.compiled import (
     run,
     suite,
     summary,
+    thunks,
     workers,
 )
 from benchmarks.compiled.measure import ProgramCase, Row
@@ -248,6 +249,49 @@ def measured(row, monkeypatch):
         record = worker.measure(row, top=100)
     assert "error" not in record, record["error"]
     return record
+
+
+THUNKS = """\
+000: kCommandBuffer [source | next=004 (1)]
+    001: kCopy         [source | sink] kCopy
+    002: kCustomKernel [source | sink] broadcast grid: [1, 1, 1]
+003: kCopy          [prev=000 (1) | next=004 (1)] kCopy
+004: kWhile         [prev=003 (1) | sink]
+condition:
+    005: kCustomKernel [source | sink] compare grid: [1, 1, 1]
+  body:
+    000: kCommandBuffer [source | sink]
+        006: kCustomKernel [source | next=007 (1)] gemm grid: [1, 1, 1]
+        007: kCustomKernel [prev=006 (1) | sink] add grid: [1, 1, 1]
+    008: kDynamicSliceFusion [prev=000 (1) | sink] params=1, results=1
+        009: kCopy [source | sink] kCopy
+    010: kWhile [prev=008 (1) | sink]
+    condition:
+        011: kCustomKernel [source | sink] compare grid: [1, 1, 1]
+      body:
+        012: kCustomKernel [source | sink] gemm grid: [1, 1, 1]
+"""
+
+
+def test_graph_is_one_start_by_the_host():
+    found = thunks.starts(thunks.parse(THUNKS), iter([5, 3]))
+    # Each loop: its condition and what the host reads of it, once more than its body.
+    inner = thunks.Starts(2 * 4 + 3, 2 * 4 + 3)
+    body = thunks.Starts(1 + 1 + inner.host, 2 + 1 + inner.kernels)
+    assert found == thunks.Starts(
+        2 + 2 * 6 + 5 * body.host, 3 + 2 * 6 + 5 * body.kernels
+    )
+    assert found.microseconds == pytest.approx(3 * found.host + 1.3 * found.kernels)
+
+
+@pytest.mark.slow
+def test_trip_of_steps_is_one_start_by_the_host(monkeypatch):
+    """Where `lax.scan` has ten or more a step."""
+    row = Row("h100", Case("lstm", 30, 32, 512, 512), "train", "scanrnn")
+    ours = measured(row, monkeypatch)
+    theirs = measured(row._replace(contender="lax_scan"), monkeypatch)
+    assert ours["host_starts"] <= 30 and theirs["host_starts"] >= 10 * 30
+    assert ours["device_kernels"] <= 7.5 * 30
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 from benchmarks.cases import Case
-from benchmarks.compiled import costs, hlo
+from benchmarks.compiled import costs, hlo, thunks
 
 # Types of tuples are long.
 WIDTH = 72
@@ -65,8 +65,21 @@ def measure(row: Row, top: int = 0) -> tuple[dict, str]:
         "lower_seconds": round(program.lower_seconds, 2),
         "compile_seconds": round(program.compile_seconds, 2),
         **read(program.text, top),
+        **_starts(program),
     }
     return record, program.text
+
+
+def _starts(program) -> dict:
+    """What a GPU's host starts, and how many kernels run; nothing if unknown."""
+    if not program.thunks:
+        return {}
+    module = hlo.parse(program.text)
+    trips = (
+        1 if loop.trips is None else loop.trips for loop in costs.all_loops(module)
+    )
+    found = thunks.starts(thunks.parse(program.thunks), trips)
+    return {"host_starts": found.host, "device_kernels": found.kernels}
 
 
 def read(text: str, top: int = 0) -> dict:

@@ -2,6 +2,8 @@
 
 import functools
 import os
+import pathlib
+import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,12 +28,14 @@ class Program(NamedTuple):
       temp_bytes: of temporaries by its buffer assignment.
       lower_seconds: of processors, that JAX and the planner took before.
       compile_seconds: of processors, that the compiler took.
+      thunks: what XLA's runtime executes, as text; empty where nothing tells.
     """
 
     text: str
     temp_bytes: int
     lower_seconds: float
     compile_seconds: float
+    thunks: str = ""
 
 
 def compile_(
@@ -42,13 +46,22 @@ def compile_(
     begin = _processor_seconds()
     lowered = jax.jit(fn, donate_argnums=donate).lower(*args)
     middle = _processor_seconds()
-    compiled = lowered.compile(compiler_options=targets.ALL[machine].options)
-    end = _processor_seconds()
+    options = targets.ALL[machine].options
+    with tempfile.TemporaryDirectory() as folder:
+        if targets.ALL[machine].has_thunks:
+            # Of XLA's passes nothing is wanted.
+            options |= {"xla_dump_to": folder, "xla_dump_hlo_pass_re": "^$"}
+        compiled = lowered.compile(compiler_options=options)
+        end = _processor_seconds()
+        # The last is the program's own, after XLA's passes over them if there were any.
+        paths = sorted(pathlib.Path(folder).glob("*.thunk_sequence*.txt"))
+        thunks = paths[-1].read_text() if paths else ""
     return Program(
         compiled.as_text(),
         compiled.memory_analysis().temp_size_in_bytes,
         middle - begin,
         end - middle,
+        thunks,
     )
 
 

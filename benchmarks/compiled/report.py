@@ -7,7 +7,7 @@ import json
 import pathlib
 
 from benchmarks.aims import geometric_mean, worst
-from benchmarks.compiled import picture, summary
+from benchmarks.compiled import picture, summary, thunks
 from benchmarks.compiled.aims import AIMS
 from benchmarks.compiled.measure import Row
 from benchmarks.compiled.suite import OURS, PEER, PLAIN
@@ -23,6 +23,12 @@ on a device. Each is one of these.
   on the device, that is kernels, library calls and copies of memory, a loop's counter
   among them. A loop counts its trips times its body. A launch costs 2 to 5 us, about
   1 us inside a CUDA graph. Kernels are not tuned: there was nothing to try them on.
+- **Started by the host** (H100) is counted in what XLA's runtime executes: a CUDA graph
+  is one start, whatever it holds, and so is what stands in no graph. For a loop outside
+  of graphs the host starts the condition, too, and reads what it gave. Beside it stand
+  the kernels on the device, those in graphs and copies among them, and an estimate of
+  what starting all of them takes: 3 us for each start by the host and 1.3 us for each
+  kernel. What they compute is not in it. Rows of older reports have no such numbers.
 - **Cycles** (TPU v5e) are the compiler's own estimate, summed over what it scheduled, a
   loop's trips times its body. Scalar arithmetic and copies that run beside other work
   have none; where an instruction on arrays has none, `?` follows the number. A program
@@ -97,6 +103,9 @@ def _table(rows, machine, mode):
     loops = "forward + reverse loop" if mode == "train" else "the loop"
     heads = [f"{name}: {unit} per step" for name in (OURS, PLAIN, PEER)]
     heads += ["loops beside", f"{unit} in all", "temporaries MB", "compile s"]
+    started = any("host_starts" in record for case in cases for record in case.values())
+    if started:
+        heads.append("started by the host; kernels; us a step")
     about = (
         f"**{mode}**: {unit} of {loops} in each step; then scanrnn's, and in brackets"
         " as a multiple of lax.scan's"
@@ -107,13 +116,27 @@ def _table(rows, machine, mode):
         cells += [str(summary.per_step(case[OURS]).beside) if OURS in case else "-"]
         cells += [_against(case, unit), _against(case, "temp_bytes", 1e6, ".1f")]
         cells += [_against(case, "compile_seconds", 1, ".1f")]
+        cells += [_started(case)] if started else []
         lines.append([_name(case), *cells])
     means = [
         _mean(rows, machine, mode, what)
         for what in (unit, "temp_bytes", "compile_seconds")
     ]
+    means += [""] if started else []
     lines.append(["**geometric mean; worst**", "", "", "", "", *means])
     return f"{about}\n\n{table(['case', *heads], lines)}"
+
+
+def _started(case):
+    """What the host starts and what runs in a step, of ours and of lax.scan."""
+    found = []
+    for record in (case.get(OURS, {}), case.get(PLAIN, {})):
+        if "host_starts" not in record:
+            return "-"
+        T = record["case"]["T"]
+        each = thunks.Starts(record["host_starts"] / T, record["device_kernels"] / T)
+        found.append(f"{each.host:.2f}; {each.kernels:.1f}; {each.microseconds:.1f}")
+    return "{} ({})".format(*found)
 
 
 def _programs(rows, machine, mode):

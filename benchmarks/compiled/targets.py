@@ -35,6 +35,7 @@ class Target(NamedTuple):
       topology: arguments of `get_topology_desc`.
       options: of the compiler.
       packages: distributions that bring the compiler.
+      has_thunks: whether XLA's runtime executes thunks, which tell what a host starts.
     """
 
     title: str
@@ -42,6 +43,7 @@ class Target(NamedTuple):
     topology: dict[str, str]
     options: dict[str, str]
     packages: tuple[str, ...]
+    has_thunks: bool = False
 
 
 TARGETS = {
@@ -52,6 +54,7 @@ TARGETS = {
         # There is nothing to try kernels on.
         options={"xla_gpu_autotune_level": "0"},
         packages=("jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"),
+        has_thunks=True,
     ),
     "v5e": Target(
         title="TPU v5e",
