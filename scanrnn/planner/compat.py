@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
+from jax.core import Tracer
 from jax.extend.core import JaxprEqn, primitives
 from jax.interpreters import mlir
 
@@ -101,7 +102,7 @@ def type_of(primitive, *avals, **params) -> Any:
 
 def has_tangent(value: Any) -> bool:
     """Whether a value is being differentiated, by the innermost transformation."""
-    return isinstance(value, jax.core.Tracer) and hasattr(value, "tangent")
+    return isinstance(value, Tracer) and hasattr(value, "tangent")
 
 
 def manual_axes(aval) -> dict[str, Any]:
