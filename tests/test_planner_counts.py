@@ -209,3 +209,17 @@ def test_gradient_of_an_lstm_traces_few_jaxprs(monkeypatch):
     monkeypatch.setattr(jax, "make_jaxpr", counting)
     jax.jit(jax.grad(loss)).trace(params)
     assert 5 < len(traced) <= 16
+
+
+def test_cost_counts_what_is_kept_for_the_reverse_loop():
+    cell = scanrnn.cells.lstm()
+    params = cell.init(jax.random.key(0), 32, 32)
+    xs = jnp.ones([512, 4, 32])
+    step = functools.partial(cell.step, params)
+    args = step, cell.initial_carry(params, xs[0]), xs
+    plan = scanrnn.plan(*args, machine="cpu", implementation="planned")
+    ours, theirs = plan.residual_bytes
+    assert plan.cost.kept == pytest.approx(ours, rel=0.05)
+    scan = scanrnn.plan(*args, machine="cpu", implementation="scan").cost
+    assert plan.cost.kept < scan.kept <= theirs
+    assert plan.cost.memory < scan.memory

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scanrnn.planner import counts, ops
+from scanrnn.planner.graph import variables
 
 # A symbolic number of steps is taken to be this many.
 _STEPS = 64
@@ -33,18 +34,21 @@ class Cost(NamedTuple):
     """What a training step takes, by a model that knows no more than this.
 
     A product takes as long as the longest of three: its arithmetic, its traffic with
-    the memory, and starting it. What a loop keeps for its reverse is not counted.
+    the memory, and starting it. What a loop keeps for its reverse is written once and
+    read once.
 
     Attributes:
       flops: operations of its products.
       moved: bytes that products read and write.
+      kept: bytes that the forward loop keeps for its reverse, of all steps.
       arithmetic: seconds of products that are bound by arithmetic.
-      memory: seconds of those bound by memory.
+      memory: seconds of those bound by memory, and of what is kept.
       dispatch: seconds of those bound by being started, and of the loop's trips.
     """
 
     flops: float
     moved: float
+    kept: float
     arithmetic: float
     memory: float
     dispatch: float
@@ -72,6 +76,8 @@ def cost(plan, in_loop: bool = False) -> Cost:
     # Besides products, a trip starts one kernel for all the rest, there and back.
     seconds = {"arithmetic": 0.0, "memory": 0.0}
     seconds["dispatch"] = 2.0 * steps * machine.launch
+    kept = steps * sum(map(ops.bytes_of, _kept(plan, in_loop)))
+    seconds["memory"] += 2.0 * kept / machine.bandwidth
     flops = moved = 0.0
     tile_m, tile_n, tile_k = plan.rules.tile
     for row in gemms(plan, steps):
@@ -89,7 +95,27 @@ def cost(plan, in_loop: bool = False) -> Cost:
         seconds[part] += row.count * parts[part]
         flops += row.flops
         moved += row.count * bytes_once
-    return Cost(flops, moved, **seconds)
+    return Cost(flops, moved, kept, **seconds)
+
+
+def _kept(plan, in_loop: bool) -> set:
+    """Values of a step that are kept for the reverse loop, but for its ys."""
+    if not in_loop and plan.defer:
+        ys = plan.loop.graph.ys
+        return {v for v in plan.loop.recording.loop.graph.ys if v not in ys}
+    # JAX keeps what the derivative of each equation reads.
+    graph = plan.source if plan.stages is None or in_loop else plan.stages.loop
+    bits = graph.depends()
+    kept = {v for eqn in graph.eqns for v in _read_by_derivative(eqn) if bits[v]}
+    return {v for v in kept if ops.is_inexact(v)}.difference(graph.ys, graph.xs)
+
+
+def _read_by_derivative(eqn) -> list:
+    """What the derivative of an equation reads: operands of products, else results."""
+    if eqn.primitive.name in ops.LINEAR:
+        return []
+    several = len(variables(eqn.invars)) > 1
+    return variables(eqn.invars) if several else list(eqn.outvars)
 
 
 def up(size: int, tile: int) -> int:

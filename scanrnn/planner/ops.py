@@ -28,6 +28,13 @@ PRODUCT = "gemm"
 # Sums of two: what enters one operand leaves it as it is.
 ADDITIVE = frozenset({"add", "sub", "add_any"})
 
+# Equations whose derivative reads nothing of what they take or make (a `select_n` reads
+# which one was chosen).
+LINEAR = ADDITIVE | frozenset(
+    "neg convert_element_type copy reshape squeeze expand_dims broadcast_in_dim"
+    " transpose rev slice concatenate split pad reduce_sum select_n".split()
+)
+
 # Elementwise, with no parameter that speaks of shapes.
 POINTWISE = frozenset(
     {"add", "sub", "mul", "div", "neg", "max", "min", "tanh", "logistic", "exp"}
