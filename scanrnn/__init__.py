@@ -1,10 +1,13 @@
-"""scanrnn: write one time step as ordinary JAX; it runs like a recurrent kernel."""
+"""scanrnn: write one time step as ordinary JAX; it runs like a recurrent kernel.
+
+The rooms that need Flax (`nnx`, `linen`, `interop`, `serving`, `training`) are imported
+when they are first asked for: `import scanrnn` alone loads JAX and no other library.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from scanrnn import cells as cells
-from scanrnn import interop as interop
-from scanrnn import linen as linen
-from scanrnn import nnx as nnx
-from scanrnn import serving as serving
 from scanrnn._accelerate import accelerate as accelerate
 from scanrnn._advise import Advice as Advice
 from scanrnn._advise import advise as advise
@@ -15,4 +18,25 @@ from scanrnn.machines import Machine as Machine
 from scanrnn.planner import Options as Options
 from scanrnn.planner import Plan as Plan
 
+if TYPE_CHECKING:
+    from scanrnn import interop as interop
+    from scanrnn import linen as linen
+    from scanrnn import nnx as nnx
+    from scanrnn import serving as serving
+    from scanrnn import training as training
+
 __version__ = "0.1.0.dev0"
+
+_LAZY = ("interop", "linen", "nnx", "serving", "training")
+
+
+def __getattr__(name: str) -> Any:
+    """A room that is not imported yet."""
+    if name in _LAZY:
+        return importlib.import_module(f"scanrnn.{name}")
+    raise AttributeError(f"module 'scanrnn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """All names, those of rooms that are not imported yet among them."""
+    return sorted({*globals(), *_LAZY})
