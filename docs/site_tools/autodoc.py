@@ -1,0 +1,33 @@
+"""What autodoc does not know of this package."""
+
+import re
+
+from sphinx.ext import intersphinx
+
+_PRIVATE = re.compile(r"\._\w+(?=\.)|\.planner\.(plan|options|bodies|rules)(?=\.)")
+
+
+def setup(app):
+    """Connects both to Sphinx."""
+    app.connect("autodoc-skip-member", _skips_numbered_fields)
+    app.connect("missing-reference", _finds_public_names)
+    return {"parallel_read_safe": True}
+
+
+def _skips_numbered_fields(app, what, name, value, skip, options):
+    """Fields of a NamedTuple: `Attributes:` has them, Python says "alias for 0"."""
+    return True if type(value).__name__ == "_tuplegetter" else None
+
+
+def _finds_public_names(app, env, node, content):
+    """A link to where a name is defined becomes one to where it is public."""
+    target = node.get("reftarget", "")
+    public = _PRIVATE.sub("", target)
+    if node.get("refdomain") != "py" or public == target:
+        return None
+    node["reftarget"] = public
+    domain = env.get_domain("py")
+    found = domain.resolve_xref(
+        env, node["refdoc"], app.builder, node["reftype"], public, node, content
+    )
+    return found or intersphinx.missing_reference(app, env, node, content)
