@@ -1,0 +1,123 @@
+"""What the README says scanrnn gives: one table and one chart, from the results alone.
+
+python -m benchmarks.gains  writes both anew after other results came.
+"""
+
+import itertools
+import json
+import pathlib
+import re
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from benchmarks import aims, report
+from benchmarks.compiled import summary
+from benchmarks.measure import same_program
+
+ROOT = pathlib.Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+TIMED, COUNTED = RESULTS / "amd-epyc-2-cores.json", RESULTS / "compiled.json"
+PICTURE = RESULTS / "gains.png"
+# Pages that hold the table, between these two lines.
+PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")
+MARKS = ("<!-- written by python -m benchmarks.gains -->", "<!-- end -->")
+PAIR = ("scanrnn", "lax_scan")
+
+
+class Gain(NamedTuple):
+    """One line: a training step's cost divided by that of the same step in `lax.scan`.
+
+    Attributes:
+      what: is compared.
+      where: and how it is known.
+      ratios: one for each cell and size.
+    """
+
+    what: str
+    where: str
+    ratios: list[float]
+
+
+def gains() -> list[Gain]:
+    """Every line, from the committed results."""
+    results, records = report.load(TIMED)
+    info = results["machine_info"]
+    where = f"{info['cpu']}, {info['cores']} cores: timed"
+    planned = [r for r in records if not same_program(r, "train", *PAIR)]
+    found = [
+        Gain("time", where, aims.ratios(planned, None, "train", *PAIR)),
+        Gain(
+            "temporary memory",
+            where.replace("timed", "compiled"),
+            aims.ratios(planned, None, "train", *PAIR, "temp_bytes"),
+        ),
+    ]
+    rows = json.loads(COUNTED.read_text())["rows"]
+    for machine, what, word in (
+        ("h100", "launches", "kernel launches"),
+        ("h100", "temp_bytes", "temporary memory"),
+        ("v5e", "cycles", "cycles, the compiler's estimate"),
+        ("v5e", "temp_bytes", "temporary memory"),
+    ):
+        where = {"h100": "H100", "v5e": "TPU v5e"}[machine] + ": compiled, not timed"
+        found.append(Gain(word, where, summary.ratios(rows, machine, what)))
+    return found
+
+
+def table(found: list[Gain]) -> str:
+    """The table, in Markdown."""
+    lines = [
+        "| training step, divided by `lax.scan`'s | on | mean | best | worst |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for gain in found:
+        mean = aims.geometric_mean(gain.ratios)
+        numbers = (mean, min(gain.ratios), max(gain.ratios))
+        cells = " | ".join(f"{number:.2f}" for number in numbers)
+        lines.append(f"| {gain.what} | {gain.where} | {cells} |")
+    return "\n".join(lines)
+
+
+def put(text: str, page: str) -> str:
+    """The page with this text between the marks.
+
+    Raises:
+      ValueError: if the page has no marks.
+    """
+    start, end = MARKS
+    pattern = re.compile(f"{re.escape(start)}\n.*?{re.escape(end)}", re.S)
+    if not pattern.search(page):
+        raise ValueError(f"page: found no lines {start!r} and {end!r}")
+    return pattern.sub(lambda _: f"{start}\n{text}\n{end}", page)
+
+
+def draw(found: list[Gain], path: pathlib.Path) -> None:
+    """The chart: a dot for each cell and size, a bar for the mean."""
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    axes = figure.subplots()
+    labels = [f"{gain.what}\n{gain.where}" for gain in found]
+    for place, gain in zip(itertools.count(len(found), -1), found):
+        axes.plot(gain.ratios, [place] * len(gain.ratios), "o", alpha=0.35, ms=5)
+        mean = aims.geometric_mean(gain.ratios)
+        axes.plot([mean, mean], [place - 0.3, place + 0.3], color="black", lw=2)
+    axes.axvline(1.0, color="gray", lw=1)
+    axes.set_xscale("log", base=2)
+    ticks = [1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlim(1 / 20, 3.5)
+    axes.set_yticks(range(len(found), 0, -1), labels, fontsize=7)
+    axes.set_title("cost of a training step / lax.scan's; bar: mean; less is better")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Writes the chart, and the table into every page."""
+    found = gains()
+    draw(found, PICTURE)
+    for page in PAGES:
+        page.write_text(put(table(found), page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
