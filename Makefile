@@ -13,8 +13,8 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 # Torch is a peer to test and to measure against, never a dependency.
 TORCH := torch==2.13.0
 
-.PHONY: help demo test test-quick test-slow test-compiled lint bench bench-full latency
-.PHONY: compiled notebooks clean
+.PHONY: help demo docs test test-quick test-slow test-compiled lint bench bench-full
+.PHONY: latency compiled notebooks clean
 
 help:
 	@echo "make demo        train a character language model (about three minutes)"
@@ -26,6 +26,7 @@ help:
 	@echo "make latency     what an answer costs where inputs come one by one"
 	@echo "make compiled    what a step costs on an H100 and a TPU v5e, by their compilers"
 	@echo "make notebooks   execute the notebooks"
+	@echo "make docs        the site, into build/docs/html"
 	@echo "make lint        ruff and pyright"
 
 demo: $(VENV)/.demo
@@ -60,6 +61,10 @@ latency: $(VENV)/.bench
 compiled: $(COMPILERS)/.compiled
 	$(COMPILERS)/bin/python -m benchmarks.compiled $(ARGS)
 
+docs: $(VENV)/.docs
+	$(RUN) -m sphinx -W --keep-going -q -c docs -d build/docs/trees . build/docs/html
+	@echo "the site is build/docs/html/index.html"
+
 notebooks: $(VENV)/.test
 	$(RUN) -m pytest -q tests/test_notebooks.py $(ARGS)
 
@@ -83,8 +88,13 @@ $(VENV)/.demo: $(VENV)/.base
 
 $(VENV)/.test: $(VENV)/.base
 	@echo "installing scanrnn and its tests into $(VENV)"
-	@$(PIP) --editable ".[demo,notebooks]" --group dev
+	@$(PIP) --editable ".[demo,docs,notebooks]" --group dev
 	@$(torch)
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.base
+	@echo "installing scanrnn and what builds its site into $(VENV)"
+	@$(PIP) --editable ".[docs]"
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.base

@@ -10,8 +10,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-import scanrnn  # noqa: E402
 from site_tools import inventories  # noqa: E402
+
+import scanrnn  # noqa: E402
 
 project = "scanrnn"
 author = "the scanrnn authors"

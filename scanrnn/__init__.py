@@ -5,7 +5,7 @@ when they are first asked for: `import scanrnn` alone loads JAX and no other lib
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scanrnn import cells as cells
 from scanrnn._accelerate import accelerate as accelerate
@@ -30,7 +30,7 @@ __version__ = "0.1.0.dev0"
 _LAZY = ("interop", "linen", "nnx", "serving", "training")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """A room that is not imported yet."""
     if name in _LAZY:
         return importlib.import_module(f"scanrnn.{name}")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scanrnn"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 # What users read; examples are run.
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Room: the rooms it may import, and the libraries.  A room is a folder or a file of the
 # package; dependencies point down this list.
@@ -199,17 +199,22 @@ def test_changelog_starts_with_what_is_unreleased():
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_python_example_of_a_page_is_a_doctest(page):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
-    assert blocks
     for block in blocks:
         assert block.startswith(">>> "), block
 
 
+def anchors_of(page):
+    """The places in a page that a link can name."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-") for h in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_link_of_a_page_leads_somewhere(page):
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
-    anchors = {heading.lower().replace(" ", "-") for heading in headings}
     for link in re.findall(r"\]\(([^)]*)\)", page.read_text()):
-        if link.startswith("#"):
-            assert link[1:] in anchors
-        elif not link.startswith("https://"):
-            assert (page.parent / link).exists(), link
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name) if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link

@@ -4,14 +4,22 @@ import re
 
 from sphinx.ext import intersphinx
 
+_ARXIV = re.compile(r"arXiv:(\d+\.\d+)")
 _PRIVATE = re.compile(r"\._\w+(?=\.)|\.planner\.(plan|options|bodies|rules)(?=\.)")
 
 
 def setup(app):
-    """Connects both to Sphinx."""
+    """Connects all of it to Sphinx."""
+    app.connect("autodoc-process-docstring", _links_papers)
     app.connect("autodoc-skip-member", _skips_numbered_fields)
     app.connect("missing-reference", _finds_public_names)
     return {"parallel_read_safe": True}
+
+
+def _links_papers(app, what, name, value, options, lines):
+    """An arXiv number becomes a link."""
+    link = r"`arXiv:\1 <https://arxiv.org/abs/\1>`__"
+    lines[:] = [_ARXIV.sub(link, line) for line in lines]
 
 
 def _skips_numbered_fields(app, what, name, value, skip, options):

@@ -76,7 +76,7 @@ def _entry(module, name):
 
 
 def home_of(module: str, name: str) -> str:
-    """The module on whose page a name is described: one that more than one has, once."""
+    """The module on whose page a name is described, also where others have it too."""
     value = getattr(importlib.import_module(module), name)
     first = getattr(importlib.import_module("scanrnn"), name, None)
     return "scanrnn" if first is value else module
@@ -136,14 +136,12 @@ def _carries():
     """The names of the carries that are defined beside each factory."""
     from scanrnn import cells
 
-    found = {}
-    for name in sum(names.cells_and_wrappers(), []):
-        room = inspect.getmodule(getattr(cells, name))
-        found[name] = [
-            other
-            for other in names.public_names("scanrnn.cells")
-            if other.endswith("Carry") and getattr(cells, other).__module__ == room.__name__
-        ]
+    found = {name: [] for name in sum(names.cells_and_wrappers(), [])}
+    rooms = {getattr(cells, name).__module__: name for name in found}
+    for name in names.public_names("scanrnn.cells"):
+        room = getattr(getattr(cells, name), "__module__", None)
+        if name.endswith("Carry") and room in rooms:
+            found[rooms[room]].append(name)
     return found
 
 
@@ -158,34 +156,76 @@ def _layers(factory):
             yield f"{{py:class}}`{room.__name__}.{name}`"
 
 
+CELL = """\
+# {name}
+
+{function}
+
+## What it does
+
+```{{image}} images/{name}.png
+:alt: Response of {name} to a pulse, and the size of its gradient by distance
+:class: cell-plot
+```
+
+Left: outputs of eight units, with weights as `init` draws them, after a pulse of one
+step in the input. Right: how much the last output changes with an input that lies so
+many steps back, relative to the last input. A curve that falls late is a long memory.
+
+## Layers
+
+{layers}
+
+Any cell also runs in {{py:class}}`scanrnn.nnx.RNN` and {{py:class}}`scanrnn.linen.RNN`,
+and one step at a time in {{py:class}}`scanrnn.nnx.RNNCell` and
+{{py:class}}`scanrnn.linen.RNNCell`.
+"""
+
+CELLS = """\
+# Cells
+
+A cell is a record of pure functions. `cell.init` draws its parameters, `cell.step` is
+one time step with the equations of the paper in it, and `cell.initial_carry` gives the
+carry before the first step. Values and every gradient are compared, in float64, with
+the same equations in NumPy.
+
+*GEMMs in the loop* are matrix products and convolutions that remain in each step after
+planning, forward and in reverse, with the cell's default options.
+
+| cell | what it is | GEMMs in the loop | layer |
+|---|---|---|---|
+{cells}
+
+The `norm`, `integration`, `heads` and `recurrent_dropout` options are in
+{{py:class}}`scanrnn.cells.GateOptions`; those of convolutions are in
+{{py:class}}`scanrnn.cells.ConvOptions`.
+
+Six functions take a cell and give a cell:
+
+| wrapper | what it does |
+|---|---|
+{wrappers}
+
+{toctree}
+"""
+
+
+def _function(name):
+    return _rst(".. currentmodule:: scanrnn.cells", "", f".. autofunction:: {name}")
+
+
 def _cell(name):
-    parts = [
-        f"# {name}",
-        _rst(".. currentmodule:: scanrnn.cells", "", f".. autofunction:: {name}"),
-        "## What it does",
-        f"```{{image}} images/{name}.png\n:alt: Response of {name} to a pulse, and the "
-        "size of its gradient by distance\n:class: cell-plot\n```",
-        "Left: outputs of eight units, with weights as `init` draws them, after a pulse\n"
-        "of one step in the input. Right: how much the last output changes with an input "
-        "that\nlies so many steps back, relative to the last input. A curve that falls "
-        "late is a\nlong memory.",
-        "## Layers",
-        "\n".join(f"- {link}" for link in _layers(name)),
-        "Any cell also runs in {py:class}`scanrnn.nnx.RNN` and\n"
-        "{py:class}`scanrnn.linen.RNN`, and one step at a time in\n"
-        "{py:class}`scanrnn.nnx.RNNCell` and {py:class}`scanrnn.linen.RNNCell`.",
-    ]
-    carries = _carries()[name]
-    if carries:
-        parts.append("## Its carry")
+    layers = "\n".join(f"- {link}" for link in _layers(name))
+    text = CELL.format(name=name, function=_function(name), layers=layers)
+    if carries := _carries()[name]:
         body = [line for carry in carries for line in _entry("scanrnn.cells", carry)]
-        parts.append(_rst(".. currentmodule:: scanrnn.cells", "", *body))
-    return "\n\n".join([*parts, ""])
+        block = _rst(".. currentmodule:: scanrnn.cells", "", *body)
+        text += f"\n## Its carry\n\n{block}\n"
+    return text
 
 
 def _wrapper(name):
-    body = _rst(".. currentmodule:: scanrnn.cells", "", f".. autofunction:: {name}")
-    return f"# {name}\n\n{body}\n"
+    return f"# {name}\n\n{_function(name)}\n"
 
 
 def _cells(made, wrapping):
@@ -194,46 +234,25 @@ def _cells(made, wrapping):
 
     counts = {row.factory: row.gemms for row in ONE_OF_EACH.values()}
     made = sorted(made, key=list(counts).index)
+
+    def line(name, *more):
+        return "| ".join(
+            ["", f"[`{name}`]({name}.md) ", *(f"{m} " for m in more), ""]
+        ).strip()
+
+    def what(name):
+        return _summary(getattr(cells, name))
+
     rows = [
-        f"| [`{name}`]({name}.md) | {_summary(getattr(cells, name))} | "
-        + " and ".join(map(str, counts[name]))
-        + f" | {next(_layers(name))} |"
+        line(
+            name, what(name), " and ".join(map(str, counts[name])), next(_layers(name))
+        )
         for name in made
     ]
-    wrappers = [
-        f"| [`{name}`]({name}.md) | {_summary(getattr(cells, name))} |"
-        for name in wrapping
-    ]
-    return "\n".join(
-        [
-            "# Cells",
-            "",
-            "A cell is a record of pure functions. `cell.init` draws its parameters,",
-            "`cell.step` is one time step with the equations of the paper in it, and",
-            "`cell.initial_carry` gives the carry before the first step. The values and",
-            "every gradient are compared, in float64, with the same equations in NumPy.",
-            "",
-            "*GEMMs in the loop* are matrix products and convolutions that remain in",
-            "each step after planning, forward and in reverse, with the cell's default",
-            "options.",
-            "",
-            "| cell | what it is | GEMMs in the loop | layer |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            "The `norm`, `integration`, `heads` and `recurrent_dropout` options are in",
-            "{py:class}`scanrnn.cells.GateOptions`; those of convolutions are in",
-            "{py:class}`scanrnn.cells.ConvOptions`.",
-            "",
-            "Six functions take a cell and give a cell:",
-            "",
-            "| wrapper | what it does |",
-            "|---|---|",
-            *wrappers,
-            "",
-            _toctree([*made, *wrapping]),
-            "",
-        ]
+    return CELLS.format(
+        cells="\n".join(rows),
+        wrappers="\n".join(line(name, what(name)) for name in wrapping),
+        toctree=_toctree([*made, *wrapping]),
     )
 
 

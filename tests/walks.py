@@ -1,0 +1,69 @@
+"""Does what a reader does: copies the blocks of a page, in order, and runs them.
+
+python -m tests.walks README.md
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# What a test does not do again: it runs where the package is installed already.
+DONE = ("pip install", "make ")
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The blocks of a page: each its language, and what the copy button gives."""
+    found = re.findall(r"^```(python|sh)\n(.*?)^```", page.read_text(), re.M | re.S)
+    return [(kind, copied(text)) for kind, text in found]
+
+
+def copied(text: str) -> str:
+    """A block without prompts and without what it prints."""
+    if not text.startswith(">>> "):
+        return text
+    lines = [line for line in text.splitlines() if line[:3] in (">>>", "...")]
+    return "".join(f"{line[4:]}\n" for line in lines)
+
+
+def walk(page: Path, folder: Path) -> str:
+    """Runs all blocks of a page in an empty folder, the Python ones as one program.
+
+    Args:
+        page: in Markdown.
+        folder: where the commands run.
+
+    Returns:
+        What was printed.
+
+    Raises:
+        subprocess.CalledProcessError: if a block fails.
+    """
+    found = blocks(page)
+    python = "".join(text for kind, text in found if kind == "python")
+    lines = "".join(text for kind, text in found if kind == "sh").splitlines()
+    commands = [line for line in lines if not line.startswith(DONE)]
+    paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
+    environment = os.environ | {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+    }
+    (folder / "copied.py").write_text(python)
+    script = "\n".join(["set -euo pipefail", "python copied.py", *commands])
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        print(walk(Path(sys.argv[1]), Path(name)))
