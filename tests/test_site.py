@@ -57,7 +57,8 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def parsed(site):
-    return {path: Page(path) for path in site.rglob("*.html")}
+    paths = (path for path in site.rglob("*.html") if "_static" not in path.parts)
+    return {path: Page(path) for path in paths}
 
 
 def test_every_link_of_the_site_leads_somewhere(site, parsed):
@@ -119,8 +120,16 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 def seen(address, folder, *words):
     """What a headless browser makes of a page."""
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"]
-    options += ["--virtual-time-budget=10000", "--run-all-compositor-stages-before-draw"]
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={folder}",
+    ]
+    options += [
+        "--virtual-time-budget=10000",
+        "--run-all-compositor-stages-before-draw",
+    ]
     return subprocess.run(
         [BROWSER, *options, *words, address],
         check=True,
