@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from filelock import FileLock
 
 from tests.test_house import ROOT, public_objects
 
@@ -26,15 +27,18 @@ in_a_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium 
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """Built as `make docs` builds it, into a folder of its own."""
-    folder = tmp_path_factory.mktemp("site")
+def site(tmp_path_factory, worker_id):
+    """Built as `make docs` builds it, once for all workers of pytest-xdist."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder if worker_id == "master" else folder.parent) / "site"
     words = ["-W", "--keep-going", "-q", "-c", "docs", "-d", str(folder / "trees")]
-    subprocess.run(
-        [sys.executable, "-m", "sphinx", *words, ".", str(folder / "html")],
-        cwd=ROOT,
-        check=True,
-    )
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "html" / "objects.inv").exists():
+            subprocess.run(
+                [sys.executable, "-m", "sphinx", *words, ".", str(folder / "html")],
+                cwd=ROOT,
+                check=True,
+            )
     return folder / "html"
 
 
@@ -120,16 +124,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 def seen(address, folder, *words):
     """What a headless browser makes of a page."""
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={folder}",
-    ]
-    options += [
-        "--virtual-time-budget=10000",
-        "--run-all-compositor-stages-before-draw",
-    ]
+    options = ["--headless", "--no-sandbox", "--disable-gpu"]
+    options += [f"--user-data-dir={folder}", "--virtual-time-budget=10000"]
     return subprocess.run(
         [BROWSER, *options, *words, address],
         check=True,

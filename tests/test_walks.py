@@ -29,7 +29,7 @@ def test_page_runs_block_by_block(page, tmp_path):
     walk(ROOT / page, tmp_path)
 
 
-# It trains for a minute, as it says, before it compares plans and samples.
+# It trains for half a minute, as it says, and then compares plans and samples.
 @pytest.mark.slow
 def test_readme_leads_to_a_model_trained_on_a_text_of_ones_own(tmp_path):
     printed = walk(ROOT / "README.md", tmp_path)
