@@ -23,15 +23,16 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
     `fn` is traced and evaluated again with its scans planned, those inside
     `jax.jit`, `jax.checkpoint`, `lax.cond` and other scans included. Results and
     gradients are those of `fn`; wrap the result in `jax.jit` or `jax.grad` as you
-    would wrap `fn` itself. Accelerate the forward function, then differentiate
-    it: in a function that holds a gradient already, the reverse loop is fixed.
+    would wrap `fn` itself. Accelerate the forward function, then differentiate it. In a
+    function that already computes a gradient, the reverse loop cannot be planned any
+    more.
 
     Args:
       fn: a pure function of pytrees. It is given its arguments as they are: a flag, a
-        name, the number of steps; and what it returns that is no array, a function or
-        a name, comes back as it is. What `fn` writes into its arguments is lost, as
-        under `jax.jit`: of an NNX module that counts (dropout, batch statistics),
-        accelerate a function of its split state.
+        name, the number of steps; and what it returns that is not an array, such as a
+        function or a name, comes back unchanged. What `fn` writes into its arguments is
+        lost, as under `jax.jit`. If an NNX module changes its own state (dropout, batch
+        statistics), split it and accelerate a function of the state.
       plan: `Options` for the planner.
 
     Returns:

@@ -36,7 +36,7 @@ def scan(
     plan: Plan | Options | None = None,
     implementation: str | None = None,
 ) -> tuple[Any, Any]:
-    r"""`jax.lax.scan`, planned: work that need not be in the loop leaves it.
+    r"""`jax.lax.scan`, planned: work that does not need the loop leaves it.
 
     .. math:: c_{t+1}, y_t = f(c_t, x_t), \qquad t = 0, \dots, T - 1
 
@@ -118,13 +118,12 @@ def plan(
       reverse: as for `scan`.
       unroll: as for `scan`.
       tune: True, "train" (the step with its gradient) or "forward": run the step
-        with each of a handful of plans for about ten seconds, and take the one
-        that is clearly fastest. Options that are given stay as they are. Arrays
-        are used as they are; for `jax.ShapeDtypeStruct` and inside `jax.jit`
-        numbers are made. The choice is remembered in `$SCANRNN_CACHE`, or
-        `scanrnn` in the user's cache folder, and read back for the same step,
-        shapes, versions and machine. True is "forward" for a step that has no
-        gradient.
+        with each of a handful of plans for about ten seconds, and take the one that is
+        clearly fastest. Options that you give are not changed. Arrays are used as they
+        are; for `jax.ShapeDtypeStruct`, and inside `jax.jit`, made-up numbers are used.
+        The choice is kept in `$SCANRNN_CACHE`, or in `scanrnn` in the user's cache
+        folder, and read again for the same step, shapes, versions and machine. True
+        means "forward" for a step that has no gradient.
       **options: fields of `Options`, such as `residuals="recompute"`.
 
     Returns:

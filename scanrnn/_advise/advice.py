@@ -31,13 +31,13 @@ class Advice:
     """What `advise` found; `print` it.
 
     Attributes:
-        machine: for which.
+        machine: the machine that it is for.
         sizes: of the layer.
-        dtype: of the operands of its products.
-        plan: how it will run.
-        cost: of a training step.
-        misaligned: what is said of sizes that do not fit the machine.
-        changes: the best first.
+        dtype: of the operands of its matrix products.
+        plan: how the layer will run.
+        cost: the estimate for a training step.
+        misaligned: a message for each size that does not fit the machine.
+        changes: what would help, the best first.
     """
 
     machine: Machine
@@ -82,10 +82,10 @@ def advise(
     dtype: Any = jnp.float32,
     machine: Machine | str | None = None,
 ) -> Advice:
-    """Say what a recurrent layer costs, what bounds it, and what would help.
+    """Say what a recurrent layer costs, what limits its speed, and what would help.
 
-    The numbers are those of a simple model of the machine, the one that chooses
-    executors: good to compare sizes with, not to promise times. Nothing is run.
+    The numbers come from the simple model of the machine that also chooses executors.
+    They are good for comparing sizes, not for predicting times. Nothing is run.
 
     Args:
         cell: of the layer.

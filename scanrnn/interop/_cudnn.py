@@ -25,7 +25,7 @@ def from_cudnn(
         bidirectional: whether each layer has two directions.
 
     Returns:
-        The weights; the two biases are one.
+        The weights; the two biases become one, their sum.
 
     Raises:
         ValueError: if the vector is not as long as these sizes say.
@@ -80,7 +80,7 @@ def to_cudnn(weights: Weights) -> Any:
         The vector; the second biases are zero.
 
     Raises:
-        ValueError: if the cell is no plain LSTM.
+        ValueError: if the cell is not a plain LSTM.
 
     Example:
         >>> import scanrnn

@@ -24,10 +24,10 @@ def from_equinox(source: Any) -> Weights:
 
     Args:
         source: an `eqx.nn.LSTMCell` or `GRUCell`, or arrays by its names; a pair of
-            them (forward, backward); or a list of such, the layers from below.
+            them (forward, backward); or a list of such, lowest layer first.
 
     Returns:
-        The weights; zeros for biases that there are not.
+        The weights; missing biases become zeros.
 
     Raises:
         ValueError: for something else.

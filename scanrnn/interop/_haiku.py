@@ -19,13 +19,14 @@ def from_haiku(
 
     Args:
         params: of a transformed function, by modules.
-        names: of the cores, from below, such as "lm/lstm"; None for the one there is,
-            by a name that Haiku gives ("lstm", "gru" or "vanilla_rnn" and what follows
-            it): of other names, two layers of an MLP could be a core.
+        names: of the cores, lowest first, such as "lm/lstm". None if there is only one
+            core and it has the name that Haiku gives it ("lstm", "gru" or
+            "vanilla_rnn", perhaps with a number). Other names must be given, because
+            two layers of an MLP look like a core.
 
     Returns:
         The weights. One is added to the bias of an LSTM's forget gate, as Haiku does in
-        every step: a bias smaller than one loses what that rounds away.
+        every step. The sum is rounded, so a small bias loses its last digits.
 
     Raises:
         ValueError: if there is no such core, or its arrays do not fit.
@@ -133,10 +134,11 @@ def to_haiku(
 
     Args:
         weights: of one direction, and a cell that Haiku has.
-        names: of the cores, from below; None for "lstm", "lstm_1" and so on.
+        names: of the cores, lowest first; None for "lstm", "lstm_1" and so on.
 
     Returns:
-        Arrays by module and name. One is taken from the bias of an LSTM's forget gate.
+        Arrays by module and name. One is subtracted from the bias of an LSTM's forget
+        gate.
 
     Raises:
         ValueError: if Haiku has no such cell, or there are not as many names as layers.

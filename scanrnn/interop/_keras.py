@@ -17,23 +17,23 @@ def from_keras(
 ) -> Weights:
     """Convert the weights of recurrent layers of Keras.
 
-    Which cell it is, the shapes tell: a GRU with two rows of biases is one with
-    `reset_after=True`. All else a layer tells, and arrays alone do not.
+    The shapes tell which cell it is: a GRU with two rows of biases has
+    `reset_after=True`. Other options are read from a layer object; arrays alone do not
+    have them.
 
     Args:
-        source: a layer, or what its `get_weights()` gives; or a list of such, the
-            layers of a stack from below. One of `Bidirectional` has the arrays of both
-            directions.
-        activation: "tanh" or "relu" of a `SimpleRNN` whose arrays come.
-        reset_after: of a `GRU` without biases whose arrays come.
+        source: a layer, or what its `get_weights()` gives; or a list of such, lowest
+            layer first. One of `Bidirectional` has the arrays of both directions.
+        activation: "tanh" or "relu", for the arrays of a `SimpleRNN`.
+        reset_after: for the arrays of a `GRU` without biases.
 
     Returns:
-        The weights; zeros for biases that there are not.
+        The weights; missing biases become zeros.
 
     Raises:
-        ValueError: for arrays of no such layer, or a layer with an option that changes
-            what it computes and that our cell has not, such as another activation, or
-            `go_backwards`, which `Weights.layer(reverse=True)` has.
+        ValueError: for arrays that are not those of such a layer, or a layer with an
+            option that our cell does not have, such as another activation, or
+            `go_backwards` (use `Weights.layer(reverse=True)`).
 
     Example:
         >>> import numpy as np, scanrnn
@@ -152,12 +152,12 @@ def to_keras(weights: Weights) -> list[list[Any]]:
     """Convert weights to the arrays of layers of Keras.
 
     Args:
-        weights: of a cell that Keras has; of our GRUs "cudnn" is its default and
-            "cho2014" the one with `reset_after=False`.
+        weights: of a cell that Keras has. Our GRU "cudnn" is Keras's default, and
+            "cho2014" is the one with `reset_after=False`.
 
     Returns:
-        For each layer what its `set_weights` takes, that of a `Bidirectional` if there
-        are two directions.
+        For each layer what its `set_weights` takes; if there are two directions, what
+        that of a `Bidirectional` takes.
 
     Raises:
         ValueError: if Keras has no such cell.

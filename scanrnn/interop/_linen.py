@@ -32,25 +32,26 @@ def from_linen(
 ) -> Weights:
     """Convert the parameters of Flax Linen's recurrent cells and layers.
 
-    Which cell it is, the names tell: `LSTMCell` and `OptimizedLSTMCell` (which are
-    alike), `GRUCell`, `MGUCell`, `SimpleCell` and `ConvLSTMCell`. The options of its
-    module they do not tell: give it as well, to have them checked.
+    The names tell which cell it is: `LSTMCell` and `OptimizedLSTMCell` (which have the
+    same weights), `GRUCell`, `MGUCell`, `SimpleCell` or `ConvLSTMCell`. They do not
+    tell the options of its module. Give the module as well, and its options are
+    checked.
 
     Args:
         params: the tree of a cell, of an `nn.RNN` or `nn.Bidirectional`, a pair of
-            trees (forward, backward), or a list of such, the layers from below.
+            trees (forward, backward), or a list of such, lowest layer first.
         activation: that of a `SimpleCell`, "tanh" or "relu"; None for that of the
             module, or "tanh" without one.
-        module: what the parameters are of, a cell, `nn.RNN` or `nn.Bidirectional`, or
-            a list of such.
+        module: the one that the parameters belong to: a cell, `nn.RNN` or
+            `nn.Bidirectional`, or a list of such.
 
     Returns:
         The weights.
 
     Raises:
-        ValueError: for a tree of no such cell, an array that it has not or of another
-            shape, or a module with an option that changes what it computes and that
-            our cell has not.
+        ValueError: for a tree that is not that of such a cell, an array that the cell
+            does not have or with a wrong shape, or a module with an option that our
+            cell does not have.
 
     Example:
         >>> import flax.linen as nn, jax, jax.numpy as jnp, scanrnn

@@ -14,13 +14,13 @@ _KINDS = ("elman", "elman-relu", "lstm", "gru")
 def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
     """Convert the parameters of Flax NNX's recurrent cells and layers.
 
-    Which cell it is, names and shapes tell: `LSTMCell`, `OptimizedLSTMCell`,
-    `GRUCell` (which has no :math:`b_{hn}`: ours is zero) and `SimpleCell`.
+    Names and shapes tell which cell it is: `LSTMCell`, `OptimizedLSTMCell`, `GRUCell`
+    (which has no :math:`b_{hn}`: ours is zero) or `SimpleCell`.
 
     Args:
         source: a cell, `nnx.RNN` or `nnx.Bidirectional`, or its state of `nnx.Param`s
             as an `nnx.State` or nested dicts; a pair of them (forward, backward); or a
-            list of such, the layers from below.
+            list of such, lowest layer first.
         activation: that of a `SimpleCell`, "tanh" or "relu"; None for that of the
             object, or "tanh" for a tree.
 
@@ -28,9 +28,9 @@ def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
         The weights.
 
     Raises:
-        ValueError: for a tree of no such cell, an array that it has not or of another
-            shape, or an object with an option that changes what it computes and that
-            our cell has not, such as `residual` or `reverse`.
+        ValueError: for a tree that is not that of such a cell, an array that the cell
+            does not have or with a wrong shape, or an object with an option that our
+            cell does not have, such as `residual` or `reverse`.
 
     Example:
         >>> import scanrnn

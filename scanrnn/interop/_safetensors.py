@@ -16,19 +16,19 @@ def save_safetensors(
 ) -> None:
     """Write the arrays of a tree to a safetensors file.
 
-    Each array is written row by row as its shape says, however it lies in memory
-    (version 0.8.0 of safetensors writes a transposed array in the order of its memory).
-    The file is put in place when it is complete.
+    Each array is written in the order of its shape, whatever its order in memory
+    (safetensors 0.8.0 by itself writes a transposed array in the order of its memory).
+    The file appears under its name only when it is complete.
 
     Args:
         path: of the file.
         tree: a dict of arrays such as `to_torch` gives, or any other pytree: nested
-            dicts, a module of Flax. Names of parts are joined by dots.
+            dicts, a Flax module. The names of nested parts are joined by dots.
         metadata: text by name, kept in the file.
 
     Raises:
         ImportError: without the package safetensors.
-        TypeError: for a leaf that is no array of numbers, such as a PRNG key.
+        TypeError: for a leaf that is not an array of numbers, such as a PRNG key.
         ValueError: if two arrays would have the same name.
 
     Example:
@@ -56,8 +56,8 @@ def load_safetensors(path: str | os.PathLike, like: Any = None) -> Any:
 
     Args:
         path: of the file.
-        like: a tree such as was saved, or one of `jax.ShapeDtypeStruct`; None for the
-            arrays by name.
+        like: a tree of the structure that was saved, of arrays or
+            `jax.ShapeDtypeStruct`; None for a dict of arrays by name.
 
     Returns:
         A dict of NumPy arrays by name; with `like`, a tree of its structure.
@@ -65,8 +65,8 @@ def load_safetensors(path: str | os.PathLike, like: Any = None) -> Any:
     Raises:
         FileNotFoundError: if there is no such file.
         ImportError: without the package safetensors.
-        ValueError: if the file is damaged or no such file, or its arrays have not the
-            names, shapes and dtypes of `like`.
+        ValueError: if the file is damaged or not a safetensors file, or its arrays do
+            not have the names, shapes and dtypes of `like`.
 
     Example:
         >>> import pathlib, tempfile, jax.numpy as jnp

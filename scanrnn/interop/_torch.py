@@ -22,21 +22,22 @@ def from_torch(
     """Convert the weights of a `torch.nn.RNN`, `LSTM` or `GRU`, or of their cells.
 
     Torch is not needed: a state dict of NumPy arrays, such as
-    `scanrnn.interop.load_safetensors` reads, will do. Its two biases become one, but
-    for the second one of a GRU's candidate; without biases ours are zeros.
+    `scanrnn.interop.load_safetensors` reads, is enough. The two biases become one,
+    their sum, except for the second bias of a GRU's candidate. Missing biases become
+    zeros.
 
     Args:
         source: the module, one that holds it, a state dict, or arrays by its names.
-        prefix: what stands before the names, such as "encoder.rnn."; all that is below
-            it must be of the layer.
-        nonlinearity: "tanh" or "relu" of an `nn.RNN`, which a state dict does not tell.
+        prefix: what stands before the names, such as "encoder.rnn.". Every array with
+            this prefix must belong to the layer.
+        nonlinearity: "tanh" or "relu" of an `nn.RNN`; a state dict does not have it.
 
     Returns:
         The weights, as NumPy arrays.
 
     Raises:
         ValueError: if arrays are missing, have shapes that do not belong together, or
-            are of no such layer; if there are others below the prefix.
+            are not those of such a layer; if other arrays have the prefix.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -158,7 +159,7 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
         prefix: what to put before the names.
 
     Returns:
-        Arrays by torch's names. The second bias is zero but for that of a GRU's
+        Arrays by torch's names. The second bias is zero, except for that of a GRU's
         candidate.
 
     Raises:

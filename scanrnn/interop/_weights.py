@@ -13,17 +13,18 @@ from scanrnn.cells import Cell
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Weights:
-    """A cell, and the weights of layers of it above each other.
+    """A cell, and the weights of stacked layers of it.
 
     Every `scanrnn.interop.from_...` gives them, and every `to_...` takes them.
 
     Args:
-        cell: of all layers.
-        layers: for each layer its directions, one or forward and backward: dicts by
-            the names of `cell.init`, of NumPy's arrays or JAX's.
+        cell: the cell of every layer.
+        layers: for each layer a list of one direction, or of forward and backward. A
+            direction is a dict of NumPy or JAX arrays, by the names that `cell.init`
+            gives.
 
     Raises:
-        TypeError: if `cell` is no `scanrnn.cells.Cell`.
+        TypeError: if `cell` is not a `scanrnn.cells.Cell`.
         ValueError: if there is no layer, a layer has not as many directions as the
             first, or an array is missing or has the wrong shape.
 
@@ -112,15 +113,15 @@ class Weights:
         """The weights of a layer of `scanrnn.nnx`.
 
         Args:
-            layer: of a cell of ours.
+            layer: a layer of one of our cells.
 
         Returns:
             Its weights; the arrays are the layer's own.
 
         Raises:
             TypeError: if it is something else.
-            ValueError: for a layer with residual or highway connections, which its
-                cell does not tell.
+            ValueError: for a layer with residual or highway connections, which are not
+                part of its cell.
         """
         if not isinstance(layer, nnx.RNN) or not isinstance(layer.cell, Cell):
             raise TypeError(
@@ -145,7 +146,7 @@ class Weights:
                 weights, such as `time_major`.
 
         Returns:
-            The layer, with weights of the dtype that they have here.
+            The layer; its weights keep their dtype.
 
         Example:
             >>> import jax, scanrnn
@@ -180,7 +181,7 @@ class Weights:
             The weights.
 
         Raises:
-            ValueError: if the names are others, or the arrays not those of the cell.
+            ValueError: if names or arrays are not those of the cell.
 
         Example:
             >>> import jax, jax.numpy as jnp, scanrnn
@@ -217,11 +218,11 @@ class Weights:
         }
 
     def put_into(self, layer: nnx.RNN) -> None:
-        """Give a layer of `scanrnn.nnx` these weights, cast to the dtype of its own.
+        """Put these weights into a layer of `scanrnn.nnx`, cast to its dtype.
 
         Args:
-            layer: of the same cell but for its options of training, and of the same
-                sizes.
+            layer: a layer of the same sizes and the same cell; options for training,
+                such as dropout, may differ.
 
         Raises:
             ValueError: if its weights have other names or shapes.

@@ -13,18 +13,18 @@ MB = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """One kind of device, as far as a plan has to know it.
+    """One kind of device: what a plan needs to know of it.
 
     Attributes:
       kind: its name, as in `MACHINES`.
       platform: what JAX lowers for: "cpu", "cuda", "rocm" or "tpu".
       cores: processors, multiprocessors or tensor cores.
-      fast_memory: bytes per core that are close to it (second-level cache, shared
-        memory, VMEM).
+      fast_memory: bytes of fast memory per core (second-level cache, shared memory,
+        VMEM).
       bandwidth: bytes per second from main memory.
       peaks: floating-point operations per second in products, by dtype.
       launch: seconds to start one kernel.
-      units: what a CPU says that it multiplies with, as Linux names it.
+      units: the CPU's instructions for matrix products, by their names in Linux.
 
     Example:
       >>> from scanrnn.machines import MACHINES

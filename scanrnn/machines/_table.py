@@ -77,7 +77,7 @@ _NAMES = {
 
 
 def machine_named(machine: Machine | str) -> Machine:
-    """A machine itself, or the row of its name.
+    """A `Machine` as it is, or the data sheet of that name.
 
     Args:
       machine: a `Machine`, or a name in `MACHINES`.
@@ -86,7 +86,7 @@ def machine_named(machine: Machine | str) -> Machine:
       The `Machine`.
 
     Raises:
-      ValueError: for a name without a row.
+      ValueError: for an unknown name.
       TypeError: for anything else.
 
     Example:
@@ -109,15 +109,15 @@ def machine_named(machine: Machine | str) -> Machine:
 
 @functools.cache
 def machine_for(platform: str, device_kind: str = "") -> Machine:
-    """The row of a platform, and of a kind of its devices where that is known."""
+    """The data sheet of a platform, or of one kind of its devices if that is known."""
     name = _NAMES.get(device_kind.lower(), _TYPICAL.get(platform, "unknown"))
     return MACHINES[name]
 
 
 def machine_of(arrays: Iterable[Any] = ()) -> Machine:
-    """The machine on which arrays are, else that on which JAX computes by default.
+    """The machine that arrays are on, else the one on which JAX computes by default.
 
-    Under `jax.jit` an array is nowhere yet, unless its type names a mesh.
+    Under `jax.jit` an array is on no machine yet, unless its type names a mesh.
     """
     for array in arrays:
         for device in _devices(array):

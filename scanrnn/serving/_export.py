@@ -30,24 +30,26 @@ def to_onnx(
 ) -> Any:
     """Export a layer, a model or any function to ONNX.
 
-    The program is traced, and every primitive written as an operator of ONNX. A loop
+    The program is traced, and every primitive is written as an operator of ONNX. A loop
     whose step is that of a plain LSTM (also with peepholes), GRU or RNN becomes that
-    operator, whoever wrote the step; every other one becomes a `Scan` with the step as
-    its body. Sizes may be left open. Numbers of half precision come, go and are added
-    up as float32, and are rounded wherever JAX rounds them.
+    operator, whoever wrote the step. Every other loop becomes a `Scan` with the step as
+    its body. Sizes may be left open. Inputs, outputs and sums of half precision are
+    float32, and are rounded wherever JAX rounds them.
 
-    Operators zero what is behind the end of a sequence, and our layers do not, so with
-    `lengths` a loop is a `Scan`.
+    The recurrent operators set outputs after the end of a sequence to zero, and our
+    layers do not. So with `lengths` a loop is a `Scan`.
 
-    There are no words for loops without a bound, sorting, Fourier transforms, pooling
-    windows, random and complex numbers, `x.at[...].apply`, shifts of bits, and special
-    functions but erf (`lgamma`, `digamma`, Bessel functions and their like).
+    These have no ONNX form here: loops without a bound, sorting, Fourier transforms,
+    pooling windows, random and complex numbers, `x.at[...].apply`, shifts of bits, and
+    special functions other than erf (`lgamma`, `digamma`, Bessel functions and the
+    like).
 
     Args:
         model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
         path: of the file; None for none.
-        inputs: the types of the arguments by name, see `Input`; None for a layer's
-            "input": `("batch", "sequence", D)`, or as it is time-major.
+        inputs: the shapes and dtypes of the arguments by name, see `Input`. None for a
+            layer, whose one argument is "input": `("batch", "sequence", D)`, or time
+            first if the layer is time-major.
         outputs: names of the arrays that come out; None for "output", or "output_0" and
             so on, where a function gives several.
         carry: whether a layer takes the first carry, as `initial_h` or `initial_0_h` of
@@ -60,7 +62,7 @@ def to_onnx(
 
     Raises:
         ImportError: without the package onnx.
-        ValueError: for a primitive that there is no word for, which it names.
+        ValueError: for a primitive that has no ONNX form; the message names it.
 
     Example:
         >>> import scanrnn
@@ -97,8 +99,8 @@ def to_stablehlo(
 ) -> export.Exported:
     """Export a layer, a model or any function to StableHLO, with its weights.
 
-    The file needs nothing but JAX to run (see `load_stablehlo`), for half a year of
-    JAX's versions; to keep weights for longer, save them as safetensors. Each platform
+    Only JAX is needed to run the file (see `load_stablehlo`), in JAX's versions of the
+    next six months. To keep weights for longer, save them as safetensors. Each platform
     gets the loop that was planned for it.
 
     Args:
@@ -107,7 +109,7 @@ def to_stablehlo(
         inputs: see `to_onnx`.
         carry: see `to_onnx`.
         lengths: see `to_onnx`.
-        platforms: on which it shall run.
+        platforms: where the program will run.
         gradients: how often the loaded function can be differentiated by its inputs.
 
     Returns:
@@ -145,16 +147,16 @@ def _digest(content: bytes | bytearray) -> bytes:
 
 
 def load_stablehlo(path: str | os.PathLike) -> Callable:
-    """Read a program that `to_stablehlo` wrote. Without scanrnn, `jax.export` does it.
+    """Read a program that `to_stablehlo` wrote. `jax.export` can also read it.
 
-    A digest in the file shows damage, and no more: it is a program, so read none that
-    you would not run.
+    A digest in the file detects damage, but not tampering. The file is a program: read
+    only files that you trust.
 
     Args:
         path: of the file.
 
     Returns:
-        The function, of the inputs in their order, to a list of arrays.
+        A function that takes the inputs in their order and returns a list of arrays.
 
     Raises:
         FileNotFoundError: if there is no such file.

@@ -12,11 +12,11 @@ from scanrnn import nnx
 
 
 class Input(NamedTuple):
-    """The type of an input of an exported program.
+    """The shape and dtype of an input of an exported program.
 
     Attributes:
-        shape: sizes, or names of sizes that are known at run time only. Equal names
-            are equal sizes.
+        shape: sizes, or names for sizes that are known only at run time. The same name
+            is the same size.
         dtype: of its numbers.
     """
 
@@ -158,13 +158,13 @@ def _part(key):
 
 
 def step_by_step(model: Any) -> Any:
-    """A copy of a model of NNX whose layers leave every loop as it was written.
+    """A copy of an NNX model whose layers run every loop by `lax.scan`, unplanned.
 
-    So their loops can be recognised, which `to_onnx` does. It does this by itself for a
-    model; a function that calls one needs the copy in it.
+    `to_onnx` recognises loops in this form. It makes the copy itself for a model that
+    it is given. In a function that calls a model, use the copy.
 
     Args:
-        model: of NNX; anything else is given back.
+        model: an NNX module; anything else is returned unchanged.
 
     Returns:
         The copy.

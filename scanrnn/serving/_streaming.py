@@ -18,17 +18,17 @@ class Streaming:
 
     .. math:: (s, y_{a:b}) = \mathrm{rnn}(s, x_{a:b})
 
-    Chunks give what the whole sequence would, to rounding. A chunk may have any length:
-    it is filled up to the next of a few `buckets`, and what fills it does not count, so
-    that no more than two programs for each bucket are ever compiled; a chunk longer
-    than the largest bucket is taken in pieces.
+    Chunk by chunk the outputs are those of the whole sequence, to rounding. A chunk may
+    have any length. It is padded to the next of a few `buckets`, and the padding does
+    not count. So at most two programs are compiled for each bucket. A chunk longer than
+    the largest bucket is processed in pieces.
 
-    On a CPU, JAX runs a program in another thread, and waking it takes longer than a
-    small step. A process that serves should have programs run where they are called:
+    On a CPU, JAX runs a program in another thread, and waking that thread takes longer
+    than a small step. A process that serves should run programs in the calling thread:
     `jax.config.update("jax_cpu_enable_async_dispatch", False)`, before its first array.
 
-    There are places for a number of streams, which may come and go: a stream that joins
-    starts with a fresh carry. All of them are computed together.
+    There are places for a fixed number of streams. Streams may join and leave; one that
+    joins starts with a fresh carry. All of them are computed together.
 
     Args:
         rnn: a layer of `scanrnn.nnx`, in one direction. Its weights are taken as they
@@ -39,7 +39,7 @@ class Streaming:
         dtype: of the inputs.
 
     Raises:
-        TypeError: if `rnn` is no such layer.
+        TypeError: if `rnn` is not a layer of `scanrnn.nnx`.
         ValueError: if it is bidirectional or runs backwards, which needs the end of a
             sequence first; for wrong buckets; if the features are not known.
 
@@ -109,14 +109,14 @@ class Streaming:
         self.reset()
 
     def __call__(self, chunk: Any) -> Any:
-        """Feed a chunk of every stream, or of some.
+        """Process a chunk of every stream, or of some.
 
         Args:
-            chunk: `[B, t, ...]`, the next t steps of every stream; or, by the number of
-                a stream, `[t, ...]` with a t of its own for each.
+            chunk: `[B, t, ...]`, the next t steps of every stream; or a dict from the
+                number of a stream to `[t, ...]`, where each may have its own t.
 
         Returns:
-            The outputs as NumPy arrays, `[B, t, H]`; or `[t, H]` by stream.
+            The outputs as NumPy arrays: `[B, t, H]`, or a dict from stream to `[t, H]`.
 
         Raises:
             KeyError: for a stream that has not joined.
@@ -244,7 +244,7 @@ class Streaming:
         self._carry = self._start(starts, self._fresh, self._carry)
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that is kept between calls, for `interop.save_safetensors`.
+        """Everything that is kept between calls, for `interop.save_safetensors`.
 
         Returns:
             Arrays by name.
@@ -252,7 +252,7 @@ class Streaming:
         return {k: np.array(a) for k, a in self._named().items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Continue from a saved state.
 
         Args:
             state: what `state` gave, from this object or one like it.
