@@ -26,19 +26,20 @@ class Cell(abc.ABC):
 
     A cell holds options and no arrays. It is hashable, and equal to every cell made
     with the same options, so it can be a static argument of `jax.jit`. To write your
-    own, derive a frozen dataclass from `Cell` and give it the three functions: it
-    then runs in every layer, and under `scanrnn.scan`.
+    own, derive a frozen dataclass from `Cell` and write the three abstract functions.
+    It then runs in every layer, and under `scanrnn.scan`.
 
-    A cell that needs random numbers (dropout, zoneout) draws them all before the loop:
-    `noise` gives them, and `step` takes those of its time step as a fourth argument.
-    Without them it is the deterministic cell of evaluation. `prepare` does both.
+    A cell that needs random numbers (dropout, zoneout) draws all of them before the
+    loop. `noise` draws them, and `step` takes those of its time step as a fourth
+    argument. Without them the cell is deterministic, as in evaluation. `prepare` does
+    both.
 
     Attributes:
-        dtype: what the operands of the GEMMs are cast to, and the outputs of a layer;
-            None for no cast.
-        emits: name of the field of the carry that is the output too, if one is.
-        num_feature_axes: how many axes of x, its last ones, are no batch axes: 1, and
-            the spatial ones of a convolution.
+        dtype: the dtype that operands of the GEMMs, and outputs of a layer, are cast
+            to; None for no cast.
+        emits: name of the field of the carry that is also the output, if there is one.
+        num_feature_axes: how many of the last axes of x are not batch axes: 1, plus the
+            spatial axes of a convolution.
 
     Example:
         >>> import dataclasses, jax, jax.numpy as jnp, scanrnn
@@ -82,11 +83,11 @@ class Cell(abc.ABC):
             in_features: D, the size of an input.
             hidden_features: H, the size of the carry.
             dtype: of the parameters.
-            **initializers: what draws them, where not the default. Every cell here
-                takes `scheme`, one of the names of `scanrnn.cells.SCHEMES` or what
-                `scanrnn.cells.chrono` makes, and instead of single parts of it
-                `kernel_init`, `recurrent_kernel_init` and `bias_init`, functions of
-                (key, shape, dtype). A matrix of gates is drawn gate by gate.
+            **initializers: how they are drawn, if not by default. Every cell here takes
+                `scheme`, one of the names of `scanrnn.cells.SCHEMES` or what
+                `scanrnn.cells.chrono` makes. `kernel_init`, `recurrent_kernel_init` and
+                `bias_init`, functions of (key, shape, dtype), replace single parts of
+                the scheme. A matrix of gates is drawn gate by gate.
 
         Returns:
             A plain dict of arrays.
@@ -107,9 +108,9 @@ class Cell(abc.ABC):
 
     @abc.abstractmethod
     def initial_carry(self, params: dict, x: jax.Array, dtype: Any = None) -> Any:
-        """The carry before the first step: zeros, unless it is learnt.
+        """The carry before the first step: zeros, unless it is learned.
 
-        It is derived from `x`, so that it is sharded as `x` is.
+        It is derived from `x`, so it is sharded as `x` is.
 
         Args:
             params: from `init`.
@@ -153,12 +154,12 @@ class Cell(abc.ABC):
         Args:
             params: from `init`.
             xs: `[T, ..., D]`.
-            key: draws what the cell needs of random numbers, as in training; None for
+            key: draws the random numbers that the cell needs, as in training; None for
                 the deterministic cell of evaluation.
 
         Returns:
-            `step(carry, x)`, and the xs for it: `xs`, or a pair of it and the noise of
-            every step.
+            `step(carry, x)`, and the xs for it: `xs`, or the pair of `xs` and the noise
+            of every step.
 
         Example:
             >>> import jax, jax.numpy as jnp, scanrnn

@@ -13,12 +13,13 @@ class ConvOptions(TypedDict, total=False):
 
     Attributes:
         kernel_size: sizes of the window, one for each of 1, 2 or 3 spatial axes; an int
-            is the window of one axis. The stride is 1, and round the input are so many
-            zeros that spatial sizes stay (SAME; a window of even size has the one that
-            is too many behind). The windows of x and of h are of one size.
+            is the window of one axis. The stride is 1, and the input is padded with
+            zeros so that spatial sizes stay the same (SAME; with a window of even size
+            there is one more zero at the end). The windows of x and of h have the same
+            size.
         dtype: of the operands of convolutions, such as `jnp.bfloat16`. They are
-            accumulated in float32, and all else stays in the dtype of the carry. None
-            for no cast.
+            accumulated in float32, and everything else is in the dtype of the carry.
+            None for no cast.
 
     Example:
         >>> import jax, scanrnn

@@ -78,10 +78,10 @@ def conv_gru(*, dialect: str = "ballas2015", **options: Unpack[ConvOptions]) -> 
         h_t &= (1 - z) \odot h_{t-1} + z \odot n
 
     where :math:`*` is a convolution over 1, 2 or 3 spatial axes that keeps their sizes.
-    That is dialect "ballas2015", the paper's, with biases. In "cudnn" the reset comes
-    after the convolution, and z is what stays, as in that dialect of `gru`: :math:`n =
-    \tanh(W_n * x_t + b_n + r \odot (U_n * h_{t-1} + b_{hn}))` and :math:`h_t = (1 - z)
-    \odot n + z \odot h_{t-1}`; so one convolution of h does for all gates.
+    This is dialect "ballas2015", the paper's, with biases. In "cudnn" the reset comes
+    after the convolution, and z is the share that is kept, as in that dialect of `gru`:
+    :math:`n = \tanh(W_n * x_t + b_n + r \odot (U_n * h_{t-1} + b_{hn}))` and :math:`h_t
+    = (1 - z) \odot n + z \odot h_{t-1}`; so one convolution of h serves all gates.
 
     x is `[..., *spatial, C]`, the carry `[..., *spatial, F]`.
 
@@ -98,8 +98,8 @@ def conv_gru(*, dialect: str = "ballas2015", **options: Unpack[ConvOptions]) -> 
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown dialect, a window of no size, or of more than 3
-            spatial axes; from `step`, if x has fewer.
+        ValueError: for an unknown dialect, an empty window, or more than 3 spatial
+            axes; from `step`, if x has fewer.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

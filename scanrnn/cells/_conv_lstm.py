@@ -27,13 +27,13 @@ class ConvLSTMCarry(NamedTuple):
     def from_flax(cls, carry: tuple[jax.Array, jax.Array]) -> Self:
         """The carry of Flax's `ConvLSTMCell`, the pair (c, h).
 
-        `ConvLSTMCarry(*carry)` would take c for h.
+        `ConvLSTMCarry(*carry)` would confuse c and h.
 
         Args:
             carry: as Flax gives it.
 
         Returns:
-            The same with names.
+            The same carry, with named fields.
         """
         c, h = carry
         return cls(h, c)
@@ -97,8 +97,9 @@ def conv_lstm(
     where :math:`*` is a convolution over 1, 2 or 3 spatial axes that keeps their sizes,
     split along the channels. With `peephole`, i and f see :math:`w_i \odot c_{t-1}` and
     :math:`w_f \odot c_{t-1}`, and o sees :math:`w_o \odot c_t`, added, with one weight
-    for each channel. The paper has one for each channel of each place, which ties it to
-    the size of its images; those of a place that are equal to all others' are ours.
+    for each channel. The paper has one weight for each channel of each pixel, which
+    ties it to one size of image. Ours are the special case where all pixels share their
+    weights.
 
     x is `[..., *spatial, C]`, the carry `[..., *spatial, F]`.
 
@@ -108,7 +109,7 @@ def conv_lstm(
 
     Args:
         forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default. It is a start and not a term: `step` adds
+            scheme adds, 1 by default. It is only the starting value: `step` adds
             nothing.
         peephole: whether the gates see the memory.
         **options: see `ConvOptions`.
@@ -118,8 +119,8 @@ def conv_lstm(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for a window of no size, or of more than 3 spatial axes; from
-            `step`, if x has fewer.
+        ValueError: for an empty window, or more than 3 spatial axes; from `step`, if x
+            has fewer.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -58,23 +58,23 @@ def dropout(
     .. math::
         y_t = m_y \odot \mathrm{cell}(m_x \odot x_t)
 
-    Masks are zero with the probability that is given, and else what keeps the mean.
-    They are the same in every step, which is variational dropout; with
-    ``same_mask=False`` every step has its own. What the cell carries is not touched:
-    the dropout of h on its way to the gates is the cell's own option
-    `recurrent_dropout`. Without noise, in evaluation, nothing is dropped.
+    A mask is zero with the given probability, and otherwise scaled so that the mean is
+    kept. It is the same in every step (variational dropout); with ``same_mask=False``
+    every step has its own. The carry is not changed: the dropout of h before the gates
+    is the cell's own option `recurrent_dropout`. Without noise, in evaluation, nothing
+    is dropped.
 
     Args:
         cell: any cell.
         input: probability for a feature of x.
         output: probability for a feature of y.
-        same_mask: whether one mask is for all steps.
+        same_mask: whether all steps share one mask.
 
     Returns:
         A `Cell` with the params and the carry of `cell`.
 
     Raises:
-        TypeError: if `cell` is not a `Cell`, or a rate no number.
+        TypeError: if `cell` is not a `Cell`, or a rate is not a number.
         ValueError: if a rate is not in [0, 1).
 
     Example:

@@ -14,11 +14,12 @@ from scanrnn.cells._table import Param
 
 
 class GateOptions(TypedDict, total=False):
-    r"""What every cell takes that joins :math:`W x` and :math:`U h` to gates.
+    r"""Options of every cell whose gates join :math:`W x` and :math:`U h`.
 
     Attributes:
-        norm: None, or the dialect of a normalised cell, by which :math:`W x + U h + b`
-            becomes (an LSTM's memory c in brackets; g are gains, s shifts):
+        norm: None, or the dialect of a normalised cell. It says what becomes of
+            :math:`W x + U h + b` and, in brackets, of an LSTM's memory c. Gains are g,
+            shifts are s.
 
             - "ba2016" (and haste): :math:`LN(W x; g_1) + LN(U h; g_2) + b`, each over
               all gates jointly, eps 1e-5. [The output sees :math:`LN(c; g_3, s_3)`;
@@ -34,19 +35,20 @@ class GateOptions(TypedDict, total=False):
               :math:`s_3`, eps 1e-6.
 
             Params: `norm_x` and `norm_h`, or `norm`, `[G*H]`; `norm_c` `[H]`; shifts
-            have the same names with `_bias` behind.
+            have the same names with `_bias` at the end.
         integration: "additive"; "multiplicative", for which :math:`W x + U h + b`
             becomes :math:`\alpha \odot W x \odot U h + \beta_1 \odot U h + \beta_2
-            \odot W x + b` on what the norm made of the products; the presets
-            "wu2016-exploratory" and "wu2016-skip-thought" of where the vectors start;
-            or a `Multiplicative`. Params: `alpha`, `beta1` and `beta2` `[G*H]`.
-        heads: into how many blocks h is cut: block n of h meets block n of the gates
-            alone, so `recurrent_kernel` is `[heads, H/heads, G*H/heads]`.
-        recurrent_dropout: probability with which a feature of h is zero where it meets
-            `recurrent_kernel`, and only there; the same features in every step.
-        mask_per_gate: whether every gate has its own features dropped.
+            \odot W x + b` on the normalised products; the presets "wu2016-exploratory"
+            and "wu2016-skip-thought", which say where the vectors start; or a
+            `Multiplicative`. Params: `alpha`, `beta1` and `beta2` `[G*H]`.
+        heads: number of blocks of h. Block n of the gates sees only block n of h, so
+            `recurrent_kernel` is `[heads, H/heads, G*H/heads]`.
+        recurrent_dropout: probability with which a feature of h is set to zero before
+            the product with `recurrent_kernel`, and only there; the same features in
+            every step.
+        mask_per_gate: whether every gate has its own dropout mask.
         dtype: of the GEMM operands, such as `jnp.bfloat16`. They are accumulated in
-            float32, and all else stays in the dtype of the carry. None for no cast.
+            float32, and everything else is in the dtype of the carry. None for no cast.
 
     Example:
         >>> import jax, scanrnn

@@ -54,15 +54,15 @@ def gru(*, dialect: str = "cudnn", **options: Unpack[GateOptions]) -> Cell:
         n &= \tanh(W_n x_t + b_n + r \odot (U_n h_{t-1} + b_{hn})) \\
         h_t &= (1 - z) \odot n + z \odot h_{t-1}
 
-    That is dialect "cudnn", also PyTorch's, Flax's, Equinox's and Keras's with
-    ``reset_after=True``. In the paper's, "cho2014", which is Keras's with
+    This is dialect "cudnn", also that of PyTorch, Flax, Equinox, and Keras with
+    ``reset_after=True``. In the paper's, "cho2014", also that of Keras with
     ``reset_after=False``, the reset comes before the product: :math:`n = \tanh(W_n x_t
     + U_n (r \odot h_{t-1}) + b_n)`. Haiku's, "haiku", is the paper's with z inverted:
     :math:`h_t = (1 - z) \odot h_{t-1} + z \odot n`.
 
-    With multiplicative integration, :math:`r \odot (U_n h + b_{hn})` is in the place of
-    :math:`U h` in the candidate of "cudnn": it is what the paper's :math:`U_n (r \odot
-    h)` becomes when the reset comes after the GEMM.
+    With multiplicative integration, :math:`r \odot (U_n h + b_{hn})` replaces :math:`U
+    h` in the candidate of "cudnn": it is what the paper's :math:`U_n (r \odot h)`
+    becomes when the reset comes after the GEMM.
 
     Params: `kernel` `[D, 3H]`, `recurrent_kernel` `[H, 3H]`, `bias` `[3H]`, gates in
     the order r, z, n; with "cudnn" `recurrent_bias` `[H]`, which is :math:`b_{hn}` (for
@@ -77,8 +77,8 @@ def gru(*, dialect: str = "cudnn", **options: Unpack[GateOptions]) -> Cell:
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown option; for a norm of the sum with "cudnn", and one
-            over all gates jointly with the others.
+        ValueError: for an unknown option; for a norm of the sum with "cudnn"; for a
+            norm over all gates jointly with the other dialects.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

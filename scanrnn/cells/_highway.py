@@ -63,19 +63,20 @@ def highway(cell: Cell, carry_bias: float = -1.0) -> Cell:
         y_t = t \odot \mathrm{cell}(x_t) + (1 - t) \odot x_t, \quad
         t = \sigma(W_t x_t + b_t)
 
-    The carry is the inner cell's own.
+    The carry is that of the inner cell.
 
     Params: the cell's, and `highway_kernel` `[D, D]` and `highway_bias` `[D]`.
 
     Args:
         cell: the inner cell. It must have as many output features as input features.
-        carry_bias: where :math:`b_t` starts: below zero, and most of x is passed on.
+        carry_bias: the starting value of :math:`b_t`; below zero, most of x is passed
+            on.
 
     Returns:
         A `Cell` with the carry of `cell`.
 
     Raises:
-        TypeError: if `cell` is not a `Cell`, or `carry_bias` no number.
+        TypeError: if `cell` is not a `Cell`, or `carry_bias` is not a number.
         ValueError: from `init` and `step`, if the sizes differ.
 
     Example:

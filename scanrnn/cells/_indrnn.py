@@ -93,19 +93,20 @@ def indrnn(
     .. math::
         h_t = \phi(W x_t + u \odot h_{t-1} + b)
 
-    There is no matrix product in its loop. What mixes the features is the W of the
-    next layer.
+    There is no matrix product in its loop. Features are mixed by the W of the next
+    layer.
 
     Params: `kernel` `[D, H]`; `recurrent_kernel` `[H]`, which is u; `bias` `[H]`; and
     those of the options. u is drawn from :math:`\mathcal U(0, 2^{1/T})`, whatever the
-    scheme, so that a gradient at most doubles in T steps. The `recurrent_kernel_init`
-    of `init` draws it otherwise, such as in a last layer, of which the paper wants
-    long memories alone. To keep it in its range while training is up to you.
+    scheme, so that a gradient at most doubles in T steps. Use the
+    `recurrent_kernel_init` of `init` to draw it differently, for example in the last
+    layer, which in the paper has only long memories. During training, keep it in its
+    range yourself.
 
     Args:
         activation: :math:`\phi`, "relu" or "tanh".
-        longest: T, the number of steps; None for any number, where u is at most 1.
-        **options: see `GateOptions`. A norm over features would join them and is
+        longest: T, the number of steps; None for any number; then u is at most 1.
+        **options: see `GateOptions`. A norm over features would mix them, so it is
             refused, and so are heads.
 
     Returns:

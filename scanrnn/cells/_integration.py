@@ -8,18 +8,18 @@ from scanrnn.cells._table import Param
 
 @dataclasses.dataclass(frozen=True)
 class Multiplicative:
-    r"""Multiplicative integration, and where its vectors start.
+    r"""Multiplicative integration, and the starting values of its vectors.
 
     .. math::
         \alpha \odot W x \odot U h + \beta_1 \odot U h + \beta_2 \odot W x + b
 
     Attributes:
-        alpha: where :math:`\alpha` starts.
-        beta1: where :math:`\beta_1` starts, the vector that goes with :math:`U h`.
-        beta2: where :math:`\beta_2` starts, the one that goes with :math:`W x`.
+        alpha: starting value of :math:`\alpha`.
+        beta1: starting value of :math:`\beta_1`, which multiplies :math:`U h`.
+        beta2: starting value of :math:`\beta_2`, which multiplies :math:`W x`.
 
     Raises:
-        TypeError: if one of them is no number.
+        TypeError: if one of them is not a number.
 
     Example:
         >>> import jax, scanrnn
@@ -51,7 +51,7 @@ class Multiplicative:
         return {name: Param((size,), start) for name, start in starts.items()}
 
     def __call__(self, p, wx, uh, part):
-        """Join the `part` of the gates that `wx` and `uh` are, without the bias."""
+        """Join `wx` and `uh`, which are the `part` of the gates, without the bias."""
         alpha, beta1, beta2 = (p[n][..., part] for n in ("alpha", "beta1", "beta2"))
         return alpha * wx * uh + beta1 * uh + beta2 * wx
 

@@ -58,14 +58,14 @@ def learned_carry(cell: Cell) -> Cell:
         s_0 = \theta
 
     Params: the cell's, and `initial_carry_0`, `initial_carry_1`, ... `[H]`, one for
-    every field of the carry in its order: those of an LSTM are h and c. Of a
-    convolutional cell they are `[1, ..., F]`, and every place starts alike.
+    each field of the carry, in its order: h and c for an LSTM. For a convolutional cell
+    they are `[1, ..., F]`, the same for every pixel.
 
     Args:
         cell: any cell.
 
     Returns:
-        A `Cell` with the carry of `cell`, whose `initial_carry` gives the parameters to
+        A `Cell` with the carry of `cell`. Its `initial_carry` is these parameters, for
         every example of a batch.
 
     Raises:

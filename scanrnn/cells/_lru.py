@@ -146,13 +146,13 @@ def lru(
         h_t &= \lambda \odot h_{t-1} + e^\gamma \odot (B x_t) \\
         y_t &= \mathrm{Re}(C h_t) + D x_t
 
-    with H complex numbers in h. They are carried as two real arrays: so the carry may
-    have any dtype that other cells' may have, half precision among them. No GEMM meets
-    the carry but the readout C, and that does not feed back.
+    where h has H complex numbers. They are carried as two real arrays, so the carry may
+    have any dtype, half precision included. The only GEMM that uses the carry is the
+    readout C, and nothing flows back from it.
 
-    Params: `kernel` `[D, 2H]`, which is B with blocks re, im; `nu`, `theta` and
-    `gamma` `[H]`, logarithms all three; `readout` `[2H, P]`, which is the real part of
-    C above the imaginary one; `skip` `[D, P]`, or `[P]` if diagonal.
+    Params: `kernel` `[D, 2H]`, which is B with blocks re, im; `nu`, `theta` and `gamma`
+    `[H]`, all three logarithms; `readout` `[2H, P]`, the real part of C above its
+    imaginary part; `skip` `[D, P]`, or `[P]` if diagonal.
 
     :math:`|\lambda|` starts in a ring, uniformly by area, the phase of
     :math:`\lambda` uniformly up to `max_phase`, and :math:`e^\gamma` at :math:`\sqrt{1
@@ -162,7 +162,8 @@ def lru(
     Args:
         projection: P, features of the output; None for H. The paper's is D.
         skip: "matrix" for a full D, as in the paper's equations; "diagonal" for a
-            vector, as in the paper's code, which takes as many features in as out.
+            vector, as in the paper's code, which needs as many input as output
+            features.
         r_min: inner radius of the ring that :math:`\lambda` starts in.
         r_max: outer radius, at most 1.
         max_phase: largest phase that :math:`\lambda` starts with, in radians.
@@ -174,8 +175,8 @@ def lru(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown skip, and a ring or phase that is none; from `init`,
-            if the skip is diagonal and the sizes differ.
+        ValueError: for an unknown skip, or an impossible ring or phase; from `init`, if
+            the skip is diagonal and the sizes differ.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -35,13 +35,13 @@ class LSTMCarry(NamedTuple):
     def from_flax(cls, carry: tuple[jax.Array, jax.Array]) -> Self:
         """The carry of Flax's LSTM, the pair (c, h).
 
-        `LSTMCarry(*carry)` would take c for h.
+        `LSTMCarry(*carry)` would confuse c and h.
 
         Args:
             carry: as Flax gives it.
 
         Returns:
-            The same with names.
+            The same carry, with named fields.
         """
         c, h = carry
         return cls(h, c)
@@ -140,9 +140,9 @@ def lstm(
 
     With `peephole`, i and f see :math:`w_i \odot c_{t-1}` and :math:`w_f \odot
     c_{t-1}`, and o sees :math:`w_o \odot c_t`, added. With `coupled` (CIFG) there is no
-    i: :math:`1 - \sigma(f)` is in the place of :math:`\sigma(i)`. With `projection` to
-    P features, :math:`h_t = R (\sigma(o) \odot \tanh(c_t))`, which is PyTorch's
-    ``proj_size``. With `cell_clip`, :math:`c_t` is clipped as soon as it is made.
+    i: :math:`1 - \sigma(f)` replaces :math:`\sigma(i)`. With `projection` to P
+    features, :math:`h_t = R (\sigma(o) \odot \tanh(c_t))`, which is PyTorch's
+    ``proj_size``. With `cell_clip`, :math:`c_t` is clipped before anything reads it.
 
     Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]` (`[P, 4H]`), `bias` `[4H]`,
     gates in the order i, f, g, o (coupled: f, g, o); `peephole_i`, `peephole_f` and
@@ -150,12 +150,12 @@ def lstm(
 
     Args:
         forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default. It is a start and not a term: `step` adds
-            nothing. A norm without a bias has no place for it.
+            scheme adds, 1 by default. It is only the starting value: `step` adds
+            nothing. It is refused with a norm that has no bias.
         peephole: whether the gates see the memory.
-        coupled: whether the forget gate is the input gate, too.
+        coupled: whether the input gate is one minus the forget gate.
         projection: P, features of the output; None for H.
-        cell_clip: largest absolute value of c; None for any.
+        cell_clip: largest absolute value of c; None for no limit.
         **options: see `GateOptions`.
 
     Returns:

@@ -57,22 +57,22 @@ def mgu(
     forget_bias: float | None = None,
     **options: Unpack[GateOptions],
 ) -> Cell:
-    r"""The minimal gated unit: a GRU whose one gate resets and updates.
+    r"""The minimal gated unit: a GRU with one gate for reset and update.
 
     .. math::
         f &= \sigma(W_f x_t + U_f h_{t-1} + b_f) \\
         n &= \tanh(W_n x_t + b_n + f \odot (U_n h_{t-1} + b_{hn})) \\
         h_t &= (1 - f) \odot n + f \odot h_{t-1}
 
-    That is dialect "flax", Flax's ``MGUCell``. In the paper's, "zhou2016", the gate
-    comes before the product, and f is the share of what is new:
+    This is dialect "flax", Flax's ``MGUCell``. In the paper's, "zhou2016", the gate
+    comes before the product, and f is the share of the new value:
 
     .. math::
         n &= \tanh(W_n x_t + U_n (f \odot h_{t-1}) + b_n) \\
         h_t &= (1 - f) \odot h_{t-1} + f \odot n
 
-    With multiplicative integration, :math:`f \odot (U_n h + b_{hn})` is in the place of
-    :math:`U h` in the candidate of "flax", as in `gru`.
+    With multiplicative integration, :math:`f \odot (U_n h + b_{hn})` replaces :math:`U
+    h` in the candidate of "flax", as in `gru`.
 
     Params: `kernel` `[D, 2H]`, `recurrent_kernel` `[H, 2H]`, `bias` `[2H]`, gates in
     the order f, n; with "flax" `recurrent_bias` `[H]`, which is :math:`b_{hn}`; and
@@ -80,9 +80,9 @@ def mgu(
 
     Args:
         dialect: "flax" or "zhou2016".
-        forget_bias: what `init` adds to :math:`b_f`; None for what its scheme adds to
-            a gate that keeps, 1 by default, and with "zhou2016", where f does not
-            keep, for nothing.
+        forget_bias: what `init` adds to :math:`b_f`; None for what its scheme adds to a
+            gate that keeps the carry, 1 by default, or for 0 with "zhou2016", where f
+            does not keep it.
         **options: see `GateOptions`.
 
     Returns:
@@ -90,7 +90,7 @@ def mgu(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown option; for a norm of the sum with "flax", and one
+        ValueError: for an unknown option; for a norm of the sum with "flax"; for a norm
             over all gates jointly with "zhou2016".
 
     Example:

@@ -81,14 +81,14 @@ def mingru(*, candidate: str = "linear", dtype: Any = None) -> Cell:
         \tilde h_t &= g(W_h x_t + b_h) \\
         h_t &= (1 - z_t) \odot h_{t-1} + z_t \odot \tilde h_t
 
-    With candidate "linear" g is the identity, in the paper the vanilla version. With
-    "positive", that of the log-space version, g(v) is :math:`v + 0.5` for :math:`v \ge
+    With candidate "linear", the paper's vanilla version, g is the identity. With
+    "positive", the paper's log-space version, g(v) is :math:`v + 0.5` for :math:`v \ge
     0` and :math:`\sigma(v)` below, so that h stays positive. No logarithm is taken
-    here: step by step, both are stable as they are.
+    here: computed step by step, both are stable.
 
     The carry starts at zeros. In the paper's log-space code a parallel run starts from
-    :math:`g(h_0)`, 0.5 for zeros, and a sequential one from :math:`h_0`; for the
-    former, give it as the initial carry.
+    :math:`g(h_0)`, which is 0.5 for zeros, and a sequential run from :math:`h_0`. For
+    the former, give :math:`g(h_0)` as the initial carry.
 
     Params: `kernel` `[D, 2H]`, `bias` `[2H]`, gates in the order z, h.
 
@@ -100,7 +100,7 @@ def mingru(*, candidate: str = "linear", dtype: Any = None) -> Cell:
         A `Cell` whose carry is a `MinGRUCarry(h)`.
 
     Raises:
-        TypeError: if `dtype` is no floating-point dtype.
+        TypeError: if `dtype` is not a floating-point dtype.
         ValueError: for an unknown candidate.
 
     Example:

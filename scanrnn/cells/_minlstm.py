@@ -57,9 +57,9 @@ def minlstm(
         h_t &= \frac{f_t}{f_t + i_t} \odot h_{t-1}
                + \frac{i_t}{f_t + i_t} \odot \tilde h_t
 
-    g is that of `mingru`, by the same names. The quotients are computed as
-    :math:`\sigma(\pm(\log f_t - \log i_t))`, which is stable where both gates are shut.
-    The carry starts at zeros; see `mingru` for what the paper's code starts from.
+    g is as in `mingru`. The quotients are computed as :math:`\sigma(\pm(\log f_t - \log
+    i_t))`, which is stable when both gates are closed. The carry starts at zeros; see
+    `mingru` for what the paper's code starts from.
 
     Params: `kernel` `[D, 3H]`, `bias` `[3H]`, gates in the order f, i, h.
 

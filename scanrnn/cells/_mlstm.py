@@ -132,29 +132,29 @@ def mlstm(
 
     for every head of d = H/heads features, with :math:`i = w_i^\top x_t + b_i` and
     :math:`f = w_f^\top x_t + b_f` one number each in every head, and :math:`\phi`
-    :math:`\sigma` or the exponential. It is computed stabilised as in `slstm`: C and n
-    are carried as their products with :math:`e^{-m}`, so that 1 becomes :math:`e^{-m}`.
+    :math:`\sigma` or the exponential. It is computed in the stabilised form of `slstm`:
+    C and n are carried multiplied by :math:`e^{-m}`, so that 1 becomes :math:`e^{-m}`.
 
-    With normalizer "paper" h is that of the equations above, whatever m is. (In
-    :math:`e^{-m}`, m counts as 40 at most: a smaller :math:`|n^\top q|` is rounding.)
-    With "clamped" the 1 stays 1 beside the stabilised n: then h depends on m, and on
-    that m starts at 0.
+    With normalizer "paper" h follows the equations above and does not depend on m. (In
+    :math:`e^{-m}`, m is at most 40: a smaller :math:`|n^\top q|` is rounding error.)
+    With "clamped" the 1 is compared with the stabilised n. Then h depends on m, and on
+    m starting at 0.
 
-    No gate sees h, and no matrix of weights meets the carry. Every step reads and
-    writes C: for a gradient step by step, T of them are kept.
+    No gate sees h, and no weight matrix multiplies the carry. Every step reads and
+    writes C, so a gradient step by step keeps T of them.
 
     Params: `kernel` `[D, 4H]` and `bias` `[4H]` in the order q, k, v, o, heads side by
     side in each; `gate_kernel` `[D, 2*heads]` and `gate_bias` `[2*heads]` in the order
     i, f.
 
     Args:
-        heads: how many memories share the features.
+        heads: number of memories, which share the features.
         forget: :math:`\phi`, "sigmoid" or "exp". With "exp" m may grow by f in every
-            step: too much for a float16 carry in the end.
+            step, until it is too large for a float16 carry.
         normalizer: "paper" or "clamped".
         forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default, and for 0 with "exp".
-        dtype: of the GEMM operands; see `GateOptions`. C q is no GEMM.
+            scheme adds, 1 by default, or for 0 with "exp".
+        dtype: of the GEMM operands; see `GateOptions`. C q does not count as a GEMM.
 
     Returns:
         A `Cell` whose carry is an `MLSTMCarry(C, n, m)`.

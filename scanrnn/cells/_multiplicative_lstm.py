@@ -63,7 +63,7 @@ def multiplicative_lstm(
     forget_bias: float | None = None,
     **options: Unpack[GateOptions],
 ) -> Cell:
-    r"""The multiplicative LSTM of Krause: an LSTM that sees m in the place of h.
+    r"""The multiplicative LSTM of Krause: an LSTM that sees m instead of h.
 
     .. math::
         m_t &= (W_{mx} x_t) \odot (W_{mh} h_{t-1}) \\
@@ -71,18 +71,18 @@ def multiplicative_lstm(
         c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
         h_t &= \sigma(o) \odot \tanh(c_t)
 
-    So every x has a recurrent matrix of its own, :math:`U \mathrm{diag}(W_{mx} x)
-    W_{mh}`. The price is two matrix products in series. That is dialect "krause2017",
-    which has the squashing functions of an LSTM. In "krause2016", of the paper's first
-    version, g is not squashed, and the output gate comes before the last tanh:
+    So every x has its own recurrent matrix, :math:`U \mathrm{diag}(W_{mx} x) W_{mh}`.
+    The price is two matrix products in series. This is dialect "krause2017", with the
+    activations of an LSTM. In "krause2016", of the paper's first version, g has no
+    activation, and the output gate comes before the last tanh:
 
     .. math::
         c_t = \sigma(f) \odot c_{t-1} + \sigma(i) \odot g, \quad
         h_t = \tanh(\sigma(o) \odot c_t)
 
-    It is not the mLSTM of xLSTM, whose memory is a matrix. The options concern the
-    gates, where :math:`U m_t` is in the place of :math:`U h_{t-1}`: norms are of
-    :math:`W x` and :math:`U m`, and recurrent dropout drops features of m.
+    It is not the mLSTM of xLSTM, whose memory is a matrix. In the options, :math:`U
+    m_t` takes the place of :math:`U h_{t-1}`: norms are of :math:`W x` and :math:`U m`,
+    and recurrent dropout drops features of m.
 
     Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]`, `bias` `[4H]`, gates in
     the order i, f, g, o; `kernel_m` `[D, H]` and `recurrent_kernel_m` `[H, H]`, which
@@ -91,9 +91,9 @@ def multiplicative_lstm(
     Args:
         dialect: "krause2017" or "krause2016".
         forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default. A norm without a bias has no place for it.
-        **options: see `GateOptions`. Heads are refused: all of h makes every block of
-            m.
+            scheme adds, 1 by default. It is refused with a norm that has no bias.
+        **options: see `GateOptions`. Heads are refused, because every block of m
+            depends on all of h.
 
     Returns:
         A `Cell` whose carry is an `LSTMCarry(h, c)`.

@@ -32,7 +32,7 @@ class QRNNWindowCarry(NamedTuple):
 
     Attributes:
         c: memory, `[..., H]`.
-        previous: the part that the last input has in the next gates, `[..., G*H]`.
+        previous: what the last input contributes to the next gates, `[..., G*H]`.
     """
 
     c: jax.Array
@@ -115,25 +115,26 @@ def qrnn(
         c_t &= f \odot c_{t-1} + (1 - f) \odot z \\
         h_t &= o \odot c_t
 
-    where there is no V if the window is 1. There is no matrix product in its loop. That
-    is pooling "fo". With "f" there is no o, and :math:`h_t = c_t`; with "ifo" a fourth
-    gate i is in the place of :math:`1 - f`. In dialect "pytorch-qrnn", which is that
-    library's, f is the share of what is new: :math:`c_t = (1 - f) \odot c_{t-1} + f
-    \odot z`.
+    There is no V if the window is 1. There is no matrix product in its loop. This is
+    pooling "fo". With "f" there is no o, and :math:`h_t = c_t`; with "ifo" a fourth
+    gate i replaces :math:`1 - f`. In dialect "pytorch-qrnn", which is that library's, f
+    is the share of the new value: :math:`c_t = (1 - f) \odot c_{t-1} + f \odot z`.
 
-    Zoneout is of c, by `zoneout` round the cell. The output is made of c before it, and
-    not, as in the paper, after it, but for pooling "f".
+    For zoneout of c, wrap the cell in `zoneout`. The output is then computed from c
+    before zoneout (in the paper: after it), except with pooling "f".
 
-    Params: `kernel` `[D, 3H]`, `bias` `[3H]`, gates in the order z, f, o, i, as far as
-    they are there; with window 2 `previous_kernel` `[D, 3H]`, which is V.
+    Params: `kernel` `[D, 3H]`, `bias` `[3H]`, gates in the order z, f, o, i, without
+    those that the pooling does not have; with window 2 `previous_kernel` `[D, 3H]`,
+    which is V.
 
     Args:
-        window: 1, or 2 to see the input before, too. Before the first step it is zero.
+        window: 1, or 2 to see the previous input too, which is zero before the first
+            step.
         pooling: "f", "fo" or "ifo".
         dialect: "bradbury2016" or "pytorch-qrnn".
-        forget_bias: what `init` adds to :math:`b_f`; None for what its scheme adds to
-            a gate that keeps, 1 by default, and with "pytorch-qrnn", where f does not
-            keep, for nothing.
+        forget_bias: what `init` adds to :math:`b_f`; None for what its scheme adds to a
+            gate that keeps the carry, 1 by default, or for 0 with "pytorch-qrnn", where
+            f does not keep it.
         dtype: of the GEMM operands, as in `GateOptions`.
 
     Returns:

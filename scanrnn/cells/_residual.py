@@ -35,7 +35,7 @@ def residual(cell: Cell) -> Cell:
     .. math::
         y_t = x_t + \mathrm{cell}(x_t)
 
-    The carry is the inner cell's own: what is added is not carried to the next step.
+    The carry is that of the inner cell: the sum is not carried to the next step.
 
     Args:
         cell: the inner cell. It must have as many output features as input features.

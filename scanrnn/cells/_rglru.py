@@ -115,14 +115,15 @@ def rglru(*, heads: int = 1, dtype: Any = None) -> Cell:
         h_t &= a_t \odot h_{t-1} + \sqrt{1 - a_t^2} \odot (i_t \odot x_t)
 
     x enters h elementwise, so D is H. The root is computed as :math:`\sqrt{-
-    \mathrm{expm1}(2 \log a_t)}`. Its gradients are exact and finite without a limit
-    on them: as :math:`a_t` goes to 1 the slope of the root grows, and the slope of
-    :math:`r_t`, by which it is multiplied, falls faster.
+    \mathrm{expm1}(2 \log a_t)}`. Its gradients are exact and finite, and need no
+    clipping: as :math:`a_t` goes to 1 the slope of the root grows, but it is multiplied
+    by the slope of :math:`r_t`, which falls faster.
 
     Params: `kernel` `[D, 2H]` (`[heads, D/heads, 2H/heads]`) and `bias` `[2H]`, gates
     in the order r, i; `decay` `[H]`, which is :math:`\Lambda`, and starts where
     :math:`\exp(-c \, \mathrm{softplus}(\Lambda))` is uniform in [0.9, 0.999]. The paper
-    has :math:`a = \sigma(\Lambda)`, too, with which :math:`\Lambda` has the other sign.
+    also writes :math:`a = \sigma(\Lambda)`; there :math:`\Lambda` has the opposite
+    sign.
 
     Args:
         heads: how many blocks the block-diagonal :math:`W_r` and :math:`W_i` have.

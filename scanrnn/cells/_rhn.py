@@ -78,19 +78,19 @@ def rhn(
         t_\ell &= \sigma(W_t x_t [\ell = 1] + R_{t\ell} s_{\ell - 1} + b_{t\ell}) \\
         s_\ell &= h_\ell \odot t_\ell + s_{\ell - 1} \odot (1 - t_\ell)
 
-    where :math:`s_0 = h_{t-1}` and :math:`h_t = s_L`: x enters the first layer alone.
-    With ``coupled=False`` the carry gate :math:`c_\ell`, made as :math:`t_\ell` is, is
-    in the place of :math:`1 - t_\ell`. The L matrix products are in series.
+    where :math:`s_0 = h_{t-1}` and :math:`h_t = s_L`. Only the first layer sees x. With
+    ``coupled=False`` a carry gate :math:`c_\ell`, computed like :math:`t_\ell`,
+    replaces :math:`1 - t_\ell`. The L matrix products are in series.
 
     Params: `kernel` `[D, 2H]`, `recurrent_kernel` `[L, H, 2H]`, `bias` `[L, 2H]`, gates
     in the order h, t, and then c, if it is not coupled.
 
     Args:
         depth: L, the number of highway layers.
-        coupled: whether what is carried is what is not transferred.
-        transfer_bias: where the biases of t start: below zero, and most of s is
-            carried. The biases of c start at the opposite number, so that both kinds
-            start alike. A `bias_init` is added to them.
+        coupled: whether the carry gate is one minus the transfer gate.
+        transfer_bias: starting value of the biases of t; below zero, most of s is
+            carried. The biases of c start at its negative, so that both kinds start the
+            same. A `bias_init` is added to them.
         dtype: of the GEMM operands, as in `GateOptions`.
 
     Returns:

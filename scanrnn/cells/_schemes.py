@@ -128,14 +128,14 @@ class _Chrono:
 
 
 def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
-    r"""Biases with which gates remember over spans of time that the data has.
+    r"""Biases with which gates remember as long as the data's time spans.
 
     .. math::
         b_f = \log u, \quad b_i = -b_f, \quad u \sim \mathcal U(1, T_{max} - 1)
 
-    The gate that keeps the carry (f of an LSTM, z of a GRU) gets :math:`b_f`, the one
-    that lets the new in, where a cell has one (i of an LSTM, z of Haiku's GRU),
-    :math:`b_i`; all else is drawn by `scheme`.
+    The gate that keeps the carry (f of an LSTM, z of a GRU) gets :math:`b_f`. The gate
+    that lets new values in, if there is one (i of an LSTM, z of Haiku's GRU), gets
+    :math:`b_i`. Everything else is drawn by `scheme`.
 
     Args:
         longest: :math:`T_{max}`, the longest span, in steps; more than 2.
@@ -145,7 +145,7 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
         The `scheme` argument of `Cell.init`.
 
     Raises:
-        TypeError: if `longest` is no number.
+        TypeError: if `longest` is not a number.
         ValueError: if `longest` is not more than 2, or `scheme` is unknown.
 
     Example:

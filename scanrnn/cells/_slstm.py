@@ -111,33 +111,33 @@ def slstm(
         n_t &= \phi(f) \odot n_{t-1} + e^i \\
         h_t &= \sigma(o) \odot c_t / n_t
 
-    where :math:`\phi` is :math:`\sigma` or the exponential. It is computed stabilised:
-    :math:`m_t = \max(\log \phi(f) + m_{t-1}, i)`, the gates are :math:`e^{i - m_t}` and
-    :math:`e^{\log \phi(f) + m_{t-1} - m_t}`, and c and n are carried as their products
-    with :math:`e^{-m}`.
+    where :math:`\phi` is :math:`\sigma` or the exponential. It is computed in a
+    stabilised form: :math:`m_t = \max(\log \phi(f) + m_{t-1}, i)`, the gates are
+    :math:`e^{i - m_t}` and :math:`e^{\log \phi(f) + m_{t-1} - m_t}`, and c and n are
+    carried multiplied by :math:`e^{-m}`.
 
-    The carry starts at zeros. An empty memory, n = 0, has no scale that m could stand
-    for. With normalizer "paper", m then is i at least: the first n is 1, however small
-    :math:`e^i`, none is ever less, and h is exactly :math:`\sigma(o) \odot c / n` of
-    the equations above. Two more are known by the same name; in them
-    :math:`m_0` stands for itself, so that the first n may be next to nothing:
+    The carry starts at zeros. An empty memory, n = 0, has no scale for m. With
+    normalizer "paper", m is then at least i: the first n is 1, however small
+    :math:`e^i` is, n is never less, and h is exactly :math:`\sigma(o) \odot c / n` of
+    the equations above. Two other cells have the same name. They start from :math:`m_0
+    = 0` as it is, so that the first n may be close to zero:
 
     - "clamped": :math:`h = \sigma(o) \odot c / \max(n, 1)` of the stabilised n.
     - "epsilon": :math:`h = \sigma(o) \odot c / \max(n, 10^{-6})`, likewise.
 
-    Norms are those of the gates; c has n, and is not normalised otherwise. What
-    `heads` makes block-diagonal is U.
+    The options' norms apply to the gates only; c is normalised by n. `heads` makes U
+    block-diagonal.
 
     Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]` (`[heads, H/heads,
     4H/heads]`), `bias` `[4H]`, gates in the order i, f, z, o; and those of the options.
 
     Args:
         forget: :math:`\phi`, "sigmoid" or "exp". With "exp" m may grow by f in every
-            step: too much for a float16 carry in the end.
+            step, until it is too large for a float16 carry.
         normalizer: "paper", "clamped" or "epsilon".
         forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default, and for 0 with "exp", where 1 would mean that
-            the old outgrows the new.
+            scheme adds, 1 by default, or for 0 with "exp", where with 1 old values
+            would outgrow new ones.
         **options: see `GateOptions`.
 
     Returns:

@@ -86,10 +86,10 @@ def sru(
         c_t &= f \odot c_{t-1} + (1 - f) \odot (W x_t) \\
         h_t &= r \odot \phi(c_t) + (1 - r) \odot \alpha x_t
 
-    There is no matrix product in its loop. Where :math:`D \neq H`, a fourth product
-    :math:`W_x x_t` is in the place of :math:`x_t`. With `scaled`, :math:`\alpha =
-    \sqrt{1 + 2 e^b}`, where b is the number that :math:`b_r` starts from, which keeps
-    the variance from layer to layer; it is a constant, 1 if not `scaled`.
+    There is no matrix product in its loop. If :math:`D \neq H`, a fourth product
+    :math:`W_x x_t` replaces :math:`x_t`. With `scaled`, :math:`\alpha = \sqrt{1 + 2
+    e^b}`, where b is the number that :math:`b_r` starts from, which keeps the variance
+    from layer to layer; it is a constant, 1 if not `scaled`.
 
     Params: `kernel` `[D, 3H]`, products in the order W, f, r; `bias` `[2H]`, gates in
     the order f, r; `peephole_f` and `peephole_r` `[H]`, which are :math:`v_f` and
@@ -99,7 +99,7 @@ def sru(
     Args:
         activation: :math:`\phi`, "identity" as in the paper's last version, "tanh" as
             in its first ones, or "relu".
-        highway_bias: where :math:`b_r` starts: below zero, and most of x is passed on.
+        highway_bias: starting value of :math:`b_r`; below zero, most of x is passed on.
         scaled: whether x is scaled by :math:`\alpha`.
         dtype: of the GEMM operands, as in `GateOptions`.
 

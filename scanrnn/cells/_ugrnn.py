@@ -59,8 +59,8 @@ def ugrnn(*, forget_bias: float | None = None, **options: Unpack[GateOptions]) -
 
     Args:
         forget_bias: what `init` adds to :math:`b_g`; None for what its scheme adds, 1
-            by default. It is a start and not a term: `step` adds nothing. A norm
-            without a bias has no place for it.
+            by default. It is only the starting value: `step` adds nothing. It is
+            refused with a norm that has no bias.
         **options: see `GateOptions`.
 
     Returns:

@@ -51,12 +51,12 @@ class _WeightDrop(_wrapper.Wrapper):
 def weight_drop(
     cell: Cell, rate: float, names: tuple[str, ...] = ("recurrent_kernel",)
 ) -> Cell:
-    r"""Drop single recurrent weights, the same ones in every step of a sequence.
+    r"""Drop single recurrent weights, the same in every step of a sequence.
 
     .. math::
         U \leftarrow U \odot M / (1 - p), \quad M \sim \mathrm{Bernoulli}(1 - p)
 
-    Without noise, in evaluation, all weights are there.
+    Without noise, in evaluation, no weight is dropped.
 
     Args:
         cell: any cell that has parameters of these names.
@@ -67,7 +67,7 @@ def weight_drop(
         A `Cell` with the params and the carry of `cell`.
 
     Raises:
-        TypeError: if `cell` is not a `Cell`, or `rate` no number.
+        TypeError: if `cell` is not a `Cell`, or `rate` is not a number.
         ValueError: if `rate` is not in [0, 1); from `step` and `noise` if the cell has
             no such parameter.
 

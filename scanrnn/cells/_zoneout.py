@@ -49,16 +49,17 @@ class _Zoneout(_wrapper.Wrapper):
 
 
 def zoneout(cell: Cell, **rates: float) -> Cell:
-    r"""Keep features of the carry as they were, each with a probability.
+    r"""Keep each feature of the carry as it was, with some probability.
 
     .. math::
         h_t = m \odot h_{t-1} + (1 - m) \odot \tilde h_t, \quad
         m \sim \mathrm{Bernoulli}(p_h)
 
-    where :math:`\tilde h` is what the cell makes; likewise every field of the carry
-    that has a rate, in each step anew. Without noise, in evaluation, :math:`p_h` is in
-    the place of m. The output is the new h where the cell's own output is. In an LSTM
-    :math:`\tilde h_t` is made of the memory before zoneout, as in the paper.
+    where :math:`\tilde h` is the cell's new value. The same holds for every field of
+    the carry that has a rate. Masks are drawn for each step. Without noise, in
+    evaluation, :math:`p_h` replaces m. If the cell's output is its h, then the output
+    is h after zoneout. In an LSTM :math:`\tilde h_t` is computed from the memory before
+    zoneout, as in the paper.
 
     Args:
         cell: any cell whose carry is a NamedTuple.
@@ -68,8 +69,8 @@ def zoneout(cell: Cell, **rates: float) -> Cell:
         A `Cell` with the params and the carry of `cell`.
 
     Raises:
-        TypeError: if `cell` is not a `Cell`, or a rate no number.
-        ValueError: if a rate is not in [0, 1), or there is none; from `step` and
+        TypeError: if `cell` is not a `Cell`, or a rate is not a number.
+        ValueError: if a rate is not in [0, 1), or no rate is given; from `step` and
             `noise` if the carry has no such field.
 
     Example:

@@ -37,7 +37,7 @@ def run(
         fresh: that carry.
         state: what a step carries beside that is no example's own, such as statistics
             of a batch: it goes through every step. None for nothing.
-        reverse: go through time backwards.
+        reverse: run from the last step to the first.
         all_carries: give the carry after every step, too.
         **scan_options: of `scanrnn.scan`.
 

@@ -10,20 +10,21 @@ from scanrnn.layers import joined
 
 
 class Bidirectional(nn.Module):
-    r"""Run one layer forward and one backward, and merge what they give.
+    r"""Run one layer forward and one backward, and merge their outputs.
 
     .. math::
         y_t = \mathrm{merge}(\overrightarrow{y}_t, \overleftarrow{y}_t)
 
-    As `flax.linen.Bidirectional`, over any two layers that take an `RNN`'s arguments,
-    which are passed on: lengths, masks and segments hold for both directions.
+    Like `flax.linen.Bidirectional`, for any two layers that take the arguments of
+    `RNN`. These are passed on: lengths, masks and segments hold for both directions.
 
     Attributes:
-        forward_rnn: the layer that goes forward.
-        backward_rnn: the one that goes backward; the same object shares its weights.
-        merge_fn: function of the two outputs; side by side if left out.
+        forward_rnn: the layer that runs forward.
+        backward_rnn: the layer that runs backward. Give the same object twice to share
+            weights.
+        merge_fn: function of the two outputs; None to concatenate them.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
-        return_carry: return the pair of last carries too.
+        return_carry: also return the pair of last carries.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
@@ -61,18 +62,18 @@ class Bidirectional(nn.Module):
             inputs: see `RNN`.
             initial_carry: the pair of carries before the first step, or None.
             init_key: draws the first carries of Flax cells, one for each direction.
-            return_carry: overrides the attribute, as the next.
+            return_carry: overrides the attribute, and so does the next.
             time_major: see the class.
             reverse: not used, as in Flax: both directions are run.
             keep_order: likewise.
-            **arguments: all others of `RNN`, for both layers.
+            **arguments: all other arguments of `RNN`, for both layers.
 
         Returns:
             The merged outputs; with `return_carry`, or `return_all_carries`, a pair:
             the pair of carries, and the outputs.
 
         Raises:
-            TypeError: if `initial_carry` is no pair.
+            TypeError: if `initial_carry` is not a pair.
             ValueError: see `RNN`.
         """
         del reverse, keep_order

@@ -64,7 +64,7 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
             input_shape: of the input of a step, `(..., D)`.
 
         Returns:
-            What the cell carries, such as an `LSTMCarry`.
+            The carry, such as an `LSTMCarry`.
 
         Raises:
             ValueError: if the carry is learnt and the module is not bound to weights.
@@ -115,7 +115,7 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
 
     @property
     def num_feature_axes(self) -> int:
-        """How many axes of an input, its last ones, are no batch axes."""
+        """How many of the last axes of an input are not batch axes."""
         return self.cell_and_features()[0].num_feature_axes
 
     @nn.nowrap
@@ -130,9 +130,10 @@ class RNNCell(Step):
     .. math::
         (s_t, y_t) = \mathrm{cell}(s_{t-1}, x_t)
 
-    The twin of `scanrnn.nnx.RNNCell`, called as Flax's cells are, so that it goes into
-    `RNN`, `flax.linen.RNN` and `flax.linen.scan`. The parameters are `layers_0`, those
-    of a layer of this cell: what was trained as a layer can be stepped.
+    The Linen form of `scanrnn.nnx.RNNCell`. It is called like Flax's cells, so it can
+    be used in `RNN`, `flax.linen.RNN` and `flax.linen.scan`. The parameters are in
+    `layers_0`, the same as for a layer of this cell, so it can use those of a trained
+    layer.
 
     Attributes:
         cell: a `scanrnn.cells.Cell`.

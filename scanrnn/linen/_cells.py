@@ -29,7 +29,7 @@ class FamilyCell(Step):
 
 _DOC = """One step of `scanrnn.cells.{factory}`.
 
-The equations, the options and the carry are the cell's, all else is `RNNCell`'s.
+Equations, options and carry are those of the cell; everything else is as in `RNNCell`.
 
 Attributes:
     features: H, the size of the carry.

@@ -32,10 +32,10 @@ class CellLayer(Recurrent):
 
 _DOC = """Layers of the cells of `scanrnn.cells.{factory}`.
 
-The equations, the options and the carry are the cell's, all else is `RNN`'s.
+Equations, options and carry are those of the cell; everything else is as in `RNN`.
 
 Attributes:
-    features: H, the size of the carry, or a list of one for each layer.
+    features: H, the size of the carry, or a list with one for each layer.
     **options: of `scanrnn.cells.{factory}`, and the fields of `RNN`.
 
 Raises:

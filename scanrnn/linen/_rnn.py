@@ -182,28 +182,28 @@ class RNN(Recurrent):
     .. math::
         (s_t^l, x_t^{l+1}) = \mathrm{cell}_l(s_{t-1}^l, x_t^l), \quad l = 1..L
 
-    The twin of `scanrnn.nnx.RNN`, with the options, the call and the results of that,
-    and with the fields of `flax.linen.RNN` in their order. Sizes of inputs are
-    inferred. The parameters are `layers_<l>`, by the names that the cell gives them;
-    those of the backward direction `backward_layers_<l>`. To say how one is sharded,
-    give an initializer that `flax.linen.with_partitioning` made.
+    The Linen form of `scanrnn.nnx.RNN`, with the same options, call and results, and
+    with the fields of `flax.linen.RNN` in the same order. Sizes of inputs are inferred.
+    The parameters are in `layers_<l>`, under the names that the cell gives them; those
+    of the backward direction are in `backward_layers_<l>`. To shard a parameter, use an
+    initializer made by `flax.linen.with_partitioning`.
 
     Attributes:
-        cell: a `scanrnn.cells.Cell`, or a list of one for each layer; or one of Flax's
-            own, a `flax.linen.RNNCellBase` or a module with the methods of one. That
-            has its sizes, dtypes and initializers in it: the fields about them are
-            refused then. What it gives may be any tree of arrays.
+        cell: a `scanrnn.cells.Cell`, or a list with one for each layer; or a Flax cell:
+            a `flax.linen.RNNCellBase` or a module with its methods. A Flax cell already
+            has its sizes, dtypes and initializers, so the fields for these are refused.
+            Its output may be any pytree of arrays.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
-        return_carry: return the last carry too.
-        reverse: go through time backwards.
-        keep_order: where `reverse`, give the outputs in the order of the inputs.
+        return_carry: also return the last carry.
+        reverse: run from the last step to the first.
+        keep_order: with `reverse`, return the outputs in the order of the inputs.
         unroll: see `scanrnn.scan`.
-        variable_axes: of a Flax cell, by collection that its steps write to, such as
-            ``{"intermediates": 0}``: the axis of time that it gets.
+        variable_axes: for a Flax cell, the time axis of each collection that its steps
+            write to, such as ``{"intermediates": 0}``.
         variable_broadcast: the collections that all steps share.
-        variable_carry: the collections that go on from step to step.
-        split_rngs: by stream, whether every step gets a key of its own.
-        features: H, the size of the carry, or a list of one for each layer.
+        variable_carry: the collections that are carried from step to step.
+        split_rngs: for each stream, whether every step gets its own key.
+        features: H, the size of the carry, or a list with one for each layer.
         **options: `num_layers`, `bidirectional`, `residual`, `highway`, `dropout`,
             `deterministic`, `param_dtype`, `carry_dtype`, `zero_padding`,
             `implementation`, `wavefront`, `scheme`, `kernel_init`,

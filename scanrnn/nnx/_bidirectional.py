@@ -11,23 +11,24 @@ from scanrnn.nnx import _rngs
 
 
 class Bidirectional(nnx.Module):
-    r"""Run one layer forward and one backward, and merge what they give.
+    r"""Run one layer forward and one backward, and merge their outputs.
 
     .. math::
         y_t = \mathrm{merge}(\overrightarrow{y}_t, \overleftarrow{y}_t)
 
-    As `flax.nnx.Bidirectional`, over any two layers that take an `RNN`'s arguments,
-    which are passed on: lengths, masks and segments hold for both directions.
-    Every layer of `scanrnn.nnx` has `bidirectional=True`, too: that joins the
-    directions after each of its layers.
+    Like `flax.nnx.Bidirectional`, for any two layers that take the arguments of `RNN`.
+    These are passed on: lengths, masks and segments hold for both directions. Every
+    layer of `scanrnn.nnx` also has `bidirectional=True`, which joins the directions
+    after each of its stacked layers.
 
     Args:
-        forward_rnn: the layer that goes forward.
-        backward_rnn: the one that goes backward; the same object shares its weights.
-        merge_fn: function of the two outputs; side by side if left out.
+        forward_rnn: the layer that runs forward.
+        backward_rnn: the layer that runs backward. Give the same object twice to share
+            weights.
+        merge_fn: function of the two outputs; None to concatenate them.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
-        return_carry: return the pair of last carries too.
-        rngs: taken as Flax takes it, and not kept: a call can be given its own.
+        return_carry: also return the pair of last carries.
+        rngs: accepted as in Flax, and not kept. A call can be given its own.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -76,19 +77,19 @@ class Bidirectional(nnx.Module):
         Args:
             inputs: see `RNN`.
             initial_carry: the pair of carries before the first step, or None.
-            return_carry: overrides the constructor's argument, as the next.
+            return_carry: overrides the constructor's argument, and so does the next.
             time_major: see the class.
             reverse: not used, as in Flax: both directions are run.
             keep_order: likewise.
             rngs: see `RNN`.
-            **arguments: all others of `RNN`, for both layers.
+            **arguments: all other arguments of `RNN`, for both layers.
 
         Returns:
             The merged outputs; with `return_carry`, or `return_all_carries`, a pair:
             the pair of carries, and the outputs.
 
         Raises:
-            TypeError: if `rngs` is of no use, or `initial_carry` no pair.
+            TypeError: if `rngs` has the wrong type, or `initial_carry` is not a pair.
             ValueError: see `RNN`.
         """
         del reverse, keep_order

@@ -20,27 +20,27 @@ class RNNCell(Viewed, nnx.RNNCellBase):
     .. math::
         (s_t, y_t) = \mathrm{cell}(s_{t-1}, x_t)
 
-    For a loop of your own: an attention decoder, an agent, a search. It is called as
-    Flax's cells are, so it goes into `RNN`, `flax.nnx.RNN` and `flax.nnx.scan`. Its
-    weights have the names of those of `RNN(cell, in_features, hidden_features)`: what
-    was trained as a layer is stepped after ``nnx.update(cell, nnx.state(layer))``.
+    For a loop of your own: an attention decoder, an agent, a search. It is called like
+    Flax's cells, so it can be used in `RNN`, `flax.nnx.RNN` and `flax.nnx.scan`. Its
+    weights have the same names as those of `RNN(cell, in_features, hidden_features)`.
+    So ``nnx.update(cell, nnx.state(layer))`` gives it the weights of a trained layer.
 
     Args:
         cell: a `scanrnn.cells.Cell`.
         in_features: D, the size of the last axis of an input.
         hidden_features: H, the size of the carry.
-        deterministic: whether to leave out the noise of the cell.
+        deterministic: whether to switch off the noise of the cell.
         param_dtype: of the weights.
         carry_dtype: of the carry; None for float32, or wider if `param_dtype` is.
-        carry_init: draws the first carry, as in Flax; None for the cell's own.
+        carry_init: draws the first carry, as in Flax; None for the cell's own first
+            carry.
         scheme: what draws the weights, see `Cell.init`; None for the cell's own choice.
-        kernel_init: draws the input weights in place of the scheme; likewise the next
-            two.
-        recurrent_kernel_init: draws the recurrent weights of a gate.
-        bias_init: draws the biases.
-        kernel_metadata: of the input weights' `nnx.Param`; likewise the next two.
-        recurrent_kernel_metadata: of the recurrent weights.
-        bias_metadata: of the biases.
+        kernel_init: draws the input weights, in place of the scheme.
+        recurrent_kernel_init: likewise for the recurrent weights of each gate.
+        bias_init: likewise for the biases.
+        kernel_metadata: of the input weights' `nnx.Param`.
+        recurrent_kernel_metadata: likewise for the recurrent weights.
+        bias_metadata: likewise for the biases.
         rngs: its `params` stream draws the weights. It is not kept.
 
     Raises:
@@ -112,18 +112,18 @@ class RNNCell(Viewed, nnx.RNNCellBase):
             inputs: `[..., D]`, with any number of batch axes; of a convolutional cell
                 `[..., *spatial, C]`.
             deterministic: overrides the constructor's argument.
-            rngs: its `dropout` stream draws the noise of the cell, anew at every call.
-                What is the same in every step of a sequence, such as the mask of
+            rngs: its `dropout` stream draws new noise at every call. Noise that is the
+                same in every step of a sequence, such as the mask of
                 `recurrent_dropout`, is drawn by a stream `recurrent_dropout`, if there
-                is one, and stays until that one is called: ``rngs.recurrent_dropout()``
-                begins the next sequence.
+                is one. It stays the same until that stream is called:
+                ``rngs.recurrent_dropout()`` begins the next sequence.
 
         Returns:
             The carry after the step, and the output `[..., H]`, in the cell's `dtype`
             if it has one.
 
         Raises:
-            TypeError: if the carry or `rngs` is something else.
+            TypeError: if the carry or `rngs` has the wrong type.
             ValueError: if a shape is wrong, or there is noise to draw and no `rngs`.
         """
         ((layer,),) = self.stack
@@ -143,12 +143,12 @@ class RNNCell(Viewed, nnx.RNNCellBase):
 
         Args:
             input_shape: of the input of a step, `(..., D)`.
-            rngs: its `carry` stream is for `carry_init`.
-            carry_init: draws it in place of the constructor's; with neither it is the
-                cell's own: zeros, unless it is learnt.
+            rngs: its `carry` stream is used by `carry_init`.
+            carry_init: draws the carry, in place of the constructor's. Without either,
+                it is the cell's own: zeros, unless it is learned.
 
         Returns:
-            What the cell carries, such as an `LSTMCarry`.
+            The carry, such as an `LSTMCarry`.
 
         Raises:
             ValueError: if `carry_init` has no `rngs` to draw from.
@@ -160,19 +160,19 @@ class RNNCell(Viewed, nnx.RNNCellBase):
 
     @property
     def num_feature_axes(self) -> int:
-        """How many axes of an input, its last ones, are no batch axes."""
+        """How many of the last axes of an input are not batch axes."""
         return self.cell.num_feature_axes
 
     @property
     def places(self) -> list[layers.Place]:
-        """The cell and its sizes, as `RNN.places`."""
+        """The cell and its sizes, in the form of `RNN.places`."""
         out = self.cell.out_features(self.hidden_features)
         sizes = self.in_features, self.hidden_features, out
         return [layers.Place(self.cell, *sizes)]
 
     @property
     def stack(self) -> list[list[layers.Layer]]:
-        """The cell and its weights, as `RNN.stack`."""
+        """The cell and its weights, in the form of `RNN.stack`."""
         return [[layers.Layer(self.cell, _weights.values(self.layers[0]))]]
 
 

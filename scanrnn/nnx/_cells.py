@@ -25,13 +25,13 @@ class FamilyCell(RNNCell):
 
 _DOC = """One step of `scanrnn.cells.{factory}`.
 
-The equations, the options and the carry are the cell's, all else is `RNNCell`'s.
+Equations, options and carry are those of the cell; everything else is as in `RNNCell`.
 
 Args:
     in_features: D, the size of the last axis of an input.
     hidden_features: H, the size of the carry.
-    **options: of `scanrnn.cells.{factory}`, and keyword arguments of `RNNCell`, of
-        which `rngs` is needed.
+    **options: of `scanrnn.cells.{factory}`, and keyword arguments of `RNNCell`; `rngs`
+        is required.
 
 Raises:
     TypeError: if an argument has the wrong type.

@@ -89,7 +89,7 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
             The carry after the step, in the form that it came, and the output.
 
         Raises:
-            TypeError: if the carry or `rngs` is something else.
+            TypeError: if the carry or `rngs` has the wrong type.
             ValueError: if a shape is wrong, or there is noise to draw and no `rngs`.
         """
         _rngs.check_rngs(rngs)

@@ -24,13 +24,13 @@ class CellLayer(RNN):
 
 _DOC = """Layers of the cells of `scanrnn.cells.{factory}`.
 
-The equations, the options and the carry are the cell's, all else is `RNN`'s.
+Equations, options and carry are those of the cell; everything else is as in `RNN`.
 
 Args:
     in_features: D, the size of the last axis of the inputs.
     hidden_features: H, the size of the carry.
-    **options: of `scanrnn.cells.{factory}`, and keyword arguments of `RNN`, of which
-        `rngs` is needed.
+    **options: of `scanrnn.cells.{factory}`, and keyword arguments of `RNN`; `rngs` is
+        required.
 
 Raises:
     TypeError: if an argument has the wrong type.

@@ -21,67 +21,66 @@ class RNN(Viewed, nnx.Module):
     .. math::
         (s_t^l, x_t^{l+1}) = \mathrm{cell}_l(s_{t-1}^l, x_t^l), \quad l = 1..L
 
-    It takes the call arguments of `flax.nnx.RNN` with their meaning. It holds nothing
-    but its `nnx.Param`s, so it is a plain pytree to `jax.jit`, `jax.grad`, `jax.vmap`
-    and `jax.export`, as well as to the transforms of NNX.
+    It takes the call arguments of `flax.nnx.RNN`, with the same meaning. It holds only
+    its `nnx.Param`s, so it is a plain pytree for `jax.jit`, `jax.grad`, `jax.vmap` and
+    `jax.export`, and works with the transforms of NNX.
 
-    The weights are `layers[l]`, by the names that the cell gives them; those of the
-    backward direction `backward_layers[l]`.
+    The weights are in `layers[l]`, under the names that the cell gives them; those of
+    the backward direction are in `backward_layers[l]`.
 
     Args:
-        cell: a `scanrnn.cells.Cell`, or a list of one for each layer; or one of Flax's
-            own, a `flax.nnx.RNNCellBase` or a module with the methods of one. That has
-            its sizes, dtypes and weights in it already, so the arguments about them are
-            refused. What it gives may be any tree of arrays.
+        cell: a `scanrnn.cells.Cell`, or a list with one for each layer; or a Flax cell:
+            a `flax.nnx.RNNCellBase` or a module with its methods. A Flax cell already
+            has its sizes, dtypes and weights, so the arguments for these are refused.
+            Its output may be any pytree of arrays.
         in_features: D, the size of the last axis of the inputs.
-        hidden_features: H, the size of the carry, or a list of one for each layer.
-        num_layers: L, how many layers lie above each other; None for as many as the
-            lists have, or one.
+        hidden_features: H, the size of the carry, or a list with one for each layer.
+        num_layers: L, number of stacked layers; None for the length of the lists, or
+            one.
         bidirectional: every layer runs in both directions, with weights for each, and
-            gives both outputs side by side: 2H features.
-        residual: add its input to the output of every layer that has as many features
-            in as out; "gnmt" for that from the third layer on.
-        highway: let a gate choose between the output of such a layer and its input.
-        dropout: probability with which a feature between two layers is zero; with one
-            layer there is nothing between, and a warning.
-        deterministic: whether to leave out dropout and all noise of the cell.
+            concatenates both outputs: 2H features.
+        residual: add the input of a layer to its output, wherever both have the same
+            number of features; "gnmt" does so from the third layer on.
+        highway: for the same layers, let a gate choose between output and input.
+        dropout: probability with which a feature between two layers is set to zero.
+            With one layer there is nothing to drop, and a warning.
+        deterministic: whether to switch off dropout and all noise of the cell.
         param_dtype: of the weights.
         carry_dtype: of the carry; None for float32, or wider if `param_dtype` is.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
-        return_carry: return the last carry too.
-        reverse: go through time backwards.
-        keep_order: where `reverse`, give the outputs in the order of the inputs and
-            not in the order in which they were computed.
+        return_carry: also return the last carry.
+        reverse: run from the last step to the first.
+        keep_order: with `reverse`, return the outputs in the order of the inputs, not
+            in the order in which they were computed.
         zero_padding: outputs of steps that do not count are zeros.
         unroll: see `scanrnn.scan`.
         implementation: see `scanrnn.scan`.
-        wavefront: run equal layers side by side, each one step behind the one below;
-            None for where starting kernels costs more than they do.
+        wavefront: run equal layers side by side, each one step behind the one below.
+            None does so where launching a kernel costs more than running it.
         scheme: what draws the weights, see `Cell.init`; None for the cell's own choice.
-        kernel_init: draws the input weights in place of the scheme; likewise the next
-            two.
-        recurrent_kernel_init: draws the recurrent weights of a gate.
-        bias_init: draws the biases.
+        kernel_init: draws the input weights, in place of the scheme.
+        recurrent_kernel_init: likewise for the recurrent weights of each gate.
+        bias_init: likewise for the biases.
         kernel_metadata: of the input weights' `nnx.Param`, such as
-            ``{"out_sharding": (None, "model")}``; likewise the next two.
-        recurrent_kernel_metadata: of the recurrent weights.
-        bias_metadata: of the biases.
-        state_axes: for a Flax cell that keeps more than weights: what becomes of that
-            from step to step, as in `flax.nnx.RNN`: `nnx.Carry` for carried on, which
-            is the default, None for the same at every step.
-        broadcast_rngs: of such a cell, the streams that give every step the same key;
-            one that it has not is no error.
-        rngs: its `params` stream draws the weights. It is not kept, so a random
-            `carry_init` of a Flax cell draws the same carry at every call that is
-            given no `rngs` of its own.
+            ``{"out_sharding": (None, "model")}``.
+        recurrent_kernel_metadata: likewise for the recurrent weights.
+        bias_metadata: likewise for the biases.
+        state_axes: for a Flax cell with state other than weights: how that state goes
+            from step to step, as in `flax.nnx.RNN`. `nnx.Carry`, the default, carries
+            it; None keeps it the same at every step.
+        broadcast_rngs: for such a cell, the streams that give every step the same key.
+            A stream that the cell does not have is ignored.
+        rngs: its `params` stream draws the weights. It is not kept. So a random
+            `carry_init` of a Flax cell draws the same carry at every call without
+            `rngs`.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a size is less than one, an option is unknown, or there is not
-            one entry of a list for each layer.
+        ValueError: if a size is less than one, an option is unknown, or a list does not
+            have one entry for each layer.
 
     Warns:
-        UserWarning: for `dropout` of one layer.
+        UserWarning: for `dropout` with one layer.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -190,46 +189,46 @@ class RNN(Viewed, nnx.Module):
             inputs: `[..., T, D]`, or `[T, ..., D]` if time-major, with any number of
                 batch axes, none included; of a convolutional cell `[..., T, *spatial,
                 C]`.
-            initial_carry: the carry before the first step, as `return_carry` gives it;
-                None for the cell's own.
-            seq_lengths: integers `[...]` from 0 to T: steps behind them do not count:
-                the carry stays as it was, and what the inputs hold there, NaN included,
-                is not looked at. Where `reverse`, a sequence is read from its own end.
-                A traced one cannot be checked: less than 0 is 0, more than T is T.
-            mask: booleans, the shape of the inputs without features: where False, a
-                step does not count.
-            segment_ids: integers of that shape, for several sequences packed in one:
-                each starts with the cell's own first carry where its number begins;
-                steps of number 0 do not count.
-            resets: booleans of that shape: the carry is the cell's own first one
-                *before* such a step is made. An RL environment that says ``done`` after
-                a step resets the next one: pass the ``done`` of the step before.
+            initial_carry: the carry before the first step, of the form that
+                `return_carry` returns; None for the cell's own.
+            seq_lengths: integers `[...]` from 0 to T. Later steps do not count: the
+                carry stays as it was, and inputs there, NaN included, are ignored. With
+                `reverse`, a sequence is read from its own end. Traced lengths cannot be
+                checked: less than 0 counts as 0, more than T as T.
+            mask: booleans, with the shape of the inputs without features. A step does
+                not count where it is False.
+            segment_ids: integers of that shape, for several sequences packed into one.
+                Where the number changes, a sequence starts with the cell's own first
+                carry. Steps with number 0 do not count.
+            resets: booleans of that shape. *Before* such a step the carry is set to the
+                cell's own first one. An RL environment reports ``done`` after a step,
+                so pass the ``done`` of the previous step.
             return_carry: overrides the constructor's argument.
-            return_all_carries: return the carry after every step in the place of the
-                last one, its fields with a time axis where that of the inputs is.
-            include_initial: with `return_all_carries`, T + 1 of them, the first one
-                (where `reverse`, the last) that before the first step.
-            time_major: see the class, as the next four.
+            return_all_carries: return the carry after every step instead of the last
+                one. Its fields have a time axis in the same place as the inputs.
+            include_initial: with `return_all_carries`, return T + 1 carries. The first
+                one (with `reverse`, the last) is the carry before the first step.
+            time_major: see the class, and likewise for the next four.
             reverse: see the class.
             keep_order: see the class.
             zero_padding: see the class.
             deterministic: see the class.
-            rngs: its `dropout` stream draws dropout and the noise of the cell, its
-                `carry` stream the initial carry of a Flax cell, None for the same at
-                every call.
+            rngs: its `dropout` stream draws dropout and the noise of the cell. Its
+                `carry` stream draws the initial carry of a Flax cell; without it, the
+                carry is the same at every call.
 
         Returns:
             The outputs `[..., T, H]`, or `[T, ..., H]` if time-major, in the cell's
-            `dtype` if it has one and in the carry's if not. With `return_carry`, a
-            pair: the last carry, and the outputs. The carry of several layers is a
-            tuple of one per layer, that of two directions a pair.
+            `dtype`, or in the carry's if it has none. With `return_carry`, a pair: the
+            last carry, and the outputs. The carry of several layers is a tuple with one
+            for each layer. The carry of two directions is a pair.
 
         Raises:
             TypeError: if `initial_carry` has the wrong structure or dtype, or another
                 argument the wrong dtype.
             ValueError: if an array has the wrong shape, a length is not from 0 to T, a
-                segment has a negative number, `include_initial` comes alone, or there
-                is noise to draw and no `rngs` to draw it from.
+                segment has a negative number, `include_initial` is given without
+                `return_all_carries`, or there is noise to draw and no `rngs`.
         """
         call = layers.make_call(
             self,

@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Batches(Iterator[Any]):
-    """What the loop asks of its data: an iterator whose place can be saved.
+    """What the loop needs of its data: an iterator whose position can be saved.
 
     Example:
         >>> import numpy as np
@@ -44,8 +44,8 @@ class Window(NamedTuple):
     Attributes:
         inputs: Ids `[T, B]`.
         targets: The ids that follow them, `[T, B]`.
-        resets: Where a stream starts anew, so that its carry does too, booleans
-            `[T, B]`; None if no stream ever does.
+        resets: Where the carry of a stream is reset, booleans `[T, B]`; None if it
+            never is.
     """
 
     inputs: Any
@@ -56,18 +56,17 @@ class Window(NamedTuple):
 class Streams(Batches):
     """`B` endless streams of consecutive windows over one text.
 
-    The text is a circle, and stream `b` starts at `b / B` of it: a stream that reaches
-    the start of the next one reads on. So a carry is good for ever, across windows and
-    epochs, and where a run stands is one number, the position.
+    The text is read as a circle, and stream `b` starts at `b / B` of it. A stream that
+    reaches the start of the next one reads on. So a carry stays valid across windows
+    and epochs, and the position of a run is one number.
 
     Args:
         ids: The text as ids, shape `[N]`.
         batch: Number of streams `B`.
         window: Length `T` of a window.
-        starts: Booleans `[N]`: where a document starts and the carry with it. None for
-            one endless text.
-        rows: Which of the streams are read here, `(first, last + 1)`; None for all.
-            Each process of several has its own.
+        starts: Booleans `[N]`: where a document starts, so that the carry is reset.
+            None for one endless text.
+        rows: Which streams this process reads, `(first, last + 1)`; None for all.
         parts: Into how many parts the streams are cut, for gradient accumulation: with
             more than one, windows have an axis of that size before all others.
 
@@ -139,19 +138,19 @@ class Streams(Batches):
 
 
 class Arrays(Batches):
-    """Batches of examples from arrays, in another order every epoch, without end.
+    """Endless batches of examples from arrays, in a new order every epoch.
 
     Args:
         arrays: A pytree of arrays whose first axis counts examples.
-        batch: Examples per batch `B`; those that are left at the end of an epoch, fewer
-            than this, are not given.
+        batch: Examples per batch `B`. What does not fill a batch at the end of an epoch
+            is left out.
         seed: Decides the orders; None to keep the order of the arrays.
-        rows: Which examples of every batch are given here, `(first, last + 1)`; None
-            for all. Each process of several has its own.
+        rows: Which examples of every batch this process gets, `(first, last + 1)`; None
+            for all.
 
     Raises:
-        ValueError: If there are fewer examples than a batch has, or the arrays do not
-            have as many.
+        ValueError: If there are fewer examples than fill a batch, or the arrays differ
+            in their number of examples.
 
     Example:
         >>> import numpy as np
@@ -205,9 +204,10 @@ class Prefetch(Batches):
     """Makes the next batches in a thread while a step runs.
 
     Args:
-        batches: Where they come from; it belongs to this from now on.
+        batches: Where they come from. Do not use it elsewhere any more.
         size: How many batches are made ahead.
-        place: What is done to each in the thread, such as putting it on devices.
+        place: A function applied to each batch in the thread, such as putting it on
+            devices.
 
     Example:
         >>> import numpy as np

@@ -13,7 +13,7 @@ class Padded(NamedTuple):
 
     Attributes:
         ids: Ids `[T, B]`; zeros behind the end of a sequence.
-        lengths: Length of each, int32 `[B]`; 0 for one that is not there.
+        lengths: Length of each, int32 `[B]`; 0 for a missing one.
     """
 
     ids: Any
@@ -23,9 +23,9 @@ class Padded(NamedTuple):
 class Buckets(Batches):
     """Batches of sequences of similar length, padded to the longest of their bucket.
 
-    The sequences are sorted by length and cut into buckets of about as many each, so
-    that there are as many shapes, and programs compiled, as buckets. Every epoch has
-    another order, of sequences inside a bucket and of batches; it has no end.
+    The sequences are sorted by length and cut into buckets of about equal size. So one
+    program is compiled for each bucket. Every epoch has a new order of sequences inside
+    a bucket and of batches. There is no end.
 
     Args:
         sequences: Ids of shape `[length]` each.

@@ -26,16 +26,16 @@ class Checkpoints:
     """The checkpoints of one run, in one folder; the newest two are kept.
 
     A checkpoint is a pytree of arrays (the state) and a JSON-able dict (the notes). It
-    is written in the background, under another name, and renamed when complete: a
-    process that is killed at any moment leaves the last complete one. Checksums of the
-    arrays and of the notes are kept with it; nothing is ever unpickled.
+    is written in the background, under another name, and renamed when complete. So a
+    process that is killed at any moment leaves the last complete checkpoint. Checksums
+    of the arrays and of the notes are kept with it; nothing is ever unpickled.
 
-    Reading changes nothing in the folder, so that a run which is still training can be
-    read. The first that writes locks the folder for this process, until it is closed
-    or the process is gone.
+    Reading changes nothing in the folder, so a run that is still training can be read.
+    The first write locks the folder for this process, until `close` or until the
+    process is gone.
 
     Args:
-        folder: Where they are. Of several processes, one that all see.
+        folder: Where they are. Several processes need one folder that all of them see.
 
     Example:
         >>> import tempfile
@@ -66,7 +66,7 @@ class Checkpoints:
         self.close()
 
     def lock(self) -> None:
-        """Takes the folder for this process, or for the processes of this run.
+        """Locks the folder for this process, or for the processes of this run.
 
         Raises:
             ValueError: If another run has it, or it cannot be written.
@@ -116,8 +116,8 @@ class Checkpoints:
 
         Args:
             step: Steps taken; nothing is done if that step is already saved.
-            state: A pytree of arrays, PRNG keys included. It is copied: its memory may
-                be given away at once.
+            state: A pytree of arrays, PRNG keys included. It is copied, so its memory
+                may be reused at once.
             notes: A dict that JSON can hold.
 
         Raises:
@@ -137,13 +137,13 @@ class Checkpoints:
             self._manager.save(step, args=items, force=True)
 
     def wait(self) -> None:
-        """Returns when what is being saved is complete."""
+        """Waits until what is being saved is complete."""
         if self._locked:
             with writing(self.folder):
                 self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, ends the threads that save, and gives the folder back."""
+        """Waits, ends the threads that save, and unlocks the folder."""
         try:
             if self._opened is not None:
                 self._opened.close()
@@ -155,7 +155,7 @@ class Checkpoints:
         """Reads the notes of a checkpoint.
 
         Args:
-            step: Of which one; None for the newest.
+            step: Which checkpoint; None for the newest.
 
         Returns:
             The dict that was saved.
@@ -171,25 +171,24 @@ class Checkpoints:
         Args:
             like: A pytree of the same structure, shapes and types, which decides where
                 the arrays are put.
-            step: Of which one; None for the newest.
+            step: Which checkpoint; None for the newest.
 
         Returns:
             The state that was saved.
 
         Raises:
-            ValueError: If there is no checkpoint, it cannot be read as that state, or
-                its arrays are not those that were saved.
+            ValueError: If there is no checkpoint, it does not fit `like`, or its arrays
+                have changed since they were saved.
         """
         return self._read(step, lambda step: self._read_state(step, like))
 
     def load(self, like: Callable[[dict[str, Any]], Any]) -> tuple[dict[str, Any], Any]:
-        """Reads notes and state of the newest checkpoint: both of the same one.
+        """Reads notes and state of the newest checkpoint, both of the same step.
 
-        A run that goes on meanwhile deletes what it has replaced; then the newer one is
-        read.
+        If a run deletes that checkpoint meanwhile, the newer one is read.
 
         Args:
-            like: A function of the notes that gives what `state` takes.
+            like: A function of the notes that returns the `like` of `state`.
 
         Returns:
             The notes and the state.

@@ -35,8 +35,8 @@ class Config:
     """Options of a training run; every field is also a `--flag` of the command line.
 
     The defaults are those of `make demo`: two stacked layer-norm LSTMs of 256 features,
-    trained for as many steps as three minutes have. `python -m scanrnn train --help`
-    says what every word means.
+    trained for as many steps as fit into three minutes. `python -m scanrnn train
+    --help` explains each option.
 
     Args:
         **options: The fields, by name.
@@ -200,7 +200,7 @@ class Config:
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds a `--flag` for every field to a parser, those given being all it gives.
+        """Adds a `--flag` for every field to a parser; it returns only those given.
 
         Args:
             parser: The parser to extend.

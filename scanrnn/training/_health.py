@@ -23,14 +23,14 @@ class Health(NamedTuple):
     """What a probe finds in one layer.
 
     Attributes:
-        names: Of the squashing functions of its step, in the order in which the step
-            computes them: "logistic 1", "tanh 1", ...
-        low: Share of their values in the lowest twentieth of their range, `[T, N]`.
-        high: Share of their values in the highest twentieth, `[T, N]`.
-        grad_norms: Norm of the gradient of the loss by the carry before every step,
-            over batch and features, `[T]`.
-        radii: Spectral radius of the recurrent matrix of every gate; none of a step
-            whose weights are not known.
+        names: The activations of its step, in the order in which the step computes
+            them: "logistic 1", "tanh 1", ...
+        low: Share of values in the lowest 5% of an activation's range, `[T, N]`.
+        high: Share of values in the highest 5%, `[T, N]`.
+        grad_norms: Norm of the gradient of the loss with respect to the carry before
+            every step, over batch and features, `[T]`.
+        radii: Spectral radius of the recurrent matrix of every gate; empty if the
+            weights are not known.
         gates: Name of the gate of every radius.
     """
 
@@ -55,11 +55,11 @@ def probe(
     params: Sequence[Any] = (),
     gates: Sequence[Sequence[str]] = (),
 ) -> list[Health]:
-    r"""Looks into recurrent layers while they run over a sequence.
+    r"""Measures gradients and saturation in recurrent layers over a sequence.
 
-    The gradient by the carry :math:`s_{t-1}` is of all later steps and of all layers
-    above: :math:`\|\partial L / \partial s_{t-1}\|_2`. Where it falls towards the first
-    step it vanishes, where it rises it explodes.
+    The gradient with respect to the carry :math:`s_{t-1}` includes all later steps and
+    all layers above: :math:`\|\partial L / \partial s_{t-1}\|_2`. If it falls towards
+    the first step, gradients vanish; if it rises, they explode.
 
     Args:
         steps: The step of every layer, `step(carry, x) -> (carry, y)`, whose outputs

@@ -49,7 +49,7 @@ def probe_model(model: LanguageModel, batch: Window) -> list[Health]:
 
 
 def health_row(layers: Sequence[Health]) -> dict[str, float]:
-    """Sums probes up, as numbers of a row.
+    """Summarises probes as numbers for a row of the log.
 
     Args:
         layers: What `probe` found.

@@ -37,14 +37,14 @@ def resume(
     batches: Batches,
     step: int | None = None,
 ) -> tuple[TrainState, dict[str, Any]]:
-    """Puts state and data where the newest checkpoint left them, or an older one.
+    """Restores state and data from the newest checkpoint, or from an older one.
 
     Args:
         checkpoints: Where to look.
-        state: The state of a run that starts; its arrays decide where those that are
-            read are put.
-        batches: The data; it goes to its place.
-        step: Of which checkpoint; those of later steps are then deleted. None for the
+        state: The state of a new run. Its arrays decide where the restored ones are
+            put.
+        batches: The data, which is moved to its saved position.
+        step: Which checkpoint; those of later steps are then deleted. None for the
             newest.
 
     Returns:
@@ -90,16 +90,16 @@ def fit(
 ) -> Fitted:
     """Trains: takes steps, writes a row for each, evaluates and saves.
 
-    The device is never waited for, but where it is evaluated or saved: the numbers of
-    a step are read while later ones run. Rows have "step", the `Metrics`, with the name
-    of a fault, and "seconds" since the start; after an evaluation, one with its
-    numbers. They are on the disk before the checkpoint of their step is.
+    The loop waits for the device only to evaluate or to save: the numbers of a step are
+    read while later steps run. A row has "step", the `Metrics` with the name of a
+    fault, and "seconds" since the start. An evaluation adds a row with its numbers.
+    Rows are on disk before the checkpoint of their step.
 
     Args:
         train_step: As `make_train_step` makes it.
-        state: The state to go on from; it is consumed.
-        batches: The data, at the place to go on from.
-        steps: Steps in all, those that the state has behind it included.
+        state: The state to start from; its memory is reused.
+        batches: The data, at the position to start from.
+        steps: Total number of steps, including those that the state has already taken.
         writers: Where rows go: a `Log`, a `TensorBoard`, or anything with methods
             `write(row)` and `flush()`.
         evaluate: A function of the state that gives numbers by name, called every
@@ -112,8 +112,7 @@ def fit(
         stop: Called before every step with the steps taken; True ends the run, with a
             checkpoint.
 
-    Returns:
-        How it ended.
+    Returns: How it ended.
 
     Raises:
         ValueError: If another run has the checkpoints.

@@ -58,7 +58,7 @@ def rows_of_process(mesh: Mesh, batch: int) -> tuple[int, int]:
         batch: Examples per step on the whole mesh.
 
     Returns:
-        The first, and one behind the last.
+        The first, and one after the last.
 
     Raises:
         ValueError: If the batch does not divide by the devices that share it.
@@ -83,8 +83,8 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
     """Puts a batch on the mesh, each device getting its examples.
 
     Args:
-        batch: A pytree of arrays with examples on their last axis, such as `[T, B]`: of
-            several processes, each gives those of `rows_of_process`.
+        batch: A pytree of arrays with examples on their last axis, such as `[T, B]`.
+            With several processes, each gives those of its `rows_of_process`.
         mesh: The mesh.
 
     Returns:
@@ -108,7 +108,7 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
 def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainState:
     """Puts a state on the mesh.
 
-    Every device gets all parameters and the whole optimiser, or where the mesh has a
+    Every device gets all parameters and the whole optimizer, or where the mesh has a
     "gates" axis, its columns of the gates of recurrent layers; and its examples of the
     carry.
 

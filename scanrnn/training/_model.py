@@ -30,11 +30,11 @@ class LanguageModel(nnx.Module):
         norm: Layer norm inside the cells and before the readout; None for none.
         residual: Add the input of a layer to its output.
         dropout: Probability with which a feature around a layer is zero in training.
-        uniform: Draw all weights from the uniform distribution between minus and plus
-            this, with no bias of forget gates; None for what layers draw of themselves.
+        uniform: Draw all weights uniformly between minus and plus this number, and add
+            nothing to forget gates; None for the layers' own initializers.
         precision: Types of weights, products, carries and logits, by layer: "embed",
             "rnn" and "readout".
-        implementation: Which one of `scanrnn.scan` runs the layers; None chooses.
+        implementation: The `implementation` of `scanrnn.scan` for the layers.
         rngs: Its `params` stream draws the initial parameters. It is not kept.
 
     Example:
@@ -113,14 +113,14 @@ class LanguageModel(nnx.Module):
         resets: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Any, jax.Array]:
-        """Scores what follows every token.
+        """Scores the next token after every token.
 
         Args:
             ids: Tokens, shape `[T, B]`, integer.
             carry: The carry before the first of them; None for zeros.
             seq_lengths: How many of the T count, `[B]`; None for all.
-            resets: Where a stream starts anew, `[T, B]`; None for nowhere.
-            key: Draws dropout, as in training; None for none.
+            resets: Where the carry of a stream is reset, `[T, B]`; None for nowhere.
+            key: Draws dropout, as in training; None for no dropout.
 
         Returns:
             The carry after the last, and logits of shape `[T, B, V]`.
@@ -143,7 +143,7 @@ class LanguageModel(nnx.Module):
         return carry, self.read(ys)
 
     def read(self, ys: jax.Array) -> jax.Array:
-        """Makes logits of what the layers give.
+        """Computes logits from the outputs of the layers.
 
         Args:
             ys: `[T, B, H]`.
@@ -167,7 +167,7 @@ def make_model(
     Args:
         config: Options of the run.
         symbols: Size of the vocabulary.
-        implementation: Which one of `scanrnn.scan` runs the layers; None chooses.
+        implementation: The `implementation` of `scanrnn.scan` for the layers.
 
     Returns:
         The model.

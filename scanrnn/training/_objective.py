@@ -1,4 +1,4 @@
-"""What a language model is trained for, and by which optimiser."""
+"""What a language model is trained for, and by which optimizer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -71,7 +71,7 @@ def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def make_optimizer(config: Config, epoch: int = 1) -> optax.GradientTransformation:
-    """Makes the optimiser of a config.
+    """Makes the optimizer of a config.
 
     Args:
         config: Options of the run.
@@ -114,11 +114,11 @@ def set_steps(state: TrainState, steps: int) -> TrainState:
     """Sets where the schedule of "adamw" ends.
 
     Args:
-        state: A state of `make_optimizer`'s optimiser.
+        state: A state of `make_optimizer`'s optimizer.
         steps: Steps of the whole run.
 
     Returns:
-        The state with another end; that of "sgd" as it was, for it has none.
+        The state with this end. A state of "sgd" has none, and is returned unchanged.
 
     Example:
         >>> import jax, jax.numpy as jnp

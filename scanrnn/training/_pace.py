@@ -44,7 +44,7 @@ class Plan:
         self.update(done)
 
     def update(self, step: int) -> None:
-        """Decides the steps of the whole run, and sets the optimiser's schedule.
+        """Decides the steps of the whole run, and sets the optimizer's schedule.
 
         Args:
             step: Steps taken.

@@ -17,22 +17,22 @@ _KINDS = ("params", "compute", "carry", "output")
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """The types of a model's numbers, as the dtype arguments of its layers.
+    """The dtypes of a model, as the dtype arguments of its layers.
 
-    The optimiser updates `params`, so these are float32 or wider: where a half type
-    computes, they are the master weights, rounded where they are used. float16 holds
-    at most 65504 and its gradients need loss scaling; bfloat16 needs none.
+    The optimizer updates `params`, so these are float32 or wider. If the model computes
+    in half precision, they are the master weights, rounded where they are used. float16
+    holds at most 65504 and its gradients need loss scaling; bfloat16 needs none.
 
     Args:
-        params: of the weights that the optimiser updates, and of its own state.
+        params: of the weights that the optimizer updates, and of its state.
         compute: of the operands of matrix products. They are accumulated in float32.
-        carry: of what goes from one time step to the next.
-        output: of what the model returns, and of the loss.
+        carry: of the carry.
+        output: of the model's outputs, and of the loss.
         layers: policies of single layers, by name, where they differ.
 
     Raises:
-        ValueError: If a type is not float16, bfloat16, float32 or float64, or `params`
-            is a half type.
+        ValueError: If a dtype is not float16, bfloat16, float32 or float64, or `params`
+            is half precision.
 
     Example:
         >>> from scanrnn.training import Precision
@@ -71,10 +71,10 @@ class Precision:
 
         Args:
             text: `kind=type` pairs with commas between; kinds that are left out are
-                float32. `layer.kind=type` is for one layer. A type alone is that of
-                `compute`. `auto` in the place of that is bfloat16 where it pays, else
+                float32. `layer.kind=type` is for one layer. A type alone is for
+                `compute`. `auto` as that type is bfloat16 where it is faster, else
                 float32.
-            machine: Where it has to pay; None for where JAX computes by default.
+            machine: Where it must be faster; None for where JAX computes by default.
 
         Returns:
             The policy.

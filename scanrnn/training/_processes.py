@@ -13,10 +13,9 @@ def join_processes(
     num_processes: int | None = None,
     process_id: int | None = None,
 ) -> None:
-    """Joins the other processes of a run; call it before anything else of JAX.
+    """Joins the other processes of a run. Call it before any other use of JAX.
 
-    What is left out is found out where JAX knows the cluster, such as Slurm's or a TPU
-    pod's.
+    Arguments may be left out where JAX knows the cluster, such as Slurm or a TPU pod.
 
     Args:
         coordinator: Address and port of process 0, such as "10.0.0.1:8476".

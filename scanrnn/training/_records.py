@@ -28,8 +28,8 @@ class Log:
 
     Args:
         path: The file. It is made if missing.
-        last: The step to go on after: lines of later steps, which an older session
-            wrote after its last checkpoint, are taken away. None to go on at the end.
+        last: The step to continue after. Lines of later steps, which an older session
+            wrote after its last checkpoint, are deleted. None to append at the end.
 
     Example:
         >>> import tempfile

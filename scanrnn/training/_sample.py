@@ -20,13 +20,13 @@ from scanrnn.training._vocabulary import Vocabulary
 def load_model(
     out: str | Path, *, precision: str = "float32"
 ) -> tuple[LanguageModel, Vocabulary]:
-    """Reads the trained model of a run, which may be training still.
+    """Reads the trained model of a run, which may still be training.
 
     Args:
         out: Folder of the run.
-        precision: What the model computes in, as `Precision.parse` reads it. A half
-            type pays in training; what is written for others in float32 they compute
-            alike, letter for letter.
+        precision: What the model computes in, as `Precision.parse` reads it. Half
+            precision is for training. In float32, other programs compute the same text,
+            letter for letter.
 
     Returns:
         The model with the parameters of its newest checkpoint, and its vocabulary.
@@ -76,13 +76,13 @@ def generate(
         model: A model of the vocabulary's size.
         vocabulary: The tokens.
         length: How many tokens to write after the prompt.
-        prompt: Text to go on from; empty starts on a new line or paragraph.
+        prompt: Text to continue; empty starts on a new line or paragraph.
         temperature: Divides the logits; below 1 is more cautious.
         key: PRNG key of the draws.
 
     Returns:
-        The tokens after the prompt, each written when it is asked for; words with a
-        blank before each, and the end of a paragraph as that of a line.
+        An iterator over the tokens after the prompt. Words have a blank before each,
+        and the end of a paragraph is a newline.
 
     Raises:
         ValueError: If the prompt has a character that is not in the vocabulary, the

@@ -20,7 +20,7 @@ class Counts(NamedTuple):
     Attributes:
         steps: All steps, skipped ones too.
         skipped: Steps that changed nothing, because something was not finite.
-        in_row: How many of the last steps were skipped, without one between.
+        in_row: How many steps were skipped in a row, up to the last one.
         clipped: Steps whose gradient was clipped.
     """
 
@@ -35,10 +35,10 @@ class TrainState(NamedTuple):
 
     Attributes:
         params: The parameters, float32 or wider.
-        opt_state: State of the optimiser.
+        opt_state: State of the optimizer.
         carry: What goes from one step to the next but is not trained: the carry of
             every stream of truncated backpropagation, running statistics.
-        key: PRNG key of the run; a step gets its own, made of it and its number.
+        key: PRNG key of the run; each step derives its own from it and its number.
         loss_scale: Flax's `DynamicScale`; None to leave the loss as it is.
         counts: How many steps there were.
     """
@@ -52,13 +52,12 @@ class TrainState(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """What a step says of itself: scalars that stay on the device until asked for.
+    """The numbers of a step: scalars that stay on the device until they are read.
 
     Attributes:
         loss: The loss, in the units of the loss function.
         grad_norm: Global norm of the gradient, unscaled, before clipping.
-        clip_fraction: Share of the steps that were not skipped so far whose gradient
-            was clipped.
+        clip_fraction: Share of steps with a clipped gradient, among those not skipped.
         loss_scale: What the loss was multiplied by; 1 without scaling.
         skipped: Whether the step changed nothing.
         in_row: How many of the last steps were skipped, this one included.
@@ -86,14 +85,14 @@ def init_state(
     key: jax.Array,
     loss_scale: DynamicScale | None = None,
 ) -> TrainState:
-    """Makes the state with which training starts.
+    """Makes the state that training starts from.
 
     Args:
         params: The initial parameters, any pytree: `nnx.state(model)`, or the "params"
-            of a Linen module. They are copied: the step gives its argument's memory
-            away.
-        optimizer: The optimiser.
-        carry: What the loss function gets as its carry in the first step.
+            of a Linen module. They are copied, because a training step reuses the
+            memory of its argument.
+        optimizer: The optimizer.
+        carry: The carry of the loss function for the first step.
         key: PRNG key of the run.
         loss_scale: Flax's `DynamicScale` for float16; None for no scaling.
 
@@ -101,7 +100,7 @@ def init_state(
         The state before the first step.
 
     Raises:
-        TypeError: If a parameter is of a half type.
+        TypeError: If a parameter has a half-precision dtype.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -149,34 +148,34 @@ def make_train_step(
 
     .. math:: g \leftarrow g \min(1, \mathrm{clip} / \|g\|_2),
 
-    and the optimiser updates the parameters. If the outputs, the loss, the gradient or
+    and the optimizer updates the parameters. If the outputs, the loss, the gradient or
     anything of the state that the step would write are not all finite, the step is
-    skipped: parameters, optimiser and carry stay bit for bit as they were, the loss
-    scale falls, and the metrics say what it was. A gradient whose squares overflow is
-    not finite. What an optimiser starts with may be infinite.
+    skipped: parameters, optimizer and carry keep every bit, the loss scale falls, and
+    the metrics say what was wrong. A gradient whose squares overflow is not finite.
+    The optimizer's first state may be infinite.
 
     Nothing waits for the device: the metrics are arrays to be read later.
 
     Args:
         loss_fn: `loss_fn(params, carry, batch, key)` gives `(loss, (carry, outputs))`:
             the loss, a float32 scalar or wider; the carry for the next step; and
-            whatever else has to be finite, such as logits, `()` for nothing.
-        optimizer: The optimiser. It gets the clipped gradient.
+            whatever else must be finite, such as logits, or `()`.
+        optimizer: The optimizer. It gets the clipped gradient.
         clip: Largest global norm of a gradient; None to leave it as it is.
         accumulate: Number of parts that a batch is made of. With more than one, all
             leaves of the batch and of the carry have an axis of this size before all
             others; gradient and loss are the means over the parts, one part in memory
             at a time.
-        shardings: Of the state, as `jax.tree.map(lambda a: a.sharding, state)` gives
-            them: the state keeps them. None leaves them to JAX.
+        shardings: Shardings that the state keeps, as `jax.tree.map(lambda a:
+            a.sharding, state)` returns them. None leaves them to JAX.
 
     Returns:
-        A function of a state, which it consumes, and a batch. It returns the next
+        A function of a state, whose memory it reuses, and a batch. It returns the next
         state and the `Metrics`.
 
     Raises:
         ValueError: If `clip` or `accumulate` is not positive.
-        TypeError: When first called, if the loss is of a half type.
+        TypeError: When first called, if the loss has a half-precision dtype.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -214,7 +213,7 @@ def make_train_step(
             grad_fn = accumulated(grad_fn, accumulate)
         grads, loss, carry, outputs_finite = grad_fn(state.carry, batch, key)
         # One number for the check and for clipping. The check is of squares, which
-        # optimisers sum: the norm of one number would be compiled to its size.
+        # optimizers sum: the norm of one number would be compiled to its size.
         squares = optax.tree.norm(grads, squared=True)
         norm = jnp.sqrt(squares)
         clipped = norm > (jnp.inf if clip is None else clip)

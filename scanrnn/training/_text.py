@@ -186,10 +186,11 @@ def split_sentences(ids: np.ndarray, end: int) -> list[np.ndarray]:
 
     Args:
         ids: Ids of shape `[N]`.
-        end: The id that ends a sentence; it stays with it.
+        end: The id that ends a sentence, and is kept with it.
 
     Returns:
-        The sentences, each of at least two ids; what is after the last end is left.
+        The sentences, each of at least two ids. What comes after the last end is left
+        out.
 
     Example:
         >>> import numpy as np

@@ -52,12 +52,12 @@ def train(
     resume_from: int | None = None,
     console: Console | None = None,
 ) -> Outcome:
-    """Trains a language model, or goes on with a run that was stopped.
+    """Trains a language model, or continues a run that was stopped.
 
     The folder `config.out` gets a checkpoint, `log.jsonl`, `loss.png`, `sample.txt`
-    and `plan.txt`. SIGINT and SIGTERM end the run with a checkpoint; the next call goes
-    on from it and gives, on a CPU, the very numbers of a run that was not stopped. The
-    folder is locked meanwhile: no other run can write into it.
+    and `plan.txt`. SIGINT and SIGTERM end the run with a checkpoint; the next call
+    continues from it. On a CPU the numbers are exactly those of a run that was not
+    stopped. The folder is locked meanwhile: no other run can write into it.
 
     Args:
         config: Options of the run.
@@ -66,8 +66,7 @@ def train(
             when the newest cannot be read.
         console: Where to print; None for the standard output.
 
-    Returns:
-        How it ended.
+    Returns: How it ended.
 
     Raises:
         ValueError: If the folder holds a run with other options or another text, or its

@@ -15,7 +15,7 @@ class Vocabulary:
         tokens: The tokens in the order of their numbers.
 
     Raises:
-        ValueError: If there is no token, or one is there twice.
+        ValueError: If there is no token, or a token occurs twice.
 
     Example:
         >>> from scanrnn.training import Vocabulary
@@ -69,7 +69,7 @@ class Vocabulary:
         """Turns tokens into ids.
 
         Args:
-            text: Tokens; what is not in the vocabulary becomes `<unk>` if that is.
+            text: Tokens. Unknown ones become `<unk>`, if that is in the vocabulary.
 
         Returns:
             Ids of shape `[len(text)]`, int32.
