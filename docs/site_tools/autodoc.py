@@ -3,6 +3,7 @@
 import re
 
 from sphinx.ext import intersphinx
+from sphinx.util import inspect as sphinx_inspect
 
 _ARXIV = re.compile(r"arXiv:(\d+\.\d+)")
 _PRIVATE = re.compile(r"\._\w+(?=\.)|\.planner\.(plan|options|bodies|rules)(?=\.)")
@@ -11,6 +12,7 @@ _PRIVATE = re.compile(r"\._\w+(?=\.)|\.planner\.(plan|options|bodies|rules)(?=\.
 def setup(app):
     """Connects all of it to Sphinx."""
     app.connect("autodoc-process-docstring", _links_papers)
+    app.connect("autodoc-process-signature", _shows_arguments)
     app.connect("autodoc-skip-member", _skips_numbered_fields)
     app.connect("missing-reference", _finds_public_names)
     return {"parallel_read_safe": True}
@@ -20,6 +22,15 @@ def _links_papers(app, what, name, value, options, lines):
     """An arXiv number becomes a link."""
     link = r"`arXiv:\1 <https://arxiv.org/abs/\1>`__"
     lines[:] = [_ARXIV.sub(link, line) for line in lines]
+
+
+def _shows_arguments(app, what, name, value, options, signature, returns):
+    """Flax's metaclass hides the arguments of a class; its constructor has them."""
+    if what == "class" and signature and signature.startswith("(*args"):
+        own = sphinx_inspect.signature(value.__init__, bound_method=True)
+        shown = own.replace(return_annotation=own.empty)
+        return sphinx_inspect.stringify_signature(shown, unqualified_typehints=True), ""
+    return None
 
 
 def _skips_numbered_fields(app, what, name, value, skip, options):

@@ -126,7 +126,7 @@ def _api():
             "",
             *lines,
             "",
-            _toctree(_path(module).stem for module in names.MODULES),
+            _toctree(f"{module} <{_path(module).stem}>" for module in names.MODULES),
             "",
         ]
     )
