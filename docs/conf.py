@@ -4,8 +4,13 @@ The source folder is the root of the repository, so that links between pages, no
 and reports are the same files here and there.
 """
 
+import os
 import sys
 from pathlib import Path
+
+# Pictures of cells are drawn on a CPU, and each program runs once.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
