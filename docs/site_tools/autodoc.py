@@ -6,6 +6,7 @@ from sphinx.ext import intersphinx
 from sphinx.util import inspect as sphinx_inspect
 
 _ARXIV = re.compile(r"arXiv:(\d+\.\d+)")
+_OBJECT = re.compile(r"<[^<>]*>")
 _PRIVATE = re.compile(r"\._\w+(?=\.)|\.planner\.(plan|options|bodies|rules)(?=\.)")
 
 
@@ -25,12 +26,18 @@ def _links_papers(app, what, name, value, options, lines):
 
 
 def _shows_arguments(app, what, name, value, options, signature, returns):
-    """Flax's metaclass hides the arguments of a class; its constructor has them."""
+    """What a reader would write, where Python shows something else."""
     if what == "class" and signature and signature.startswith("(*args"):
+        # Flax's metaclass hides the arguments of a class; its constructor has them.
         own = sphinx_inspect.signature(value.__init__, bound_method=True)
-        shown = own.replace(return_annotation=own.empty)
-        return sphinx_inspect.stringify_signature(shown, unqualified_typehints=True), ""
-    return None
+        own = own.replace(return_annotation=own.empty)
+        signature = sphinx_inspect.stringify_signature(own, unqualified_typehints=True)
+    if signature:
+        # A default that is a class or an object: its name, or no more than that.
+        signature = re.sub(r"<class '([\w.]+)'>", r"\1", signature)
+        while _OBJECT.search(signature):
+            signature = _OBJECT.sub("...", signature)
+    return signature, returns
 
 
 def _skips_numbered_fields(app, what, name, value, skip, options):

@@ -18,7 +18,7 @@ def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
     (which has no :math:`b_{hn}`: ours is zero) or `SimpleCell`.
 
     Args:
-        source: a cell, `nnx.RNN` or `nnx.Bidirectional`, or its state of `nnx.Param`s
+        source: a cell, `nnx.RNN` or `nnx.Bidirectional`, or its state of `nnx.Param`
             as an `nnx.State` or nested dicts; a pair of them (forward, backward); or a
             list of such, lowest layer first.
         activation: that of a `SimpleCell`, "tanh" or "relu"; None for that of the

@@ -21,9 +21,9 @@ class RNN(Viewed, nnx.Module):
     .. math::
         (s_t^l, x_t^{l+1}) = \mathrm{cell}_l(s_{t-1}^l, x_t^l), \quad l = 1..L
 
-    It takes the call arguments of `flax.nnx.RNN`, with the same meaning. It holds only
-    its `nnx.Param`s, so it is a plain pytree for `jax.jit`, `jax.grad`, `jax.vmap` and
-    `jax.export`, and works with the transforms of NNX.
+    It takes the call arguments of `flax.nnx.RNN`, with the same meaning. Its only state
+    is `nnx.Param` variables, so it is a plain pytree for `jax.jit`, `jax.grad`,
+    `jax.vmap` and `jax.export`, and works with the transforms of NNX.
 
     The weights are in `layers[l]`, under the names that the cell gives them; those of
     the backward direction are in `backward_layers[l]`.

@@ -22,8 +22,8 @@ def make_loss(model: LanguageModel, loss: str = "mean") -> LossFn:
         loss: "mean" over all tokens, or "sum" over time and mean over the batch.
 
     Returns:
-        A loss function for `make_train_step`. Its batches are `Window`s, whose carry
-        goes on, or `Padded` sentences, which start anew.
+        A loss function for `make_train_step`. Its batches are each a `Window`, whose
+        carry goes on, or `Padded` sentences, which start anew.
 
     Example:
         >>> import jax, numpy as np
