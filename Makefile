@@ -69,7 +69,7 @@ notebooks: $(VENV)/.test
 	$(RUN) -m pytest -q tests/test_notebooks.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(COMPILERS) build dist .pytest_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(COMPILERS) build dist docs/cells/images .pytest_cache .ruff_cache .hypothesis .benchmarks
 
 # Each stamp is redone when pyproject.toml changes.  A new pip is needed for
 # dependency groups.

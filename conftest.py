@@ -55,3 +55,10 @@ def _doctests_run_in_32_bit(request):
             yield
     else:
         yield
+
+
+def pytest_collection_modifyitems(items):
+    """Pages that tests of walks run as well are left to the slow tests."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem) and item.path.parent.name == "start":
+            item.add_marker(pytest.mark.slow)

@@ -1,8 +1,10 @@
 """The site is built without a warning, its links lead somewhere, a browser shows it."""
 
 import functools
+import html
 import http.server
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -93,6 +95,12 @@ def test_equations_are_drawn_and_pictures_are_there(site, parsed):
     assert "merror" not in text and r"\odot" not in text
     pictures = {path.stem for path in (site / "_images").glob("*.png")}
     assert {"slstm", "conv_gru", "gains"} <= pictures
+
+
+def test_signatures_are_what_one_would_write(site):
+    for path in (site / "docs" / "api").glob("*.html"):
+        text = html.unescape(re.sub(r"<[^>]+>", "", path.read_text()))
+        assert not re.search(r"~\w+\.|<class |0x[0-9a-f]{8}", text), path.name
 
 
 def test_pages_need_nothing_from_another_place(parsed):
