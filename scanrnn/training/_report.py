@@ -17,7 +17,7 @@ from scanrnn.training._step import TrainState, TrainStep
 
 
 def layer_plans(model: LanguageModel, batch: int, window: int) -> str:
-    """The plan of every layer's time step in training, as text.
+    """Prints the plan of every layer's time step, as training runs it.
 
     Args:
         model: The model.
