@@ -62,7 +62,7 @@ def gains() -> list[Gain]:
     ):
         where = {"h100": "H100", "v5e": "TPU v5e"}[machine] + ": compiled, not timed"
         found.append(Gain(word, where, summary.ratios(rows, machine, what)))
-    return found
+    return [gain for gain in found if gain.ratios]
 
 
 def table(found: list[Gain]) -> str:
