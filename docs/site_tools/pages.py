@@ -200,7 +200,7 @@ The `norm`, `integration`, `heads` and `recurrent_dropout` options are in
 {{py:class}}`scanrnn.cells.GateOptions`; those of convolutions are in
 {{py:class}}`scanrnn.cells.ConvOptions`.
 
-Six functions take a cell and give a cell:
+These functions take a cell and give a cell:
 
 | wrapper | what it does |
 |---|---|

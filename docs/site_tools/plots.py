@@ -4,6 +4,7 @@ Drawn when the site is built, from the cells themselves, into `docs/cells/images
 """
 
 import functools
+import inspect
 from pathlib import Path
 
 import jax
@@ -40,7 +41,7 @@ def draw_all(docs: Path) -> None:
 
 
 def _source(name):
-    return Path(cells.__file__).with_name(f"_{name}.py")
+    return Path(inspect.getfile(getattr(cells, name)))
 
 
 def draw(name: str, path: Path) -> None:
