@@ -16,13 +16,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from scanrnn.executors import _program, planned, scan
+from scanrnn.executors import _program, associative, planned, scan
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
 from scanrnn.planner.plan import Candidate, Plan
 from scanrnn.planner.rules import Rules
 
-EXECUTORS: dict[str, Any] = {each.NAME: each for each in (planned, scan)}
+EXECUTORS: dict[str, Any] = {each.NAME: each for each in (planned, scan, associative)}
 
 
 def check_name(implementation: str | None) -> None:

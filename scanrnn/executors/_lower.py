@@ -45,7 +45,7 @@ def lower(
     ours = [i for i in apart if i not in theirs]
     # XLA for TPU keeps an axis of one in a layout of its own, and takes two thousand
     # cycles to drop it at every step.
-    small = {v: jnp.squeeze(a) for v, a in _constants(body, constants).items()}
+    small = {v: jnp.squeeze(a) for v, a in with_transposed(body, constants).items()}
     step = functools.partial(_step, body, small)
 
     def trip(state, x):
@@ -84,7 +84,7 @@ def lower(
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
-def _constants(body, given) -> dict:
+def with_transposed(body: Body, given: Mapping[Var, Any]) -> dict[Var, Any]:
     """Values of the weights, and of the transposes of some."""
     turned = {v: copy_transposed(given[of]) for v, of in body.transposed.items()}
     return {**given, **turned}

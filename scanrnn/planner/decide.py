@@ -62,8 +62,9 @@ def make_plan(
     plan = _with_value_chunk(plan)
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
     if not moved and not _keeps_less(plan):
+        # Its loops stay: that they can run otherwise than step by step is no move.
         nothing = "nothing in the step can be moved, merged or deferred"
-        return dataclasses.replace(base, nothing=nothing)
+        return dataclasses.replace(plan, nothing=nothing)
     return plan
 
 

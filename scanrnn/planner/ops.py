@@ -210,6 +210,17 @@ def bytes_of(atom) -> int:
     return size_of(atom.aval) * getattr(dtype, "itemsize", 8)
 
 
+def is_number(atom) -> bool:
+    """Whether values of a variable can be added and multiplied; truth values cannot."""
+    dtype = atom.aval.dtype
+    return is_inexact_dtype(dtype) or jnp.issubdtype(dtype, jnp.integer)
+
+
+def is_real(atom) -> bool:
+    """Whether a variable is a floating-point number, and not a complex one."""
+    return jnp.issubdtype(atom.aval.dtype, jnp.floating)
+
+
 def is_literal(atom) -> bool:
     """Whether an atom is a constant written into the program."""
     return isinstance(atom, Literal)

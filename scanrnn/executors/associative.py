@@ -1,0 +1,193 @@
+"""Loops that are affine in their carry, by scans with an associative operation.
+
+Of T steps they take some 2 log T in a row. What is not affine runs as a loop of XLA.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Var
+
+from scanrnn.executors import _lower, _scans, _xla
+from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors._lower import with_transposed
+from scanrnn.machines import Machine
+from scanrnn.planner import affine, max_plus, ops
+from scanrnn.planner.affine import Group
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.emit import emit
+from scanrnn.planner.graph import Env, Graph, free, needed
+from scanrnn.planner.plan import Plan
+from scanrnn.planner.rules import Rules
+
+NAME = "associative"
+
+
+def rules(machine: Machine) -> Rules:
+    """What XLA likes there, but for chunks: each would be a scan of its own."""
+    found = _xla.rules(machine)
+    if machine.platform == "cpu":
+        return found
+    return dataclasses.replace(found, recomputes="never", chunk_share=None)
+
+
+def refuse(plan: Plan) -> str | None:
+    """Why this plan does not run here, or None."""
+    if plan.stages is None or not plan.defer:
+        return plan.nothing or "there is a jax.custom_vjp in the step"
+    if not isinstance(plan.length, int):
+        return "the number of steps is not known"
+    asked = plan.options.implementation == NAME
+    if plan.machine.platform == "cpu" and not asked:
+        return "on a CPU a step of a loop takes less than its share of a parallel scan"
+    if not any(map(runs, emit(plan).values())):
+        return "no loop of it is affine in its carry"
+    return None
+
+
+def runs(body: Body) -> bool:
+    """Whether a body has something to gain: all of its numbers are affine."""
+    graph, length = body.graph, body.rows.length
+    found = affine.groups(graph)
+    weak = any(map(ops.is_weak, graph.carry))
+    if weak or not isinstance(length, int) or not found:
+        return False
+    slow = [graph.carry[k] for g in found if not g.parallel for k in g.leaves]
+    return any(g.parallel for g in found) and not any(map(ops.is_inexact, slow))
+
+
+def lower(
+    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
+) -> tuple[list, list]:
+    """Run a body over all steps: each group of its carry at once, in order.
+
+    Args:
+      body: the loop.
+      constants: values of its weights.
+      carry: values of its carry before the first step.
+      known: arrays of all steps, and edges, by name.
+    """
+    if not runs(body):
+        return _lower.lower(body, constants, carry, known)
+    graph, rows = body.graph, body.rows
+    values = with_transposed(body, constants) | rows.whole(graph.xs, known)
+    final, last = list(carry), 0 if rows.reverse else -1
+    for group in affine.groups(graph):
+        starts = [carry[k] for k in group.leaves]
+        if group.kind == "sum" and not group.read:
+            (k,), (start,) = group.leaves, starts
+            final[k] = _total(body, group, start, values)
+            continue
+        after = _solved(body, group, starts, values)
+        for k, start, found in zip(group.leaves, starts, after, strict=True):
+            v, out = graph.carry[k], graph.carry_out[k]
+            found = lax.convert_element_type(found, start.dtype)
+            final[k] = found[last]
+            values[v] = _scans.before(found, start, rows.reverse)
+            if not ops.is_literal(out):
+                values.setdefault(out, found)
+    # Values that are known stand in place of the equations that make them.
+    ends = dataclasses.replace(graph, carry=(), xs=tuple(values), carry_out=())
+    return final, over_time(ends, graph.ys, values, rows.length)
+
+
+def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
+    """Some values at all steps, given others: of weights alone, or at all steps."""
+    known = [v for v in values if v not in graph.weights]
+    part = graph.part(tuple(ys), known)
+    return stage_over_time(part, values, length)
+
+
+def _solved(body: Body, group: Group, starts: list, values) -> list:
+    """The values of a group of leaves after each step."""
+    graph, rows = body.graph, body.rows
+    if group.kind == "constant":
+        outs = [graph.carry_out[k] for k in group.leaves]
+        return over_time(graph, outs, values, rows.length)
+    if not group.parallel:
+        return _step_by_step(body, group, starts, values)
+    if group.kind == "max-plus":
+        made, consts = max_plus.coefficients(graph, *group.leaves)
+        (a, b), (start,) = _made(made, values | consts, rows.length), starts
+        return [_scans.largest(a, b, start, rows.reverse)]
+    made, consts = affine.coefficients(graph, group)
+    found = _made(made, values | consts, rows.length)
+    if group.kind == "sum":
+        return [_scans.sums(found[1], starts[0].astype(found[1].dtype), rows.reverse)]
+    parts = [p for s in starts for p in _apart(s, group.mixed)]
+    A, b = found[: -len(parts)], found[-len(parts) :]
+    parts = [p.astype(b[0].dtype) for p in parts]
+    after = _scans.affine(A, b, parts, rows.reverse)
+    each = len(parts) // len(starts)
+    places = range(0, len(parts), each)
+    return [
+        _together(after[i : i + each], group.mixed, start.shape)
+        for i, start in zip(places, starts, strict=True)
+    ]
+
+
+def _total(body: Body, group: Group, start, values):
+    """The last value of a leaf to which something is added; no other is read."""
+    made, consts = affine.coefficients(body.graph, group)
+    _, added = _made(made, values | consts, body.rows.length)
+    times = 1 if len(added) == body.rows.length else body.rows.length
+    total = start + (times * added.sum(0)).astype(added.dtype)
+    return lax.convert_element_type(total, start.dtype)
+
+
+def _made(graph: Graph, values, length) -> list:
+    """The ys of a graph at all steps; of those made of weights alone, at one."""
+    bits = graph.depends()
+    timed = [v for v in graph.ys if not ops.is_literal(v) and bits[v]]
+    constant = [v for v in graph.ys if ops.is_literal(v) or not bits[v]]
+    found = dict(zip(timed, over_time(graph, timed, values, length), strict=True))
+    env = Env(graph.eqns, {v: values[v] for v in graph.weights})
+    once = iter([jnp.expand_dims(a, 0) for a in env.read_all(constant)])
+    return [
+        found[v] if not ops.is_literal(v) and v in found else next(once)
+        for v in graph.ys
+    ]
+
+
+def _step_by_step(body: Body, group: Group, starts, values) -> list:
+    """A loop of some leaves alone."""
+    graph, rows = body.graph, body.rows
+    leaves, outs = (
+        [of[k] for k in group.leaves] for of in (graph.carry, graph.carry_out)
+    )
+    eqns = needed(graph.eqns, outs)
+    read = [v for v in free(eqns, outs) if v not in leaves]
+    fixed = {v: values[v] for v in read if v in graph.weights}
+    xs = {v: values[v] for v in read if v not in fixed}
+
+    def step(carry, x):
+        known = dict(zip((*leaves, *xs), (*carry, *x), strict=True))
+        made = Env(eqns, fixed | known).read_all(outs)
+        return made, made
+
+    xs_values = list(xs.values())
+    return lax.scan(step, starts, xs_values, rows.length, rows.reverse, body.unroll)[1]
+
+
+def _apart(value, mixed) -> list:
+    """The numbers that are coupled, each an array of its own."""
+    shape = [value.shape[i] for i in mixed]
+    value = jnp.moveaxis(value, mixed, range(len(mixed)))
+    return list(value.reshape(math.prod(shape), *value.shape[len(mixed) :]))
+
+
+def _together(parts, mixed, shape):
+    """Arrays of all steps, each of a number that is coupled, as one."""
+    if not mixed:
+        return parts[0]
+    rest = [d for i, d in enumerate(shape) if i not in mixed]
+    parts = [jnp.broadcast_to(p, (p.shape[0], *rest)) for p in parts]
+    value = jnp.stack(parts, 1)
+    value = value.reshape(len(value), *(shape[i] for i in mixed), *rest)
+    return jnp.moveaxis(value, range(1, 1 + len(mixed)), [i + 1 for i in mixed])

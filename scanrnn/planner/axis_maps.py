@@ -1,0 +1,141 @@
+"""Which axes of a value are axes of the carry: how a value depends on a leaf of it.
+
+Along an axis that is *kept*, an element of the value depends on elements of the leaf
+with the same index alone. Along one that is *mixed* it may depend on all of them. An
+axis of the leaf may be split in the value, or joined with another one: so each axis of
+the value is a list of parts of axes of the leaf.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Part(NamedTuple):
+    """A part of an axis of a leaf: `index // stride % size`. None is no axis of it."""
+
+    axis: int | None
+    stride: int
+    size: int
+
+
+class AxisMap(NamedTuple):
+    """How a value depends on a leaf of the carry, linearly.
+
+    Attributes:
+      dims: for each axis of the value, the parts of the leaf's axes that it is.
+      mixed: axes of the leaf along which elements are mixed.
+      unit: whether the leaf's elements stand in it as they are, times one.
+    """
+
+    dims: tuple[tuple[Part, ...], ...]
+    mixed: frozenset[int] = frozenset()
+    unit: bool = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the value."""
+        return tuple(math.prod(p.size for p in dim) for dim in self.dims)
+
+    def scaled(self) -> AxisMap:
+        """This value times something."""
+        return self._replace(unit=False)
+
+    def placed(self, shape: Sequence[int], at: Sequence[int]) -> AxisMap:
+        """This value in more axes: its own are `at` some of them."""
+        dims = list(map(other, shape))
+        for i, dim in zip(at, self.dims, strict=True):
+            if shape[i] == math.prod(p.size for p in dim):
+                dims[i] = dim
+        return self._replace(dims=tuple(dims))
+
+    def without(self, axes: Sequence[int], mix: bool = True) -> AxisMap:
+        """This value without some of its axes, which are summed over, or of size 1."""
+        rest = tuple(d for i, d in enumerate(self.dims) if i not in axes)
+        lost = _axes(self.dims[i] for i in axes) if mix else frozenset()
+        return AxisMap(rest, self.mixed | lost, self.unit and not lost)
+
+    def turned(self, order: Sequence[int]) -> AxisMap:
+        """This value with its axes in another order."""
+        return self._replace(dims=tuple(self.dims[i] for i in order))
+
+    def blurred(self, shape: Sequence[int], axes: Sequence[int]) -> AxisMap:
+        """A value of another shape, some axes of which mix those of this one."""
+        dims = [other(s) if i in axes else self.dims[i] for i, s in enumerate(shape)]
+        lost = _axes(self.dims[i] for i in axes)
+        return AxisMap(tuple(dims), self.mixed | lost, self.unit and not lost)
+
+    def reshaped(self, shape: Sequence[int]) -> AxisMap:
+        """This value in another shape."""
+        dims = _regrouped([p for dim in self.dims for p in dim], shape)
+        if dims is None:
+            return AxisMap(tuple(map(other, shape)), _axes(self.dims), False)
+        return self._replace(dims=dims)
+
+    def merged(self, more: AxisMap) -> AxisMap:
+        """The sum of two values that depend on the leaf."""
+        pairs = list(zip(self.dims, more.dims, strict=True))
+        same = [a == b for a, b in pairs]
+        lost = _axes(d for p, ok in zip(pairs, same, strict=True) if not ok for d in p)
+        sizes = zip(self.dims, same, self.shape, strict=True)
+        dims = tuple(dim if ok else other(size) for dim, ok, size in sizes)
+        return AxisMap(dims, self.mixed | more.mixed | lost, False)
+
+
+def of_leaf(shape: Sequence[int]) -> AxisMap:
+    """A leaf of the carry itself."""
+    return AxisMap(tuple(_normal([Part(i, 1, s)]) for i, s in enumerate(shape)))
+
+
+def other(size: int) -> tuple[Part, ...]:
+    """An axis that is none of the leaf's."""
+    return _normal([Part(None, 0, size)])
+
+
+def kept(value: AxisMap, shape: Sequence[int]) -> frozenset[int]:
+    """Axes along which a value, of the shape of the leaf, depends on its own index."""
+    leaf = of_leaf(shape).dims
+    pairs = enumerate(zip(value.dims, leaf, strict=True))
+    return frozenset(i for i, (a, b) in pairs if a == b and i not in value.mixed)
+
+
+def _axes(dims) -> frozenset[int]:
+    return frozenset(p.axis for dim in dims for p in dim if p.axis is not None)
+
+
+def _normal(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """The same axis in as few parts as there can be."""
+    found: list[Part] = []
+    for part in parts:
+        if part.size == 1:
+            continue
+        last = found[-1] if found else None
+        joins = last is not None and last.axis == part.axis
+        if joins and last.stride == part.stride * part.size:
+            found[-1] = part._replace(size=last.size * part.size)
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def _regrouped(parts: Sequence[Part], shape: Sequence[int]):
+    """Parts, in order, as axes of given sizes; None if they cannot be cut so."""
+    rest, dims = list(parts), []
+    for size in shape:
+        dim, wanted = [], size
+        while wanted > 1:
+            part = rest.pop(0)
+            if part.size > wanted:
+                if part.size % wanted:
+                    return None
+                low = part.size // wanted
+                rest.insert(0, part._replace(size=low))
+                part = part._replace(stride=part.stride * low, size=wanted)
+            if wanted % part.size:
+                return None
+            wanted //= part.size
+            dim.append(part)
+        dims.append(_normal(dim))
+    return tuple(dims)

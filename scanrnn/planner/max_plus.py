@@ -1,0 +1,107 @@
+"""Leaves of a carry that are `h' = max(h + a, b)`: affine where sums are maxima.
+
+Running maxima are, and the stabilisers of exponential gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import Var
+
+from scanrnn.planner import ops
+from scanrnn.planner.affine_rules import RULES, NotAffineError
+from scanrnn.planner.axis_maps import kept, of_leaf
+from scanrnn.planner.graph import Env, Graph, graph_of, needed
+
+# What moves elements and leaves them as they are.
+_MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "copy_p"}
+
+
+def fits(graph: Graph, leaves: tuple[int, ...]) -> bool:
+    """Whether a leaf is the larger of what it was, plus something, and something."""
+    if len(leaves) > 1 or not ops.is_real(graph.carry[leaves[0]]):
+        return False
+    try:
+        _depend(graph, leaves[0])
+    except NotAffineError:
+        return False
+    return True
+
+
+def _depend(graph, leaf) -> None:
+    v, out = graph.carry[leaf], graph.carry_out[leaf]
+    found: dict[Any, Any] = {v: of_leaf(ops.aval(v).shape)}
+    for eqn in needed(graph.eqns, [out]):
+        maps = [None if ops.is_literal(a) else found.get(a) for a in eqn.invars]
+        moving = [m is not None for m in maps]
+        if not any(moving):
+            continue
+        name = eqn.primitive.name
+        if not _fits(eqn, moving):
+            raise NotAffineError(f"{name} of the carry")
+        rule = RULES["add" if name == "max" else name]
+        found.update(zip(eqn.outvars, rule.depend(eqn, maps), strict=True))
+    shape = ops.aval(v).shape
+    if len(kept(found[out], shape)) != len(shape):
+        raise NotAffineError("numbers are coupled")
+
+
+def _fits(eqn, moving) -> bool:
+    """Whether an equation keeps the form, some of its operands having it."""
+    name = eqn.primitive.name
+    if name in ("add", "sub"):
+        return not all(moving) and (moving[0] or name == "add")
+    if name == "select_n":
+        return not moving[0] and len(moving) == 3
+    if name == "convert_element_type":
+        return ops.is_real(eqn.outvars[0])
+    return name == "max" or name in _MOVES
+
+
+def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Mapping[Var, Any]]:
+    """What makes `a` and `b` of a step, and new constants."""
+    v, out = graph.carry[leaf], graph.carry_out[leaf]
+    eqns = needed(graph.eqns, [out])
+
+    def run(known):
+        free = Env(graph.eqns, known)
+        dtype = ops.aval(v).dtype
+        found = {v: (jnp.zeros(v.aval.shape, dtype), _least(v))}
+        for eqn in eqns:
+            if any(not ops.is_literal(a) and a in found for a in eqn.invars):
+                found[eqn.outvars[0]] = _apply(eqn, found, free)
+        return list(found[out])
+
+    others = [u for u in graph.carry if u is not v]
+    return graph_of(run, graph.weights, (), (*graph.xs, *others))
+
+
+def _least(v):
+    aval = ops.aval(v)
+    return jnp.full(aval.shape, -jnp.inf, aval.dtype)
+
+
+def _apply(eqn, found, free) -> tuple:
+    """Both numbers of what an equation makes."""
+    out, name = eqn.outvars[0], eqn.primitive.name
+
+    def pair(atom):
+        moving = not ops.is_literal(atom) and atom in found
+        return found[atom] if moving else (_least(out), free.read(atom))
+
+    if name == "max":
+        pairs = zip(*map(pair, eqn.invars), strict=True)
+        return tuple(jnp.maximum(*both) for both in pairs)
+    if name == "select_n":
+        which, *cases = eqn.invars
+        pairs = zip(*map(pair, cases), strict=True)
+        return tuple(jnp.where(free.read(which), yes, no) for no, yes in pairs)
+    if name in ("add", "sub"):
+        x, y = eqn.invars
+        moves = not ops.is_literal(x) and x in found
+        both, other = (found[x], free.read(y)) if moves else (found[y], free.read(x))
+        return tuple(part - other if name == "sub" else part + other for part in both)
+    return tuple(RULES[name].apply(eqn, [part])[0] for part in found[eqn.invars[0]])
