@@ -6,77 +6,95 @@ zero forgets whatever came before it, infinities among that.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
 
-def affine(A: Sequence, b: Sequence, start: Sequence, reverse: bool) -> list:
+class Steps(NamedTuple):
+    """How many there are, and whether the last one comes first."""
+
+    length: int
+    reverse: bool = False
+
+    @property
+    def first(self) -> int:
+        """The first one."""
+        return self.length - 1 if self.reverse else 0
+
+    @property
+    def last(self) -> int:
+        """The last one."""
+        return 0 if self.reverse else self.length - 1
+
+
+def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
     """The values after each step of n numbers that are coupled.
 
+    Arrays have axes of size 1, that of time among them, where they are the same all
+    along.
+
     Args:
-      A: n rows of n arrays each, `[T, ...]` with axes of size 1 where they are the
-        same all along.
+      A: n rows of n arrays each, `[T, ...]`.
       b: n arrays `[T, ...]`.
       start: n arrays `[...]`, the values before the first step.
-      reverse: whether the last step comes first.
+      steps: which there are.
     """
     n = len(b)
     rows = [list(A[i * n : (i + 1) * n]) for i in range(n)]
-    first = -1 if reverse else 0
     begun = [
-        _plus(_dot([a[first] for a in row], start), b_i[first])
+        _dot([_first(a, steps) for a in row], start) + _first(b_i, steps)
         for row, b_i in zip(rows, b, strict=True)
     ]
-    b = [_with_first(b_i, one, reverse) for b_i, one in zip(b, begun, strict=True)]
+    b = [_with_first(b_i, one, steps) for b_i, one in zip(b, begun, strict=True)]
     if n == 1:
-        _, h = _scan(_next, (*rows[0], *b), reverse)
-        return [h]
+        return [_scan(_next, (*rows[0], *b), steps)[1]]
     elements = (*(a for row in rows for a in row), *b)
-    found = _scan(lambda x, y: _next_block(n, x, y), elements, reverse)
-    return list(found[n * n :])
+    return list(_scan(functools.partial(_next_block, n), elements, steps)[n * n :])
 
 
-def sums(b, start, reverse: bool):
+def sums(b, start, steps: Steps):
     """The values after each step of `h' = h + b`."""
-    first = (b[-1] if reverse else b[0]) + start
-    return lax.cumsum(_with_first(b, first, reverse), 0, reverse)
+    b = _with_first(b, _first(b, steps) + start, steps)
+    return lax.cumsum(b, 0, steps.reverse)
 
 
-def largest(a, b, start, reverse: bool):
+def largest(a, b, start, steps: Steps):
     """The values after each step of `h' = max(h + a, b)`."""
-    first = -1 if reverse else 0
-    begun = jnp.maximum(start + a[first], b[first])
-    elements = a, _with_first(b, begun, reverse)
-    return _scan(_next_largest, elements, reverse)[1]
+    begun = jnp.maximum(start + _first(a, steps), _first(b, steps))
+    return _scan(_next_largest, (a, _with_first(b, begun, steps)), steps)[1]
 
 
-def before(after, start, reverse: bool):
+def before(after, start, steps: Steps):
     """The values before each step, of those after each."""
     start = jnp.expand_dims(start, 0)
-    parts = [after[1:], start] if reverse else [start, after[:-1]]
+    parts = [after[1:], start] if steps.reverse else [start, after[:-1]]
     return lax.concatenate(parts, 0)
 
 
-def _scan(combine: Callable, elements: Sequence, reverse: bool):
-    length = max(e.shape[0] for e in elements)
-    elements = [jnp.broadcast_to(e, (length, *e.shape[1:])) for e in elements]
-    return lax.associative_scan(combine, tuple(elements), reverse=reverse)
+def _scan(combine: Callable, elements: Sequence, steps: Steps):
+    elements = [jnp.broadcast_to(e, (steps.length, *e.shape[1:])) for e in elements]
+    return lax.associative_scan(combine, tuple(elements), reverse=steps.reverse)
 
 
-def _with_first(b, value, reverse: bool):
+def _first(array, steps: Steps):
+    return array[0 if len(array) == 1 else steps.first]
+
+
+def _with_first(b, value, steps: Steps):
     """All steps, of which the first has another value."""
     shape = jnp.broadcast_shapes(b.shape[1:], value.shape)
-    b = jnp.broadcast_to(b, (b.shape[0], *shape))
-    at = b.shape[0] - 1 if reverse else 0
-    here = lax.broadcasted_iota("int32", (b.shape[0], *(1 for _ in shape)), 0) == at
-    return jnp.where(here, value, b)
+    sizes = (steps.length, *(1 for _ in shape))
+    here = lax.broadcasted_iota("int32", sizes, 0) == steps.first
+    return jnp.where(here, value, jnp.broadcast_to(b, (steps.length, *shape)))
 
 
 def _next(early, late):
     (a, b), (A, B) = early, late
-    return _times(A, a), _plus(_times(A, b), B)
+    return _times(A, a), _times(A, b) + B
 
 
 def _next_block(n, early, late):
@@ -84,8 +102,8 @@ def _next_block(n, early, late):
     A = [late[i * n : (i + 1) * n] for i in range(n + 1)]
     columns = list(zip(*a[:n], strict=True))
     products = [_dot(row, column) for row in A[:n] for column in columns]
-    sums = [_plus(_dot(row, a[n]), B) for row, B in zip(A[:n], A[n], strict=True)]
-    return (*products, *sums)
+    added = [_dot(row, a[n]) + B for row, B in zip(A[:n], A[n], strict=True)]
+    return (*products, *added)
 
 
 def _next_largest(early, late):
@@ -94,15 +112,7 @@ def _next_largest(early, late):
 
 
 def _dot(row, column):
-    terms = [_times(x, y) for x, y in zip(row, column, strict=True)]
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
-
-
-def _plus(a, b):
-    return a + b
+    return functools.reduce(jnp.add, map(_times, row, column))
 
 
 def _times(factor, value):

@@ -17,12 +17,13 @@ from jax.extend.core import Var
 from scanrnn.executors import _lower, _scans, _xla
 from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._lower import with_transposed
+from scanrnn.executors._scans import Steps
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, max_plus, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.emit import emit
-from scanrnn.planner.graph import Env, Graph, free, needed
+from scanrnn.planner.graph import Env, Graph, free, needed, variables
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 
@@ -77,21 +78,21 @@ def lower(
         return _lower.lower(body, constants, carry, known)
     graph, rows = body.graph, body.rows
     values = with_transposed(body, constants) | rows.whole(graph.xs, known)
-    final, last = list(carry), 0 if rows.reverse else -1
+    final, steps = list(carry), Steps(rows.length, rows.reverse)
     for group in affine.groups(graph):
         starts = [carry[k] for k in group.leaves]
         if group.kind == "sum" and not group.read:
             (k,), (start,) = group.leaves, starts
             final[k] = _total(body, group, start, values)
             continue
-        after = _solved(body, group, starts, values)
+        after = _solved(body, group, starts, values, steps)
         for k, start, found in zip(group.leaves, starts, after, strict=True):
             v, out = graph.carry[k], graph.carry_out[k]
             found = lax.convert_element_type(found, start.dtype)
-            final[k] = found[last]
-            values[v] = _scans.before(found, start, rows.reverse)
-            if not ops.is_literal(out):
-                values.setdefault(out, found)
+            final[k] = found[steps.last]
+            values[v] = _scans.before(found, start, steps)
+            for made in variables([out]):
+                values.setdefault(made, found)
     # Values that are known stand in place of the equations that make them.
     ends = dataclasses.replace(graph, carry=(), xs=tuple(values), carry_out=())
     return final, over_time(ends, graph.ys, values, rows.length)
@@ -104,7 +105,7 @@ def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
     return stage_over_time(part, values, length)
 
 
-def _solved(body: Body, group: Group, starts: list, values) -> list:
+def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> list:
     """The values of a group of leaves after each step."""
     graph, rows = body.graph, body.rows
     if group.kind == "constant":
@@ -115,15 +116,15 @@ def _solved(body: Body, group: Group, starts: list, values) -> list:
     if group.kind == "max-plus":
         made, consts = max_plus.coefficients(graph, *group.leaves)
         (a, b), (start,) = _made(made, values | consts, rows.length), starts
-        return [_scans.largest(a, b, start, rows.reverse)]
+        return [_scans.largest(a, b, start, steps)]
     made, consts = affine.coefficients(graph, group)
     found = _made(made, values | consts, rows.length)
     if group.kind == "sum":
-        return [_scans.sums(found[1], starts[0].astype(found[1].dtype), rows.reverse)]
+        return [_scans.sums(found[1], starts[0].astype(found[1].dtype), steps)]
     parts = [p for s in starts for p in _apart(s, group.mixed)]
     A, b = found[: -len(parts)], found[-len(parts) :]
     parts = [p.astype(b[0].dtype) for p in parts]
-    after = _scans.affine(A, b, parts, rows.reverse)
+    after = _scans.affine(A, b, parts, steps)
     each = len(parts) // len(starts)
     places = range(0, len(parts), each)
     return [

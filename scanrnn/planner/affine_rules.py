@@ -168,10 +168,11 @@ def _wide(function: Callable) -> Callable:
 
 def _add(eqn, values) -> list:
     a, b = values
+    if b is not None and eqn.primitive.name == "sub":
+        b = jnp.negative(b)
     if a is None or b is None:
-        minus = eqn.primitive.name == "sub" and a is None and b is not None
-        return [jnp.negative(b) if minus else b if a is None else a]
-    return [jnp.subtract(a, b) if eqn.primitive.name == "sub" else jnp.add(a, b)]
+        return [b if a is None else a]
+    return [jnp.add(a, b)]
 
 
 def _times(eqn, values) -> list:

@@ -109,13 +109,10 @@ def _normal(parts: Sequence[Part]) -> tuple[Part, ...]:
     """The same axis in as few parts as there can be."""
     found: list[Part] = []
     for part in parts:
-        if part.size == 1:
-            continue
-        last = found[-1] if found else None
-        joins = last is not None and last.axis == part.axis
-        if joins and last.stride == part.stride * part.size:
-            found[-1] = part._replace(size=last.size * part.size)
-        else:
+        outer = part.axis, part.stride * part.size
+        if found and found[-1][:2] == outer:
+            found[-1] = part._replace(size=found[-1].size * part.size)
+        elif part.size > 1:
             found.append(part)
     return tuple(found)
 

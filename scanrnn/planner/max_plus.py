@@ -5,7 +5,7 @@ Running maxima are, and the stabilisers of exponential gates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from scanrnn.planner.graph import Env, Graph, graph_of, needed
 _MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "copy_p"}
 
 
-def fits(graph: Graph, leaves: tuple[int, ...]) -> bool:
+def fits(graph: Graph, leaves: Sequence[int]) -> bool:
     """Whether a leaf is the larger of what it was, plus something, and something."""
     if len(leaves) > 1 or not ops.is_real(graph.carry[leaves[0]]):
         return False
@@ -68,8 +68,7 @@ def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Mapping[Var, Any]]:
 
     def run(known):
         free = Env(graph.eqns, known)
-        dtype = ops.aval(v).dtype
-        found = {v: (jnp.zeros(v.aval.shape, dtype), _least(v))}
+        found: dict[Any, tuple] = {v: (ops.zeros(ops.aval(v)), _least(v))}
         for eqn in eqns:
             if any(not ops.is_literal(a) and a in found for a in eqn.invars):
                 found[eqn.outvars[0]] = _apply(eqn, found, free)
