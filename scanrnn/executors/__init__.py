@@ -72,8 +72,10 @@ def assign(
 def _candidate(name, plan) -> Candidate:
     refusal = EXECUTORS[name].refuse(plan)
     in_loop = name == scan.NAME
-    seconds = None if refusal else costs.cost(plan, in_loop).seconds
-    return Candidate(name, seconds, refusal)
+    if refusal is not None:
+        return Candidate(name, None, refusal)
+    loops = associative.work(plan) if name == associative.NAME else None
+    return Candidate(name, costs.cost(plan, in_loop, loops).seconds, refusal)
 
 
 def _program_of(executor) -> Callable:

@@ -28,6 +28,9 @@ from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 
 NAME = "associative"
+# Kernels of XLA for a GPU for each doubling of the steps of a scan, and how often all
+# steps are read and written in it.
+LEVEL, PASSES = 2, 4
 
 
 def rules(machine: Machine) -> Rules:
@@ -50,6 +53,27 @@ def refuse(plan: Plan) -> str | None:
     if not any(map(runs, emit(plan).values())):
         return "no loop of it is affine in its carry"
     return None
+
+
+def work(plan: Plan) -> tuple[float, float]:
+    """Launches of a training step's loops, and bytes that they read and write."""
+    launches = moved = 0.0
+    bodies = emit(plan)
+    for name in ("that records", "in reverse"):
+        if name not in bodies:
+            continue
+        body = bodies[name]
+        if not runs(body):
+            launches += plan.length
+            continue
+        for group in affine.groups(body.graph):
+            size = sum(ops.bytes_of(body.graph.carry[k]) for k in group.leaves)
+            if not group.parallel:
+                launches += plan.length
+            elif group.kind != "constant":
+                launches += LEVEL * plan.length.bit_length()
+                moved += PASSES * plan.length * size * (1 + group.size)
+    return launches, moved
 
 
 def runs(body: Body) -> bool:

@@ -38,6 +38,7 @@ class Group:
         larger of what was, plus something, and something), or "sequential".
       why: what keeps it from running in parallel, or what is coupled.
       mixed: axes of the leaves along which numbers are coupled, for a "block".
+      size: how many numbers are coupled.
       read: whether anything but these leaves reads them before the last step is done.
     """
 
@@ -45,6 +46,7 @@ class Group:
     kind: str
     why: str = ""
     mixed: tuple[int, ...] = ()
+    size: int = 1
     read: bool = True
 
     @property
@@ -119,9 +121,9 @@ def _of_maps(graph, leaves, maps) -> Group:
     mixed = tuple(i for i, d in enumerate(shape) if i not in apart and d > 1)
     size = len(leaves) * math.prod(shape[i] for i in mixed)
     if size > LARGEST_BLOCK:
-        return Group(leaves, "sequential", f"{size} numbers are coupled", mixed)
+        return Group(leaves, "sequential", f"{size} numbers are coupled", mixed, size)
     if size > 1:
-        return Group(leaves, "block", f"{size} numbers are coupled", mixed)
+        return Group(leaves, "block", f"{size} numbers are coupled", mixed, size)
     unit = all(m.unit for of in maps for m in of.values())
     return Group(leaves, "sum" if unit else "diagonal")
 

@@ -65,8 +65,14 @@ class Cost(NamedTuple):
         return max(parts, key=lambda part: getattr(self, part))
 
 
-def cost(plan, in_loop: bool = False) -> Cost:
-    """A training step by a plan, or with everything `in_loop`, as by `lax.scan`."""
+def cost(
+    plan, in_loop: bool = False, loops: tuple[float, float] | None = None
+) -> Cost:
+    """A training step by a plan, or with everything `in_loop`, as by `lax.scan`.
+
+    `loops` is what its loops take besides products, where they are none of XLA's:
+    launches, and bytes that these read and write.
+    """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
     steps = plan.length if isinstance(plan.length, int) else _STEPS
     machine = plan.machine
@@ -75,10 +81,11 @@ def cost(plan, in_loop: bool = False) -> Cost:
     peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
     # Besides products, a trip starts one kernel for all the rest, there and back.
     seconds = {"arithmetic": 0.0, "memory": 0.0}
-    seconds["dispatch"] = 2.0 * steps * machine.launch
+    launches, moved = loops or (2.0 * steps, 0.0)
+    seconds["dispatch"] = launches * machine.launch
     kept = steps * sum(map(ops.bytes_of, _kept(plan, in_loop)))
-    seconds["memory"] += 2.0 * kept / machine.bandwidth
-    flops = moved = 0.0
+    seconds["memory"] += (moved + 2.0 * kept) / machine.bandwidth
+    flops = 0.0
     tile_m, tile_n, tile_k = plan.rules.tile
     for row in gemms(plan, steps):
         padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)
