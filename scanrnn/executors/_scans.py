@@ -44,16 +44,11 @@ def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
       steps: which there are.
     """
     n = len(b)
-    rows = [list(A[i * n : (i + 1) * n]) for i in range(n)]
-    begun = [
-        _dot([_first(a, steps) for a in row], start) + _first(b_i, steps)
-        for row, b_i in zip(rows, b, strict=True)
-    ]
-    b = [_with_first(b_i, one, steps) for b_i, one in zip(b, begun, strict=True)]
-    if n == 1:
-        return [_scan(_next, (*rows[0], *b), steps)[1]]
-    elements = (*(a for row in rows for a in row), *b)
-    return list(_scan(functools.partial(_next_block, n), elements, steps)[n * n :])
+    A, b = _stacked(A, (n, n)), _stacked(b, (n, 1))
+    start = jnp.stack(start).reshape(n, 1, *start[0].shape)
+    begun = _product(_first(A, steps)[None], start[None])[0] + _first(b, steps)
+    h = _scan(_next, (A, _with_first(b, begun, steps)), steps)[1]
+    return [h[:, i, 0] for i in range(n)]
 
 
 def sums(b, start, steps: Steps):
@@ -92,27 +87,26 @@ def _with_first(b, value, steps: Steps):
     return jnp.where(here, value, jnp.broadcast_to(b, (steps.length, *shape)))
 
 
+def _stacked(arrays: Sequence, shape: tuple[int, int]):
+    """Arrays `[T, ...]` as one of matrices, `[T, *shape, ...]`."""
+    array = jnp.stack(jnp.broadcast_arrays(*arrays), 1)
+    return array.reshape(len(array), *shape, *array.shape[2:])
+
+
 def _next(early, late):
     (a, b), (A, B) = early, late
-    return _times(A, a), _times(A, b) + B
+    return _product(A, a), _product(A, b) + B
 
 
-def _next_block(n, early, late):
-    a = [early[i * n : (i + 1) * n] for i in range(n + 1)]
-    A = [late[i * n : (i + 1) * n] for i in range(n + 1)]
-    columns = list(zip(*a[:n], strict=True))
-    products = [_dot(row, column) for row in A[:n] for column in columns]
-    added = [_dot(row, a[n]) + B for row, B in zip(A[:n], A[n], strict=True)]
-    return (*products, *added)
+def _product(A, B):
+    """Products of small matrices, `[T, n, n, ...]` by `[T, n, m, ...]`."""
+    terms = (_times(A[:, :, k, None], B[:, None, k]) for k in range(A.shape[1]))
+    return functools.reduce(jnp.add, terms)
 
 
 def _next_largest(early, late):
     (a, b), (A, B) = early, late
     return a + A, jnp.maximum(b + A, B)
-
-
-def _dot(row, column):
-    return functools.reduce(jnp.add, map(_times, row, column))
 
 
 def _times(factor, value):

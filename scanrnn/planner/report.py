@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from scanrnn.planner import compat, ops
+from scanrnn.planner import affine, compat, ops
 from scanrnn.planner.counts import placed
 from scanrnn.planner.graph import CARRY
 
@@ -26,6 +26,8 @@ def render(plan) -> str:
     if plan.reason is None:
         lines += ["", *_moves(plan), *_choices(plan), *_stays(plan)]
         lines += ["", *_residuals(plan)]
+    if plan.stages is not None:
+        lines += ["", *_leaves(plan)]
     return "\n".join(lines)
 
 
@@ -154,6 +156,21 @@ def _bodies(plan) -> Iterator[str]:
         if rows.over:
             told.append(f"{len(rows.over)} of {len(body.graph.ys)} arrays reuse memory")
         yield f"Loop {name}: {'; '.join(told)}."
+
+
+def _leaves(plan) -> Iterator[str]:
+    """What each leaf of the carry is over time: whether it needs the step before."""
+    graphs = {"": plan.stages.loop}
+    graphs |= {f" {n}": b.graph for n, b in plan.bodies.items() if n == "in reverse"}
+    for where, graph in graphs.items():
+        told = {}
+        for group in affine.groups(graph):
+            why = f" ({group.why})" if group.why else ""
+            told |= {k: f"{group.kind}{why}" for k in group.leaves}
+        leaves = enumerate(graph.carry)
+        told = "; ".join(f"{v.aval.str_short()} {told[k]}" for k, v in leaves)
+        if told:
+            yield f"Over time{where}, by leaf of the carry: {told}."
 
 
 def _rule_of_chunks(plan) -> str:
