@@ -18,6 +18,10 @@ from tests.compare import assert_same, value_and_gradients
 PARALLEL = scanrnn.Options(implementation="associative")
 
 
+def mostly_slow(names, quick):
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
 def kinds(graph):
     found = {k: group.kind for group in affine.groups(graph) for k in group.leaves}
     return tuple(found[k] for k in range(len(graph.carry)))
@@ -48,14 +52,175 @@ def as_made(name, reverse):
     return (lambda _, carry, x: step(carry, x)), {}, init, xs
 
 
-QUICK = {"advantages_purejaxrl", "biquad", "longest_path", "bookkeeping"}
+QUICK = {"biquad", "longest_path", "bookkeeping"}
 RUN = [n for n, made in LOOPS.items() if {*made().kinds} != {"sequential"}]
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in RUN]
-)
+@pytest.mark.parametrize("name", mostly_slow(RUN, QUICK))
 def test_loop_in_parallel_equals_lax_scan(name):
     for reverse in (False, True):
         make = as_made(name, reverse)
         assert_same(make, value_and_gradients, plan=PARALLEL, reverse=reverse)
+
+
+# Cells whose loops run in parallel both ways; of the others only the reverse ones may.
+BOTH = {"mingru", "minlstm", "lru", "rglru", "qrnn", "mlstm"}
+DIAGONAL_IN_REVERSE = {"sru", "indrnn"}
+
+
+def plan_of(row, **options):
+    params, xs, carry = draw(row)
+    step = functools.partial(row.cell.step, params)
+    return scanrnn.plan(step, carry, xs, implementation="associative", **options)
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow(sorted(BOTH | DIAGONAL_IN_REVERSE), {"mingru", "sru"})
+)
+def test_cell_runs_in_parallel_where_it_is_affine(name):
+    row = next(row for row in CELLS.values() if row.factory == name)
+    plan = plan_of(row)
+    ran = {n: associative.runs(body) for n, body in plan.bodies.items()}
+    assert ran["in reverse"]
+    assert ran["for values"] == ran["that records"] == (name in BOTH)
+
+
+def score(row, implementation, reverse, params, xs, carry):
+    step = functools.partial(row.cell.step, params)
+    outs = scanrnn.scan(step, carry, xs, None, reverse, implementation=implementation)
+    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(outs)), outs
+
+
+AFFINE = [n for n, row in CELLS.items() if row.factory in BOTH | DIAGONAL_IN_REVERSE]
+
+
+@pytest.mark.parametrize("name", mostly_slow(AFFINE, {"lru"}))
+def test_cell_in_parallel_equals_lax_scan(name):
+    row, reverse = CELLS[name], len(name) % 2 == 0
+    both = []
+    for implementation in ("scan", "associative"):
+        f = functools.partial(score, row, implementation, reverse)
+        f = jax.value_and_grad(f, argnums=(0, 1, 2), has_aux=True)
+        both.append(jax.jit(f)(*draw(row)))
+    for a, b in zip(*map(jax.tree.leaves, both), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def leaky(params, h, x):
+    """A leaky sum with resets: `reset` forgets all, infinities too."""
+    x, a, reset = x
+    h = jnp.where(reset, params["init"], a * h) + x
+    return h, h
+
+
+# Factors of each step: how they are drawn, of normal numbers.
+FACTORS = {
+    "near one": lambda u: 1 - 1e-3 * jnp.abs(u),
+    "near zero": lambda u: 1e-3 * u,
+    "above one": lambda u: 1 + 0.02 * jnp.abs(u),
+    "mixed signs": lambda u: jnp.sign(u) * (1 - 0.1 * jnp.abs(u)),
+    "near the circle": lambda u: (1 - 1e-3) * jnp.exp(1j * u),
+}
+
+
+@pytest.mark.parametrize("length", mostly_slow([1, 2, 129, 1000], {1, 129}))
+@pytest.mark.parametrize("factors", mostly_slow(FACTORS, {"mixed signs"}))
+def test_error_is_that_of_the_bound(factors, length):
+    """Within `4 u (t + 2 log2 T) S_t`, S the same sums of magnitudes."""
+    keys = jax.random.split(jax.random.key(3), 3)
+    draw = functools.partial(jax.random.normal, shape=(length, 5))
+    a, x = FACTORS[factors](draw(keys[0])), draw(keys[1])
+    reset = draw(keys[2]) > 2.0
+    dtype = jnp.complex64 if jnp.iscomplexobj(a) else jnp.float32
+    single = tuple(v.astype(dtype) for v in (x, a))
+    init, params = jnp.ones(5, dtype), {"init": jnp.ones((), dtype)}
+    step = functools.partial(leaky, params)
+    xs = *single, reset
+    _, h = scanrnn.scan(step, init, xs, implementation="associative")
+    wide = jnp.complex128 if jnp.iscomplexobj(a) else jnp.float64
+    # The exact sums of what single precision holds, and those of magnitudes.
+    exact, sizes = (
+        lax.scan(
+            functools.partial(leaky, {"init": jnp.ones((), wide)}),
+            jnp.ones(5, wide),
+            (*(f(v.astype(wide)) for v in single), reset),
+        )[1]
+        for f in (lambda v: v, lambda v: jnp.abs(v).astype(wide))
+    )
+    steps = jnp.arange(1, length + 1)[:, None] + 2 * np.log2(max(length, 2))
+    bound = 4 * jnp.finfo(jnp.float32).eps / 2 * steps * jnp.abs(sizes)
+    assert jnp.all(jnp.abs(h - exact) <= bound)
+
+
+def test_reset_forgets_infinities():
+    a, x = jnp.full((6, 1), 1e300), jnp.ones((6, 1))
+    reset = jnp.arange(6)[:, None] == 4
+    step = functools.partial(leaky, {"init": jnp.zeros(())})
+    carry, h = scanrnn.scan(step, x[0], (x, a, reset), implementation="associative")
+    np.testing.assert_array_equal(h[4:, 0], [1.0, 1e300])
+    assert jnp.isinf(h[1, 0])
+
+
+@pytest.mark.parametrize("half", mostly_slow(["bfloat16", "float16"], {"bfloat16"}))
+def test_carry_of_half_precision_is_summed_in_single(half):
+    """What a step rounds is rounded once, of sums that are not."""
+    half = jnp.dtype(half)
+
+    def step(h, x):
+        h = (0.999 * h.astype(jnp.float32) + x).astype(half)
+        return h, h
+
+    init, xs = jnp.zeros(3, half), jnp.full((400, 3), 0.01, jnp.float32)
+    _, h = scanrnn.scan(step, init, xs, implementation="associative")
+    exact = 10 * (1 - 0.999 ** np.arange(1, 401))[:, None]
+    assert h.dtype == half
+    np.testing.assert_allclose(h.astype(float), exact.repeat(3, 1), rtol=5e-3)
+
+
+def test_parallel_loop_holds_no_loop_and_a_cpu_keeps_one():
+    wanted, step, init, xs = LOOPS["advantages_purejaxrl"]()
+    run = functools.partial(scanrnn.scan, step, init, xs)
+    assert "scan[" not in str(jax.make_jaxpr(lambda: run(plan=PARALLEL))())
+    assert "scan[" in str(jax.make_jaxpr(run)())
+    assert scanrnn.plan(step, init, xs, machine="h100").executor == "associative"
+    assert scanrnn.plan(step, init, xs, machine="cpu").executor != "associative"
+
+
+@pytest.mark.parametrize("name", ["square", "wide_matrix", "stopped_gradient"])
+def test_loop_that_is_not_affine_is_refused_by_name(name):
+    _, step, init, xs = LOOPS[name]()
+    plan = scanrnn.plan(step, init, xs)
+    assert any(g.why for g in affine.groups(plan.stages.loop))
+    if name == "wide_matrix":
+        with pytest.raises(ValueError, match="no loop of it is affine"):
+            scanrnn.plan(step, init, xs, implementation="associative")
+
+
+def test_custom_vjp_is_left_alone():
+    @jax.custom_vjp
+    def double(h):
+        return 2 * h
+
+    double.defvjp(lambda h: (2 * h, None), lambda _, ct: (ct,))
+
+    def step(h, x):
+        h = 0.1 * double(h) + x
+        return h, h
+
+    with pytest.raises(ValueError, match=r"jax\.custom_vjp"):
+        scanrnn.plan(step, jnp.ones(3), jnp.ones((5, 3)), implementation="associative")
+
+
+@pytest.mark.slow
+def test_accelerate_runs_other_peoples_loops_in_parallel():
+    _, step, init, xs = LOOPS["advantages_purejaxrl"]()
+
+    def program(init, xs):
+        return lax.scan(step, init, xs, reverse=True, unroll=16)
+
+    fast = scanrnn.accelerate(program, plan=PARALLEL)
+    for a, b in zip(
+        *map(jax.tree.leaves, (fast(init, xs), program(init, xs))), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert "scan[" not in str(jax.make_jaxpr(fast)(init, xs))

@@ -43,8 +43,10 @@ def rules(machine: Machine) -> Rules:
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
-    if plan.stages is None or not plan.defer:
-        return plan.nothing or "there is a jax.custom_vjp in the step"
+    if plan.stages is None:
+        return plan.nothing
+    if not plan.defer:
+        return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
     if not isinstance(plan.length, int):
         return "the number of steps is not known"
     asked = plan.options.implementation == NAME

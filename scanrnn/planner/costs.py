@@ -65,9 +65,7 @@ class Cost(NamedTuple):
         return max(parts, key=lambda part: getattr(self, part))
 
 
-def cost(
-    plan, in_loop: bool = False, loops: tuple[float, float] | None = None
-) -> Cost:
+def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) -> Cost:
     """A training step by a plan, or with everything `in_loop`, as by `lax.scan`.
 
     `loops` is what its loops take besides products, where they are none of XLA's:
