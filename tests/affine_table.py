@@ -1,7 +1,7 @@
 """Loops as other people write them, and what each leaf of their carry is over time.
 
-A row is `(kinds, make)`: the kinds of the leaves, forward, and a function of a generator
-that returns `(step, init, xs)`. `S` is a kind that runs step by step.
+A row is a function that returns a `Loop`: the kinds of its leaves, forward, and its parts.
+`S` is a kind that runs step by step.
 """
 
 from typing import NamedTuple

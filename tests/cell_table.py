@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from scanrnn import cells
-from tests.oracles import conv, elementwise, gated, linear, minimal, xlstm
+from tests.oracles import conv, elementwise, gated, linear, memories, minimal, xlstm
 
 T, B, H = 3, 2, 4
 
@@ -262,6 +262,19 @@ def _xlstm():
         yield name, row("mlstm", oracle, gemms=(0, 0), **options)
 
 
+def _memories():
+    """Linear attention and state spaces: a matrix for every head, none of weights."""
+    for name, oracle, options in (
+        ("gla", memories.gla, {"rank": 2}),
+        ("deltanet", memories.deltanet(), {}),
+        ("gated_deltanet", memories.deltanet(gated=True), {}),
+        ("rwkv7", memories.rwkv7, {"rank": 2}),
+        ("mamba2", memories.mamba2, {"state": 3}),
+    ):
+        yield name, row(name, oracle, gemms=(0, 0), heads=2, **options)
+        yield f"{name}-head", row(name, oracle, gemms=(0, 0), **options)
+
+
 def _weighted(carry):
     """A normaliser is a sum of weights."""
     return carry._replace(n=np.abs(carry.n))
@@ -270,7 +283,7 @@ def _weighted(carry):
 CELLS = dict(_common())
 CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
 CELLS |= dict(_few_gates()) | dict(_elementwise())
-CELLS |= dict(_linear()) | dict(_xlstm())
+CELLS |= dict(_linear()) | dict(_xlstm()) | dict(_memories())
 CELLS |= dict(_conv())
 
 # One row for each public name, for what holds for every option alike.

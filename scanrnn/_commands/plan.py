@@ -11,6 +11,7 @@ from scanrnn.machines import MACHINES
 
 CELLS = ("elman", "lstm", "gru", "mgu", "ugrnn", "multiplicative_lstm", "indrnn")
 CELLS += ("sru", "qrnn", "mingru", "minlstm", "lru", "slstm", "mlstm")
+CELLS += ("gla", "deltanet", "gated_deltanet", "rwkv7", "mamba2")
 
 
 def add(commands: Any) -> None:

@@ -11,10 +11,15 @@ from scanrnn.cells._conv_gru import ConvGRUCarry as ConvGRUCarry
 from scanrnn.cells._conv_gru import conv_gru as conv_gru
 from scanrnn.cells._conv_lstm import ConvLSTMCarry as ConvLSTMCarry
 from scanrnn.cells._conv_lstm import conv_lstm as conv_lstm
+from scanrnn.cells._deltanet import DeltaNetCarry as DeltaNetCarry
+from scanrnn.cells._deltanet import deltanet as deltanet
+from scanrnn.cells._deltanet import gated_deltanet as gated_deltanet
 from scanrnn.cells._dropout import dropout as dropout
 from scanrnn.cells._elman import ElmanCarry as ElmanCarry
 from scanrnn.cells._elman import elman as elman
 from scanrnn.cells._gated import GateOptions as GateOptions
+from scanrnn.cells._gla import GLACarry as GLACarry
+from scanrnn.cells._gla import gla as gla
 from scanrnn.cells._gru import GRUCarry as GRUCarry
 from scanrnn.cells._gru import gru as gru
 from scanrnn.cells._highway import highway as highway
@@ -26,6 +31,8 @@ from scanrnn.cells._lru import LRUCarry as LRUCarry
 from scanrnn.cells._lru import lru as lru
 from scanrnn.cells._lstm import LSTMCarry as LSTMCarry
 from scanrnn.cells._lstm import lstm as lstm
+from scanrnn.cells._mamba2 import Mamba2Carry as Mamba2Carry
+from scanrnn.cells._mamba2 import mamba2 as mamba2
 from scanrnn.cells._mgu import MGUCarry as MGUCarry
 from scanrnn.cells._mgu import mgu as mgu
 from scanrnn.cells._mingru import MinGRUCarry as MinGRUCarry
@@ -45,6 +52,8 @@ from scanrnn.cells._rglru import RGLRUCarry as RGLRUCarry
 from scanrnn.cells._rglru import rglru as rglru
 from scanrnn.cells._rhn import RHNCarry as RHNCarry
 from scanrnn.cells._rhn import rhn as rhn
+from scanrnn.cells._rwkv7 import RWKV7Carry as RWKV7Carry
+from scanrnn.cells._rwkv7 import rwkv7 as rwkv7
 from scanrnn.cells._schemes import SCHEMES as SCHEMES
 from scanrnn.cells._schemes import chrono as chrono
 from scanrnn.cells._slstm import SLSTMCarry as SLSTMCarry

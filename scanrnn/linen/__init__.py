@@ -3,8 +3,12 @@
 from scanrnn.linen._bidirectional import Bidirectional as Bidirectional
 from scanrnn.linen._cell import RNNCell as RNNCell
 from scanrnn.linen._cells import ConvGRUCell as ConvGRUCell
+from scanrnn.linen._cells import DeltaNetCell as DeltaNetCell
+from scanrnn.linen._cells import GatedDeltaNetCell as GatedDeltaNetCell
+from scanrnn.linen._cells import GLACell as GLACell
 from scanrnn.linen._cells import IndRNNCell as IndRNNCell
 from scanrnn.linen._cells import LRUCell as LRUCell
+from scanrnn.linen._cells import Mamba2Cell as Mamba2Cell
 from scanrnn.linen._cells import MinGRUCell as MinGRUCell
 from scanrnn.linen._cells import MinLSTMCell as MinLSTMCell
 from scanrnn.linen._cells import MLSTMCell as MLSTMCell
@@ -12,6 +16,7 @@ from scanrnn.linen._cells import MultiplicativeLSTMCell as MultiplicativeLSTMCel
 from scanrnn.linen._cells import QRNNCell as QRNNCell
 from scanrnn.linen._cells import RGLRUCell as RGLRUCell
 from scanrnn.linen._cells import RHNCell as RHNCell
+from scanrnn.linen._cells import RWKV7Cell as RWKV7Cell
 from scanrnn.linen._cells import SLSTMCell as SLSTMCell
 from scanrnn.linen._cells import SRUCell as SRUCell
 from scanrnn.linen._cells import UGRNNCell as UGRNNCell
@@ -21,6 +26,7 @@ from scanrnn.linen._flax_cells import LSTMCell as LSTMCell
 from scanrnn.linen._flax_cells import MGUCell as MGUCell
 from scanrnn.linen._flax_cells import OptimizedLSTMCell as OptimizedLSTMCell
 from scanrnn.linen._flax_cells import SimpleCell as SimpleCell
+from scanrnn.linen._layers import GLA as GLA
 from scanrnn.linen._layers import GRU as GRU
 from scanrnn.linen._layers import LRU as LRU
 from scanrnn.linen._layers import LSTM as LSTM
@@ -29,13 +35,17 @@ from scanrnn.linen._layers import MLSTM as MLSTM
 from scanrnn.linen._layers import QRNN as QRNN
 from scanrnn.linen._layers import RGLRU as RGLRU
 from scanrnn.linen._layers import RHN as RHN
+from scanrnn.linen._layers import RWKV7 as RWKV7
 from scanrnn.linen._layers import SLSTM as SLSTM
 from scanrnn.linen._layers import SRU as SRU
 from scanrnn.linen._layers import UGRNN as UGRNN
 from scanrnn.linen._layers import ConvGRU as ConvGRU
 from scanrnn.linen._layers import ConvLSTM as ConvLSTM
+from scanrnn.linen._layers import DeltaNet as DeltaNet
 from scanrnn.linen._layers import Elman as Elman
+from scanrnn.linen._layers import GatedDeltaNet as GatedDeltaNet
 from scanrnn.linen._layers import IndRNN as IndRNN
+from scanrnn.linen._layers import Mamba2 as Mamba2
 from scanrnn.linen._layers import MinGRU as MinGRU
 from scanrnn.linen._layers import MinLSTM as MinLSTM
 from scanrnn.linen._layers import MultiplicativeLSTM as MultiplicativeLSTM

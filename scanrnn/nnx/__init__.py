@@ -4,8 +4,12 @@ from scanrnn.nnx._bidirectional import Bidirectional as Bidirectional
 from scanrnn.nnx._cell import RNNCell as RNNCell
 from scanrnn.nnx._cells import ConvGRUCell as ConvGRUCell
 from scanrnn.nnx._cells import ConvLSTMCell as ConvLSTMCell
+from scanrnn.nnx._cells import DeltaNetCell as DeltaNetCell
+from scanrnn.nnx._cells import GatedDeltaNetCell as GatedDeltaNetCell
+from scanrnn.nnx._cells import GLACell as GLACell
 from scanrnn.nnx._cells import IndRNNCell as IndRNNCell
 from scanrnn.nnx._cells import LRUCell as LRUCell
+from scanrnn.nnx._cells import Mamba2Cell as Mamba2Cell
 from scanrnn.nnx._cells import MGUCell as MGUCell
 from scanrnn.nnx._cells import MinGRUCell as MinGRUCell
 from scanrnn.nnx._cells import MinLSTMCell as MinLSTMCell
@@ -14,6 +18,7 @@ from scanrnn.nnx._cells import MultiplicativeLSTMCell as MultiplicativeLSTMCell
 from scanrnn.nnx._cells import QRNNCell as QRNNCell
 from scanrnn.nnx._cells import RGLRUCell as RGLRUCell
 from scanrnn.nnx._cells import RHNCell as RHNCell
+from scanrnn.nnx._cells import RWKV7Cell as RWKV7Cell
 from scanrnn.nnx._cells import SLSTMCell as SLSTMCell
 from scanrnn.nnx._cells import SRUCell as SRUCell
 from scanrnn.nnx._cells import UGRNNCell as UGRNNCell
@@ -21,6 +26,7 @@ from scanrnn.nnx._flax_cells import GRUCell as GRUCell
 from scanrnn.nnx._flax_cells import LSTMCell as LSTMCell
 from scanrnn.nnx._flax_cells import OptimizedLSTMCell as OptimizedLSTMCell
 from scanrnn.nnx._flax_cells import SimpleCell as SimpleCell
+from scanrnn.nnx._layers import GLA as GLA
 from scanrnn.nnx._layers import GRU as GRU
 from scanrnn.nnx._layers import LRU as LRU
 from scanrnn.nnx._layers import LSTM as LSTM
@@ -29,13 +35,17 @@ from scanrnn.nnx._layers import MLSTM as MLSTM
 from scanrnn.nnx._layers import QRNN as QRNN
 from scanrnn.nnx._layers import RGLRU as RGLRU
 from scanrnn.nnx._layers import RHN as RHN
+from scanrnn.nnx._layers import RWKV7 as RWKV7
 from scanrnn.nnx._layers import SLSTM as SLSTM
 from scanrnn.nnx._layers import SRU as SRU
 from scanrnn.nnx._layers import UGRNN as UGRNN
 from scanrnn.nnx._layers import ConvGRU as ConvGRU
 from scanrnn.nnx._layers import ConvLSTM as ConvLSTM
+from scanrnn.nnx._layers import DeltaNet as DeltaNet
 from scanrnn.nnx._layers import Elman as Elman
+from scanrnn.nnx._layers import GatedDeltaNet as GatedDeltaNet
 from scanrnn.nnx._layers import IndRNN as IndRNN
+from scanrnn.nnx._layers import Mamba2 as Mamba2
 from scanrnn.nnx._layers import MinGRU as MinGRU
 from scanrnn.nnx._layers import MinLSTM as MinLSTM
 from scanrnn.nnx._layers import MultiplicativeLSTM as MultiplicativeLSTM

@@ -1,0 +1,170 @@
+"""DeltaNet, and its gated form."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._gated import split
+from scanrnn.cells._matrix_memory import (
+    MatrixMemory,
+    joined,
+    log_rates,
+    of_length_one,
+    outer,
+    read,
+    step_bias,
+)
+from scanrnn.cells._table import Param
+
+
+class DeltaNetCarry(NamedTuple):
+    """What a DeltaNet carries from step to step.
+
+    Attributes:
+        S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
+            values, a column for every feature of the keys.
+    """
+
+    S: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaNet(MatrixMemory):
+    """A cell that corrects what its memory gives for a key."""
+
+    name = "deltanet"
+    gates = ("q", "k", "v")
+    carry_type = DeltaNetCarry
+
+    def table(self, in_features, hidden_features):
+        """The projections, and the rate of writing."""
+        D, H = in_features, hidden_features
+        return {
+            "kernel": Param((D, 3 * H), "kernel", self.gates),
+            "rate_kernel": Param((D, self.heads), "kernel"),
+        }
+
+    def kept(self, p, x, S):
+        """What is left of the memory before it is corrected: all of it."""
+        del p, x
+        return S
+
+    def equations(self, p, carry, x, noise):
+        """A step; see `deltanet`."""
+        del noise
+        q, k, v = split(p.dot(x, "kernel"), 3)
+        q, k = (of_length_one(self.apart(jax.nn.silu(a))) for a in (q, k))
+        rate = jax.nn.sigmoid(p.dot(x, "rate_kernel"))[..., None]
+        S = self.kept(p, x, p.wide(carry.S))
+        S = S + outer(rate * (self.apart(v) - read(S, k)), k)
+        return (S,), joined(read(S, q))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _GatedDeltaNet(DeltaNet):
+    name = "gated_deltanet"
+
+    def table(self, in_features, hidden_features):
+        D, N = in_features, self.heads
+        return super().table(in_features, hidden_features) | {
+            "step_kernel": Param((D, N), "kernel"),
+            "step_bias": Param((N,), step_bias),
+            "decay": Param((N,), log_rates),
+        }
+
+    def kept(self, p, x, S):
+        step = jax.nn.softplus(p.dot(x, "step_kernel") + p["step_bias"])
+        return jnp.exp(-jnp.exp(p["decay"]) * step)[..., None, None] * S
+
+
+def deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
+    r"""DeltaNet: a matrix memory that learns by the delta rule.
+
+    .. math::
+        q_t &= \frac{\operatorname{silu}(W_q x_t)}{\|\operatorname{silu}(W_q x_t)\|},
+        \quad k_t = \frac{\operatorname{silu}(W_k x_t)}{\|\operatorname{silu}(W_k
+        x_t)\|}, \quad v_t = W_v x_t, \quad \beta_t = \sigma(w_\beta^\top x_t) \\
+        S_t &= S_{t-1} (I - \beta_t k_t k_t^\top) + \beta_t v_t k_t^\top \\
+        h_t &= S_t q_t
+
+    for every head of d = H/heads features, with :math:`\beta` one number in each: what
+    the memory gives for the key is brought nearer to the value. It is computed as
+    :math:`S + \beta (v - S k) k^\top`. The paper's short convolutions, and the norm of
+    its output, are no part of the cell.
+
+    The recurrence is affine, and the d numbers of a row of S are coupled.
+
+    Params: `kernel` `[D, 3H]` in the order q, k, v, heads side by side in each;
+    `rate_kernel` `[D, heads]`, which is :math:`w_\beta`.
+
+    Args:
+        heads: how many memories share the features.
+        dtype: of the GEMM operands; see `GateOptions`. S k and S q are no GEMMs.
+
+    Returns:
+        A `Cell` whose carry is a `DeltaNetCarry(S)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.deltanet(heads=2)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=4)
+        >>> x = jnp.ones([5, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.S.shape, y.shape
+        ((5, 2, 2, 2), (5, 4))
+
+    Reference:
+        Yang et al., "Parallelizing linear transformers with the delta rule over
+        sequence length", 2024, arXiv:2406.06484.
+    """
+    return DeltaNet(heads=heads, dtype=dtype)
+
+
+def gated_deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
+    r"""Gated DeltaNet: the delta rule with a gate that forgets.
+
+    .. math::
+        \alpha_t &= \exp(-e^a \operatorname{softplus}(w_\Delta^\top x_t + b)) \\
+        S_t &= \alpha_t S_{t-1} (I - \beta_t k_t k_t^\top) + \beta_t v_t k_t^\top \\
+        h_t &= S_t q_t
+
+    for every head of d = H/heads features, with :math:`\alpha` one number in each, and
+    q, k, v and :math:`\beta` as in `deltanet`.
+
+    The recurrence is affine, and the d numbers of a row of S are coupled.
+
+    Params: those of `deltanet`; `step_kernel` `[D, heads]`, which is :math:`w_\Delta`,
+    `step_bias` `[heads]`, and `decay` `[heads]`, which is a. They start as Mamba's do.
+
+    Args:
+        heads: how many memories share the features.
+        dtype: of the GEMM operands; see `GateOptions`. S k and S q are no GEMMs.
+
+    Returns:
+        A `Cell` whose carry is a `DeltaNetCarry(S)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.gated_deltanet(heads=2)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=4)
+        >>> x = jnp.ones([5, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.S.shape, y.shape
+        ((5, 2, 2, 2), (5, 4))
+
+    Reference:
+        Yang, Kautz, Hatamizadeh, "Gated delta networks: improving Mamba2 with delta
+        rule", 2024, arXiv:2412.06464.
+    """
+    return _GatedDeltaNet(heads=heads, dtype=dtype)

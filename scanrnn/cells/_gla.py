@@ -1,0 +1,101 @@
+"""Gated linear attention."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._gated import split
+from scanrnn.cells._matrix_memory import MatrixMemory, joined, outer, read
+from scanrnn.cells._table import Param
+
+SHARPNESS = 16.0  # the paper's tau
+
+
+class GLACarry(NamedTuple):
+    """What gated linear attention carries from step to step.
+
+    Attributes:
+        S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
+            values, a column for every feature of the keys.
+    """
+
+    S: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _GLA(MatrixMemory):
+    name = "gla"
+    gates = ("q", "k", "v")
+    carry_type = GLACarry
+
+    rank: int = 16
+
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.check_size(self.name, "rank", self.rank)
+
+    def table(self, in_features, hidden_features):
+        D, H = in_features, hidden_features
+        return {
+            "kernel": Param((D, 3 * H), "kernel", self.gates),
+            "gate_down": Param((D, self.rank), "kernel"),
+            "gate_up": Param((self.rank, H), "kernel"),
+            "gate_bias": Param((H,), "bias"),
+        }
+
+    def equations(self, p, carry, x, noise):
+        del noise
+        q, k, v = map(self.apart, split(p.dot(x, "kernel"), 3))
+        gate = p.dot(p.dot(x, "gate_down"), "gate_up") + p["gate_bias"]
+        keep = self.apart(jnp.exp(jax.nn.log_sigmoid(gate) / SHARPNESS))
+        S = p.wide(carry.S) * keep[..., None, :] + outer(v, k)
+        return (S,), joined(read(S, q * q.shape[-1] ** -0.5))
+
+
+def gla(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
+    r"""Gated linear attention: a matrix memory whose columns are forgotten one by one.
+
+    .. math::
+        q_t &= W_q x_t, \quad k_t = W_k x_t, \quad v_t = W_v x_t \\
+        \alpha_t &= \sigma(W_2 W_1 x_t + b)^{1/16} \\
+        S_t &= S_{t-1} \operatorname{diag}(\alpha_t) + v_t k_t^\top \\
+        h_t &= S_t q_t / \sqrt d
+
+    for every head of d = H/heads features. The norm and the gate of the output, which
+    the paper's layer has besides, see one step alone and are no part of the cell.
+
+    The recurrence is diagonal: every number of S has a factor of its own.
+
+    Params: `kernel` `[D, 3H]` in the order q, k, v, heads side by side in each;
+    `gate_down` `[D, rank]`, `gate_up` `[rank, H]` and `gate_bias` `[H]`.
+
+    Args:
+        heads: how many memories share the features.
+        rank: of the product :math:`W_2 W_1`.
+        dtype: of the GEMM operands; see `GateOptions`. S q is no GEMM.
+
+    Returns:
+        A `Cell` whose carry is a `GLACarry(S)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.gla(heads=2)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=4)
+        >>> x = jnp.ones([5, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.S.shape, y.shape
+        ((5, 2, 2, 2), (5, 4))
+
+    Reference:
+        Yang et al., "Gated linear attention transformers with hardware-efficient
+        training", 2023, arXiv:2312.06635.
+    """
+    return _GLA(heads=heads, rank=rank, dtype=dtype)

@@ -1,0 +1,112 @@
+"""The state space of Mamba-2."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._gated import split
+from scanrnn.cells._matrix_memory import (
+    MatrixMemory,
+    joined,
+    log_rates,
+    outer,
+    read,
+    step_bias,
+)
+from scanrnn.cells._table import Param
+
+
+class Mamba2Carry(NamedTuple):
+    """What a Mamba-2 carries from step to step.
+
+    Attributes:
+        S: state, `[..., heads, H/heads, N]`: a row for every feature.
+    """
+
+    S: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Mamba2(MatrixMemory):
+    name = "mamba2"
+    gates = ("x",)
+    carry_type = Mamba2Carry
+
+    state: int = 16
+
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.check_size(self.name, "state", self.state)
+
+    def carry_shapes(self, hidden_features):
+        return {"S": (self.heads, hidden_features // self.heads, self.state)}
+
+    def table(self, in_features, hidden_features):
+        D, H, heads = in_features, hidden_features, self.heads
+        return {
+            "kernel": Param((D, H), "kernel"),
+            "state_kernel": Param((D, 2 * self.state), "kernel", ("B", "C")),
+            "step_kernel": Param((D, heads), "kernel"),
+            "step_bias": Param((heads,), step_bias),
+            "decay": Param((heads,), log_rates),
+            "skip": Param((heads,), 1.0),
+        }
+
+    def equations(self, p, carry, x, noise):
+        del noise
+        B, C = (a[..., None, :] for a in split(p.dot(x, "state_kernel"), 2))
+        step = jax.nn.softplus(p.dot(x, "step_kernel") + p["step_bias"])[..., None]
+        keep = jnp.exp(-jnp.exp(p["decay"])[..., None] * step)
+        u = self.apart(p.dot(x, "kernel"))
+        S = keep[..., None] * p.wide(carry.S) + outer(step * u, B)
+        return (S,), joined(read(S, C) + p["skip"][..., None] * u)
+
+
+def mamba2(*, heads: int = 1, state: int = 16, dtype: Any = None) -> Cell:
+    r"""The state space of Mamba-2: a matrix memory with one factor for all of it.
+
+    .. math::
+        u_t &= W x_t, \quad B_t = W_B x_t, \quad C_t = W_C x_t, \quad
+        \Delta_t = \operatorname{softplus}(w_\Delta^\top x_t + b) \\
+        S_t &= e^{-e^a \Delta_t} S_{t-1} + \Delta_t u_t B_t^\top \\
+        h_t &= S_t C_t + D u_t
+
+    for every head of H/heads features of u, with :math:`\Delta`, a and D one number in
+    each, and B and C of N numbers for all of them. The paper's short convolution, and
+    the norm and the gate of its output, are no part of the cell.
+
+    The recurrence is diagonal: all numbers of a head have one factor.
+
+    Params: `kernel` `[D, H]`; `state_kernel` `[D, 2N]` in the order B, C;
+    `step_kernel` `[D, heads]` and `step_bias` `[heads]`, which are :math:`w_\Delta` and
+    b; `decay` and `skip` `[heads]`, which are a and D.
+
+    Args:
+        heads: how many memories share the features.
+        state: N, the numbers that every feature has in the state.
+        dtype: of the GEMM operands; see `GateOptions`. S C is no GEMM.
+
+    Returns:
+        A `Cell` whose carry is a `Mamba2Carry(S)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.mamba2(heads=2, state=3)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=4)
+        >>> x = jnp.ones([5, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.S.shape, y.shape
+        ((5, 2, 2, 3), (5, 4))
+
+    Reference:
+        Dao and Gu, "Transformers are SSMs", 2024, arXiv:2405.21060.
+    """
+    return _Mamba2(heads=heads, state=state, dtype=dtype)

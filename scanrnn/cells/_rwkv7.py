@@ -1,0 +1,128 @@
+"""The state of RWKV-7."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.cells import _checks
+from scanrnn.cells._cell import Cell
+from scanrnn.cells._gated import split
+from scanrnn.cells._matrix_memory import (
+    MatrixMemory,
+    joined,
+    of_length_one,
+    outer,
+    read,
+)
+from scanrnn.cells._table import Param
+
+SLOWEST = 0.6065306597126334  # e^-0.5
+
+
+class RWKV7Carry(NamedTuple):
+    """What an RWKV-7 carries from step to step.
+
+    Attributes:
+        S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
+            values, a column for every feature of the keys.
+    """
+
+    S: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _RWKV7(MatrixMemory):
+    name = "rwkv7"
+    gates = ("r", "k", "v")
+    carry_type = RWKV7Carry
+
+    rank: int = 16
+
+    def __post_init__(self):
+        super().__post_init__()
+        _checks.check_size(self.name, "rank", self.rank)
+
+    def table(self, in_features, hidden_features):
+        D, H, R = in_features, hidden_features, self.rank
+        return {
+            "kernel": Param((D, 3 * H), "kernel", self.gates),
+            "decay_down": Param((D, R), "kernel"),
+            "decay_up": Param((R, H), "kernel"),
+            "decay_bias": Param((H,), 0.0),
+            "rate_down": Param((D, R), "kernel"),
+            "rate_up": Param((R, H), "kernel"),
+            "rate_bias": Param((H,), 0.0),
+            "removal": Param((H,), 1.0),
+            "replacement": Param((H,), 1.0),
+            "bonus": Param((H,), 0.0),
+        }
+
+    def equations(self, p, carry, x, noise):
+        del noise
+        r, k, v = split(p.dot(x, "kernel"), 3)
+        d = p.dot(jnp.tanh(p.dot(x, "decay_down")), "decay_up") + p["decay_bias"]
+        a = p.dot(p.dot(x, "rate_down"), "rate_up") + p["rate_bias"]
+        a = jax.nn.sigmoid(a)
+        w = self.apart(jnp.exp(-SLOWEST * jax.nn.sigmoid(d)))
+        removed = of_length_one(self.apart(k * p["removal"]))
+        k = k * (1 + (a - 1) * p["replacement"])
+        bonus = self.apart(r * k * p["bonus"]).sum(-1, keepdims=True)
+        r, k, v, a = map(self.apart, (r, k, v, a))
+        S = p.wide(carry.S)
+        S = S * w[..., None, :] - outer(read(S, removed), a * removed) + outer(v, k)
+        return (S,), joined(read(S, r) + bonus * v)
+
+
+def rwkv7(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
+    r"""The state of RWKV-7: a generalised delta rule.
+
+    .. math::
+        r_t &= W_r x_t, \quad k_t = W_k x_t, \quad v_t = W_v x_t \\
+        w_t &= \exp(-e^{-0.5} \sigma(B_w \tanh(A_w x_t) + b_w)), \quad
+        a_t = \sigma(B_a A_a x_t + b_a) \\
+        \hat\kappa_t &= \frac{k_t \odot \xi}{\|k_t \odot \xi\|}, \quad
+        \tilde k_t = k_t \odot (1 + (a_t - 1) \odot \alpha) \\
+        S_t &= S_{t-1} (\operatorname{diag}(w_t) - \hat\kappa_t (a_t \odot
+        \hat\kappa_t)^\top) + v_t \tilde k_t^\top \\
+        h_t &= S_t r_t + (r_t^\top (\rho \odot \tilde k_t)) \, v_t
+
+    for every head of d = H/heads features. The token shift before it, which mixes an
+    input with the one before, and the norm and the gate after it are no part of the
+    cell.
+
+    The recurrence is affine, and the d numbers of a row of S are coupled.
+
+    Params: `kernel` `[D, 3H]` in the order r, k, v, heads side by side in each;
+    `decay_down` `[D, rank]`, `decay_up` `[rank, H]` and `decay_bias` `[H]`, which are
+    :math:`A_w`, :math:`B_w` and :math:`b_w`; `rate_down`, `rate_up` and `rate_bias`,
+    the same of a; `removal`, `replacement` and `bonus` `[H]`, which are :math:`\xi`,
+    :math:`\alpha` and :math:`\rho`.
+
+    Args:
+        heads: how many memories share the features.
+        rank: of the products :math:`B A`.
+        dtype: of the GEMM operands; see `GateOptions`. What reads S is no GEMM.
+
+    Returns:
+        A `Cell` whose carry is an `RWKV7Carry(S)`.
+
+    Raises:
+        TypeError: if an option has the wrong type.
+        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, scanrnn
+        >>> cell = scanrnn.cells.rwkv7(heads=2)
+        >>> params = cell.init(jax.random.key(0), in_features=3, hidden_features=4)
+        >>> x = jnp.ones([5, 3])
+        >>> carry, y = cell.step(params, cell.initial_carry(params, x), x)
+        >>> carry.S.shape, y.shape
+        ((5, 2, 2, 2), (5, 4))
+
+    Reference:
+        Peng et al., "RWKV-7 \"Goose\" with expressive dynamic state evolution", 2025,
+        arXiv:2503.14456.
+    """
+    return _RWKV7(heads=heads, rank=rank, dtype=dtype)
