@@ -1,6 +1,6 @@
 """Loops as other people write them, and what each leaf of their carry is over time.
 
-A row is a function that returns a `Loop`: the kinds of its leaves, forward, and its parts.
+A row is a function that returns a `Loop`: the kinds of its leaves, forward, and more.
 `S` is a kind that runs step by step.
 """
 

@@ -291,12 +291,22 @@ ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}
 ONE_OF_EACH = {name: CELLS[name] for name in reversed(ONE_OF_EACH.values())}
 
 
-# All rows; the quick tests take one of each and the one with the most options.
-QUICK = {*ONE_OF_EACH, "lstm-norm-mi"}
-EVERY = [
-    pytest.param(row, id=name, marks=() if name in QUICK else pytest.mark.slow)
-    for name, row in CELLS.items()
-]
+# All rows; the quick tests take one of each and the one with the most options. Of the
+# memories with a matrix for every head two speak for all.
+QUICK = {*ONE_OF_EACH, "lstm-norm-mi"} - {"gla", "deltanet", "rwkv7"}
+
+
+def slow_but_some(names) -> list:
+    """Names for the tests, those that are not quick marked slow."""
+    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+def _rows(names) -> list:
+    marks = {name: () if name in QUICK else pytest.mark.slow for name in names}
+    return [pytest.param(CELLS[n], id=n, marks=mark) for n, mark in marks.items()]
+
+
+EVERY, ONE_ROW_EACH = _rows(CELLS), _rows(ONE_OF_EACH)
 
 
 def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:

@@ -64,7 +64,9 @@ def test_loop_in_parallel_equals_lax_scan(name):
 
 
 # Cells whose loops run in parallel both ways; of the others only the reverse ones may.
-BOTH = {"mingru", "minlstm", "lru", "rglru", "qrnn", "mlstm"}
+BOTH = {"mingru", "minlstm", "lru", "rglru", "qrnn", "mlstm", "gla", "mamba2"}
+# Of few features, which are coupled: so are those of the delta rules.
+BOTH |= {"deltanet", "gated_deltanet", "rwkv7"}
 DIAGONAL_IN_REVERSE = {"sru", "indrnn"}
 
 
@@ -83,6 +85,24 @@ def test_cell_runs_in_parallel_where_it_is_affine(name):
     ran = {n: associative.runs(body) for n, body in plan.bodies.items()}
     assert ran["in reverse"]
     assert ran["for values"] == ran["that records"] == (name in BOTH)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("gla", "diagonal"), ("mamba2", "diagonal")]
+    + [(name, "sequential") for name in ("deltanet", "gated_deltanet", "rwkv7")],
+)
+def test_memory_of_many_features_is_diagonal_or_coupled(name, kind):
+    cell = getattr(scanrnn.cells, name)()
+    params = cell.init(jax.random.key(0), 16, 16)
+    xs = jnp.ones((5, 2, 16))
+    step, carry = (
+        functools.partial(cell.step, params),
+        cell.initial_carry(params, xs[0]),
+    )
+    (group,) = affine.groups(scanrnn.plan(step, carry, xs).stages.loop)
+    assert group.kind == kind
+    assert group.why == ("16 numbers are coupled" if kind == "sequential" else "")
 
 
 def score(row, implementation, reverse, params, xs, carry):

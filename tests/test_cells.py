@@ -15,12 +15,10 @@ from scanrnn import cells
 from scanrnn.cells._integration import INTEGRATIONS
 from scanrnn.cells._norms import NORMS
 from tests import oracles
-from tests.cell_table import CELLS, EVERY, ONE_OF_EACH, B, draw
+from tests.cell_table import CELLS, EVERY, ONE_ROW_EACH, B, draw
 
 every_cell = pytest.mark.parametrize("row", EVERY)
-one_of_each = pytest.mark.parametrize(
-    "row", ONE_OF_EACH.values(), ids=ONE_OF_EACH.keys()
-)
+one_of_each = pytest.mark.parametrize("row", ONE_ROW_EACH)
 
 
 def close(got, want, rtol=1e-11):

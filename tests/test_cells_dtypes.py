@@ -9,12 +9,10 @@ import pytest
 
 import scanrnn
 from tests import oracles
-from tests.cell_table import CELLS, ONE_OF_EACH, draw
+from tests.cell_table import CELLS, ONE_ROW_EACH, draw
 from tests.jaxprs import gemms
 
-one_of_each = pytest.mark.parametrize(
-    "row", ONE_OF_EACH.values(), ids=ONE_OF_EACH.keys()
-)
+one_of_each = pytest.mark.parametrize("row", ONE_ROW_EACH)
 every_half = pytest.mark.parametrize("half", ["bfloat16", "float16"])
 
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from scanrnn import cells
-from tests.cell_table import ONE_OF_EACH, H, draw
+from tests.cell_table import ONE_ROW_EACH, H, draw
 
-one_of_each = pytest.mark.parametrize(
-    "row", ONE_OF_EACH.values(), ids=ONE_OF_EACH.keys()
-)
+one_of_each = pytest.mark.parametrize("row", ONE_ROW_EACH)
 GATES = {"elman": 1, "lstm": 4, "gru": 3}
 every_gated = pytest.mark.parametrize("name", GATES)
 

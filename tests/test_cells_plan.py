@@ -7,13 +7,11 @@ import jax.numpy as jnp
 import pytest
 
 import scanrnn
-from tests.cell_table import EVERY, ONE_OF_EACH, draw
+from tests.cell_table import EVERY, ONE_ROW_EACH, draw
 from tests.jaxprs import gemms_in_loops
 
 every_cell = pytest.mark.parametrize("row", EVERY)
-one_of_each = pytest.mark.parametrize(
-    "row", ONE_OF_EACH.values(), ids=ONE_OF_EACH.keys()
-)
+one_of_each = pytest.mark.parametrize("row", ONE_ROW_EACH)
 
 
 def score(row, params, xs, carry):

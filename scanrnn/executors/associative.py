@@ -54,6 +54,9 @@ def refuse(plan: Plan) -> str | None:
         return "on a CPU a step of a loop takes less than its share of a parallel scan"
     if not any(map(runs, emit(plan).values())):
         return "no loop of it is affine in its carry"
+    held = work(plan)[1] / PASSES / 1e9
+    if not asked and 1e9 * held > plan.rules.outside_bytes:
+        return f"its carry at all steps would take {held:.3g} GB, in place of one step"
     return None
 
 
