@@ -1,6 +1,8 @@
 """What is found of loops over time, and what is run of it, against `lax.scan`."""
 
 import functools
+import pathlib
+import re
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +47,14 @@ def test_loop_is_found_to_be_what_it_is(name):
     )
     for kind in found.values():
         assert kind in str(plan)
+
+
+def test_table_of_the_page_is_that_of_the_tests():
+    page = pathlib.Path(__file__).parents[1] / "docs" / "parallel_in_time.md"
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([a-z-]+(?:, [a-z-]+)*) \|$", page.read_text(), re.M
+    )
+    assert dict(rows) == {name: ", ".join(made().kinds) for name, made in LOOPS.items()}
 
 
 def as_made(name, reverse):
