@@ -29,6 +29,7 @@ ROOMS = {
     "executors": ({"machines", "planner"}, {"jax"}),
     "_tune": ({"planner", "executors"}, {"jax", "numpy"}),
     "_scan": ({"machines", "planner", "executors", "_tune"}, {"jax", "numpy"}),
+    "_solve": ({"planner", "executors"}, {"jax", "numpy"}),
     "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
     "_advise": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
     "cells": (set(), {"jax"}),
@@ -58,8 +59,9 @@ ROOMS = {
     ),
     "__init__": (
         {
-            *("_accelerate", "_advise", "_allocator", "_scan", "cells", "interop"),
-            *("linen", "machines", "nnx", "planner", "serving", "training"),
+            *("_accelerate", "_advise", "_allocator", "_scan", "_solve", "cells"),
+            *("interop", "linen", "machines", "nnx", "planner", "serving"),
+            "training",
         },
         set(),
     ),

@@ -44,10 +44,10 @@ def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
       steps: which there are.
     """
     n = len(b)
-    A, b = _stacked(A, (n, n)), _stacked(b, (n, 1))
-    start = jnp.stack(start).reshape(n, 1, *start[0].shape)
-    begun = _product(_first(A, steps)[None], start[None])[0] + _first(b, steps)
-    h = _scan(_next, (A, _with_first(b, begun, steps)), steps)[1]
+    factors, added = _stacked(A, (n, n)), _stacked(b, (n, 1))
+    h = jnp.stack(start).reshape(1, n, 1, *start[0].shape)
+    begun = _product(_first(factors, steps)[None], h)[0] + _first(added, steps)
+    h = _scan(_next, (factors, _with_first(added, begun, steps)), steps)[1]
     return [h[:, i, 0] for i in range(n)]
 
 

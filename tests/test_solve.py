@@ -1,0 +1,126 @@
+"""Recurrences by Newton's method, against `lax.scan` in float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import scanrnn
+from tests.cell_table import CELLS, draw
+
+T = 40
+
+
+def problem(name, length=T):
+    params, _, carry = draw(CELLS[name])
+    generator = np.random.default_rng(1)
+    xs = jnp.asarray(generator.normal(size=(length, 2, CELLS[name].in_features)))
+    return CELLS[name].cell.step, params, carry, xs
+
+
+def score(scan, step, params, carry, xs):
+    outs = scan(functools.partial(step, params), carry, xs)[:2]
+    return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(outs)), outs
+
+
+def assert_solved(step, *args, **options):
+    both = []
+    for scan in (lax.scan, functools.partial(scanrnn.solve, **options)):
+        f = functools.partial(score, scan, step)
+        both.append(jax.jit(jax.value_and_grad(f, (0, 1, 2), has_aux=True))(*args))
+    for a, b in zip(*map(jax.tree.leaves, both), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def tanh_step(u, h, x):
+    h = jnp.tanh(u * h + x)
+    return h, h
+
+
+def small(length=T):
+    return tanh_step, jnp.array([0.5, -0.3]), jnp.zeros(2), jnp.ones((length, 2))
+
+
+@pytest.mark.parametrize("length", [1, T])
+def test_solution_and_gradients_equal_lax_scan(length):
+    assert_solved(*small(length))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["sru", "indrnn", "indrnn-tanh", "lru", "mingru-linear"]
+)
+def test_cell_solved_equals_lax_scan(name):
+    assert_solved(*problem(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [0, 1, 3])
+def test_steps_that_are_not_found_are_computed_one_by_one(most):
+    """Chaotic: no guess is good, and k iterations find k steps."""
+
+    def logistic_map(r, h, x):
+        h = r * h * (1 - h) + 1e-3 * x
+        return h, h
+
+    args = logistic_map, jnp.asarray(3.9), jnp.full(3, 0.3), jnp.ones((20, 3))
+    assert_solved(*args, iterations=most)
+    step = functools.partial(args[0], args[1])
+    *_, told = scanrnn.solve(step, *args[2:], iterations=most)
+    assert told.iterations == most and told.steps >= most
+
+
+def test_affine_recurrence_takes_one_iteration_and_its_solution_none():
+    def step(h, x):
+        h = 0.5 * h + x
+        return h, h
+
+    init, xs = jnp.ones(3), jnp.ones((T, 3))
+    _, ys, told = scanrnn.solve(step, init, xs)
+    assert told == (1, T)
+    *_, told = scanrnn.solve(step, init, xs, guess=ys)
+    assert told == (0, T)
+
+
+def test_overflow_of_an_iteration_is_no_nan():
+    """Newton's first steps leave float32; what the loop gives is what comes back."""
+
+    def step(h, x):
+        h = jnp.exp(-h) * x
+        return h, h
+
+    init, xs = jnp.full(2, -80.0, jnp.float32), jnp.ones((9, 2), jnp.float32)
+    _, wanted = lax.scan(step, init, xs)
+    _, ys, _ = scanrnn.solve(step, init, xs)
+    np.testing.assert_allclose(ys, wanted, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_second_derivatives_equal_those_of_lax_scan():
+    step, u, init, xs = small()
+
+    def loss(scan, u):
+        return score(scan, step, u, init, xs)[0]
+
+    ours, theirs = (
+        jax.hessian(functools.partial(loss, scan))(u)
+        for scan in (scanrnn.solve, lax.scan)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_solve_refuses_what_it_cannot():
+    step, u, init, xs = small()
+    step = functools.partial(step, u)
+    with pytest.raises(TypeError, match="floating-point arrays"):
+        scanrnn.solve(lambda n, x: (n + 1, x), 0, xs)
+    with pytest.raises(ValueError, match="guess must be a carry for each step"):
+        scanrnn.solve(step, init, xs, guess=jnp.zeros((3, 2)))
+    with pytest.raises(ValueError, match="there are no steps"):
+        scanrnn.solve(step, init, xs[:0])
+    W = 0.1 * jnp.ones((9, 9))
+    with pytest.raises(ValueError, match="9 numbers are coupled"):
+        scanrnn.solve(lambda h, x: (jnp.tanh(h @ W), h), jnp.ones(9), jnp.ones((4, 1)))
