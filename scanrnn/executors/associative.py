@@ -28,9 +28,9 @@ from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 
 NAME = "associative"
-# Kernels of XLA for a GPU for each doubling of the steps of a scan, and how often all
-# steps are read and written in it.
-LEVEL, PASSES = 2, 4
+# Kernels of XLA for a GPU before and after a scan, and for each doubling of its steps;
+# and how often all steps are read and written in it.
+AROUND, LEVEL, PASSES = 8, 2, 4
 
 
 def rules(machine: Machine) -> Rules:
@@ -76,7 +76,7 @@ def work(plan: Plan) -> tuple[float, float]:
             if not group.parallel:
                 launches += plan.length
             elif group.kind != "constant":
-                launches += LEVEL * plan.length.bit_length()
+                launches += AROUND + LEVEL * plan.length.bit_length()
                 moved += PASSES * plan.length * size * (1 + group.size)
     return launches, moved
 
