@@ -147,7 +147,7 @@ def plan(
       >>> plan = scanrnn.plan(step, jnp.zeros((2, 64)), jnp.ones((50, 2, 30)))
       >>> print(plan)  # doctest: +ELLIPSIS
       Plan: 50 steps, 1 GEMM per step in the loop (of 2 in the step ...).
-      On ..., estimates of a training step: planned ... ms, scan ... ms.
+      On ..., estimates of a training step: planned ... ms, scan ... ms, ...
       <BLANKLINE>
       path            phase                 M    N    K  count  where
       --------------  -------------------  --  ---  ---  -----  ------

@@ -52,10 +52,17 @@ def refuse(plan: Plan) -> str | None:
     asked = plan.options.implementation == NAME
     if plan.machine.platform == "cpu" and not asked:
         return "on a CPU a step of a loop takes less than its share of a parallel scan"
-    if not any(map(runs, emit(plan).values())):
+    bodies = emit(plan)
+    able = {name for name, body in bodies.items() if runs(body)}
+    if not able:
         return "no loop of it is affine in its carry"
+    if asked:
+        return None
+    if able == {"in reverse"}:
+        if any(g.mixed for g in affine.groups(bodies["in reverse"].graph)):
+            return "only in reverse it is affine, with features that are coupled"
     held = work(plan)[1] / PASSES / 1e9
-    if not asked and 1e9 * held > plan.rules.outside_bytes:
+    if 1e9 * held > plan.rules.outside_bytes:
         return f"its carry at all steps would take {held:.3g} GB, in place of one step"
     return None
 
