@@ -15,13 +15,15 @@
 # %% [markdown]
 # # Parallel in time
 #
-# A loop over time waits for itself: step 1,000 cannot start before step 999 is done.
-# But where a step is *affine* in its carry, `h' = A h + b` with A and b of inputs alone,
-# two steps in a row are one step of the same form, and so are four, and all of them. The
-# chain becomes a tree, of depth `log2 T` up and as much down.
+# A loop over time waits for itself: step 1,000 cannot start before step 999 is
+# done. But where a step is *affine* in its carry, `h' = A h + b` with A and b of
+# inputs alone, two steps in a row are one step of the same form, and so are four,
+# and all of them. The chain becomes a tree, of depth `log2 T` up and as much
+# down.
 #
-# The planner proves that of a step from its graph. This notebook shows what it finds, what
-# it makes of it, where it stops being exact, and what that takes on a GPU and on a TPU.
+# The planner proves that of a step from its graph. This notebook shows what it
+# finds, what it makes of it, where it stops being exact, and what that takes on a
+# GPU and on a TPU.
 #
 # On two CPU cores this notebook runs in about a minute.
 
@@ -43,9 +45,11 @@ T, B, D = (32, 2, 16) if FAST else (2048, 8, 32)
 # %% [markdown]
 # ## What is found
 #
-# Nothing is declared. Here is the loop that estimates advantages in most agents written in
-# JAX. Its carry has two leaves: the accumulator, which is multiplied by something and gets
-# something added, and the value of the state after, which is an input of the step before.
+# Nothing is declared. Here is the loop that estimates advantages in most agents
+# written in JAX. Its carry has two leaves: the accumulator, which is multiplied
+# by something and gets something added, and the value of the state after, which
+# is an input of the step before.
+
 
 # %%
 def advantage(carry, transition):
@@ -66,8 +70,9 @@ print(str(plan).splitlines()[-1])
 
 # %% [markdown]
 # Cells, forward and in reverse. The reverse loop of *every* cell is affine in its
-# cotangents: an SRU's gate reads the carry, so its forward loop is a chain, but its
-# gradient is not.
+# cotangents: an SRU's gate reads the carry, so its forward loop is a chain, but
+# its gradient is not.
+
 
 # %%
 def kinds(graph, count):
@@ -88,8 +93,10 @@ for name in ("mingru", "lru", "mlstm", "gla", "mamba2", "sru", "deltanet", "lstm
 # %% [markdown]
 # ## What it does with it
 #
-# On a GPU and on a TPU `scanrnn.scan` runs such a loop in parallel by itself. On this CPU a
-# loop is faster, so it has to be asked for. There is no loop left in the program.
+# On a GPU and on a TPU `scanrnn.scan` runs such a loop in parallel by itself. On
+# this CPU a loop is faster, so it has to be asked for. There is no loop left in
+# the program.
+
 
 # %%
 def returns(implementation):
@@ -106,9 +113,11 @@ print(f"largest difference to lax.scan: {difference:.1e}")
 # %% [markdown]
 # ## Where it stops being exact
 #
-# Sums are taken in another order, so rounding differs. The error at step t is at most
-# `c u (t + 2 log2 T) S_t`: u is the unit of rounding, and S the same sums with every number
-# replaced by its magnitude. The plot has both for a leaky sum whose factors are near one.
+# Sums are taken in another order, so rounding differs. The error at step t is at
+# most `c u (t + 2 log2 T) S_t`: u is the unit of rounding, and S the same sums
+# with every number replaced by its magnitude. The plot has both for a leaky sum
+# whose factors are near one.
+
 
 # %%
 def leaky(h, x):
@@ -139,10 +148,10 @@ print(f"within the bound: {inside}")
 # %% [markdown]
 # ## Cells that are not affine
 #
-# `scanrnn.solve` runs a nonlinear recurrence by Newton's method: a guess, and then affine
-# scans that correct it. After k of them the first k steps are exact; those that are not
-# found are computed one by one, so that the result is always that of the loop. A cell that
-# forgets takes few iterations, whatever T is.
+# `scanrnn.solve` runs a nonlinear recurrence by Newton's method: a guess, and
+# then affine scans that correct it. After k of them the first k steps are exact;
+# those that are not found are computed one by one, so that the result is always
+# that of the loop. A cell that forgets takes few iterations, whatever T is.
 
 # %%
 cell = scanrnn.cells.sru()
@@ -157,13 +166,22 @@ print(f"largest difference to lax.scan: {jnp.abs(ys - wanted).max():.1e}")
 # %% [markdown]
 # ## What it takes
 #
-# Training a minGRU (B=8, D=H=32). The compilers for an NVIDIA H100 and a TPU v5e say how
-# many kernels are started and how many cycles they estimate; nothing was run on them. A
-# loop's numbers grow with T, those of a parallel scan with its logarithm.
+# Training a minGRU (B=8, D=H=32). The compilers for an NVIDIA H100 and a TPU v5e
+# say how many kernels are started and how many cycles they estimate; nothing was
+# run on them. A loop's numbers grow with T, those of a parallel scan with its
+# logarithm.
 
 # %%
-LAUNCHES = LAUNCHES_HERE
-CYCLES = CYCLES_HERE
+LAUNCHES = {
+    "lax.scan": {128: 2186, 1024: 17418, 2048: 34826, 8192: 139274},
+    "planned loops": {128: 183, 1024: 1568, 2048: 2856, 8192: 10536},
+    "in parallel": {128: 22, 1024: 31, 2048: 32, 8192: 41},
+}
+CYCLES = {
+    "lax.scan": {128: 1630880, 1024: 14853502, 8192: 119127888},
+    "planned loops": {128: 616796, 1024: 4821986, 8192: 38821259},
+    "in parallel": {128: 115931, 1024: 311496, 8192: 1463207},
+}
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.5))
 titles = ("kernels started, H100", "cycles, TPU v5e")
 for axis, table, title in zip(axes, (LAUNCHES, CYCLES), titles, strict=True):

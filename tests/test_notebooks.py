@@ -42,6 +42,10 @@ SHOWS = {
         ("16 arrays, such as", "round trip exact to the bit: True", "by chance"),
         2,
     ),
+    "08_parallel_in_time": (
+        ("run by: associative", "program: 0", "within the bound: True", "iterations"),
+        2,
+    ),
 }
 
 
