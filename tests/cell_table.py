@@ -296,11 +296,6 @@ ONE_OF_EACH = {name: CELLS[name] for name in reversed(ONE_OF_EACH.values())}
 QUICK = {*ONE_OF_EACH, "lstm-norm-mi"} - {"gla", "deltanet", "rwkv7"}
 
 
-def slow_but_some(names) -> list:
-    """Names for the tests, those that are not quick marked slow."""
-    return [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
 def _rows(names) -> list:
     marks = {name: () if name in QUICK else pytest.mark.slow for name in names}
     return [pytest.param(CELLS[n], id=n, marks=mark) for n, mark in marks.items()]
