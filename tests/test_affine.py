@@ -216,6 +216,21 @@ def test_parallel_loop_holds_no_loop_and_a_cpu_keeps_one():
     assert scanrnn.plan(step, init, xs, machine="cpu").executor != "associative"
 
 
+def test_number_of_python_to_start_from_is_as_good_as_an_array():
+    def step(total, x):
+        total = 0.9 * total + x
+        return total, total
+
+    outs = [
+        jax.jit(lambda xs, n=n: scanrnn.scan(step, 0.0, xs, implementation=n))
+        for n in ("scan", "associative")
+    ]
+    xs = jnp.arange(5.0)
+    for a, b in zip(*(jax.tree.leaves(f(xs)) for f in outs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+        assert (a.dtype, a.weak_type) == (b.dtype, b.weak_type)
+
+
 @pytest.mark.parametrize("name", ["square", "wide_matrix", "stopped_gradient"])
 def test_loop_that_is_not_affine_is_refused_by_name(name):
     _, step, init, xs = LOOPS[name]()

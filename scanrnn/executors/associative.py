@@ -92,7 +92,8 @@ def runs(body: Body) -> bool:
     """Whether a body has something to gain: all of its numbers are affine."""
     graph, length = body.graph, body.rows.length
     found = affine.groups(graph)
-    weak = any(map(ops.is_weak, graph.carry))
+    # What a scan makes has no weak type.
+    weak = any(map(ops.is_weak, graph.carry_out))
     if weak or not isinstance(length, int) or not found:
         return False
     slow = [graph.carry[k] for g in found if not g.parallel for k in g.leaves]
