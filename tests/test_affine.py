@@ -212,8 +212,12 @@ def test_parallel_loop_holds_no_loop_and_a_cpu_keeps_one():
     run = functools.partial(scanrnn.scan, step, init, xs)
     assert "scan[" not in str(jax.make_jaxpr(lambda: run(plan=PARALLEL))())
     assert "scan[" in str(jax.make_jaxpr(run)())
-    assert scanrnn.plan(step, init, xs, machine="h100").executor == "associative"
-    assert scanrnn.plan(step, init, xs, machine="cpu").executor != "associative"
+    many = [jax.ShapeDtypeStruct((500, *x.shape[1:]), x.dtype) for x in xs]
+    for machine, wanted in (("h100", True), ("tpu v5e", True), ("cpu", False)):
+        plan = scanrnn.plan(step, init, tuple(many), machine=machine)
+        assert (plan.executor == "associative") == wanted
+    # A few steps are as soon done one by one.
+    assert scanrnn.plan(step, init, xs, machine="h100").executor != "associative"
 
 
 def test_number_of_python_to_start_from_is_as_good_as_an_array():
