@@ -19,7 +19,8 @@ class Case:
     and B; its update is plain gradient descent. A cell that convolves sees pictures
     of S x S places in the place of vectors; its loss is averaged over them, too.
     Operands of products are of `dtype`; where it is `throughout`, so is all the rest:
-    inputs, vectors, carries and what products make.
+    inputs, vectors, carries and what products make. Where only the `last` output
+    counts, the loss is of that one.
     """
 
     cell: str
@@ -30,6 +31,7 @@ class Case:
     dtype: str = "float32"
     S: int = 0
     throughout: bool = False
+    last: bool = False
 
     def __post_init__(self):
         if self.cell not in steps.CELLS:
@@ -49,7 +51,8 @@ class Case:
         side = f"-S{self.S}" if self.S else ""
         sizes = f"T{self.T}-B{self.B}{side}-D{self.D}-H{self.H}"
         throughout = "-throughout" if self.throughout else ""
-        return f"{self.cell}-{sizes}-{self.dtype}{throughout}"
+        last = "-last" if self.last else ""
+        return f"{self.cell}-{sizes}-{self.dtype}{throughout}{last}"
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -60,6 +63,12 @@ class Case:
     def rows(self) -> int:
         """How many vectors of features there are."""
         return self.T * self.B * int(np.prod(self.places))
+
+    def outputs(self, ys, batch_major: bool = False):
+        """What counts of the outputs of all steps; time remains an axis."""
+        if not self.last:
+            return ys
+        return ys[:, -1:] if batch_major else ys[-1:]
 
     def flops(self, mode: str) -> int:
         """Multiply-adds times two in the GEMMs that nobody can leave out.
@@ -81,6 +90,7 @@ class Case:
         shapes = steps.CELLS[self.cell].shapes(self.D, self.H).values()
         weights = sum(int(np.prod(shape)) for shape in shapes)
         xs, ys = self.rows * self.D, self.rows * self.H
+        ys //= self.T if self.last else 1
         forward = xs + ys + weights
         return 4 * (forward if mode == "forward" else forward + ys + xs + 2 * weights)
 
@@ -93,7 +103,7 @@ class Problem:
       case: the sizes.
       weights: float32 params of the naive step, by name.
       xs: inputs `[T, B, D]`, or `[T, B, S, S, D]`.
-      target: `[T, B, H]`, or `[T, B, S, S, H]`.
+      target: `[T, B, H]`, or `[T, B, S, S, H]`; of the last step, T is 1.
       lr: the learning rate of the update.
     """
 
@@ -111,6 +121,7 @@ def problem(case: Case) -> Problem:
     size = case.T, case.B, *case.places
     xs = rng.standard_normal((*size, case.D), np.float32)
     target = 0.5 * rng.standard_normal((*size, case.H), np.float32)
+    target = case.outputs(target)
     return Problem(case, steps.init(case.cell, case.D, case.H), xs, target)
 
 

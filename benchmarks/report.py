@@ -7,25 +7,12 @@ import argparse
 import json
 import pathlib
 
-from benchmarks import limits, panels, precision, suite
-from benchmarks.aims import AIMS, Aim, Records, geometric_mean
+from benchmarks import documents, limits, panels, precision, ratios, suite
+from benchmarks.aims import AIMS, Aim, Records
 from benchmarks.cases import MODES
-from benchmarks.measure import QUIET, counts, mark, ratio, ratio_interval
+from benchmarks.measure import QUIET, counts, ratio
 from benchmarks.programs import report as programs
 from benchmarks.tables import table
-
-# What the times of a section are divided by: the first that took part in a row.
-AGAINST = {
-    "quick": ("lax_scan",),
-    "grid": ("torch",),
-    "custom": ("torch_lstm",),
-    "seed": ("torch_lstm", "torch"),
-    "small": ("lax_scan",),
-    "bf16": ("torch",),
-    "accelerate": ("scanrnn",),
-    "ladder": ("lax_scan",),
-    "conv": ("lax_scan",),
-}
 
 
 def load(path) -> tuple[dict, Records]:
@@ -33,12 +20,6 @@ def load(path) -> tuple[dict, Records]:
     results = json.loads(pathlib.Path(path).read_text())
     older = [row["extra_info"] for row in results["benchmarks"]]
     return results, results.get("rows", older)
-
-
-def yardstick(record: dict) -> str:
-    """The contender that the times of this record are divided by."""
-    names = AGAINST[record["section"]]
-    return next((n for n in names if n in record["contenders"]), names[-1])
 
 
 def markdown(results: dict, records: Records, picture: str) -> str:
@@ -54,7 +35,7 @@ def markdown(results: dict, records: Records, picture: str) -> str:
         chosen = [r for r in records if r["section"] == section]
         if chosen:
             parts += [f"## {section.capitalize()}", rows.__doc__]
-            parts += [_table(chosen, mode) for mode in MODES]
+            parts += documents.PAGES.get(section, ratios.page)(chosen)
             parts += [_notes(chosen)]
     parts += programs.section(records)
     parts += precision.section(records)
@@ -156,22 +137,6 @@ def aims_table(aims: tuple[Aim, ...], records: Records) -> str:
     return table(["aim", "bound", "measured", "met"], rows)
 
 
-def _table(records, mode):
-    """Rows are cases, columns contenders: ratio to the yardstick."""
-    names, heads = _contenders(records)
-    about = (
-        f"**{mode}**: time divided by the yardstick's, with its 95 % interval; in"
-        " brackets milliseconds, and for scanrnn its share of the GEMM and memory peaks"
-    )
-    rows = [
-        [_case(record) + mark(record), *(_cell(record, name, mode) for name in names)]
-        for record in records
-    ]
-    means = [_mean(records, name, mode) for name in names]
-    rows.append(["**geometric mean**", *means])
-    return f"{about}\n\n{table(['case', *heads], rows)}"
-
-
 def _costs(records):
     """Compile time and temporary memory of the training step, beside lax.scan's."""
     about = (
@@ -187,52 +152,10 @@ def _costs(records):
                 mine = record["contenders"]["scanrnn"]["train"][what] / unit
                 cells.append(f"{mine:.2f} ({factor:.2f})")
         if len(cells) == 2:
-            name = f"{_case(record)} {record['case']['dtype']}"
+            name = f"{ratios.title(record)} {record['case']['dtype']}"
             rows.setdefault(name, [name, *cells])
     heads = ["case", "compile s", "temporaries MB"]
     return f"{about}\n\n{table(heads, rows.values())}"
-
-
-def _contenders(records):
-    """Everyone who takes part in a section, and what to call them there."""
-    names = list(dict.fromkeys(n for r in records for n in r["contenders"]))
-    if records[0]["section"] != "ladder":
-        return names, names
-    rungs = {spec: rung for rung, spec in suite.LADDER.items()}
-    return names, [rungs.get(name, name) for name in names]
-
-
-def _case(record):
-    case = record["case"]
-    sizes = [f"{name}={case[name]}" for name in "TBSDH" if case.get(name)]
-    return " ".join([case["cell"], *sizes])
-
-
-def _cell(record, name, mode):
-    entry = record["contenders"].get(name)
-    if entry is None or "absent" in entry:
-        return "-"
-    if not entry["gate"]["passed"]:
-        return "wrong"
-    times = entry[mode]
-    inside = f"{1e3 * times['median']:.3g}"
-    if name == "scanrnn":
-        shares = (times["gemm_share"], times["memory_share"])
-        inside += "; " + ", ".join(f"{100 * share:.0f}%" for share in shares)
-    number = ratio(record, mode, name, yardstick(record))
-    if number is None:
-        return f"({inside})"
-    shown = f"{number:.2f}"
-    estimate = ratio_interval(record, mode, name, yardstick(record))
-    if estimate is not None and name != yardstick(record):
-        shown += f" [{estimate.low:.2f}, {estimate.high:.2f}]"
-    return f"{shown} ({inside})"
-
-
-def _mean(records, name, mode):
-    numbers = [ratio(r, mode, name, yardstick(r)) for r in records if counts(r)]
-    mean = geometric_mean(n for n in numbers if n is not None)
-    return "-" if mean is None else f"**{mean:.2f}**"
 
 
 def _notes(records):
@@ -250,7 +173,7 @@ def draw(records: Records, path) -> None:
     """Panels for each section: ratio to the yardstick, one dot a case."""
     chosen = {s: [r for r in records if r["section"] == s] for s in suite.SECTIONS}
     chosen = {section: rows for section, rows in chosen.items() if rows}
-    heights = [1 + 0.25 * len(_contenders(rows)[0]) for rows in chosen.values()]
+    heights = [1 + 0.25 * len(ratios.contenders(rows)[0]) for rows in chosen.values()]
     drawn = [
         [_panel(section, rows, mode) for mode in MODES]
         for section, rows in chosen.items()
@@ -263,10 +186,12 @@ def draw(records: Records, path) -> None:
 
 def _panel(section, records, mode):
     lines = []
-    for name, label in zip(*_contenders(records), strict=True):
-        numbers = [ratio(r, mode, name, yardstick(r)) for r in records if counts(r)]
+    for name, label in zip(*ratios.contenders(records), strict=True):
+        numbers = [
+            ratio(r, mode, name, ratios.yardstick(r)) for r in records if counts(r)
+        ]
         lines.append((label, [n for n in numbers if n is not None]))
-    title = f"{section}, {mode}: time / {yardstick(records[0])}"
+    title = f"{section}, {mode}: time / {ratios.yardstick(records[0])}"
     return panels.Panel(title, lines, 0.5, 2.0)
 
 

@@ -1,5 +1,6 @@
 """Which contenders meet on which cases: one section for each aim."""
 
+import dataclasses
 import itertools
 from typing import NamedTuple
 
@@ -44,7 +45,13 @@ def _grid():
 
 
 def _custom():
-    """Cells that torch has no layer for, against its stock LSTM of the same size."""
+    """Cells that torch has no layer for, against its stock LSTM of the same size.
+
+    The variants that the forum thread "How to speed up for loop in customized RNN?"
+    (discuss.pytorch.org/t/1012) asks for: layer normalisation, multiplicative
+    integration, a residual connection, and all three. The answer there was 2 to 5 times
+    the vendor's LSTM.
+    """
     for (B, H), cell in itertools.product(GRID, CUSTOM):
         yield _square(cell, 30, B, H), (*PLAIN, "torch_lstm")
 
@@ -110,6 +117,54 @@ def _ladder():
     yield Case("seed_rnn", 4096, 2, 256, 128), rungs
 
 
+def _frameworks():
+    """glample/rnn-benchmarks in its own form: T=30, D=H, last output, MSE, SGD."""
+    for cell, (B, H) in itertools.product(("elman", "lstm"), GRID):
+        case = dataclasses.replace(_square(cell, 30, B, H), last=True)
+        peers = ("keras", "flax_linen", "haiku", "equinox")
+        yield case, (*PLAIN, "torch", *peers)
+
+
+def _batches():
+    """The course page "RNN computational considerations": what a larger batch costs."""
+    for B in (1, 8, 32, 128):
+        yield Case("lstm", T=100, B=B, D=128, H=256), (*PLAIN, "torch")
+
+
+def _manual():
+    """The course page's fused layer against a loop written by hand.
+
+    `torch` is the fused layer, `torch_loop` its cell called once a step by Python,
+    eager, and `lax_scan` the loop that JAX's users write.
+    """
+    yield (
+        Case("lstm", T=200, B=64, D=256, H=512),
+        (*PLAIN, "torch", "torch_loop"),
+    )
+
+
+def _lengths():
+    """The course page's claim that time and memory grow with the number of steps."""
+    for T in (1024, 4096, 16384, 65536):
+        contenders = (*PLAIN, "torch", LADDER["chunked"])
+        yield _square("lstm", T, 1, 64), contenders
+
+
+def _anchors():
+    """Sizes at which others publish times.
+
+    torchrl's GRU (T=32, B=64, D=32, H=128): on its authors' CPU, forward and backward
+    took 100.7 ms before the weight gradients left the loop, and 10.2 ms since
+    (pytorch/rl, pull request 4154). fastrnns of PyTorch (T=100, B=64, D=H=512): the
+    vendor's layer, a cell in a loop, layer norm. MXNet's example (T=300, B=20, 800).
+    """
+    gru = Case("gru", T=32, B=64, D=32, H=128)
+    yield gru, (*PLAIN, "torch", "torch_loop")
+    yield _square("lstm", 100, 64, 512), (*PLAIN, "torch", "torch_loop")
+    yield _square("ln_lstm", 100, 64, 512), (*PLAIN, "torch_lstm")
+    yield _square("lstm", 300, 20, 800), (*PLAIN, "torch")
+
+
 SECTIONS = {
     "quick": _quick,
     "grid": _grid,
@@ -120,6 +175,11 @@ SECTIONS = {
     "accelerate": _accelerate,
     "ladder": _ladder,
     "conv": _conv,
+    "frameworks": _frameworks,
+    "batches": _batches,
+    "manual": _manual,
+    "lengths": _lengths,
+    "anchors": _anchors,
 }
 
 

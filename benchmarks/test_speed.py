@@ -13,11 +13,14 @@ from benchmarks.conftest import report_one
 from benchmarks.replay import CLOCK, Row
 
 ROWS = {row.name: row for row in suite.rows(*suite.SECTIONS)}
+# The quick form of a section.
+FIRST = {suite.rows(section)[0].name for section in suite.SECTIONS}
 
 
 def _params():
     for name, row in ROWS.items():
-        marks = pytest.mark.quick if row.section == "quick" else ()
+        marks = [pytest.mark.quick] if row.section == "quick" else []
+        marks += [pytest.mark.first] if name in FIRST else []
         for contender in row.contenders:
             for mode in MODES:
                 id_ = f"{name}-{contender}-{mode}"

@@ -10,6 +10,7 @@ FILES = {
     "scanrnn": "scanrnn",
     "lax_scan": "lax_scan",
     "torch": "torch",
+    "torch_loop": "torch",
     "torch_lstm": "torch",
     "flax_linen": "flax_linen",
     "flax_nnx": "flax_nnx",

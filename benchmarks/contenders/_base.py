@@ -57,7 +57,7 @@ class Model(NamedTuple):
 
     Attributes:
       params: a pytree of arrays.
-      apply: `apply(params, xs) -> ys`.
+      apply: `apply(params, xs) -> ys`, of all steps or of the last.
       export: params back to the names of the naive step.
       batch_major: xs and ys are `[B, T, ...]`, the library's own layout.
     """
@@ -108,10 +108,14 @@ class JaxRunner:
         self._params = jax.tree.map(lambda a: jnp.array(a, copy=True), model.params)
         self._xs = jnp.array(problem.xs.transpose(order), copy=True)
         self._target = jnp.array(problem.target.transpose(order), copy=True)
+
+        def apply(params, xs):
+            return problem.case.outputs(model.apply(params, xs), model.batch_major)
+
         self.compiled = {
-            "forward": compile_(model.apply, self._params, self._xs),
+            "forward": compile_(apply, self._params, self._xs),
             "train": compile_(
-                train_step(model.apply, problem.lr),
+                train_step(apply, problem.lr),
                 self._params,
                 self._xs,
                 self._target,

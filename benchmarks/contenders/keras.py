@@ -40,13 +40,18 @@ def supports(case):
 def model(problem):
     case, w = problem.case, problem.weights
     policy = "float32" if case.dtype == "float32" else f"mixed_{case.dtype}"
-    layer = LAYERS[case.cell](case.H, return_sequences=True, dtype=policy)
+    layer = LAYERS[case.cell](case.H, return_sequences=not case.last, dtype=policy)
     layer.build((case.B, case.T, *case.places, case.D))
     layer.set_weights(_to_keras(w, case))
     state = [variable.value for variable in layer.non_trainable_variables]
+
+    def apply(params, xs):
+        ys = layer.stateless_call(params, state, xs)[0]
+        return ys[:, None] if case.last else ys
+
     return Model(
         params=[variable.value for variable in layer.trainable_variables],
-        apply=lambda params, xs: layer.stateless_call(params, state, xs)[0],
+        apply=apply,
         export=lambda params: _export(case.cell, [np.asarray(p) for p in params]),
         batch_major=True,
     )

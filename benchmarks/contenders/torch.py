@@ -1,12 +1,15 @@
 """torch's built-in layers on the CPU (oneDNN and MKL): the speed to beat.
 
 `torch` computes the same function with the same weights, through the built-in
-layer of the cell. `torch_lstm` is the stock `nn.LSTM` at the sizes of the case,
-whatever its cell: the yardstick for cells that torch has no layer for.
+layer of the cell. `torch_loop` calls its cell once a step from Python, eager, and
+stacks the outputs: what torch's users write who change a cell. `torch_lstm` is the
+stock `nn.LSTM` at the sizes of the case, whatever its cell: the yardstick for cells
+that torch has no layer for.
 """
 
 import contextlib
 import dataclasses
+import functools
 
 import numpy as np
 import torch
@@ -18,6 +21,11 @@ from benchmarks.machine import cores
 torch.set_num_threads(cores())
 
 LAYERS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "elman": torch.nn.RNN}
+CELLS = {
+    "lstm": torch.nn.LSTMCell,
+    "gru": torch.nn.GRUCell,
+    "elman": torch.nn.RNNCell,
+}
 
 
 class Head(torch.nn.Module):
@@ -34,12 +42,27 @@ class Head(torch.nn.Module):
         return self.linear(torch.cat([xs, old], dim=-1)), last
 
 
+class Loop(torch.nn.Module):
+    """A cell, called once a step."""
+
+    def __init__(self, case):
+        super().__init__()
+        self.rnn = CELLS[case.cell](case.D, case.H)
+
+    def forward(self, xs):
+        carry, hs = None, []
+        for x in xs:
+            carry = self.rnn(x, carry)
+            hs.append(carry[0] if isinstance(carry, tuple) else carry)
+        return torch.stack(hs), carry
+
+
 class TorchRunner:
     """Forward and training step of a torch module."""
 
-    def __init__(self, problem):
+    def __init__(self, problem, make=None):
         self._case = problem.case
-        self._module = _build(problem)
+        self._module = _build(problem, make or _layer)
         self._xs = torch.from_numpy(problem.xs.copy())
         self._target = torch.from_numpy(problem.target.copy())
         # foreach: all parameters updated in one call.
@@ -54,14 +77,14 @@ class TorchRunner:
 
     def forward(self):
         with torch.inference_mode(), self._autocast():
-            return self._module(self._xs)[0]
+            return self._case.outputs(self._module(self._xs)[0])
 
     def train(self):
         self._sgd.zero_grad(set_to_none=True)
         with self._autocast():
-            ys = self._module(self._xs)[0]
+            ys = self._case.outputs(self._module(self._xs)[0])
         error = ys.float() - self._target
-        loss = 0.5 * torch.sum(error * error) / (self._case.T * self._case.B)
+        loss = 0.5 * torch.sum(error * error) / (len(error) * self._case.B)
         loss.backward()
         self._sgd.step()
         return loss.detach()
@@ -73,22 +96,24 @@ class TorchRunner:
         return _export(self._case.cell, self._module)
 
 
-def _build(problem):
+def _layer(case):
+    return Head(case) if case.cell == "seed_rnn" else LAYERS[case.cell](case.D, case.H)
+
+
+def _build(problem, make):
     case, w = problem.case, problem.weights
     gates = {"lstm": 4, "gru": 3}.get(case.cell, 1)
-    module = (
-        Head(case) if case.cell == "seed_rnn" else LAYERS[case.cell](case.D, case.H)
-    )
-    rnn = module.rnn if isinstance(module, Head) else module
+    module = make(case)
+    rnn = _parameters(module)
     wx, wh = (w["wx"], w["wh"]) if "wx" in w else split_joint(w, case.D)
     second_bias = np.zeros(gates * case.H, np.float32)
     if case.cell == "gru":
         second_bias[2 * case.H :] = w["bn"]
     values = {
-        rnn.weight_ih_l0: wx.T,
-        rnn.weight_hh_l0: wh.T,
-        rnn.bias_ih_l0: w["b"],
-        rnn.bias_hh_l0: second_bias,
+        rnn["weight_ih"]: wx.T,
+        rnn["weight_hh"]: wh.T,
+        rnn["bias_ih"]: w["b"],
+        rnn["bias_hh"]: second_bias,
     }
     if isinstance(module, Head):
         values |= {module.linear.weight: w["wo"].T, module.linear.bias: w["bo"]}
@@ -98,15 +123,22 @@ def _build(problem):
     return module
 
 
+def _parameters(module):
+    """By the names of a cell."""
+    rnn = getattr(module, "rnn", module)
+    return {name.removesuffix("_l0"): p for name, p in rnn.named_parameters()}
+
+
 def _export(cell, module):
     """torch adds two biases, each with the whole gradient: ours is the first.
 
     Right after one step, which is when it is asked; later the second has moved.
     """
-    rnn = module.rnn if isinstance(module, Head) else module
-    params = {name: p.detach().numpy().copy() for name, p in rnn.named_parameters()}
-    wx, wh = params["weight_ih_l0"].T, params["weight_hh_l0"].T
-    b, second = params["bias_ih_l0"], params["bias_hh_l0"]
+    params = {
+        name: p.detach().numpy().copy() for name, p in _parameters(module).items()
+    }
+    wx, wh = params["weight_ih"].T, params["weight_hh"].T
+    b, second = params["bias_ih"], params["bias_hh"]
     if cell == "gru":
         return {"wx": wx, "wh": wh, "b": b, "bn": second[2 * wh.shape[0] :]}
     if cell == "elman":
@@ -134,6 +166,13 @@ CONTENDERS = [
             else f"torch has no built-in {case.cell}"
         ),
         setup=TorchRunner,
+    ),
+    Contender(
+        name="torch_loop",
+        supports=lambda case: (
+            None if case.cell in CELLS else f"torch has no cell of {case.cell}"
+        ),
+        setup=functools.partial(TorchRunner, make=Loop),
     ),
     Contender(
         name="torch_lstm",

@@ -1,0 +1,76 @@
+"""Pages of the report that have the form of the documents they answer."""
+
+from benchmarks import ratios
+from benchmarks.aims import Records
+from benchmarks.measure import mark
+from benchmarks.tables import table
+
+FRAMEWORKS = ("Theano *", "Torch *", "TensorFlow *")
+# Cell, B, H; then compile seconds, microseconds per example in training and forward, of
+# each of them.
+_PUBLISHED = """
+elman   32   128    4.31  104.6   30.9    0.05 259.53 103.06    1.64  278.4  111.5
+elman   32   512    4.36  275.2  102.2    0.05  288.2  114.6    1.62  349.7  218.4
+elman   32  1024    4.44  443.8  179.5    0.09  381.4  118.8    1.72  530.0  241.7
+elman  128   128    4.48   45.4   13.7    0.08   67.7   32.7    1.70   75.5   33.6
+elman  128   512    4.40   79.0   23.8    0.09   73.5   34.2    1.63  125.6   86.8
+elman  128  1024    4.38  147.8   50.3    0.13  150.2   64.7    1.70  222.5  137.8
+lstm    32   128    7.46  289.6   99.1    0.03  434.4   99.9    3.91  820.0  266.7
+lstm    32   512    7.59  619.4  200.9    0.19  610.7  201.7    3.97  886.9  324.9
+lstm    32  1024    9.62 1013.5  324.1    0.69 1139.8  346.3    3.81 1329.2  562.7
+lstm   128   128    7.38  102.9   25.6    0.03  109.8   25.2    3.68  188.6   65.0
+lstm   128   512    7.50  256.0   62.8    0.20  214.3   51.4    3.73  255.2  114.2
+lstm   128  1024    7.45  583.4  160.2    0.75  558.1  112.4    3.84  592.2  238.1
+"""
+ABOUT_FRAMEWORKS = """\
+The last output against a target, mean squared error, plain gradient descent. Columns
+with * are the document's own, of **another machine**: an NVIDIA GTX TITAN X with CUDA
+7.5 and cuDNN v5, and a Xeon E5-2630L v3. Their compile time is that of the graph and of
+one forward and backward pass; here it is that of tracing and compiling the training
+step, and torch has none."""
+UNKNOWN = [["-"] * 3] * 3
+
+
+def published() -> dict[tuple[str, int, int], list[list[str]]]:
+    """By cell, B and H: the three numbers of each framework."""
+    found = {}
+    for cell, B, H, *numbers in map(str.split, _PUBLISHED.strip().splitlines()):
+        found[cell, int(B), int(H)] = [numbers[n : n + 3] for n in (0, 3, 6)]
+    return found
+
+
+def frameworks(records: Records) -> list[str]:
+    """Compile seconds and microseconds per example, beside the published ones."""
+    whats = (
+        ("compile seconds", _compile_seconds),
+        ("training, microseconds per example", lambda r, who: _each(r, who, "train")),
+        ("forward, microseconds per example", lambda r, who: _each(r, who, "forward")),
+    )
+    names, heads = ratios.contenders(records)
+    parts = [ABOUT_FRAMEWORKS]
+    for number, (what, shown) in enumerate(whats):
+        rows = []
+        for record in records:
+            case = record["case"]
+            theirs = published().get((case["cell"], case["B"], case["H"]), UNKNOWN)
+            ours = [ratios.absent(record, who) or shown(record, who) for who in names]
+            title = f"{case['cell']} B={case['B']} H={case['H']}"
+            rows.append([title + mark(record), *ours, *(t[number] for t in theirs)])
+        parts.append(f"**{what}**\n\n{table(['case', *heads, *FRAMEWORKS], rows)}")
+    return parts
+
+
+def _compile_seconds(record, who):
+    seconds = record["contenders"][who]["train"].get("compile_seconds")
+    return "-" if seconds is None else f"{seconds:.2f}"
+
+
+def _each(record, who, mode):
+    return f"{1e6 * _median(record, who, mode) / record['case']['B']:.4g}"
+
+
+def _median(record, who, mode):
+    return record["contenders"][who][mode]["median"]
+
+
+PAGES = {"frameworks": frameworks}

@@ -1,0 +1,81 @@
+"""Tables in the form of published documents: their numbers, and that they run."""
+
+import copy
+import dataclasses
+import json
+import pathlib
+
+import jax
+import pytest
+
+from benchmarks import documents, measure, ratios, report, suite
+from benchmarks.cases import MODES, Case
+
+FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
+PEAKS = {"gemm_float32": 100.0, "gemm_bfloat16": 200.0, "memory": 10.0}
+SECTIONS = ("frameworks", "custom", "batches", "manual", "lengths", "anchors")
+
+
+@pytest.fixture(autouse=True)
+def _thirty_two_bits():
+    with jax.enable_x64(False):
+        yield
+
+
+def _records(section):
+    _, records = report.load(FIXTURE)
+    return copy.deepcopy([r for r in records if r["section"] == section])
+
+
+def _lines(part, start):
+    """The cells of each line of a table that starts so."""
+    chosen = [line for line in part.splitlines() if line.startswith(f"| {start}")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in chosen]
+
+
+def test_frameworks_are_timed_per_example_beside_published_numbers():
+    _, *parts = documents.frameworks(_records("frameworks"))
+    titles = [part.splitlines()[0].strip("*").split(",")[0] for part in parts]
+    assert titles == ["compile seconds", "training", "forward"]
+    ((_, *compiled),), ((_, *train),), ((_, *forward),) = (
+        _lines(part, "lstm B=32 H=512") for part in parts
+    )
+    # scanrnn, lax.scan, torch, Flax; then Theano, Torch, TensorFlow.
+    assert compiled == ["0.50", "0.40", "-", "0.50", "7.59", "0.19", "3.97"]
+    assert train[:3] == ["31.25", "62.5", "39.06"]
+    assert train[-3:] == ["619.4", "610.7", "886.9"]
+    assert forward[-3:] == ["200.9", "201.7", "324.9"]
+
+
+def test_frameworks_have_published_numbers_for_every_case():
+    rows = suite.rows("frameworks")
+    assert len(rows) == len(documents.published()) == 12
+    for row in rows:
+        assert (row.case.cell, row.case.B, row.case.H) in documents.published()
+        assert (row.case.T, row.case.D, row.case.last) == (30, row.case.H, True)
+
+
+def test_case_of_the_last_output_has_one_target_and_writes_less():
+    case = Case("lstm", T=5, B=3, D=2, H=4, last=True)
+    whole = dataclasses.replace(case, last=False)
+    assert case.name == whole.name + "-last"
+    assert whole.traffic("forward") - case.traffic("forward") == 4 * 4 * 3 * 4
+    assert case.flops("train") == whole.flops("train")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # peers may warn on import
+@pytest.mark.parametrize("section", SECTIONS)
+def test_sections_of_documents_run_at_tiny_sizes(section):
+    records = []
+    for cell in dict.fromkeys(row.case.cell for row in suite.rows(section)):
+        row = next(row for row in suite.rows(section) if row.case.cell == cell)
+        case = dataclasses.replace(row.case, T=5, B=2, D=3, H=3)
+        row = row._replace(case=case)
+        race, absent = measure.enter(row, MODES)
+        assert all(entry.runs or entry.absent for entry in race.entries)
+        race.round()
+        records.append(json.loads(json.dumps(measure.record(row, race, absent, PEAKS))))
+    text = "\n".join(documents.PAGES.get(section, ratios.page)(records))
+    for name in ratios.contenders(records)[1]:
+        assert f"| {name} |" in text
