@@ -1,7 +1,12 @@
 """Pages of the report that have the form of the documents they answer."""
 
-from benchmarks import ratios
+import json
+import pathlib
+
+from benchmarks import ratios, steps
 from benchmarks.aims import Records
+from benchmarks.cases import MODES
+from benchmarks.compiled import summary
 from benchmarks.measure import mark
 from benchmarks.tables import table
 
@@ -73,4 +78,75 @@ def _median(record, who, mode):
     return record["contenders"][who][mode]["median"]
 
 
-PAGES = {"frameworks": frameworks}
+COMPILED = pathlib.Path(__file__).parent / "results" / "compiled.json"
+# Where operations are compared: a size that is compiled for a GPU, too.
+SIZE = {"T": 30, "B": 32, "D": 512, "H": 512, "dtype": "float32"}
+PAIR = ("lax_scan", "scanrnn")
+ABOUT_OPERATIONS = """\
+**operations**: what a runtime starts in a step of the forward + reverse loop of
+training, at {size}. On the CPU they are the instructions of the loops' bodies
+as XLA has compiled them; on an H100 kernels, library calls and copies, counted in a
+program that never ran ({source}). Where it is known, how often the host starts
+something in a step follows: a CUDA graph is one start."""
+
+
+def variants(records: Records) -> list[str]:
+    """Ratios to the vendor's LSTM, the mean of each variant, operations of a step."""
+    return [*ratios.page(records), _means(records), _operations(records)]
+
+
+def _means(records):
+    """The geometric mean over sizes, for each variant."""
+    heads = [f"{mode}: {name}" for mode in MODES for name in PAIR]
+    rows = []
+    for cell in steps.CUSTOM:
+        chosen = [r for r in records if r["case"]["cell"] == cell]
+        means = [ratios.mean(chosen, name, mode) for mode in MODES for name in PAIR]
+        rows.append([cell, *means])
+    about = "**mean of each variant**: time divided by that of torch's LSTM"
+    return f"{about}\n\n{table(['cell', *heads], rows)}"
+
+
+def _operations(records):
+    results = json.loads(COMPILED.read_text())
+    programs = {
+        case["case"]["cell"]: by_name
+        for by_name in summary.cases(results["rows"], "h100", "train")
+        for case in by_name.values()
+        if _has_size(case) and not case["case"]["throughout"]
+    }
+    rows = []
+    for cell in ("lstm", *steps.CUSTOM):
+        here = next(
+            (r for r in records if r["case"]["cell"] == cell and _has_size(r)), None
+        )
+        cpu = [_started(here, name) for name in PAIR]
+        gpu = [_launched(programs.get(cell, {}).get(name)) for name in PAIR]
+        rows.append([cell, *cpu, *gpu])
+    heads = [f"{where}: {name}" for where in ("CPU", "H100") for name in PAIR]
+    size = " ".join(f"{name}={SIZE[name]}" for name in "TBDH")
+    source = f"commit {results['commit']}, {results['date']}"
+    about = ABOUT_OPERATIONS.format(size=size, source=source)
+    return f"{about}\n\n{table(['cell', *heads], rows)}"
+
+
+def _has_size(record):
+    return all(record["case"][name] == value for name, value in SIZE.items())
+
+
+def _started(record, name):
+    if record is None or ratios.absent(record, name):
+        return "-"
+    return ratios.operations(record["contenders"][name]["train"])
+
+
+def _launched(program):
+    if program is None:
+        return "-"
+    shown = ratios.operations({"operations": summary.per_step(program)[:2]})
+    if "host_starts" not in program:
+        return shown
+    return f"{shown}; {program['host_starts'] / SIZE['T']:.1f} by the host"
+
+
+PAGES = {"frameworks": frameworks, "custom": variants}

@@ -3,6 +3,8 @@
 import dataclasses
 
 from benchmarks import intervals
+from benchmarks.compiled.measure import read
+from benchmarks.compiled.summary import per_step
 from benchmarks.contenders import Absent, find
 from benchmarks.race import Entry, Race
 from benchmarks.suite import Row
@@ -52,7 +54,17 @@ def _times(entry, mode, case, limits):
         "gemm_share": case.flops(mode) / median / 1e9 / limits[f"gemm_{case.dtype}"],
         "memory_share": case.traffic(mode) / median / 1e9 / limits["memory"],
     }
-    return timings(entry, mode) | shares
+    return timings(entry, mode) | shares | _operations(entry, mode, case)
+
+
+def _operations(entry, mode, case):
+    """What XLA's runtime starts in each step: of the forward and the reverse loop."""
+    compiled = getattr(entry.runner, "compiled", {}).get(mode)
+    if not compiled:
+        return {}
+    loops = read(compiled.call.as_text())["loops"]
+    program = {"machine": "cpu", "case": {"T": case.T}, "mode": mode, "loops": loops}
+    return {"operations": per_step(program)[:2]}
 
 
 def timings(entry: Entry, mode: str) -> dict:

@@ -96,6 +96,12 @@ def cell(record: dict, name: str, mode: str) -> str:
     return f"{shown} ({inside})"
 
 
+def operations(times: dict) -> str:
+    """What is started in a step, in the forward and in the reverse loop."""
+    found = [n for n in times.get("operations", ()) if n is not None]
+    return " + ".join(f"{n:.3g}" for n in found) or "-"
+
+
 def mean(records: Records, name: str, mode: str) -> str:
     """The geometric mean of the ratios that count."""
     numbers = [ratio(r, mode, name, yardstick(r)) for r in records if counts(r)]

@@ -138,10 +138,11 @@ def aims_table(aims: tuple[Aim, ...], records: Records) -> str:
 
 
 def _costs(records):
-    """Compile time and temporary memory of the training step, beside lax.scan's."""
+    """Compile time, memory and operations of the training step, beside lax.scan's."""
     about = (
         "Compiling the training step, and its temporary memory: scanrnn's, and in"
-        " brackets as a multiple of lax.scan's."
+        " brackets as a multiple of lax.scan's. And how many operations XLA's runtime"
+        " starts in a step of its forward + reverse loop, in brackets in lax.scan's."
     )
     rows = {}
     for record in records:
@@ -152,9 +153,13 @@ def _costs(records):
                 mine = record["contenders"]["scanrnn"]["train"][what] / unit
                 cells.append(f"{mine:.2f} ({factor:.2f})")
         if len(cells) == 2:
+            pair = [
+                record["contenders"][who]["train"] for who in ("scanrnn", "lax_scan")
+            ]
+            cells.append("{} ({})".format(*map(ratios.operations, pair)))
             name = f"{ratios.title(record)} {record['case']['dtype']}"
             rows.setdefault(name, [name, *cells])
-    heads = ["case", "compile s", "temporaries MB"]
+    heads = ["case", "compile s", "temporaries MB", "operations a step"]
     return f"{about}\n\n{table(heads, rows.values())}"
 
 

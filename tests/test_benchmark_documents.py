@@ -63,6 +63,23 @@ def test_case_of_the_last_output_has_one_target_and_writes_less():
     assert case.flops("train") == whole.flops("train")
 
 
+def test_variants_have_a_mean_of_each_and_their_operations():
+    records = _records("custom")
+    contenders_ = records[0]["contenders"]
+    contenders_["lax_scan"]["train"]["operations"] = [26.0, 17.0]
+    contenders_["scanrnn"]["train"]["operations"] = [14.0, 2.5]
+    *_, means, operations = documents.variants(records)
+    ((_, *found),) = _lines(means, "mi_lstm")
+    assert found == ["**1.25**", "**0.62**", "**1.25**", "**0.62**"]
+    assert _lines(means, "ln_lstm") == [["ln_lstm", "-", "-", "-", "-"]]
+    ((_, *cpu, theirs, ours),) = _lines(operations, "mi_lstm")
+    assert cpu == ["26 + 17", "14 + 2.5"]
+    # Those of the committed results.
+    assert sum(map(float, ours.split(";")[0].split("+"))) < sum(
+        map(float, theirs.split(";")[0].split("+"))
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # peers may warn on import
 @pytest.mark.parametrize("section", SECTIONS)
