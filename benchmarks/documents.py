@@ -7,7 +7,7 @@ from benchmarks import ratios, steps
 from benchmarks.aims import Records
 from benchmarks.cases import MODES
 from benchmarks.compiled import summary
-from benchmarks.measure import mark
+from benchmarks.measure import counts, mark
 from benchmarks.tables import table
 
 FRAMEWORKS = ("Theano *", "Torch *", "TensorFlow *")
@@ -149,4 +149,76 @@ def _launched(program):
     return f"{shown}; {program['host_starts'] / SIZE['T']:.1f} by the host"
 
 
-PAGES = {"frameworks": frameworks, "custom": variants}
+def batches(records: Records) -> list[str]:
+    """Milliseconds, and what they are for one sequence, as the batch grows."""
+    about = "milliseconds; milliseconds per sequence; sequences per second"
+    parts = []
+    for mode in MODES:
+        names, heads = ratios.contenders(records)
+        rows = [
+            [f"B={r['case']['B']}{mark(r)}", *(_batch(r, who, mode) for who in names)]
+            for r in records
+        ]
+        gains = [_gain(records, who, mode) for who in names]
+        rows.append(["**speed-up of a sequence, largest batch**", *gains])
+        parts.append(f"**{mode}**: {about}\n\n{table(['batch', *heads], rows)}")
+    return parts
+
+
+def _batch(record, who, mode):
+    if missing := ratios.absent(record, who):
+        return missing
+    seconds, B = _median(record, who, mode), record["case"]["B"]
+    return f"{1e3 * seconds:.3g}; {1e3 * seconds / B:.3g}; {B / seconds:,.0f}"
+
+
+def _gain(records, who, mode):
+    """Of the largest batch over the smallest; `-` unless both count.
+
+    The two were not timed in the same rounds: its interval takes the far ends of theirs.
+    """
+    ends = [min(records, key=_batch_size), max(records, key=_batch_size)]
+    if any(ratios.absent(r, who) or not counts(r) for r in ends):
+        return "-"
+    one, many = (r["contenders"][who][mode] for r in ends)
+    sizes = _batch_size(ends[1]) / _batch_size(ends[0])
+    shown = f"**{sizes * one['median'] / many['median']:.1f}**"
+    if "low" not in one or "low" not in many:
+        return shown
+    low, high = one["low"] / many["high"], one["high"] / many["low"]
+    return f"{shown} [{sizes * low:.1f}, {sizes * high:.1f}]"
+
+
+def _batch_size(record):
+    return record["case"]["B"]
+
+
+def lengths(records: Records) -> list[str]:
+    """Time and temporaries as the sequence grows: of one step both stay the same."""
+    about = "milliseconds (microseconds a step); megabytes of temporaries"
+    parts = []
+    for mode in MODES:
+        names, heads = ratios.contenders(records)
+        rows = [
+            [f"T={r['case']['T']}{mark(r)}", *(_length(r, who, mode) for who in names)]
+            for r in records
+        ]
+        parts.append(f"**{mode}**: {about}\n\n{table(['steps', *heads], rows)}")
+    return parts
+
+
+def _length(record, who, mode):
+    if missing := ratios.absent(record, who):
+        return missing
+    seconds = _median(record, who, mode)
+    shown = f"{1e3 * seconds:.3g} ({1e6 * seconds / record['case']['T']:.3g})"
+    taken = record["contenders"][who][mode].get("temp_bytes")
+    return shown if taken is None else f"{shown}; {taken / 1e6:.3g}"
+
+
+PAGES = {
+    "frameworks": frameworks,
+    "custom": variants,
+    "batches": batches,
+    "lengths": lengths,
+}

@@ -55,6 +55,30 @@ def test_frameworks_have_published_numbers_for_every_case():
         assert (row.case.T, row.case.D, row.case.last) == (30, row.case.H, True)
 
 
+def test_batches_are_shown_for_one_sequence_too():
+    records = _records("batches")
+    train, _ = documents.batches(records)
+    # A millisecond of ours for 1 sequence and for 128.
+    assert _lines(train, "B=1 ")[0][1] == "1; 1; 1,000"
+    assert _lines(train, "B=128 ")[0][1] == "1; 0.00781; 128,000"
+    assert _lines(train, "**speed-up")[0][1:] == ["**128.0**"] * 3
+    for record, low in zip(records, (0.0008, 0.001), strict=True):
+        bounds = {"low": low, "high": 0.0016}
+        record["contenders"]["scanrnn"]["train"] |= bounds
+    (gains,) = _lines(documents.batches(records)[0], "**speed-up")
+    assert gains[1] == "**128.0** [64.0, 204.8]"
+    records[0]["settled"] = False
+    assert _lines(documents.batches(records)[0], "**speed-up")[0][1:] == ["-"] * 3
+
+
+def test_lengths_show_time_and_temporaries_of_each_sequence():
+    train, _ = documents.lengths(_records("lengths"))
+    assert "| steps | scanrnn | lax_scan | torch | chunked |" in train
+    ours, theirs, torch = _lines(train, "T=1024")[0][1:4]
+    assert (ours, torch) == ("1 (0.977); 0.001", "1.25 (1.22)")
+    assert theirs == "2 (1.95); 0.0025"
+
+
 def test_case_of_the_last_output_has_one_target_and_writes_less():
     case = Case("lstm", T=5, B=3, D=2, H=4, last=True)
     whole = dataclasses.replace(case, last=False)
