@@ -175,7 +175,7 @@ def _batch(record, who, mode):
 def _gain(records, who, mode):
     """Of the largest batch over the smallest; `-` unless both count.
 
-    The two were not timed in the same rounds: its interval takes the far ends of theirs.
+    The two were not timed in the same rounds: the interval is of the far ends of both.
     """
     ends = [min(records, key=_batch_size), max(records, key=_batch_size)]
     if any(ratios.absent(r, who) or not counts(r) for r in ends):

@@ -24,6 +24,8 @@ def test_words_per_second_are_measured_of_every_contender():
         # Before it has learnt anything: that of a uniform guess, or near it.
         assert abs(row["first_loss"] - np.log(11)) < 0.3
         assert row["steps"] == 3 and row["words_per_second"] > 0
+        assert row["speed_up"].low <= row["speed_up"].value <= row["speed_up"].high
+    assert result["rows"]["plain"]["speed_up"] == (1, 1, 1)
     text = words.report({"tiny": result}, machine.describe())
     assert text.count("| tiny |") == len(names)
 
