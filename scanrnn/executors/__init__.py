@@ -6,6 +6,9 @@ An executor is a module with `NAME` and
 - `refuse(plan) -> str | None`: why it does not run that plan;
 - `lower(body, constants, carry, known)`: runs one loop of it (see `Executor`).
 
+- `BY_NAME = True`, if it runs only where it is asked for by name: because it has never
+  run on its device.
+
 A plan is made for each, and the cheapest that is not refused is kept.
 """
 
@@ -16,13 +19,16 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from scanrnn.executors import _program, associative, planned, scan
+from scanrnn.executors import _program, associative, pallas_tpu, planned, scan
+from scanrnn.executors._place import by_name
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
 from scanrnn.planner.plan import Candidate, Plan
 from scanrnn.planner.rules import Rules
 
-EXECUTORS: dict[str, Any] = {each.NAME: each for each in (planned, scan, associative)}
+EXECUTORS: dict[str, Any] = {
+    each.NAME: each for each in (planned, scan, associative, pallas_tpu)
+}
 
 
 def check_name(implementation: str | None) -> None:
@@ -49,7 +55,11 @@ def assign(
     """
     check_name(implementation)
     make = functools.cache(make)
-    plans = {name: make(each.rules(machine)) for name, each in EXECUTORS.items()}
+    plans = {
+        name: make(each.rules(machine))
+        for name, each in EXECUTORS.items()
+        if not by_name(each) or name == implementation
+    }
     found = {name: _candidate(name, plan) for name, plan in plans.items()}
     able = [c for c in found.values() if c.refusal is None]
     chosen = min(able, key=lambda c: c.seconds or 0.0)

@@ -11,40 +11,72 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Var
 
+from scanrnn.executors._kernel_forms import Form, Matrix, forms, weights_of, whole
 from scanrnn.executors._kernel_step import step
-from scanrnn.planner import ops
+from scanrnn.machines import machine_for
 from scanrnn.planner.bodies import Body
+from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph
+from scanrnn.planner.rules import MB
+
+# Steps at a point of the grid: starting one takes some hundred cycles.
+MOST_STEPS = 16
+# Of the memory for weights, carry and rows the rows of a point may take so much.
+_ROWS_SHARE = 0.25
+# What Mosaic keeps for itself, and for what registers do not hold.
+_RESERVED = 8 * MB
 
 
-class Form(NamedTuple):
-    """How a kernel holds values of a type: with two axes at least, and no booleans."""
+class Layout(NamedTuple):
+    """What a kernel holds of a body, and how many steps are at a point of its grid.
 
-    shape: tuple[int, ...]
-    dtype: Any
-    aval: Any
+    Attributes:
+      weights: by variable, those that a step reads.
+      multiplied: of these the matrices of which it reads some rows at a time.
+      carry: forms of the carry.
+      xs: forms of a step's time inputs.
+      ys: forms of what it stacks.
+      steps: at a point of the grid, a divisor of all.
+    """
 
-    @classmethod
-    def of(cls, v) -> Form:
-        """The form of a variable."""
-        aval = ops.aval(v)
-        dtype = jnp.dtype("int32") if aval.dtype == bool else aval.dtype
-        lead = (1,) * (2 - len(aval.shape))
-        return cls((*lead, *aval.shape), dtype, aval)
+    weights: dict[Var, Form]
+    multiplied: set[Var]
+    carry: list[Form]
+    xs: list[Form]
+    ys: list[Form]
+    steps: int
 
-    def stored(self, array, *lead):
-        """Values as a kernel holds them, with more axes in front."""
-        return lax.reshape(array.astype(self.dtype), (*lead, *self.shape))
+    @property
+    def bytes(self) -> int:
+        """Bytes of fast memory: rows are there twice, for the next ones come early."""
+        held = [*self.weights.values(), *self.carry, *self.carry]
+        rows = sum(f.bytes() for f in (*self.xs, *self.ys))
+        return sum(f.bytes() for f in held) + 2 * self.steps * rows
 
-    def restored(self, array, *lead):
-        """What a kernel gave, as it is outside of it."""
-        return lax.reshape(array, (*lead, *self.aval.shape)).astype(self.aval.dtype)
+
+def layout(body: Body) -> Layout:
+    """What the kernel of a body holds."""
+    graph = body.graph
+    weights, matrices = weights_of(graph)
+    carry, xs, ys = map(forms, (graph.carry, graph.xs, graph.ys))
+    row = 2 * sum(f.bytes() for f in (*xs, *ys))
+    most = int(_ROWS_SHARE * memory(body)) // max(row, 1)
+    steps = cut(body.rows.length, min(MOST_STEPS, max(most, 1)))
+    return Layout(weights, matrices, carry, xs, ys, steps)
+
+
+def memory(body: Body) -> int:
+    """Bytes of fast memory that a kernel may fill; the interpreter plays a TPU."""
+    machine = body.machine
+    if machine is None or machine.platform != "tpu":
+        machine = machine_for("tpu")
+    return machine.fast_memory - _RESERVED
 
 
 def run(
@@ -52,9 +84,7 @@ def run(
     constants: Mapping[Var, Any],
     carry: list,
     known: Mapping[Var, Any],
-    steps: int,
     interpret: bool,
-    params: Any,
 ) -> tuple[list, list]:
     """Run a body over all its steps. Returns the final carry and the stacked ys.
 
@@ -63,83 +93,71 @@ def run(
       constants: values of its weights.
       carry: values of its carry before the first step.
       known: arrays of all steps, and edges, by variable.
-      steps: at each point of the grid, a divisor of all.
       interpret: run it by Pallas's interpreter.
-      params: of the compiler.
     """
-    graph, rows = body.graph, body.rows
-    T, points = rows.length, rows.length // steps
-    forms = [list(map(Form.of, g)) for g in (graph.weights, graph.carry, graph.xs)]
-    stacked = list(map(Form.of, graph.ys))
-    args = [f.stored(constants[v]) for f, v in zip(forms[0], graph.weights, strict=True)]
-    args += [f.stored(c) for f, c in zip(forms[1], carry, strict=True)]
-    args += [
-        f.stored(rows.all(known, v), T) for f, v in zip(forms[2], graph.xs, strict=True)
-    ]
-    at = (lambda t: points - 1 - t) if rows.reverse else (lambda t: t)
+    graph, rows, found = body.graph, body.rows, layout(body)
+    T, steps = rows.length, found.steps
+    points = T // steps
+    args = [f.stored(constants[v]) for v, f in found.weights.items()]
+    args += [f.stored(c) for f, c in zip(found.carry, carry, strict=True)]
+    xs = zip(found.xs, graph.xs, strict=True)
+    args += [f.stored(rows.all(known, v), T) for f, v in xs]
 
     def row(form):
         zeros = (0,) * len(form.shape)
-        return pl.BlockSpec((steps, *form.shape), lambda t: (at(t), *zeros))
+        last = np.int32(points - 1)
+        at = (lambda t: (last - t, *zeros)) if rows.reverse else lambda t: (t, *zeros)
+        return pl.BlockSpec((steps, *form.shape), at)
 
+    held = (*found.weights.values(), *found.carry)
     outs = pl.pallas_call(
-        functools.partial(_kernel, graph, forms, stacked, steps, rows.reverse),
+        functools.partial(_kernel, graph, found, rows.reverse),
         grid=(points,),
-        in_specs=[*map(_whole, (*forms[0], *forms[1])), *map(row, forms[2])],
-        out_specs=[*map(_whole, forms[1]), *map(row, stacked)],
-        out_shape=[
-            *(jax.ShapeDtypeStruct(f.shape, f.dtype) for f in forms[1]),
-            *(jax.ShapeDtypeStruct((T, *f.shape), f.dtype) for f in stacked),
-        ],
+        in_specs=[*map(whole, held), *map(row, found.xs)],
+        out_specs=[*map(whole, found.carry), *map(row, found.ys)],
+        out_shape=[*(f.struct() for f in found.carry), *(f.struct(T) for f in found.ys)],
         interpret=interpret,
-        compiler_params=params,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("arbitrary",), vmem_limit_bytes=memory(body)
+        ),
         name="last_to_first" if rows.reverse else "first_to_last",
     )(*args)
     n = len(carry)
-    final = [f.restored(a) for f, a in zip(forms[1], outs[:n], strict=True)]
-    return final, [f.restored(a, T) for f, a in zip(stacked, outs[n:], strict=True)]
+    final = [f.restored(a) for f, a in zip(found.carry, outs[:n], strict=True)]
+    return final, [f.restored(a, T) for f, a in zip(found.ys, outs[n:], strict=True)]
 
 
-def _whole(form: Form) -> pl.BlockSpec:
-    """All of an array, at every point of the grid; there once, as it never changes."""
-    zeros = (0,) * len(form.shape)
-    return pl.BlockSpec(form.shape, lambda t: zeros, pipeline_mode=pl.Buffered(1))
-
-
-def _kernel(graph: Graph, forms, stacked, steps, reverse, *refs):
+def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):
     """The steps of one point of the grid."""
-    groups, at = [], 0
-    for size in (*map(len, forms), len(forms[1]), len(stacked)):
-        groups.append(refs[at : at + size])
-        at += size
-    weights, first, xs, carry, ys = groups
+    given = iter(refs)
+    groups = found.weights, found.carry, found.xs, found.carry, found.ys
+    weights, first, xs, carry, ys = ([next(given) for _ in g] for g in groups)
 
     @pl.when(pl.program_id(0) == 0)
     def start():
         for to, value in zip(carry, first, strict=True):
             to[...] = value[...]
 
-    constants = {
-        v: _value(form, ref[...])
-        for v, form, ref in zip(graph.weights, forms[0], weights, strict=True)
-    }
-    for j in range(steps)[:: -1 if reverse else 1]:
-        values = [_value(f, ref[...]) for f, ref in zip(forms[1], carry, strict=True)]
-        values += [_value(f, ref[j]) for f, ref in zip(forms[2], xs, strict=True)]
-        names = (*graph.carry, *graph.xs)
-        made = step(graph, {**constants, **dict(zip(names, values, strict=True))})
-        for to, form, value in zip(carry, forms[1], made, strict=False):
-            to[...] = _held(form, value)
-        for to, form, value in zip(ys, stacked, made[len(carry) :], strict=True):
-            to[j] = _held(form, value)
+    names = (*found.weights, *graph.carry, *graph.xs)
+    constants = list(zip(found.weights.items(), weights, strict=True))
 
+    def constant(item, ref):
+        v, form = item
+        return Matrix(form, ref) if v in found.multiplied else form.value(ref[...])
 
-def _value(form: Form, held):
-    """A value as the step knows it."""
-    value = held if form.shape == form.aval.shape else held.reshape(form.aval.shape)
-    return value != 0 if form.aval.dtype == bool else value
+    def one(i, _):
+        j = found.steps - 1 - i if reverse else i
+        values = [constant(*item) for item in constants]
+        values += [f.value(ref[...]) for f, ref in zip(found.carry, carry, strict=True)]
+        values += [f.value(ref[j]) for f, ref in zip(found.xs, xs, strict=True)]
+        made = step(graph, dict(zip(names, values, strict=True)))
+        after, rows = made[: len(carry)], made[len(carry) :]
+        for to, form, value in zip(carry, found.carry, after, strict=True):
+            to[...] = form.held(value)
+        for to, form, value in zip(ys, found.ys, rows, strict=True):
+            to[j] = form.held(value)
 
-
-def _held(form: Form, value):
-    value = jnp.asarray(value, form.aval.dtype)
-    return value.astype(form.dtype).reshape(form.shape)
+    if found.steps == 1:
+        one(0, None)
+    else:
+        lax.fori_loop(np.int32(0), np.int32(found.steps), one, None)

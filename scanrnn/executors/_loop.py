@@ -14,6 +14,7 @@ from collections.abc import Callable
 from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named, remembering_inputs, split
+from scanrnn.executors._place import on
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
 from scanrnn.executors.scan import scan_graph
@@ -41,6 +42,7 @@ def _by_scan(loop, *args):
 
 
 def _build(loop, executor, machine, alone) -> Callable[..., list]:
+    executor = on(executor, loop, machine, alone)
     body = forward(loop, Target(executor.rules(machine), alone))
 
     def run(*args):

@@ -18,6 +18,7 @@ from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._contributions import contributions
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named, remembering_inputs, split
+from scanrnn.executors._place import on
 from scanrnn.executors._ruled import linear
 from scanrnn.executors.scan import scan_graph
 from scanrnn.machines import Machine
@@ -90,6 +91,7 @@ def _reversed(
 ) -> Callable[..., list]:
     """Cotangents of all that moves, given those of the outputs or None."""
     rules, n = loop.derivative, len(step.carry)
+    executor = on(executor, loop, machine, alone)
     target = Target(executor.rules(machine), alone)
 
     def run(fixed, cts: list) -> list:

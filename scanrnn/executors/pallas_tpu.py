@@ -1,27 +1,37 @@
-"""Each loop as one kernel for a TPU: weights and carry stay in its fast memory."""
+"""Each loop as one kernel for a TPU: weights and carry stay in its fast memory.
+
+It has never run on a TPU: it is checked by Pallas's interpreter, and by what the TPU's
+compiler makes of it. So it runs where it is asked for by name. On a CPU it then runs in
+the interpreter, for tests.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Var
 
 from scanrnn.executors import _kernel
+from scanrnn.executors._kernel_checks import refusal, unlowered
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.cuts import cut
+from scanrnn.planner.emit import emit
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
 
 NAME = "pallas_tpu"
+BY_NAME = True
 
 RULES = Rules(
+    # Else each step would turn the matrix again.
     transposes_weights=True,
-    packs_statistics=False,
+    # Columns are summed two to seven times slower than the matrix units do it.
     sums_biases_by_products=True,
+    # What products made is made again for a chunk at once, where they are fast. Kept,
+    # it would be the largest array of a training step.
     recomputes="always",
+    # As of XLA's loops: what is made again for a chunk stays near.
     chunk_share=0.4,
     outside_bytes=1024 * MB,
     tile=(128, 8, 128),
@@ -29,23 +39,33 @@ RULES = Rules(
 
 
 def rules(machine: Machine) -> Rules:
+    """The same on every machine: the interpreter shows what a TPU would run."""
+    del machine
     return RULES
 
 
 def refuse(plan: Plan) -> str | None:
+    """Why this plan does not run here, or None."""
     if plan.nothing is not None:
         return plan.nothing
+    platform = plan.machine.platform
+    if platform not in ("tpu", "cpu"):
+        return f"its kernels are for a TPU, not for {plan.machine.kind}"
+    if not plan.defer:
+        return "the derivative of its loop is left to JAX"
+    checks = [refusal, unlowered] if platform == "tpu" else [refusal]
+    for check in checks:
+        for name, body in emit(plan).items():
+            reason = check(body)
+            if reason is not None:
+                return f"loop {name}: {reason}"
     return None
 
 
 def lower(
     body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
 ) -> tuple[list, list]:
-    params = pltpu.CompilerParams(
-        dimension_semantics=("arbitrary",), vmem_limit_bytes=120 * MB
-    )
-    steps = cut(body.rows.length, STEPS)
-    return _kernel.run(body, constants, carry, known, steps, INTERPRET, params)
-
-STEPS = 1
-INTERPRET = True
+    """Runs a body as one kernel."""
+    assert body.machine is not None
+    interpret = body.machine.platform == "cpu"
+    return _kernel.run(body, constants, carry, known, interpret)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import Var
 
+from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.around import own_rows
 from scanrnn.planner.features import features_first
@@ -38,6 +39,7 @@ class Body:
       own: rows that each step of a trip makes by itself, whoever stacks them.
       pinned: whether arrays of rows are laid out step by step.
       separate: whether nothing is fused across the steps of a trip.
+      machine: that of the plan.
     """
 
     graph: Graph
@@ -47,6 +49,7 @@ class Body:
     own: tuple[Var, ...] = ()
     pinned: bool = False
     separate: bool = False
+    machine: Machine | None = None
 
 
 def forward(loop: Loop, target: Target) -> Body:
@@ -60,7 +63,7 @@ def forward(loop: Loop, target: Target) -> Body:
     if rows.block > 1 and target.rules.separates_products:
         separate = body.separate or _is_full_product_step(graph)
         body = dataclasses.replace(body, separate=separate)
-    return body
+    return dataclasses.replace(body, machine=loop.machine)
 
 
 def made(graph: Graph, rows: Rows, unroll: int, target: Target) -> Body:

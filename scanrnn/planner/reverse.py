@@ -7,6 +7,7 @@ any more once a step has been passed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -62,6 +63,7 @@ def reverse(loop: Loop, step: Step, given: tuple[Var, ...], target: Target) -> R
         memory=memory,
     )
     body = made(graph, rows, unrolled(loop, target, reverse=True), target)
+    body = dataclasses.replace(body, machine=loop.machine)
     return Reverse(before, body, after, whole.consts)
 
 

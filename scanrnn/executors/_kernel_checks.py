@@ -1,0 +1,66 @@
+"""Why a body is no kernel for a TPU: found when a plan is made."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn.executors import _kernel
+from scanrnn.planner import ops
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.graph import struct
+
+
+def refusal(body: Body) -> str | None:
+    """Why no kernel runs a body, by its types and sizes, or None."""
+    graph = body.graph
+    avals = list(map(ops.aval, (*graph.inputs, *graph.outs)))
+    sizes = [body.rows.length, *itertools.chain(*(aval.shape for aval in avals))]
+    symbolic = [str(size) for size in sizes if not isinstance(size, int)]
+    if symbolic:
+        return f"a kernel needs sizes that are numbers, and {symbolic[0]} is symbolic"
+    if 0 in sizes:
+        return "there is an array without elements"
+    keys = [a for a in avals if jnp.issubdtype(a.dtype, jax.dtypes.extended)]
+    if keys:
+        return f"a kernel reads no {keys[0].str_short()}"
+    wanted, most = _kernel.layout(body).bytes, _kernel.memory(body)
+    if wanted > most:
+        return (
+            f"weights, carry and rows of a step take {wanted / 2**20:.0f} MB, and of "
+            f"fast memory there are {most / 2**20:.0f} MB"
+        )
+    return None
+
+
+def unlowered(body: Body) -> str | None:
+    """What Mosaic does not lower of a body, in its words, or None."""
+    graph, rows = body.graph, body.rows
+    weights = list(map(struct, graph.weights))
+    carry = list(map(struct, graph.carry))
+    xs = [struct(v, rows.length) for v in graph.xs]
+    run = functools.partial(_with_rows, body)
+    traced = jax.jit(run).trace(weights, carry, xs)
+    return _complaint(functools.partial(traced.lower, lowering_platforms=("tpu",)))
+
+
+def _with_rows(body, weights, carry, xs):
+    """The kernel of a body, given the rows of each time input."""
+    graph = body.graph
+    constants = dict(zip(graph.weights, weights, strict=True))
+    known = dict(zip(graph.xs, xs, strict=True))
+    return _kernel.run(body, constants, carry, known, interpret=False)
+
+
+def _complaint(lower: Callable) -> str | None:
+    try:
+        lower()
+    # Whatever it is, this plan is not to be run.
+    except Exception as error:
+        line = str(error.__cause__ or error).strip().splitlines()[0]
+        return f"Mosaic does not lower it: {line}"
+    return None

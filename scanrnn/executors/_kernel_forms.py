@@ -1,0 +1,139 @@
+"""How a kernel holds values: what comes from outside, and goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.extend.core import Var
+
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph, variables
+
+# A register has so many rows and columns of 32 bits; Mosaic's arrays are made of them.
+ROWS, COLUMNS = 8, 128
+# Dimension numbers of `a @ b`.
+_PRODUCT = (((1,), (0,)), ((), ()))
+
+
+class Form(NamedTuple):
+    """Values of a type in a kernel: with two axes at least, and no booleans.
+
+    Attributes:
+      aval: the type that the step knows.
+      packed: whether it is a matrix whose rows lie in pairs, each pair as one row of
+        32 bits. So the matrix units take bfloat16; from pairs of half rows, as arrays
+        lie otherwise, it would be put together at every step.
+    """
+
+    aval: Any
+    packed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape in the kernel."""
+        if self.packed:
+            return self.aval.shape[0] // 2, self.aval.shape[1]
+        return (*(1,) * (2 - self.aval.ndim), *self.aval.shape)
+
+    @property
+    def dtype(self):
+        """The dtype in the kernel."""
+        if self.packed:
+            return jnp.dtype("uint32")
+        return jnp.dtype("int32") if self.aval.dtype == bool else self.aval.dtype
+
+    def struct(self, *lead) -> jax.ShapeDtypeStruct:
+        """The type outside of the kernel, with more axes in front."""
+        return jax.ShapeDtypeStruct((*lead, *self.shape), self.dtype)
+
+    def bytes(self) -> int:
+        """Bytes in fast memory, whose registers may be filled in part."""
+        *lead, rows, columns = self.shape
+        up = -(-rows // ROWS) * ROWS * -(-columns // COLUMNS) * COLUMNS
+        return ops.product(lead) * up * self.dtype.itemsize
+
+    def stored(self, array, *lead):
+        """Values from outside as the kernel holds them."""
+        if self.packed:
+            pairs = array.reshape(self.shape[0], 2, -1).swapaxes(1, 2)
+            return lax.bitcast_convert_type(pairs, self.dtype)
+        return lax.reshape(array.astype(self.dtype), (*lead, *self.shape))
+
+    def restored(self, array, *lead):
+        """What a kernel gave, as it is outside of it."""
+        return lax.reshape(array, (*lead, *self.aval.shape)).astype(self.aval.dtype)
+
+    def value(self, held):
+        """What a kernel holds, as the step knows it."""
+        value = held if self.shape == self.aval.shape else held.reshape(self.aval.shape)
+        return value != 0 if self.aval.dtype == bool else value
+
+    def held(self, value):
+        """What a step made, as the kernel holds it."""
+        value = jnp.asarray(value, self.aval.dtype).astype(self.dtype)
+        return value if value.shape == self.shape else value.reshape(self.shape)
+
+
+class Matrix(NamedTuple):
+    """A matrix that stays where it is, read a few rows at a time."""
+
+    form: Form
+    ref: Any
+
+    def rows(self, start: int, size: int):
+        """Some of its rows."""
+        if not self.form.packed:
+            return self.ref[start : start + size]
+        pairs = self.ref[start // 2 : (start + size) // 2]
+        return pltpu.bitcast(pairs, self.form.aval.dtype)
+
+
+def weights_of(graph: Graph) -> tuple[dict[Var, Form], set[Var]]:
+    """The weights that a step reads, and those that it only multiplies by."""
+    read = {*variables(graph.outs)}
+    read |= {v for e in graph.eqns for v in variables(e.invars)}
+    matrices = multiplied(graph)
+    found = {}
+    for v in graph.weights:
+        aval = ops.aval(v)
+        half = v in matrices and aval.dtype == jnp.bfloat16
+        packed = half and not (aval.shape[0] % (2 * ROWS) or aval.shape[1] % COLUMNS)
+        if v in read:
+            found[v] = Form(aval, packed)
+    return found, matrices
+
+
+def multiplied(graph: Graph) -> set[Var]:
+    """The matrices that a step only multiplies by, each as `data @ matrix`."""
+    found, others = set(), {*variables(graph.outs)}
+    for eqn in graph.eqns:
+        for side, v in enumerate(eqn.invars):
+            group = found if side == 1 and _is_product(eqn) else others
+            group.update(variables([v]))
+    return (found - others) & {*graph.weights}
+
+
+def _is_product(eqn) -> bool:
+    if eqn.primitive.name not in ("dot_general", ops.PRODUCT):
+        return False
+    flat = all(ops.aval(v).ndim == 2 for v in eqn.invars)
+    (ours, theirs), batch = eqn.params["dimension_numbers"]
+    numbers = (tuple(ours), tuple(theirs)), tuple(map(tuple, batch))
+    return flat and numbers == _PRODUCT
+
+
+def forms(atoms: Iterable) -> list[Form]:
+    """The form of each of some values."""
+    return [Form(ops.aval(v)) for v in atoms]
+
+
+def whole(form: Form) -> pl.BlockSpec:
+    """All of an array, at every point of the grid; once, as it never changes."""
+    zeros = (0,) * len(form.shape)
+    return pl.BlockSpec(form.shape, lambda _: zeros, pipeline_mode=pl.Buffered(1))
