@@ -42,17 +42,19 @@ def unlowered(body: Body) -> str | None:
     graph, rows = body.graph, body.rows
     weights = list(map(struct, graph.weights))
     carry = list(map(struct, graph.carry))
-    xs = [struct(v, rows.length) for v in graph.xs]
-    run = functools.partial(_with_rows, body)
-    traced = jax.jit(run).trace(weights, carry, xs)
+    known = {
+        v: struct(v) if v in rows.shifts else struct(v, rows.length)
+        for v in rows.sources(graph.xs)
+    }
+    run = functools.partial(_named, body, tuple(known))
+    traced = jax.jit(run).trace(weights, carry, list(known.values()))
     return _complaint(functools.partial(traced.lower, lowering_platforms=("tpu",)))
 
 
-def _with_rows(body, weights, carry, xs):
-    """The kernel of a body, given the rows of each time input."""
-    graph = body.graph
-    constants = dict(zip(graph.weights, weights, strict=True))
-    known = dict(zip(graph.xs, xs, strict=True))
+def _named(body, names, weights, carry, arrays):
+    """The kernel of a body, given the arrays and edges of some names."""
+    constants = dict(zip(body.graph.weights, weights, strict=True))
+    known = dict(zip(names, arrays, strict=True))
     return _kernel.run(body, constants, carry, known, interpret=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,27 +11,36 @@ from jax import lax
 from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.executors._kernel_forms import COLUMNS, Matrix
-from scanrnn.planner import ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.graph import Graph, eval_eqn, needed
 from scanrnn.planner.wide_sums import wide
 
 
 def step(graph: Graph, known: Mapping[Var, Any]) -> list:
     """The next carry and the ys of one step, given its inputs by variable."""
-    values, made = dict(known), graph.producers()
+    return _evaluated(needed(graph.eqns, graph.outs), known, graph.outs)
+
+
+def _evaluated(eqns, known, wanted) -> list:
+    values, made = dict(known), {v: eqn for eqn in eqns for v in eqn.outvars}
 
     def read(atom):
         return atom.val if ops.is_literal(atom) else values[atom]
 
-    for eqn in needed(graph.eqns, graph.outs):
+    for eqn in eqns:
         ins = list(map(read, eqn.invars))
         if eqn.primitive.name in ("dot_general", ops.PRODUCT):
             outs = [_product(eqn, *ins, made.get(eqn.invars[0]))]
+        elif compat.only_runs(eqn):
+            jaxpr, consts = compat.opened(compat.program(eqn))
+            names = (*jaxpr.constvars, *jaxpr.invars)
+            inside = dict(zip(names, (*consts, *ins), strict=True))
+            outs = _evaluated(jaxpr.eqns, inside, jaxpr.outvars)
         else:
             outs = eval_eqn(eqn, ins)
         pairs = zip(eqn.outvars, outs, strict=True)
         values |= {v: out for v, out in pairs if not isinstance(v, DropVar)}
-    return list(map(read, graph.outs))
+    return list(map(read, wanted))
 
 
 def _product(eqn: JaxprEqn, a, b, maker: JaxprEqn | None):
@@ -39,8 +49,7 @@ def _product(eqn: JaxprEqn, a, b, maker: JaxprEqn | None):
     numbers, precision = (eqn.params[p] for p in ("dimension_numbers", "precision"))
 
     def part(a, b):
-        kind = wide(dtype)
-        return lax.dot_general(a, b, numbers, precision, preferred_element_type=kind)
+        return _contracted(a, b, numbers, precision, wide(dtype))
 
     if not isinstance(b, Matrix):
         return part(a, b).astype(dtype)
@@ -49,6 +58,28 @@ def _product(eqn: JaxprEqn, a, b, maker: JaxprEqn | None):
         made = part(a[:, start : start + size], b.rows(start, size))
         total = made if total is None else total + made
     return total.astype(dtype)
+
+
+def _contracted(a, b, numbers, precision, dtype):
+    """A product of arrays, contracted over one axis at a time: Mosaic takes no more."""
+    (ours, theirs), batch = numbers
+    if len(ours) <= 1:
+        return lax.dot_general(a, b, numbers, precision, preferred_element_type=dtype)
+    i = min(range(len(ours)), key=lambda i: a.shape[ours[i]])
+    rest = tuple(
+        tuple(
+            tuple(d - (d > axes[i]) for d in group if d != axes[i])
+            for group in (axes, more)
+        )
+        for axes, more in zip((ours, theirs), batch, strict=True)
+    )
+    rest = tuple(zip(*rest, strict=True))
+    parts = (
+        (lax.index_in_dim(a, j, ours[i], False), lax.index_in_dim(b, j, theirs[i], False))
+        for j in range(a.shape[ours[i]])
+    )
+    made = (_contracted(x, y, rest, precision, dtype) for x, y in parts)
+    return functools.reduce(jnp.add, made)
 
 
 def _blocks(depth: int, maker: JaxprEqn | None) -> list[tuple[int, int]]:
