@@ -31,6 +31,7 @@ MOST_STEPS = 16
 _ROWS_SHARE = 0.25
 # What Mosaic keeps for itself, and for what registers do not hold.
 _RESERVED = 8 * MB
+_WIDE = ("int64", "uint64", "float64", "complex128")
 
 
 class Layout(NamedTuple):
@@ -84,7 +85,7 @@ def run(
     constants: Mapping[Var, Any],
     carry: list,
     known: Mapping[Var, Any],
-    interpret: bool,
+    interpret: bool | pltpu.InterpretParams,
 ) -> tuple[list, list]:
     """Run a body over all its steps. Returns the final carry and the stacked ys.
 
@@ -93,7 +94,7 @@ def run(
       constants: values of its weights.
       carry: values of its carry before the first step.
       known: arrays of all steps, and edges, by variable.
-      interpret: run it by Pallas's interpreter.
+      interpret: run it by Pallas's interpreter, or by that which plays a TPU.
     """
     graph, rows, found = body.graph, body.rows, layout(body)
     T, steps = rows.length, found.steps
@@ -110,18 +111,22 @@ def run(
         return pl.BlockSpec((steps, *form.shape), at)
 
     held = (*found.weights.values(), *found.carry)
-    outs = pl.pallas_call(
+    ends = [f.struct() for f in found.carry]
+    call = pl.pallas_call(
         functools.partial(_kernel, graph, found, rows.reverse),
         grid=(points,),
         in_specs=[*map(whole, held), *map(row, found.xs)],
         out_specs=[*map(whole, found.carry), *map(row, found.ys)],
-        out_shape=[*(f.struct() for f in found.carry), *(f.struct(T) for f in found.ys)],
+        out_shape=[*ends, *(f.struct(T) for f in found.ys)],
         interpret=interpret,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("arbitrary",), vmem_limit_bytes=memory(body)
         ),
         name="last_to_first" if rows.reverse else "first_to_last",
-    )(*args)
+    )
+    # Where whole numbers have 64 bits by default, Mosaic mistakes the types of indices.
+    with jax.enable_x64(any(str(a.dtype) in _WIDE for a in args)):
+        outs = call(*args)
     n = len(carry)
     final = [f.restored(a) for f, a in zip(found.carry, outs[:n], strict=True)]
     return final, [f.restored(a, T) for f, a in zip(found.ys, outs[n:], strict=True)]
@@ -146,7 +151,7 @@ def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):
         return Matrix(form, ref) if v in found.multiplied else form.value(ref[...])
 
     def one(i, _):
-        j = found.steps - 1 - i if reverse else i
+        j = np.int32(found.steps - 1) - i if reverse else i
         values = [constant(*item) for item in constants]
         values += [f.value(ref[...]) for f, ref in zip(found.carry, carry, strict=True)]
         values += [f.value(ref[j]) for f, ref in zip(found.xs, xs, strict=True)]
@@ -158,6 +163,6 @@ def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):
             to[j] = form.held(value)
 
     if found.steps == 1:
-        one(0, None)
+        one(np.int32(0), None)
     else:
         lax.fori_loop(np.int32(0), np.int32(found.steps), one, None)

@@ -61,8 +61,9 @@ class Form(NamedTuple):
     def stored(self, array, *lead):
         """Values from outside as the kernel holds them."""
         if self.packed:
-            pairs = array.reshape(self.shape[0], 2, -1).swapaxes(1, 2)
-            return lax.bitcast_convert_type(pairs, self.dtype)
+            # Of a bitcast that joins numbers XLA for CPU makes wrong constants.
+            bits = lax.bitcast_convert_type(array, jnp.uint16).astype(self.dtype)
+            return bits[0::2] | bits[1::2] << 16
         return lax.reshape(array.astype(self.dtype), (*lead, *self.shape))
 
     def restored(self, array, *lead):

@@ -75,7 +75,10 @@ def _contracted(a, b, numbers, precision, dtype):
     )
     rest = tuple(zip(*rest, strict=True))
     parts = (
-        (lax.index_in_dim(a, j, ours[i], False), lax.index_in_dim(b, j, theirs[i], False))
+        (
+            lax.index_in_dim(a, j, ours[i], False),
+            lax.index_in_dim(b, j, theirs[i], False),
+        )
         for j in range(a.shape[ours[i]])
     )
     made = (_contracted(x, y, rest, precision, dtype) for x, y in parts)

@@ -1,0 +1,236 @@
+"""Loops as kernels for a TPU: by Pallas's interpreters, in the place of the device."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+import scanrnn
+from scanrnn.executors import _kernel, pallas_tpu
+from tests.cell_table import CELLS, draw
+from tests.compare import assert_same
+from tests.generated import materialise
+from tests.test_planner_generated import as_a_user, examine
+
+NAME = pallas_tpu.NAME
+QUICK = ("lstm-norm", "gru", "lstm-heads")
+EVERY = [
+    pytest.param(row, id=name, marks=() if name in QUICK else pytest.mark.slow)
+    for name, row in CELLS.items()
+]
+
+
+def score(row, implementation, reverse, params, xs, carry):
+    step = functools.partial(row.cell.step, params)
+    outs = scanrnn.scan(step, carry, xs, None, reverse, implementation=implementation)
+    total = sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(outs))
+    return total.astype(jnp.float32), outs
+
+
+def values_and_gradients(row, implementation, reverse, args):
+    f = functools.partial(score, row, implementation, reverse)
+    f = jax.value_and_grad(f, argnums=(0, 1, 2), has_aux=True)
+    return jax.tree.leaves(jax.jit(f)(*args))
+
+
+def drawn(row, dtype):
+    return jax.tree.map(lambda a: jnp.asarray(a, dtype), draw(row))
+
+
+def planned_for_a_tpu(row, dtype="float32"):
+    params, xs, carry = drawn(row, dtype)
+    step = functools.partial(row.cell.step, params)
+    return scanrnn.plan(step, carry, xs, machine="tpu v5e", implementation=NAME)
+
+
+@pytest.mark.parametrize("row", EVERY)
+@pytest.mark.parametrize("reverse", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_kernel_equals_lax_scan(row, reverse):
+    args = drawn(row, jnp.float32)
+    both = (values_and_gradients(row, name, reverse, args) for name in ("scan", NAME))
+    for wanted, got in zip(*both, strict=True):
+        scale = 1 + float(jnp.max(jnp.abs(wanted)))
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * scale)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", EVERY)
+def test_kernel_in_bfloat16_is_as_exact_as_lax_scan(row):
+    args = drawn(row, jnp.bfloat16)
+    exact = values_and_gradients(
+        row, "scan", False, jax.tree.map(lambda a: a.astype(jnp.float64), args)
+    )
+    both = (values_and_gradients(row, name, False, args) for name in ("scan", NAME))
+    for wanted, theirs, ours in zip(exact, *both, strict=True):
+        errors = (np.linalg.norm(np.ravel(a - wanted)) for a in (theirs, ours))
+        theirs, ours = map(float, errors)
+        rounding = 2**-7 * float(np.linalg.norm(np.ravel(wanted)))
+        assert ours <= 1.5 * theirs + rounding
+
+
+@pytest.mark.slow
+def test_kernels_of_generated_steps_equal_lax_scan():
+    ran = []
+
+    def check(drawn_example):
+        program, _, reverse, transform = drawn_example
+        make = materialise(program, jax.random.key(0))
+        options = scanrnn.Options(implementation=NAME, chunk=2)
+        step, weights, init, xs = make
+        plan = scanrnn.plan(functools.partial(step, weights), init, xs, reverse=reverse)
+        able = plan.nothing is None and plan.defer
+        ran.append(able)
+        if able:
+            assert_same(make, transform, plan=options, reverse=reverse, rtol=1e-7)
+
+    examine(200, 7, as_a_user, check)
+    assert sum(ran) > 100
+
+
+def numbers(v, *lead):
+    """For a variable of a graph, or for all steps of it."""
+    made = np.random.default_rng(0).normal(size=(*lead, *v.aval.shape))
+    return jnp.asarray(made, v.aval.dtype)
+
+
+@pytest.mark.parametrize(
+    "name", ["lstm", pytest.param("rhn-3", marks=pytest.mark.slow)]
+)
+def test_kernel_has_no_race_and_stays_in_bounds(name):
+    """By the interpreter that has a TPU's memories, copies and semaphores."""
+    from jax._src.pallas.mosaic.interpret import interpret_pallas_call
+
+    params, xs, carry = drawn(CELLS[name], jnp.float32)
+    step = functools.partial(CELLS[name].cell.step, params)
+    plan = scanrnn.plan(step, carry, xs, implementation=NAME)
+    for body in plan.bodies.values():
+        graph, rows = body.graph, body.rows
+        sources = rows.sources(graph.xs)
+        lead = {v: () if v in rows.shifts else (rows.length,) for v in sources}
+        known = {v: numbers(v, *lead[v]) for v in sources}
+        args = {v: numbers(v) for v in graph.weights}, list(map(numbers, graph.carry))
+        wanted = _kernel.run(body, *args, known, interpret=True)
+        tpu = pltpu.InterpretParams(detect_races=True)
+        got = _kernel.run(body, *args, known, interpret=tpu)
+        for a, b in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+        assert not interpret_pallas_call.races.races_found
+
+
+def lstm(T, B, H, dtype):
+    cell = scanrnn.cells.lstm()
+    params = cell.init(jax.random.key(0), H, H)
+    params = jax.tree.map(lambda a: a.astype(dtype), params)
+    xs = jax.random.normal(jax.random.key(1), (T, B, H), dtype)
+    return functools.partial(cell.step, params), cell.initial_carry(params, xs[0]), xs
+
+
+def test_kernel_of_packed_matrices_equals_lax_scan():
+    """Matrices as large as the units of a TPU, in bfloat16."""
+    keys = jax.random.split(jax.random.key(0), 2)
+    U = 0.1 * jax.random.normal(keys[0], (128, 256), jnp.bfloat16)
+    xs = jax.random.normal(keys[1], (4, 8, 128), jnp.bfloat16)
+
+    def step(h, x):
+        f, z = jnp.split(h @ U, 2, axis=-1)
+        h = jax.nn.sigmoid(f) * h + jnp.tanh(z + x)
+        return h, h
+
+    def loss(xs, implementation):
+        ys = scanrnn.scan(step, 0 * xs[0], xs, implementation=implementation)[1]
+        return jnp.sum(jnp.sin(ys.astype(jnp.float32)))
+
+    slope = jax.jit(jax.grad(loss), static_argnums=1)
+    both = (slope(xs, name).astype(np.float32) for name in (NAME, "scan"))
+    np.testing.assert_allclose(*both, atol=0.03)
+    text = str(jax.make_jaxpr(jax.grad(loss), static_argnums=1)(xs, NAME))
+    assert text.count("name=first_to_last") == text.count("name=last_to_first") == 1
+    assert "u32[64,256]" in text
+
+
+def test_kernel_under_transformations_equals_lax_scan():
+    step, carry, xs = lstm(3, 2, 4, jnp.float32)
+
+    def loss(xs, implementation):
+        return jnp.sum(
+            scanrnn.scan(step, carry, xs, implementation=implementation)[1] ** 2
+        )
+
+    def all_of_them(implementation):
+        f = functools.partial(loss, implementation=implementation)
+        batch = jnp.stack([xs, 2 * xs])
+        forward_over_reverse = jax.jvp(jax.grad(f), (xs,), (jnp.ones_like(xs),))
+        return (
+            jax.vmap(jax.grad(f))(batch),
+            jax.grad(jax.checkpoint(f))(xs),
+            forward_over_reverse,
+        )
+
+    ours, theirs = (jax.jit(all_of_them, static_argnums=0)(n) for n in (NAME, "scan"))
+    for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("row", EVERY)
+def test_kernel_lowers_for_a_tpu(row):
+    """JAX's part of it; the compiler's is in `test_compiled`."""
+    if row.factory.startswith("conv"):
+        with pytest.raises(ValueError, match="Mosaic .* conv_general_dilated"):
+            planned_for_a_tpu(row)
+        return
+    assert planned_for_a_tpu(row).executor == NAME
+
+
+def elman(sorted_=False):
+    def step(h, x):
+        wx, wh = jnp.ones((3, 4), h.dtype), jnp.ones((4, 4), h.dtype)
+        h = jnp.tanh(x @ wx + h @ wh)
+        return jnp.sort(h) if sorted_ else h, h
+
+    return step
+
+
+def of_matrix(w):
+    return lambda h, x: (jnp.tanh(h @ w + x @ w), h)
+
+
+def test_kernel_is_refused_with_the_reason():
+    h, xs = jnp.zeros((2, 4), jnp.float32), jnp.ones((5, 2, 3), jnp.float32)
+
+    def plan(step, h=h, xs=xs, **options):
+        return scanrnn.plan(step, h, xs, implementation=NAME, **options)
+
+    with pytest.raises(ValueError, match="for a TPU, not for h100"):
+        plan(elman(), machine="h100")
+    with pytest.raises(ValueError, match="Mosaic does not lower .*: sort"):
+        plan(elman(sorted_=True), machine="tpu v5e")
+    with pytest.raises(ValueError, match="derivative of its loop is left to JAX"):
+        plan(elman(), defer=False)
+    (T,) = jax.export.symbolic_shape("T")
+    with pytest.raises(ValueError, match="T is symbolic"):
+        plan(elman(), xs=jax.ShapeDtypeStruct((T, 2, 3), h.dtype))
+    H, dtype = 6144, jnp.float32
+    wide = [jax.ShapeDtypeStruct(s, dtype) for s in ((2, H), (5, 2, H), (H, H))]
+    with pytest.raises(ValueError, match="take 1.. MB, and of fast memory there are"):
+        jax.eval_shape(lambda h, xs, w: plan(of_matrix(w), h, xs), *wide)
+
+
+def test_kernel_is_not_chosen_by_an_estimate():
+    step, carry, xs = lstm(30, 2, 32, jnp.float32)
+    plan = scanrnn.plan(step, carry, xs, machine="tpu v5e")
+    assert plan.executor == "planned"
+    assert NAME not in [candidate.name for candidate in plan.candidates]
+
+
+def test_kernel_of_another_platform_is_a_loop_of_xla():
+    """A plan for a TPU, run here."""
+    step, carry, xs = lstm(3, 2, 4, jnp.float32)
+    with jax.enable_x64(False):
+        run = functools.partial(scanrnn.scan, step, plan=scanrnn.Options(
+            machine="tpu v5e", implementation=NAME
+        ))  # fmt: skip
+        text = jax.jit(run).lower(carry, xs).as_text()
+    assert "callback" not in text and "tpu_custom_call" not in text
