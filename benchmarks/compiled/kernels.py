@@ -1,0 +1,227 @@
+"""`python -m benchmarks.compiled.kernels`: what a step takes in a kernel for a TPU v5e.
+
+The compiler leaves the schedule of a kernel as text: a line for each bundle, which is a
+cycle if nothing waits for memory. A row is compiled in a process of its own, which
+leaves that text in a folder. `--report` writes the page again from the results alone.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+from benchmarks.cases import Case
+from benchmarks.compiled import targets
+from benchmarks.compiled.measure import ProgramCase
+from benchmarks.compiled.run import versions
+from benchmarks.compiled.workers import ROOT
+from benchmarks.tables import table
+
+RESULTS = ROOT / "benchmarks" / "results" / "kernels.json"
+OTHERS = RESULTS.with_name("compiled.json")
+# The most bundles of a step, forward and in reverse, that would be good.
+BOUNDS = {
+    ("lstm", 256, 64, 1024): (4700, 4700),
+    ("lstm", 1024, 16, 768): (1500, 1400),
+    ("lstm", 30, 32, 512): (950, 900),
+    ("ln_lstm", 1024, 16, 768): (2025, 1890),
+    ("lstm", 4096, 2, 128): (250, 250),
+}
+# The case of Google's translation model, by its batch.
+SWEEP = tuple(("lstm", 256, B, 1024) for B in (8, 16, 32, 128, 256))
+MORE = (("gru", 1024, 16, 768), ("mi_lstm", 1024, 16, 768), ("res_lstm", 1024, 16, 768))
+PROGRAMS = ("chunks of a gated delta rule",)
+NAMES = {"first_to_last": "forward", "last_to_first": "reverse"}
+LIMIT = 1800  # seconds of a row
+# A line for each bundle, with a mark for each loop that it is in.
+BUNDLE = r"^ +0x[0-9a-f]+ +[A-Z]*: (>*)"
+WINDOW = (
+    r"kind: (in|out)put, shape index: \{\d*\}\] .*?window shape is (\w+)\[([\d,]*)\], "
+    r"while the full shape is \w+\[([\d,]*)\]"
+)
+
+PAGE = """\
+# Loops as kernels of a TPU v5e
+
+Training steps in bfloat16 throughout, by `implementation="pallas_tpu"`. The TPU's
+compiler ran; no TPU did: no number here is a time on a device.
+
+- **Bundles** are the length of the kernel's schedule for one step, and what a point of
+  its grid takes besides, shared by the steps there. A bundle is a cycle where nothing
+  waits for memory.
+- **Floor** is that of the matrix units, which take one row of the batch per cycle.
+- **Cycles of XLA's loops** are the compiler's estimate for a step of the loops that run
+  by default. It comes from another stage of the compiler: compare it with its like, not
+  with bundles.
+- **Temporaries** are bytes by the compiler's buffer assignment, outside of fast memory.
+- **Compile s** is wall time, the schedules written out, on a machine that others use.
+"""
+
+
+def cases() -> list:
+    """Every row."""
+    sizes = [*BOUNDS, *SWEEP, *MORE]
+    found = [Case(c, T, B, H, H, "bfloat16", throughout=True) for c, T, B, H in sizes]
+    return [*found, *map(ProgramCase, PROGRAMS)]
+
+
+def measure(number: int, folder: str) -> dict:
+    """The record of a row, by the compiler in this process."""
+    import jax
+
+    from benchmarks.compiled import programs
+    from scanrnn import Options
+
+    case = cases()[number]
+    # Who is asked for; a plan by any other name would be another program.
+    programs._options = lambda machine: Options(
+        machine=targets.MACHINES[machine], implementation="pallas_tpu"
+    )
+    fn, args, donate = programs._program(case, "train", "scanrnn", "v5e")
+    begin = time.time()
+    compiled = jax.jit(fn, donate_argnums=donate).lower(*args).compile()
+    return {
+        "temp_bytes": compiled.memory_analysis().temp_size_in_bytes,
+        "compile_seconds": round(time.time() - begin, 1),
+        "kernels": [_schedule(path) for path in _schedules(folder)],
+    }
+
+
+def _schedules(folder):
+    found = sorted(pathlib.Path(folder).glob("*-final_bundles.txt"))
+    return [p for p in found if "schedule-analysis" not in p.name and "_to_" in p.name]
+
+
+def _schedule(path: pathlib.Path) -> dict:
+    """How long a kernel's schedule is, by how deep in its loops."""
+    text = path.read_text()
+    depths = [
+        len(m[1]) for m in re.finditer(r"^ +0x[0-9a-f]+ +[A-Z]*: (>*)", text, re.M)
+    ]
+    name = next(name for name in NAMES if name in path.name)
+    windows = {
+        (m[1], m[2], m[3], m[4]) for m in re.finditer(WINDOW, text) if m[3] != m[4]
+    }
+    return {
+        "name": NAMES[name],
+        "point": depths.count(1),
+        "step": depths.count(2),
+        "points": int(re.search(r"iteration_bounds: \((\d+)", text)[1]),
+        "rows": sorted(windows),
+    }
+
+
+def run(only: str | None) -> None:
+    """Compiles every row that is not there from the same sources, and keeps it."""
+    done = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {}
+    for number, case in enumerate(cases()):
+        if only and only not in case.name:
+            continue
+        record = _apart(number)
+        record["case"] = dataclasses.asdict(case)
+        done[case.name] = record
+        text = json.dumps({"versions": versions(), "rows": done}, indent=1)
+        RESULTS.write_text(text + "\n")
+        print(case.name, {k: record.get(k) for k in ("error", "compile_seconds")})
+
+
+def _apart(number) -> dict:
+    """A row in a process that leaves its schedules in a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        dump = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+        extra = {**targets.environment("v5e"), "LIBTPU_INIT_ARGS": dump}
+        call = [sys.executable, "-m", "benchmarks.compiled.kernels"]
+        call += ["--row", str(number), "--folder", folder]
+        try:
+            done = subprocess.run(
+                call, cwd=ROOT, env=os.environ | extra, capture_output=True,
+                text=True, timeout=LIMIT,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"error": f"over {LIMIT} s"}
+    lines = done.stdout.strip().splitlines() or [""]
+    if done.returncode or not lines[-1].startswith("{"):
+        words = done.stderr.strip().splitlines() or ["without a word"]
+        named = [w for w in words if "Error" in w] or words
+        return {"error": named[-1][:300]}
+    return json.loads(lines[-1])
+
+
+def per_step(kernel: dict) -> float:
+    """Bundles of a step, its part of those of a point of the grid with them."""
+    steps = max(
+        (int(shape.split(",")[0]) for *_, shape, _ in kernel["rows"]), default=1
+    )
+    return (
+        kernel["step"] + kernel["point"] / steps if kernel["step"] else kernel["point"]
+    )
+
+
+def markdown(results: dict) -> str:
+    """The page."""
+    others = {}
+    if OTHERS.exists():
+        rows = json.loads(OTHERS.read_text())["rows"]
+        wanted = ("v5e", "train", "scanrnn")
+        keys = ("machine", "mode", "contender")
+        rows = [r for r in rows if tuple(r[k] for k in keys) == wanted and "case" in r]
+        others = {json.dumps(r["case"], sort_keys=True): r for r in rows}
+    lines = [_line(name, row, others) for name, row in results["rows"].items()]
+    head = [
+        *("case", "bundles forward", "bound", "bundles reverse", "bound", "floor"),
+        *("cycles of XLA's loops", "temporaries MB", "XLA's", "compile s"),
+    ]
+    where = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
+    return "\n".join([PAGE, table(head, lines), "", f"Versions: {where}.", ""])
+
+
+def _line(name, row, others) -> list[str]:
+    if "error" in row:
+        return [name, row["error"], *[""] * 8]
+    case = row["case"]
+    shortest = {}
+    for kernel in row["kernels"]:
+        one = per_step(kernel)
+        shortest[kernel["name"]] = max(one, shortest.get(kernel["name"], 0))
+    bounds, floor = ("", ""), ""
+    if "cell" in case:
+        size = case["T"], case["B"], case["H"]
+        bounds = BOUNDS.get((case["cell"], *size), bounds)
+        gates = {"gru": 3, "elman": 1}.get(case["cell"], 4)
+        floor = f"{gates * case['B'] * case['H'] ** 2 // (4 * 128**2):,}"
+    other = others.get(json.dumps(case, sort_keys=True), {})
+    loops = [loop for loop in other.get("loops", ()) if loop["trips"]]
+    cycles = " + ".join(f"{loop['cycles']:,} x {loop['trips']}" for loop in loops)
+    theirs = f"{other['temp_bytes'] / 1e6:.1f}" if "temp_bytes" in other else ""
+    shown = [f"{shortest.get(k, 0):,.0f}" for k in ("forward", "reverse")]
+    first, second = (f"{b:,}" if b else "" for b in bounds)
+    return [
+        *(name, shown[0], first, shown[1], second, floor, cycles),
+        *(f"{row['temp_bytes'] / 1e6:.1f}", theirs, f"{row['compile_seconds']:.0f}"),
+    ]
+
+
+def main() -> None:
+    """Runs what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", action="store_true", help="from the results alone")
+    parser.add_argument("--only", help="rows whose names have this in them")
+    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.row is not None:
+        print(json.dumps(measure(args.row, args.folder)))
+        return
+    if not args.report:
+        run(args.only)
+    RESULTS.with_suffix(".md").write_text(markdown(json.loads(RESULTS.read_text())))
+
+
+if __name__ == "__main__":
+    main()
