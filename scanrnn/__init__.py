@@ -14,6 +14,8 @@ from scanrnn._advise import advise as advise
 from scanrnn._allocator import tune_allocator as tune_allocator
 from scanrnn._scan import plan as plan
 from scanrnn._scan import scan as scan
+from scanrnn._selfcheck import SelfCheck as SelfCheck
+from scanrnn._selfcheck import selfcheck as selfcheck
 from scanrnn._solve import Solved as Solved
 from scanrnn._solve import solve as solve
 from scanrnn.machines import Machine as Machine

@@ -9,6 +9,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 import scanrnn
+from scanrnn._tune import tuner
 from scanrnn.executors import _kernel, pallas_tpu
 from tests.cell_table import CELLS, draw
 from tests.compare import assert_same
@@ -234,3 +235,42 @@ def test_kernel_of_another_platform_is_a_loop_of_xla():
         ))  # fmt: skip
         text = jax.jit(run).lower(carry, xs).as_text()
     assert "callback" not in text and "tpu_custom_call" not in text
+
+
+def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path):
+    """The interpreter plays the device."""
+    monkeypatch.setenv("SCANRNN_CACHE", str(tmp_path))
+    monkeypatch.setattr(pallas_tpu, "PLATFORM", "cpu")
+    monkeypatch.setattr(tuner, "BUDGET", 0.0)
+    label = f"implementation={NAME!r}"
+    step, carry, xs = lstm(3, 2, 4, jnp.float32)
+    plan = scanrnn.plan(step, carry, xs, tune=True)
+    assert label in plan.tuning.seconds
+    right = _kernel.run
+
+    def wrong(*args, **options):
+        final, ys = right(*args, **options)
+        return final, [1.5 * y for y in ys]
+
+    monkeypatch.setattr(_kernel, "run", wrong)
+    step, carry, xs = lstm(4, 2, 4, jnp.float32)
+    with pytest.warns(UserWarning, match="times as far from XLA's loops"):
+        plan = scanrnn.plan(step, carry, xs, tune=True)
+    assert label not in plan.tuning.seconds
+
+
+@pytest.mark.slow
+def test_selfcheck_finds_every_way_right():
+    with jax.enable_x64(False):
+        report = scanrnn.selfcheck(dtypes=["float32"], sizes=(4, 2, 16), runs=0)
+    ran = [c for c in report.checks if c.error is not None]
+    assert {c.implementation for c in ran} == {"scan", "planned", NAME}
+    assert max(c.error for c in ran) < 1e-5
+
+
+def test_selfcheck_says_what_did_not_run():
+    report = scanrnn.selfcheck(["elman"], dtypes=["float32"], sizes=(2, 1, 4), runs=1)
+    assert [c.reason for c in report.checks] == ["", "", ""]
+    assert "elman" in str(report) and "ms" in str(report)
+    with pytest.raises(ValueError, match="no cell 'gpu'"):
+        scanrnn.selfcheck(["gpu"])

@@ -30,6 +30,7 @@ ROOMS = {
     "_tune": ({"planner", "executors"}, {"jax", "numpy"}),
     "_scan": ({"machines", "planner", "executors", "_tune"}, {"jax", "numpy"}),
     "_solve": ({"planner", "executors"}, {"jax", "numpy"}),
+    "_selfcheck": ({"_scan", "cells"}, {"jax"}),
     "_accelerate": ({"planner", "_scan"}, {"jax", "numpy"}),
     "_advise": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
     "cells": (set(), {"jax"}),
@@ -59,8 +60,8 @@ ROOMS = {
     ),
     "__init__": (
         {
-            *("_accelerate", "_advise", "_allocator", "_scan", "_solve", "cells"),
-            *("interop", "linen", "machines", "nnx", "planner", "serving"),
+            *("_accelerate", "_advise", "_allocator", "_scan", "_selfcheck", "_solve"),
+            *("cells", "interop", "linen", "machines", "nnx", "planner", "serving"),
             "training",
         },
         set(),

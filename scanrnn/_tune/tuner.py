@@ -16,6 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from scanrnn._tune import memory
+from scanrnn._tune.kernels import kernels, without_wrong
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.graph import struct_of
 
@@ -72,11 +73,14 @@ def tuned(
         return base  # nothing to choose from: every variation is lax.scan too
     goal = _goal(base, traced, tune)
     known = _candidates(given, options)
+    by_name = {} if given.implementation else kernels(base, make)
+    known |= by_name
     key = memory.key_of(traced, base, goal)
     where = memory.path_of(key)
     found = memory.recalled(where, key, known)
     if found is None:
-        seconds = _measure(traced, {n: make(o) for n, o in known.items()}, goal)
+        plans = {n: make(o) for n, o in known.items()}
+        seconds = _measure(traced, plans, goal, by_name)
         chosen = _choice(seconds)
         if not memory.remember(where, key, known[chosen], seconds):
             where = None
@@ -157,20 +161,29 @@ def _goal(plan: Plan, traced: Traced, tune: bool | str) -> str:
     return "train"
 
 
-def _measure(traced: Traced, plans: dict[str, Plan], goal: str) -> dict[str, float]:
-    """Median seconds of each plan whose program differs from those before it."""
+def _measure(
+    traced: Traced, plans: dict[str, Plan], goal: str, by_name: dict[str, Options]
+) -> dict[str, float]:
+    """Median seconds of each plan whose program differs from those before it.
+
+    Those of kernels, named in `by_name`, only where these are right.
+    """
     # Under jax.jit this runs now, on made numbers, and leaves nothing in the program.
-    with jax.ensure_compile_time_eval():
+    now = jax.ensure_compile_time_eval
+    with now():
         args = [[_concrete(v) for v in group] for group in _groups(traced)]
-        try:
-            candidates = _compiled(plans, goal, args)
-            return _medians(candidates)
-        except Exception as error:
-            raise ValueError(
-                "plan: tune could not run the step on its own (inside shard_map, or "
-                "where it needs a mapped axis, it has to be planned without tune, or "
-                f"tuned outside); JAX says: {error}"
-            ) from error
+        plans = {name: _with_numbers(plan) for name, plan in plans.items()}
+    try:
+        # Traced outside of it: there is no number of a kernel's grid point yet.
+        candidates = _compiled(plans, goal, args)
+        with now():
+            return _medians(without_wrong(candidates, by_name))
+    except Exception as error:
+        raise ValueError(
+            "plan: tune could not run the step on its own (inside shard_map, or "
+            "where it needs a mapped axis, it has to be planned without tune, or "
+            f"tuned outside); JAX says: {error}"
+        ) from error
 
 
 def _concrete(value):
@@ -183,10 +196,13 @@ def _concrete(value):
     return jnp.asarray(numbers, value.dtype)
 
 
+def _with_numbers(plan: Plan) -> Plan:
+    return dataclasses.replace(plan, consts=tuple(map(_concrete, plan.consts)))
+
+
 def _compiled(plans, goal, args) -> list[Candidate]:
     found, seen = [], set()
     for label, plan in plans.items():
-        plan = dataclasses.replace(plan, consts=tuple(map(_concrete, plan.consts)))
         program = jax.jit(_program(plan, goal)).trace(*args)
         text = re.sub(" at 0x[0-9a-f]+", "", str(program.jaxpr))
         if text not in seen:

@@ -6,8 +6,8 @@ An executor is a module with `NAME` and
 - `refuse(plan) -> str | None`: why it does not run that plan;
 - `lower(body, constants, carry, known)`: runs one loop of it (see `Executor`).
 
-- `BY_NAME = True`, if it runs only where it is asked for by name: because it has never
-  run on its device.
+- `PLATFORM`, if it has kernels for one that have never run there: it is asked for by
+  name, or tried by `tune` and checked there first.
 
 A plan is made for each, and the cheapest that is not refused is kept.
 """

@@ -31,6 +31,8 @@ def _evaluated(eqns, known, wanted) -> list:
         ins = list(map(read, eqn.invars))
         if eqn.primitive.name in ("dot_general", ops.PRODUCT):
             outs = [_product(eqn, *ins, made.get(eqn.invars[0]))]
+        elif eqn.primitive.name == "div" and _is_column(eqn.invars[1]):
+            outs = [_quotient(*ins)]
         elif compat.only_runs(eqn):
             jaxpr, consts = compat.opened(compat.program(eqn))
             names = (*jaxpr.constvars, *jaxpr.invars)
@@ -41,6 +43,18 @@ def _evaluated(eqns, known, wanted) -> list:
         pairs = zip(eqn.outvars, outs, strict=True)
         values |= {v: out for v, out in pairs if not isinstance(v, DropVar)}
     return list(map(read, wanted))
+
+
+def _is_column(atom) -> bool:
+    """Whether it has one number for each row."""
+    aval = ops.aval(atom)
+    return aval.ndim > 1 and aval.shape[-1] == 1 and ops.is_inexact(atom)
+
+
+def _quotient(a, b):
+    """Rows over numbers: each is inverted once, and not for every element."""
+    kind = wide(b.dtype)
+    return (a.astype(kind) * (1 / b.astype(kind))).astype(b.dtype)
 
 
 def _product(eqn: JaxprEqn, a, b, maker: JaxprEqn | None):

@@ -10,7 +10,7 @@ from scanrnn.planner.loops import Loop
 
 def by_name(executor: Executor) -> bool:
     """Whether it runs only where it is asked for by name."""
-    return getattr(executor, "BY_NAME", False)
+    return getattr(executor, "PLATFORM", None) is not None
 
 
 def on(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Executor:

@@ -21,7 +21,7 @@ from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
 
 NAME = "pallas_tpu"
-BY_NAME = True
+PLATFORM = "tpu"
 
 RULES = Rules(
     # Else each step would turn the matrix again.
@@ -34,6 +34,8 @@ RULES = Rules(
     # As of XLA's loops: what is made again for a chunk stays near.
     chunk_share=0.4,
     outside_bytes=1024 * MB,
+    # Norms of what came before the loop: in it they take as long as a product.
+    precomputes_sums=True,
     tile=(128, 8, 128),
 )
 

@@ -15,12 +15,13 @@ from scanrnn.planner import ops
 from scanrnn.planner.graph import TIME, Graph, free, needed, variables
 
 
-def around(graph: Graph, pays: bool) -> tuple[Graph, Graph, Graph]:
+def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, Graph]:
     """What makes time inputs of a step, the step, and what makes ys of those it has.
 
-    All of it is the step if that does not pay.
+    All of it is the step if that does not pay, but for sums over axes if these do.
     """
-    early = _early(graph) if pays else set()
+    early = _early(graph) if pays or sums else set()
+    early = early if pays else _for_sums(early, graph)
     joins = joined(graph) if pays else []
     ys = parts(graph, joins)
     after = Graph((), (), ys, tuple(joins), (), graph.ys)
@@ -69,6 +70,16 @@ def _early(graph) -> set:
             early.add(eqn)
             made.update(eqn.outvars)
     return early
+
+
+def _for_sums(early, graph) -> set:
+    """Those that sum over axes, what they need, and what is made of sums alone."""
+    sums = {e for e in graph.eqns if e in early and ops.is_reduction(e)}
+    made = {v for e in sums for v in e.outvars}
+    for eqn in graph.eqns:
+        if eqn in early and made.issuperset(variables(eqn.invars)):
+            made.update(eqn.outvars)
+    return set(needed(graph.eqns, made))
 
 
 def _joins(eqn) -> bool:

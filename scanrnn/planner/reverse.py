@@ -48,7 +48,9 @@ def reverse(loop: Loop, step: Step, given: tuple[Var, ...], target: Target) -> R
     """
     rules, recorded = loop.derivative, loop.recording.rows
     whole = reverse_step(rules, step, given)
-    before, graph, after = around(whole.graph, loop.precomputes)
+    before, graph, after = around(
+        whole.graph, loop.precomputes, loop.rules.precomputes_sums
+    )
     memory, over = {}, {}
     if target == Target(loop.rules):
         memory = pair_up(graph.ys, loop.dead)

@@ -46,6 +46,7 @@ class Rules:
         no matter of memory: a chunk is an 8th of the sequence, 64 steps at least.
       precomputes: what a reverse step makes of time inputs alone is then made before
         its loop, for a chunk at once.
+      precomputes_sums: that is done with sums over axes alone.
       norm_share: share that is differentiated at a time of norms before the loop; None
         is all at once.
       forward_share: share that may be computed outside a loop at once where no gradient
@@ -82,6 +83,7 @@ class Rules:
     recomputes: str = "never"
     chunk_share: float | None = None
     precomputes: bool = False
+    precomputes_sums: bool = False
     norm_share: float | None = None
     forward_share: float | None = None
     outside_bytes: int = 1024 * MB

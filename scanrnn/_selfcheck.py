@@ -1,0 +1,187 @@
+"""Every way to run on every cell, on the device that is here: a report to send."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from scanrnn import cells
+from scanrnn._scan import EXECUTORS, scan
+from scanrnn._scan import plan as make_plan
+
+CELLS: Mapping[str, Callable[[], cells.Cell]] = {
+    "elman": cells.elman,
+    "lstm": cells.lstm,
+    "lstm, layer norm": functools.partial(cells.lstm, norm="ba2016"),
+    "lstm, projection": functools.partial(cells.lstm, projection=8),
+    "lstm, heads": functools.partial(cells.lstm, heads=2),
+    "gru": cells.gru,
+    "mgu": cells.mgu,
+    "ugrnn": cells.ugrnn,
+    "rhn": functools.partial(cells.rhn, depth=2),
+    "multiplicative_lstm": cells.multiplicative_lstm,
+    "indrnn": cells.indrnn,
+    "sru": cells.sru,
+    "qrnn": cells.qrnn,
+    "mingru": cells.mingru,
+    "minlstm": cells.minlstm,
+    "lru": cells.lru,
+    "rglru": cells.rglru,
+    "slstm": cells.slstm,
+    "mlstm": cells.mlstm,
+}
+BASE = "scan"
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One way to run one cell.
+
+    Attributes:
+      cell: its name.
+      dtype: of parameters, inputs and carry.
+      implementation: who ran it.
+      error: the largest of all outputs and gradients beside `lax.scan`, each by its
+        2-norm; None if it was not run.
+      seconds: of a training step; None if it was not run.
+      reason: why it was not run, or "".
+    """
+
+    cell: str
+    dtype: str
+    implementation: str
+    error: float | None = None
+    seconds: float | None = None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class SelfCheck:
+    """What `selfcheck` found; `print` it.
+
+    Attributes:
+      where: the device, and versions.
+      checks: one for each cell, dtype and implementation.
+    """
+
+    where: str
+    checks: tuple[Check, ...]
+
+    def __str__(self) -> str:
+        """A table."""
+        lines = [f"scanrnn.selfcheck on {self.where}"]
+        for c in self.checks:
+            found = c.reason
+            if c.error is not None and c.seconds is not None:
+                found = f"error {c.error:.1e}, {1e3 * c.seconds:.3g} ms"
+            lines.append(f"{c.cell:20} {c.dtype:9} {c.implementation:11} {found}")
+        return "\n".join(lines)
+
+
+def selfcheck(
+    names: Iterable[str] | None = None,
+    *,
+    dtypes: Iterable[str] = ("float32", "bfloat16"),
+    sizes: tuple[int, int, int] = (16, 8, 128),
+    runs: int = 5,
+) -> SelfCheck:
+    """Run every cell in every way that there is, and compare with `lax.scan`.
+
+    Whoever has a TPU or GPU may run this, and send what it prints: kernels that were
+    only ever compiled for it are then known to be right there, and how fast.
+
+    Args:
+      names: of the cells, as in what it prints; None is all.
+      dtypes: of parameters, inputs and carry.
+      sizes: `(T, B, H)`: steps, batch, features in and out.
+      runs: training steps that are timed; 0 for none.
+
+    Returns:
+      A `SelfCheck`: errors of values and gradients, and times.
+
+    Raises:
+      ValueError: for a name that is not there.
+
+    Example:
+      >>> report = selfcheck(["gru"], dtypes=["float32"], sizes=(3, 2, 8), runs=1)
+      >>> [c.implementation for c in report.checks]
+      ['scan', 'planned', 'pallas_tpu']
+      >>> all(c.error < 1e-5 for c in report.checks)
+      True
+    """
+    names = list(CELLS) if names is None else list(names)
+    unknown = [name for name in names if name not in CELLS]
+    if unknown:
+        known = ", ".join(map(repr, CELLS))
+        raise ValueError(f"selfcheck: no cell {unknown[0]!r}; there are {known}")
+    checks = []
+    for name in names:
+        for dtype in dtypes:
+            checks += _checks(name, jnp.dtype(dtype), sizes, runs)
+    device = jax.devices()[0]
+    where = f"{device.device_kind} ({device.platform}), jax {jax.__version__}"
+    # This package is always loaded before its modules.
+    version = sys.modules["scanrnn"].__version__
+    return SelfCheck(f"{where}, scanrnn {version}", tuple(checks))
+
+
+def _checks(name, dtype, sizes, runs) -> list[Check]:
+    T, B, H = sizes
+    cell = CELLS[name]()
+    params = cell.init(jax.random.key(0), H, H)
+    params = {k: v.astype(dtype) for k, v in params.items()}
+    xs = jax.random.normal(jax.random.key(1), (T, B, H), jnp.float32).astype(dtype)
+    carry = cell.initial_carry(params, xs[0])
+    wanted, found = None, []
+    for implementation in sorted(EXECUTORS, key=lambda each: each != BASE):
+        check = Check(name, str(dtype), implementation)
+        try:
+            make_plan(
+                functools.partial(cell.step, params),
+                *(carry, xs),
+                implementation=implementation,
+            )
+        except ValueError as error:
+            found.append(dataclasses.replace(check, reason=str(error)))
+            continue
+        run = jax.jit(functools.partial(_train, cell, implementation))
+        made = jax.tree.leaves(run(params, carry, xs))
+        wanted = made if wanted is None else wanted
+        error = max(map(_error, made, wanted))
+        times = [_seconds(run, params, carry, xs) for _ in range(runs)]
+        seconds = statistics.median(times) if times else None
+        found.append(dataclasses.replace(check, error=error, seconds=seconds))
+    return found
+
+
+def _train(cell, implementation, params, carry, xs):
+    """Values, and gradients of all that comes in."""
+
+    def loss(params, carry, xs):
+        step = functools.partial(cell.step, params)
+        outs = scan(step, carry, xs, implementation=implementation)
+        leaves = [leaf.astype(jnp.float32) for leaf in jax.tree.leaves(outs)]
+        return sum(jnp.mean(jnp.sin(leaf)) for leaf in leaves), outs
+
+    return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(params, carry, xs)
+
+
+def _error(got, wanted) -> float:
+    wide = jnp.promote_types(wanted.dtype, jnp.float32)
+    got, wanted = got.astype(wide), wanted.astype(wide)
+    size = jnp.maximum(jnp.linalg.norm(wanted), 1e-6)
+    return float(jnp.linalg.norm(got - wanted) / size)
+
+
+def _seconds(run: Callable, *args: Any) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(run(*args))
+    return time.perf_counter() - start
