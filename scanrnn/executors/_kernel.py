@@ -7,7 +7,7 @@ is brought in once and stays; the carry stays where it is; rows come and go.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +19,7 @@ from jax.extend.core import Var
 
 from scanrnn.executors._kernel_forms import Form, Matrix, forms, weights_of, whole
 from scanrnn.executors._kernel_step import step
+from scanrnn.executors._kernel_tiles import part_of
 from scanrnn.machines import machine_for
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
@@ -96,7 +97,15 @@ def run(
       known: arrays of all steps, and edges, by variable.
       interpret: run it by Pallas's interpreter, or by that which plays a TPU.
     """
-    graph, rows, found = body.graph, body.rows, layout(body)
+    graph, rows = body.graph, body.rows
+    part, split, parts = part_of(body)
+    if parts > 1:
+        xs = [rows.all(known, v) for v in graph.xs]
+        weights = [constants[v] for v in graph.weights]
+        at = [0 if v in split else None for v in graph.weights]
+        alone = functools.partial(_part, part, interpret)
+        return _in_parts(alone, parts, at, weights, carry, xs)
+    found = layout(body)
     T, steps = rows.length, found.steps
     points = T // steps
     args = [f.stored(constants[v]) for v, f in found.weights.items()]
@@ -130,6 +139,40 @@ def run(
     n = len(carry)
     final = [f.restored(a) for f, a in zip(found.carry, outs[:n], strict=True)]
     return final, [f.restored(a, T) for f, a in zip(found.ys, outs[n:], strict=True)]
+
+
+def _part(body, interpret, weights, carry, xs):
+    constants = dict(zip(body.graph.weights, weights, strict=True))
+    return run(
+        body, constants, carry, dict(zip(body.graph.xs, xs, strict=True)), interpret
+    )
+
+
+def _in_parts(run: Callable, parts: int, at: list, weights, carry, xs):
+    """Run a loop for each part of a batch: under `vmap` a further axis of its grid.
+
+    Args:
+      run: of weights, carry and xs of a part.
+      parts: how many.
+      at: the axis of the batch in each of the weights, or None.
+      weights: of all parts, as are carry and xs.
+      carry: with the batch first.
+      xs: with the steps first.
+    """
+
+    def cut_up(array, axis):
+        shape = array.shape
+        new = (parts, shape[axis] // parts)
+        return array.reshape((*shape[:axis], *new, *shape[axis + 1 :]))
+
+    weights = [
+        w if axis is None else cut_up(w, axis)
+        for w, axis in zip(weights, at, strict=True)
+    ]
+    carry, xs = [cut_up(c, 0) for c in carry], [cut_up(x, 1) for x in xs]
+    final, ys = jax.vmap(run, in_axes=(at, 0, 1), out_axes=(0, 1))(weights, carry, xs)
+    final = [c.reshape(-1, *c.shape[2:]) for c in final]
+    return final, [y.reshape(y.shape[0], -1, *y.shape[3:]) for y in ys]
 
 
 def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):

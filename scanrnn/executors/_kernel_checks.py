@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.executors import _kernel
+from scanrnn.executors._kernel_tiles import part_of
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.graph import struct
@@ -28,7 +29,7 @@ def refusal(body: Body) -> str | None:
     keys = [a for a in avals if jnp.issubdtype(a.dtype, jax.dtypes.extended)]
     if keys:
         return f"a kernel reads no {keys[0].str_short()}"
-    wanted, most = _kernel.layout(body).bytes, _kernel.memory(body)
+    wanted, most = _kernel.layout(part_of(body)[0]).bytes, _kernel.memory(body)
     if wanted > most:
         return (
             f"weights, carry and rows of a step take {wanted / 2**20:.0f} MB, and of "

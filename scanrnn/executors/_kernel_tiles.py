@@ -1,0 +1,156 @@
+"""A step for a part of its batch: where code for all of it would be long.
+
+Mosaic writes out a product for each element of a batch. Where the first axis of all
+that a step reads and makes is a batch, whose elements have nothing to do with each
+other, a kernel runs the whole sequence for some elements, and then for the next ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jax.extend.core import JaxprEqn, Var
+
+from scanrnn.planner import ops
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.cuts import cut
+from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.rows import Rows
+
+# Bytes of all that a step makes up to which it is one piece: registers have 4 KB.
+_MOST = 2**23
+
+_ELEMENTWISE = ops.POINTWISE | ops.ADDITIVE | set(ops.FROM_OUTPUT)
+_ELEMENTWISE |= {"abs", "and", "clamp", "convert_element_type", "copy", "eq", "erf"}
+_ELEMENTWISE |= {"exp2", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p"}
+_ELEMENTWISE |= {"lt", "ne", "not", "or", "pow", "select_n", "sign", "square"}
+_ELEMENTWISE |= {"stop_gradient"}
+# What leaves the first axis of its operands as it is, given such parameters.
+_FIRST_STAYS: dict[str, Callable[[dict], bool]] = {
+    "concatenate": lambda params: params["dimension"] != 0,
+    "split": lambda params: params["axis"] != 0,
+    "cumsum": lambda params: params["axis"] != 0,
+    "squeeze": lambda params: 0 not in params["dimensions"],
+    "transpose": lambda params: params["permutation"][0] == 0,
+    "rev": lambda params: 0 not in params["dimensions"],
+}
+
+
+def part_of(body: Body) -> tuple[Body, frozenset[Var], int]:
+    """The loop for a part of the batch, given its rows; as `tiled` of its step."""
+    graph, weights, parts = tiled(body.graph)
+    if parts == 1:
+        return body, weights, 1
+    rows = Rows(body.rows.length, body.rows.reverse)
+    return dataclasses.replace(body, graph=graph, rows=rows), weights, parts
+
+
+def tiled(graph: Graph) -> tuple[Graph, frozenset[Var], int]:
+    """The step for a part of its batch, the weights that have that axis, and parts.
+
+    The step itself, and one part, where it is short or has no such axis.
+    """
+    inner = [e for e in graph.eqns if _has_batch(e)]
+    made = sum(ops.bytes_of(v) for e in graph.eqns for v in e.outvars)
+    arrays = (*graph.carry, *graph.xs, *variables(graph.outs))
+    sizes = {ops.aval(v).shape[:1] for v in arrays}
+    if made <= _MOST or not inner or len(sizes) != 1 or () in sizes:
+        return graph, frozenset(), 1
+    ((size,),) = sizes
+    part = cut(size, max(1, size * _MOST // made))
+    weights = [v for v in graph.weights if ops.aval(v).shape[:1] == (size,)]
+    batched = {*graph.carry, *graph.xs, *weights}
+    eqns = []
+    for eqn in graph.eqns:
+        params = _params(eqn, batched, size, part)
+        if params is None:
+            return graph, frozenset(), 1
+        if _is_batched(eqn, batched, size):
+            batched.update(eqn.outvars)
+        eqns.append(eqn.replace(params=params))
+    if not batched.issuperset(variables(graph.outs)):
+        return graph, frozenset(), 1
+    small = _renamed(dataclasses.replace(graph, eqns=tuple(eqns)), batched, part)
+    return small, frozenset(weights), size // part
+
+
+def _has_batch(eqn: JaxprEqn) -> bool:
+    """Whether it is a product for each element of a batch."""
+    return eqn.primitive.name == "dot_general" and bool(
+        eqn.params["dimension_numbers"][1][0]
+    )
+
+
+def _is_batched(eqn: JaxprEqn, batched: set[Var], size: int) -> bool:
+    """Whether what it makes has the axis: of what it reads, or in front of that."""
+    return _spreads(eqn, size) or any(v in batched for v in variables(eqn.invars))
+
+
+def _spreads(eqn: JaxprEqn, size: int) -> bool:
+    if eqn.primitive.name != "broadcast_in_dim":
+        return False
+    params = eqn.params
+    return params["shape"][:1] == (size,) and 0 not in params["broadcast_dimensions"]
+
+
+def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | None:
+    """Its parameters for a part of the batch; None if it is not one along that axis."""
+    name, params = eqn.primitive.name, dict(eqn.params)
+    has = [not ops.is_literal(a) and a in batched for a in eqn.invars]
+    if not _is_batched(eqn, batched, size):
+        return params
+    if name in _ELEMENTWISE:
+        others = (ops.aval(a) for a, h in zip(eqn.invars, has, strict=True) if not h)
+        return params if all(v.shape[:1] in ((), (1,)) for v in others) else None
+    if name in _FIRST_STAYS:
+        return params if all(has) and _FIRST_STAYS[name](params) else None
+    if ops.is_reduction(eqn):
+        return params if 0 not in params["axes"] else None
+    if name == "dot_general":
+        return params if _keeps(params["dimension_numbers"], has) else None
+    if name == "slice":
+        whole = params["start_indices"][0] == 0 and params["limit_indices"][0] == size
+        one = params["strides"] is None or params["strides"][0] == 1
+        limits = (part, *params["limit_indices"][1:])
+        return params | {"limit_indices": limits} if whole and one else None
+    if name == "pad":
+        only = has == [True, False] and params["padding_config"][0] == (0, 0, 0)
+        return params if only else None
+    if name == "reshape":
+        whole = params["dimensions"] is None and params["new_sizes"][:1] == (size,)
+        sizes = (part, *params["new_sizes"][1:])
+        return params | {"new_sizes": sizes} if whole else None
+    if name == "broadcast_in_dim":
+        whole = params["shape"][0] == size and params["broadcast_dimensions"][:1] == (
+            0,
+        )
+        shape = (part, *params["shape"][1:])
+        return params | {"shape": shape} if whole or _spreads(eqn, size) else None
+    return None
+
+
+def _keeps(numbers: Any, has: list[bool]) -> bool:
+    """Whether the first axis of a product is that of its operands."""
+    (ours, theirs), (first, second) = numbers
+    if first:
+        return all(has) and first[0] == second[0] == 0
+    return has == [True, False] and 0 not in ours
+
+
+def _renamed(graph: Graph, batched: Iterable[Var], part: int) -> Graph:
+    """The same graph, whose batched variables are of a part of the batch."""
+    names = {}
+    for v in batched:
+        aval = ops.aval(v)
+        names[v] = Var(aval.update(shape=(part, *aval.shape[1:])))
+
+    def new(atoms):
+        return [a if ops.is_literal(a) else names.get(a, a) for a in atoms]
+
+    eqns = (e.replace(invars=new(e.invars), outvars=new(e.outvars)) for e in graph.eqns)
+    groups = (graph.weights, graph.carry, graph.xs)
+    weights, carry, xs = (tuple(new(group)) for group in groups)
+    outs = tuple(new(graph.carry_out)), tuple(new(graph.ys))
+    return Graph(weights, carry, xs, tuple(eqns), *outs)
