@@ -56,7 +56,9 @@ def scan(
         reverse loop is split already.
       plan: `Options` for the planner, or a `Plan` of this step to use again.
       implementation: None for the best, "planned" for that or an error that
-        says why not, "scan" for `jax.lax.scan` itself.
+        says why not, "scan" for `jax.lax.scan` itself. "pallas_tpu" makes one kernel
+        of each loop, on a TPU; it has never run on one, so it has to be asked for, or
+        found right and faster by `scanrnn.plan(..., tune=True)`.
 
     Returns:
       `(carry, ys)`: the final carry, and the outputs stacked to `[T, ...]`.

@@ -30,9 +30,9 @@ def _evaluated(eqns, known, wanted) -> list:
     for eqn in eqns:
         ins = list(map(read, eqn.invars))
         if eqn.primitive.name in ("dot_general", ops.PRODUCT):
-            outs = [_product(eqn, *ins, made.get(eqn.invars[0]))]
+            outs = [_product(eqn, ins[0], ins[1], made.get(eqn.invars[0]))]
         elif eqn.primitive.name == "div" and _is_column(eqn.invars[1]):
-            outs = [_quotient(*ins)]
+            outs = [_quotient(ins[0], ins[1])]
         elif compat.only_runs(eqn):
             jaxpr, consts = compat.opened(compat.program(eqn))
             names = (*jaxpr.constvars, *jaxpr.invars)
@@ -67,11 +67,11 @@ def _product(eqn: JaxprEqn, a, b, maker: JaxprEqn | None):
 
     if not isinstance(b, Matrix):
         return part(a, b).astype(dtype)
-    total = None
-    for start, size in _blocks(a.shape[1], maker):
-        made = part(a[:, start : start + size], b.rows(start, size))
-        total = made if total is None else total + made
-    return total.astype(dtype)
+    made = (
+        part(a[:, start : start + size], b.rows(start, size))
+        for start, size in _blocks(a.shape[1], maker)
+    )
+    return functools.reduce(jnp.add, made).astype(dtype)
 
 
 def _contracted(a, b, numbers, precision, dtype):

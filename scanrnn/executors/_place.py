@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scanrnn.executors import planned
 from scanrnn.executors._executor import Executor
 from scanrnn.machines import Machine
@@ -13,7 +15,7 @@ def by_name(executor: Executor) -> bool:
     return getattr(executor, "PLATFORM", None) is not None
 
 
-def on(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Executor:
+def on(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Any:
     """Who runs a loop on a machine, if one device runs all of it or not.
 
     XLA does not divide a kernel among devices, and one for another platform is none.

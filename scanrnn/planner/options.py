@@ -20,7 +20,7 @@ class Options:
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
       implementation: the name of what runs the plan: "planned", or "scan" for
-        `lax.scan` as it stands. None is the cheapest; a step so small that there is
+        `lax.scan` as it stands, or "pallas_tpu". None is the cheapest; a step so small that there is
         nothing to gain is left to `lax.scan`.
       residuals: what the forward loop keeps for the reverse one. "minimal"
         (what contractions produced, and carries), "recompute" (carries; what
