@@ -19,9 +19,9 @@ class Options:
       layout: read each gate by itself, where XLA is fast on that (with `defer`).
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
-      implementation: the name of what runs the plan: "planned", or "scan" for
-        `lax.scan` as it stands, or "pallas_tpu". None is the cheapest; a step so small that there is
-        nothing to gain is left to `lax.scan`.
+      implementation: the name of what runs the plan: "planned", "pallas_tpu", or "scan"
+        for `lax.scan` as it stands. None is the cheapest that may be chosen; a step so
+        small that there is nothing to gain is left to `lax.scan`.
       residuals: what the forward loop keeps for the reverse one. "minimal"
         (what contractions produced, and carries), "recompute" (carries; what
         contractions produced is made again, for all steps of a chunk at once),
