@@ -16,6 +16,7 @@ from benchmarks.compiled import (
     aims,
     costs,
     hlo,
+    kernels,
     measure,
     report,
     run,
@@ -317,3 +318,25 @@ def test_decoder_keeps_the_products_of_one_step(monkeypatch):
     record = measured(row, monkeypatch)
     assert record["temp_bytes"] < 5e6
     assert record["launches"] <= 214
+
+
+SCHEDULE = """
+     0   :  { %s0 = inlined [shape: f32[8], index: 0, kind: input, shape index: {}] /* input window allocation. The window shape is bf16[4,8,128], while the full shape is bf16[12,8,128]. */ }
+   0x1 LB: > { %a = vld }
+iteration_bounds: (2, 3)
+   0x2   : > { %b = vld }
+   0x3 LB: >> { %c = vadd }
+   0x4   : >> { %d = vst }
+   0x5   : >> { %d = vst }
+   0x6   :  { %e = vsync }
+"""
+
+
+def test_schedule_of_a_kernel_is_read_by_step(tmp_path):
+    path = tmp_path / "1-last_to_first.3-72-final_bundles.txt"
+    path.write_text(SCHEDULE)
+    kernel = kernels._schedule(path)
+    assert (kernel["name"], kernel["point"], kernel["step"]) == ("reverse", 2, 3)
+    assert kernel["rows"] == [("in", "bf16", "4,8,128", "12,8,128")]
+    # Two parts of the batch, each with four steps at a point.
+    assert kernels.per_step(kernel) == 2 * (3 + 2 / 4)

@@ -8,6 +8,7 @@ leaves that text in a folder. `--report` writes the page again from the results 
 import argparse
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
@@ -39,6 +40,7 @@ MORE = (("gru", 1024, 16, 768), ("mi_lstm", 1024, 16, 768), ("res_lstm", 1024, 1
 PROGRAMS = ("chunks of a gated delta rule",)
 NAMES = {"first_to_last": "forward", "last_to_first": "reverse"}
 LIMIT = 1800  # seconds of a row
+GRID = r"iteration_bounds: \(([\d, ]+)\)"
 # A line for each bundle, with a mark for each loop that it is in.
 BUNDLE = r"^ +0x[0-9a-f]+ +[A-Z]*: (>*)"
 WINDOW = (
@@ -55,7 +57,8 @@ compiler ran; no TPU did: no number here is a time on a device.
 - **Bundles** are the length of the kernel's schedule for one step, and what a point of
   its grid takes besides, shared by the steps there. A bundle is a cycle where nothing
   waits for memory.
-- **Floor** is that of the matrix units, which take one row of the batch per cycle.
+- **Floor** is that of the matrix units, which take one row of the batch per cycle. A
+  schedule that is shorter waits for them.
 - **Cycles of XLA's loops** are the compiler's estimate for a step of the loops that run
   by default. It comes from another stage of the compiler: compare it with its like, not
   with bundles.
@@ -112,7 +115,7 @@ def _schedule(path: pathlib.Path) -> dict:
         "name": NAMES[name],
         "point": depths.count(1),
         "step": depths.count(2),
-        "points": int(re.search(r"iteration_bounds: \((\d+)", text)[1]),
+        "grid": [int(n) for n in re.search(GRID, text)[1].split(",")],
         "rows": sorted(windows),
     }
 
@@ -155,12 +158,11 @@ def _apart(number) -> dict:
 
 def per_step(kernel: dict) -> float:
     """Bundles of a step, its part of those of a point of the grid with them."""
-    steps = max(
-        (int(shape.split(",")[0]) for *_, shape, _ in kernel["rows"]), default=1
-    )
-    return (
-        kernel["step"] + kernel["point"] / steps if kernel["step"] else kernel["point"]
-    )
+    parts = math.prod(kernel["grid"][:-1])  # of the batch
+    if not kernel["step"]:
+        return parts * kernel["point"]
+    steps = max(int(shape.split(",")[0]) for *_, shape, _ in kernel["rows"])
+    return parts * (kernel["step"] + kernel["point"] / steps)
 
 
 def markdown(results: dict) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -115,7 +114,7 @@ def run(
 
     def row(form):
         zeros = (0,) * len(form.shape)
-        last = np.int32(points - 1)
+        last = points - 1
         at = (lambda t: (last - t, *zeros)) if rows.reverse else lambda t: (t, *zeros)
         return pl.BlockSpec((steps, *form.shape), at)
 
@@ -194,7 +193,7 @@ def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):
         return Matrix(form, ref) if v in found.multiplied else form.value(ref[...])
 
     def one(i, _):
-        j = np.int32(found.steps - 1) - i if reverse else i
+        j = found.steps - 1 - i if reverse else i
         values = [constant(*item) for item in constants]
         values += [f.value(ref[...]) for f, ref in zip(found.carry, carry, strict=True)]
         values += [f.value(ref[j]) for f, ref in zip(found.xs, xs, strict=True)]
@@ -206,6 +205,6 @@ def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):
             to[j] = form.held(value)
 
     if found.steps == 1:
-        one(np.int32(0), None)
+        one(0, None)
     else:
-        lax.fori_loop(np.int32(0), np.int32(found.steps), one, None)
+        lax.fori_loop(0, found.steps, one, None)
