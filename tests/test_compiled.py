@@ -6,7 +6,10 @@ are installed (`make test-compiled`).
 
 import contextlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -22,6 +25,7 @@ from benchmarks.compiled import (
     run,
     suite,
     summary,
+    targets,
     thunks,
     workers,
 )
@@ -318,6 +322,20 @@ def test_decoder_keeps_the_products_of_one_step(monkeypatch):
     record = measured(row, monkeypatch)
     assert record["temp_bytes"] < 5e6
     assert record["launches"] <= 214
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_kernels_of_every_cell_compile_for_a_tpu(dtype):
+    if run.missing("v5e"):
+        pytest.skip("make test-compiled has the compilers")
+    call = [sys.executable, "-m", "tests.compile_kernels", "*", dtype]
+    env = os.environ | targets.environment("v5e") | {"PYTHONPATH": str(workers.ROOT)}
+    done = subprocess.run(
+        call, cwd=workers.ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert all(int(line.split()[-1]) >= 1 for line in done.stdout.splitlines())
 
 
 SCHEDULE = """
