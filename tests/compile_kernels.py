@@ -40,7 +40,7 @@ def kernels_of(name: str, dtype: str) -> int:
         (params, carry, xs),
     )
     lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*args)
-    return lowered.compile().as_text().count("tpu_custom_call")
+    return (lowered.compile().as_text() or "").count("tpu_custom_call")
 
 
 def main() -> None:
