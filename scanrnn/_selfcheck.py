@@ -112,9 +112,9 @@ def selfcheck(
 
     Example:
       >>> report = selfcheck(["gru"], dtypes=["float32"], sizes=(3, 2, 8), runs=1)
-      >>> [c.implementation for c in report.checks]
+      >>> [c.implementation for c in report.checks if c.error is not None]
       ['scan', 'planned', 'pallas_tpu']
-      >>> all(c.error < 1e-5 for c in report.checks)
+      >>> max(c.error or 0.0 for c in report.checks) < 1e-5
       True
     """
     names = list(CELLS) if names is None else list(names)

@@ -286,13 +286,14 @@ def test_selfcheck_finds_every_way_right():
     with jax.enable_x64(False):
         report = scanrnn.selfcheck(dtypes=["float32"], sizes=(4, 2, 16), runs=0)
     ran = [c for c in report.checks if c.error is not None]
-    assert {c.implementation for c in ran} == {"scan", "planned", NAME}
+    assert {c.implementation for c in ran} >= {"scan", "planned", NAME}
     assert max(c.error or 0.0 for c in ran) < 1e-5
 
 
 def test_selfcheck_says_what_did_not_run():
     report = scanrnn.selfcheck(["elman"], dtypes=["float32"], sizes=(2, 1, 4), runs=1)
-    assert [c.reason for c in report.checks] == ["", "", ""]
+    reasons = {c.implementation: c.reason for c in report.checks}
+    assert reasons[NAME] == "" and "cannot run this step" in reasons["associative"]
     assert "elman" in str(report) and "ms" in str(report)
     with pytest.raises(ValueError, match="no cell 'gpu'"):
         scanrnn.selfcheck(["gpu"])
