@@ -112,7 +112,8 @@ def _kept(plan, in_loop: bool) -> set:
     graph = plan.source if plan.stages is None or in_loop else plan.stages.loop
     bits = graph.depends()
     kept = {v for eqn in graph.eqns for v in _read_by_derivative(eqn) if bits[v]}
-    return {v for v in kept if ops.is_inexact(v)}.difference(graph.ys, graph.xs)
+    outs = variables(graph.ys)
+    return {v for v in kept if ops.is_inexact(v)}.difference(outs, graph.xs)
 
 
 def _read_by_derivative(eqn) -> list:
