@@ -112,8 +112,8 @@ def selfcheck(
 
     Example:
       >>> report = selfcheck(["gru"], dtypes=["float32"], sizes=(3, 2, 8), runs=1)
-      >>> [c.implementation for c in report.checks if c.error is not None]
-      ['scan', 'planned', 'pallas_tpu']
+      >>> "pallas_tpu" in [c.implementation for c in report.checks]
+      True
       >>> max(c.error or 0.0 for c in report.checks) < 1e-5
       True
     """

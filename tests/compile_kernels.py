@@ -23,9 +23,10 @@ def kernels_of(name: str, dtype: str) -> int:
     cell, options = row.cell, scanrnn.Options(
         machine="tpu v5e", implementation="pallas_tpu"
     )  # fmt: skip
-    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), H, H))
+    D = row.in_features if row.in_features == 3 else H
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), D, H))
     params = {k: jax.ShapeDtypeStruct(v.shape, dtype) for k, v in params.items()}
-    xs = jax.ShapeDtypeStruct((T, B, H), dtype)
+    xs = jax.ShapeDtypeStruct((T, B, D), dtype)
     carry = jax.eval_shape(lambda p, x: cell.initial_carry(p, x[0]), params, xs)
 
     def loss(params, carry, xs):

@@ -115,7 +115,7 @@ def _schedule(path: pathlib.Path) -> dict:
         "name": NAMES[name],
         "point": depths.count(1),
         "step": depths.count(2),
-        # Loops in a step, as of a product with many rows: how often they run is not said.
+        # Loops in a step: how often they run is not said.
         "inside": sum(depth > 2 for depth in depths),
         "grid": [int(n) for n in re.search(GRID, text)[1].split(",")],
         "rows": sorted(windows),
