@@ -42,7 +42,7 @@ NAMES = {"first_to_last": "forward", "last_to_first": "reverse"}
 LIMIT = 1800  # seconds of a row
 GRID = r"iteration_bounds: \(([\d, ]+)\)"
 # A line for each bundle, with a mark for each loop that it is in.
-BUNDLE = r"^ +0x[0-9a-f]+ +[A-Z]*: (>*)"
+BUNDLE = r"^ *0x[0-9a-f]+ +[A-Z]*: (>*)"
 WINDOW = (
     r"kind: (in|out)put, shape index: \{\d*\}\] .*?window shape is (\w+)\[([\d,]*)\], "
     r"while the full shape is \w+\[([\d,]*)\]"
