@@ -42,6 +42,9 @@ def test_command_line_prints_a_plan_and_advice(capsys):
     output = capsys.readouterr().out
     assert output.startswith("Plan: 64 steps, 1 GEMM")
     assert "Advice for float32 on h100: T=64, B=32, D=64, H=64" in output
+    assert "Loop for values" not in output
+    assert main([*words, "--long"]) == 0
+    assert "Loop for values" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_machine_says_what_is_made_again(machine, length, policy, chunk):
 def test_plan_says_what_its_machine_makes_again():
     step, params, init, xs = stretched("lstm")
     f = functools.partial(step, params)
-    text = str(scanrnn.plan(f, init, xs, machine="tpu v5e"))
+    text = scanrnn.plan(f, init, xs, machine="tpu v5e").describe(long=True)
     assert "Kept for the reverse loop (recompute, as pays on tpu v5e)" in text
     assert "Recomputed, for all steps at once" in text
 

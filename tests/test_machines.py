@@ -166,13 +166,16 @@ def test_tpu_gives_cotangents_the_memory_of_what_was_hoisted(machine, given):
 def test_plan_says_for_which_machine_it_is():
     step, params, init, xs = build("lstm")
     f = functools.partial(step, params)
-    told = {name: str(scanrnn.plan(f, init, xs, machine=name)) for name in MACHINES}
+    told = {
+        name: scanrnn.plan(f, init, xs, machine=name).describe(long=True)
+        for name in MACHINES
+    }
     for name, text in told.items():
         assert f"On {name}, estimates of a training step: planned" in text
     assert "arrays reuse memory" in told["cpu"]
     assert "arrays reuse memory" not in told["tpu v5e"]
-    assert "4 per trip, each with its own rows" in told["tpu v5e"]
-    assert "each with its own rows" not in told["cpu"] + told["h100"]
+    assert "unrolled by 4, rows written step by step" in told["tpu v5e"]
+    assert "rows written step by step" not in told["cpu"] + told["h100"]
 
 
 def test_plan_says_how_many_steps_a_trip_has():
@@ -197,7 +200,8 @@ def test_plan_says_how_many_steps_a_trip_has():
     show = functools.partial(loss, scan=scanrnn.plan, **options)
     jax.eval_shape(lambda *args: plans.append(show(*args)), params, xs)
     assert tuple(body.unroll for body in plans[0].bodies.values()) == trips
-    assert str(plans[0]).count("4 per trip, each with its own rows") == 2
+    text = plans[0].describe(long=True)
+    assert text.count("unrolled by 4, rows written step by step") == 2
 
 
 def test_export_for_several_platforms_holds_a_loop_of_each():

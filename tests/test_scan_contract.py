@@ -289,7 +289,8 @@ def test_step_too_small_to_gain_is_left_to_lax_scan(monkeypatch):
 
 def test_plan_says_what_its_cost_rules_chose():
     step, params, init, xs = build("mi_lstm")
-    text = str(scanrnn.plan(functools.partial(step, params), init, xs))
+    plan = scanrnn.plan(functools.partial(step, params), init, xs)
+    text = plan.describe(long=True)
     assert "Hoisted all steps at once: " in text
     assert "up to 268.4 MB go at once" in text
     assert "Read in pieces in the loop: float64[3,16]" in text
@@ -315,7 +316,8 @@ def test_plan_says_by_which_rule_it_is_cut(options, text):
 
     W, zeros = jnp.ones((32, 128), "float32"), jnp.zeros((8, 32), "float32")
     xs = jax.ShapeDtypeStruct((256, 8, 32), "float32")
-    assert text in str(scanrnn.plan(step, (zeros, zeros), xs, **options))
+    plan = scanrnn.plan(step, (zeros, zeros), xs, **options)
+    assert text in plan.describe(long=True)
 
 
 def test_plan_says_what_stayed_in_the_loop_and_why():

@@ -47,6 +47,9 @@ def add(commands: Any) -> None:
         choices=list(MACHINES),
         help="to plan for (default: the one that is there)",
     )
+    parser.add_argument(
+        "--long", action="store_true", help="print every decision of the plan"
+    )
     parser.set_defaults(run=run)
 
 
@@ -78,5 +81,6 @@ def run(options: dict[str, Any], console: Console) -> int:
         )
     except TypeError as error:
         raise ValueError(f"dtype: {str(error).removeprefix('dtype: ')}") from None
-    console.out(f"{advice.plan}\n\n{advice}", highlight=False)
+    plan = advice.plan.describe(long=options["long"])
+    console.out(f"{plan}\n\n{advice}", highlight=False)
     return 0

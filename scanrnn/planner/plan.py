@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 
 from scanrnn.machines import Machine
-from scanrnn.planner import costs, counts, ops, report
+from scanrnn.planner import costs, counts, ops, report, shown
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.emit import emit
@@ -34,30 +34,31 @@ def _has_no_executor(*_):
     raise RuntimeError("this plan has no executor yet")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """How one step function on given shapes will run on a machine.
 
-    `print(plan)` shows every contraction with its path, phase, sizes and count,
-    what moved before and after the loop, what stayed and why, and the bytes
-    kept for the reverse loop.
+    `print(plan)` says in a few lines what runs, lists every contraction with its
+    path, phase, sizes and count, and says why not more is moved out of the loop.
+    `plan.describe(long=True)` adds every decision. A notebook shows the same.
 
     Attributes:
       options: the passes that were asked for.
       machine: what it was made for.
-      rules: what who runs it likes there.
+      rules: what its executor prefers on that machine.
       source: the step as traced; what `implementation="scan"` runs.
       stages: where each equation runs.
       consts: arrays the passes found inside the step's nested calls.
       invariant: indices of carries the step returns unchanged (they are weights).
       length: number of steps.
       reverse: whether the loop runs from the last step to the first.
-      unroll: steps per trip of the loop as asked for, 0 for no loop.
+      unroll: the unroll factor as asked for, 0 for fully unrolled.
       residuals: what the forward loop keeps.
       chunk: steps per chunk, or None if the sequence is run as a whole.
-      passing: bytes of a step that are there for its chunk alone, where these decide
-        how long a chunk is; 0 where something else does.
-      value_chunk: the same where no gradient is asked for, or None if it is no other.
+      passing: bytes per step that live only as long as their chunk, if they decide
+        how long a chunk is; else 0.
+      value_chunk: steps per chunk if no gradient is asked for, or None if that is
+        the same.
       defer: whether the loop has a derivative rule of ours.
       loops: the loop, for the whole length or a chunk, and for what fills no chunk.
       value_loops: the same for chunks without a gradient.
@@ -191,6 +192,26 @@ class Plan:
         ]
         return (avals, self.length, self.reverse, self.unroll)
 
+    def describe(self, *, long: bool = False) -> str:
+        """The plan in words: what runs, the table of contractions, why not more.
+
+        Args:
+          long: every decision too: which operations run where, each loop with its
+            unroll factor, and what is kept and recomputed of each step.
+
+        Returns:
+          The text; `print(plan)` prints the short one.
+        """
+        return shown.as_text(self, long)
+
     def __str__(self) -> str:
-        """The report, as a table of contractions and a list of decisions."""
-        return report.render(self)
+        """The short description."""
+        return self.describe()
+
+    def __repr__(self) -> str:
+        """The first line of the description."""
+        return f"<{report.headline(self)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return shown.as_html(self)

@@ -1,4 +1,4 @@
-"""What a plan says of itself: a table of contractions, and why things are so."""
+"""What a plan says of itself: what runs, what limits it, and every decision."""
 
 from __future__ import annotations
 
@@ -19,19 +19,27 @@ class Tuning(NamedTuple):
     remembered: str | None
 
 
-def render(plan) -> str:
-    """The whole report as text."""
-    lines = [_headline(plan), *_executors(plan), *_tuning(plan), ""]
-    lines += _table(plan.gemms)
-    if plan.reason is None:
-        lines += ["", *_moves(plan), *_choices(plan), *_stays(plan)]
-        lines += ["", *_residuals(plan)]
-    if plan.stages is not None:
-        lines += ["", *_leaves(plan)]
-    return "\n".join(lines)
+class Report(NamedTuple):
+    """Lines of text about a plan, before and after its table of contractions."""
+
+    summary: list[str]
+    limits: list[str]
+    details: list[str]
 
 
-def _headline(plan) -> str:
+def report(plan) -> Report:
+    """The lines of a plan: what runs, why not more is moved, and every decision."""
+    summary = [headline(plan), *_executors(plan), *_tuning(plan)]
+    leaves = [] if plan.stages is None else [*_leaves(plan)]
+    if plan.reason is not None:
+        return Report(summary, [], leaves)
+    summary += [*_outside(plan), *_kept(plan)]
+    details = [*_moves(plan), *_choices(plan), *_residuals(plan), *leaves]
+    return Report(summary, [*_recurrent(plan), *_stays(plan)], details)
+
+
+def headline(plan) -> str:
+    """How many steps, and what is left in the loop."""
     direction = " in reverse" if plan.reverse else ""
     head = f"{plan.length} steps{direction}"
     if plan.reason is not None:
@@ -72,21 +80,37 @@ def _tuning(plan) -> Iterator[str]:
     yield f"Tuned ({objective}): {chosen} is used; medians: {times}; {where}."
 
 
-def _table(rows) -> list[str]:
-    head = ("path", "phase", "M", "N", "K", "count", "where")
-    body = [tuple(str(v) for v in row) for row in rows]
-    if not body:
-        return ["No contractions."]
-    widths = [max(len(r[i]) for r in (head, *body)) for i in range(len(head))]
+def _outside(plan) -> Iterator[str]:
+    """The contractions that left the loop, and what is left in the reverse loop."""
+    where = [place for e, place in placed(plan.stages) if ops.is_heavy(e)]
+    before, after = (_number(where.count(place)) for place in ("before", "after"))
+    yield f"Outside the loop, {_at_once(plan)}: {before} before it, {after} after it."
+    back = [r for r in plan.gemms if r.phase != "forward" and r.where == "loop"]
+    steps = max(plan.length, 1) if isinstance(plan.length, int) else 1
+    left = _number(sum(r.count for r in back) // steps)
+    inner = sum(r.count for r in back if r.phase == "weight gradient") // steps
+    place = f"{inner} of these" if inner else f"after it, {_at_once(plan)}"
+    yield f"Gradient: {left} per step in the reverse loop; weight gradients {place}."
 
-    def line(row):
-        cells = [
-            v.rjust(w) if 2 <= i <= 5 else v.ljust(w)
-            for i, (v, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
 
-    return [line(head), line(["-" * w for w in widths]), *map(line, body)]
+def _at_once(plan) -> str:
+    return f"for {plan.chunk or 'all'} steps at once"
+
+
+def _recurrent(plan) -> Iterator[str]:
+    """The contractions that no pass can move."""
+    loop = plan.stages.loop
+    bits, heavy = loop.depends(), [e for e in loop.eqns if ops.is_heavy(e)]
+    if bound := sum(bool(bits[e] & CARRY) for e in heavy):
+        needs = "needs" if bound == 1 else "need"
+        why = f"{needs} the carry of the step before"
+        yield f"Why not more: {_number(bound)} per step {why}."
+    elif not heavy:
+        yield "Why not more: no GEMM is left in the loop."
+
+
+def _number(count: int) -> str:
+    return f"{count or 'no'} GEMM{'s' * (count != 1)}"
 
 
 def _moves(plan) -> Iterator[str]:
@@ -145,10 +169,10 @@ def _bodies(plan) -> Iterator[str]:
         rows = body.rows
         told = [f"{rows.length} steps"]
         if rows.block > 1:
-            told.append(f"{rows.block} per trip, their rows written together")
+            told.append(f"unrolled by {rows.block}, rows written together")
         if body.unroll != 1:
-            each = f"{body.unroll} per trip" if body.unroll else "no loop"
-            told.append(f"{each}, each with its own rows")
+            factor = f"unrolled by {body.unroll}" if body.unroll else "fully unrolled"
+            told.append(f"{factor}, rows written step by step")
         names = [e.primitive.name for e in body.graph.eqns if ops.is_heavy(e)]
         told.append(f"{_tally(names)} of {len(body.graph.eqns)} equations")
         if body.transposed:
@@ -182,10 +206,8 @@ def _rule_of_chunks(plan) -> str:
     if not plan.passing:
         return f"up to {_bytes(plan.rules.outside_bytes)} go at once"
     most = plan.rules.chunk(plan.machine, plan.passing, plan.length)
-    return (
-        f"up to {min(most, plan.length)} steps go at once, {_bytes(plan.passing)} of "
-        "each with what is made again"
-    )
+    size = f"{_bytes(plan.passing)} per step with what is recomputed"
+    return f"up to {min(most, plan.length)} steps go at once, {size}"
 
 
 def _is_half(eqn) -> bool:
@@ -240,7 +262,7 @@ def _why(name) -> str:
     return reasons.get(name, "the planner does not look inside")
 
 
-def _residuals(plan) -> Iterator[str]:
+def _kept(plan) -> Iterator[str]:
     ours, theirs = plan.residual_bytes
     if ours is None:
         yield "Residuals: the step has no reverse-mode derivative."
@@ -250,14 +272,19 @@ def _residuals(plan) -> Iterator[str]:
         f"Kept for the reverse loop ({_policy(plan)}): {_bytes(ours)}, "
         f"lax.scan keeps {_bytes(theirs)}{share}."
     )
+
+
+def _residuals(plan) -> Iterator[str]:
+    """What is kept of each step, and what is recomputed."""
+    if plan.residual_bytes[0] is None:
+        return
     rules = plan.derivative
     again = rules.recomputed.ys
     saved = [v for v in rules.saved if v not in again]
     carry = [plan.stages.loop.carry[i] for i in rules.carry_saved]
-    yield f"Per step: {_list(saved)}; carries before the step: {_list(carry)}."
+    yield f"Kept per step: {_list(saved)}; carries before the step: {_list(carry)}."
     if again:
-        part = f"{plan.chunk} steps" if plan.chunk else "all steps"
-        yield f"Recomputed, for {part} at once: {_list(again)}."
+        yield f"Recomputed, {_at_once(plan)}: {_list(again)}."
 
 
 def _policy(plan) -> str:

@@ -12,17 +12,21 @@ import numpy as np
 from rich.table import Table
 
 from scanrnn import _scan, cells
+from scanrnn.planner import Plan
 from scanrnn.training._model import LanguageModel, zero_carry
 from scanrnn.training._step import TrainState, TrainStep
 
 
-def layer_plans(model: LanguageModel, batch: int, window: int) -> str:
-    """Prints the plan of every layer's time step, as training runs it.
+def layer_plans(
+    model: LanguageModel, batch: int, window: int, *, long: bool = False
+) -> str:
+    """Describes the plan of every layer's time step, as training runs it.
 
     Args:
         model: The model.
         batch: Number of streams `B`.
         window: Steps of one window `T`.
+        long: Every decision of each plan, as `Plan.describe(long=True)`.
 
     Returns:
         The plans as text; layers with the same plan share one.
@@ -34,19 +38,31 @@ def layer_plans(model: LanguageModel, batch: int, window: int) -> str:
         >>> print(layer_plans(model, batch=2, window=5).splitlines()[0])
         layers 1, 2
     """
-    ids = jax.ShapeDtypeStruct((window, batch), jnp.int32)
-    xs = jax.eval_shape(model.embed, ids)
-    carries = zero_carry(model, batch)
+    return describe(plans_of_layers(model, batch, window), long=long)
+
+
+def describe(plans: list[Plan], *, long: bool) -> str:
+    """Returns the plans of layers as text, those that are the same once."""
     layers: dict[str, list[str]] = {}
-    for number, step in enumerate(_layer_steps(model), start=1):
-        carry = carries if model.rnn.num_layers == 1 else carries[number - 1]
-        plan = _scan.plan(step, carry, jnp.zeros(xs.shape, xs.dtype))
-        layers.setdefault(str(plan), []).append(str(number))
-        _, xs = jax.eval_shape(functools.partial(_scan.scan, step), carry, xs)
+    for number, plan in enumerate(plans, start=1):
+        layers.setdefault(plan.describe(long=long), []).append(str(number))
     return "\n\n".join(
         f"layer{'s'[: len(numbers) > 1]} {', '.join(numbers)}\n{plan}"
         for plan, numbers in layers.items()
     )
+
+
+def plans_of_layers(model: LanguageModel, batch: int, window: int) -> list[Plan]:
+    """Plans the time step of every layer, on shapes alone."""
+    ids = jax.ShapeDtypeStruct((window, batch), jnp.int32)
+    xs = jax.eval_shape(model.embed, ids)
+    carries = zero_carry(model, batch)
+    plans = []
+    for number, step in enumerate(_layer_steps(model)):
+        carry = carries if model.rnn.num_layers == 1 else carries[number]
+        plans.append(_scan.plan(step, carry, jnp.zeros(xs.shape, xs.dtype)))
+        _, xs = jax.eval_shape(functools.partial(_scan.scan, step), carry, xs)
+    return plans
 
 
 def _layer_steps(model: LanguageModel) -> list[Callable]:

@@ -257,9 +257,9 @@ def _finish(run: Run, console: Console) -> None:
         pieces.append(piece)
     console.print()
     console.rule("the plan of the training step")
-    plans = _report.layer_plans(run.model, config.batch, config.window)
-    console.out(plans, highlight=False)
-    _write(run, "plan.txt", plans + "\n")
+    plans = _report.plans_of_layers(run.model, config.batch, config.window)
+    console.out(_report.describe(plans, long=False), highlight=False)
+    _write(run, "plan.txt", _report.describe(plans, long=True) + "\n")
     plain = make_model(config, len(run.corpus.vocabulary), implementation="scan")
     _, plain_step = make_training(config, plain, mesh=run.mesh)
     timings = _report.time_steps(
