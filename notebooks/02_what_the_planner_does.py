@@ -14,24 +14,28 @@
 # %% [markdown]
 # # What the planner does
 #
-# NVIDIA's guide
-# [Optimizing Recurrent Layers](https://docs.nvidia.com/deeplearning/performance/dl-performance-recurrent/index.html)
-# explains a fast LSTM by its matrix products (GEMMs): which there are, how large, and
-# which of them must wait for the step before. This notebook draws the same pictures
-# for a step function of yours, from the plans of scanrnn.
+# **Question: where do the matrix products of a time step run, and what does it gain to
+# move them?**
 #
-# Every number here is of one of three kinds, and each figure says which:
+# NVIDIA's guide [Optimizing Recurrent
+# Layers](https://docs.nvidia.com/deeplearning/performance/dl-performance-recurrent/index.html)
+# explains a fast LSTM by its matrix products (GEMMs): which there are, how large, and
+# which of them must wait for the step before. This notebook draws the same pictures for
+# a step function of yours, from the plans of scanrnn.
+#
+# Every number here is of one of four kinds, and each figure says which:
 #
 # - **counted** from the plan: exact, the same on every machine;
-# - **measured** while you run this notebook, on the machine you run it on;
+# - **compiled** here: what the compiler says that a program needs;
+# - **benchmark**: read from the committed results of a quiet machine, which is named;
 # - **estimated** from a machine's data sheet: a rough guide, with nothing run.
 #
 # On two CPU cores this notebook runs in well under a minute, most of it compiling.
 
 # %%
+import json
 import os
-import statistics
-import time
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +43,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import scanrnn
-
-scanrnn.tune_allocator()  # as in the first notebook
 
 FAST = os.environ.get("SCANRNN_FAST") == "1"  # small shapes, for the tests
 T, B, H = (20, 4, 16) if FAST else (128, 8, 128)
@@ -155,29 +157,31 @@ figure.suptitle(f"T={T} steps, batch {B}, {H} features", x=0.02, ha="left", font
 figure.tight_layout()
 plt.show()
 
+# %%
+flops = {name: sum(row.flops for row in plan.gemms) for name, plan in PLANS.items()}
+waiting = sum(row.flops for row in after.gemms if row.where == "loop")
+print(f"{waiting / flops['scanrnn']:.0%} of the arithmetic still waits")
+assert flops["scanrnn"] == flops["lax.scan"] and waiting < flops["scanrnn"] / 3
+
 # %% [markdown]
 # ## One pass at a time
 #
 # Six passes made that plan. `scanrnn.Options` turns each off by itself:
 #
 # - `split` takes `concatenate([x, h]) @ W` apart, so that the half of `x` can leave;
-# - `hoist` runs what needs the inputs alone before the loop;
+# - `hoist` runs what needs only the inputs before the loop;
 # - `merge` joins the products of the four gates;
-# - `layout` reads each gate by itself, and writes over what is read no more;
+# - `layout` reads each gate by its own slice, and reuses buffers;
 # - `sink` runs the output head after the loop;
 # - `defer` computes weight gradients after the reverse loop.
 #
-# Each contender is a whole training step (forward, backward, update), compiled once.
-# Its gradients are checked first. Then all take turns, so that whatever the machine
-# does to one it does to the others, and the median is kept. The memory policies of the
-# next section run along.
+# Each program below is a whole training step (forward, backward, update), compiled. All
+# gradients agree with those of `lax.scan`.
 
 # %%
 PASSES = ("split", "hoist", "merge", "layout", "sink", "defer")
-POLICIES = ("recompute", "chunked", "everything")  # and "minimal", which is the default
 plans = {"lax.scan": before, "all passes": after}
 plans |= {f"no {name}": planned(**{name: False}) for name in PASSES}
-plans |= {policy: planned(residuals=policy) for policy in POLICIES}
 target = rng.standard_normal((T, B, H), np.float32)
 
 
@@ -206,28 +210,9 @@ for name in programs:
         )
 
 
-def timed(program):
-    begin = time.perf_counter()
-    jax.block_until_ready(program(params))
-    return 1e3 * (time.perf_counter() - begin)
-
-
-rounds = 3 if FAST else 15
-times = {name: [] for name in programs}
-for _ in range(rounds):
-    for name, program in programs.items():
-        times[name].append(timed(program))
-medians = {name: statistics.median(values) for name, values in times.items()}
-
-
 def per_step(plan):
     """GEMMs of one step in the forward and the reverse loop."""
     return sum(row.count for row in plan.gemms if row.where == "loop") / T
-
-
-def kept(name):
-    """Megabytes from the forward to the reverse loop, without inputs and outputs."""
-    return plans[name].residual_bytes[0] / 1e6
 
 
 def temporaries(name):
@@ -235,89 +220,175 @@ def temporaries(name):
     return programs[name].memory_analysis().temp_size_in_bytes / 1e6
 
 
+# %% [markdown]
+# Time is not measured in this notebook. The committed benchmarks have a *ladder*: the
+# passes are switched on one after the other, in the order of the right panel below. The
+# last rung is the default.
+
+# %%
+repository = pathlib.Path(scanrnn.__file__).parents[1]
+results = json.loads(
+    (repository / "benchmarks/results/amd-epyc-2-cores.json").read_text()
+)
+machine = results["machine_info"]
+RUNGS = {
+    "lax.scan": "lax_scan",
+    "+ split": "scanrnn:split+everything",
+    "+ hoist, sink": "scanrnn:split+hoist+sink+everything",
+    "+ merge": "scanrnn:split+hoist+sink+merge+everything",
+    "+ defer": "scanrnn:split+hoist+sink+merge+defer+everything",
+    "+ layout": "scanrnn:split+hoist+sink+merge+defer+layout+everything",
+    "+ keep less": "scanrnn:split+hoist+sink+merge+defer+layout+minimal",
+}
+
+
+def ladder(**case):
+    """A training step by contender: time relative to `lax.scan`, temporary MB."""
+    (row,) = (
+        row["extra_info"]["contenders"]
+        for row in results["benchmarks"]
+        if row["extra_info"]["section"] == "ladder"
+        and case.items() <= row["extra_info"]["case"].items()
+    )
+    whole = row["lax_scan"]["train"]["median"]
+    return {
+        name: (one["train"]["median"] / whole, one["train"]["temp_bytes"] / 1e6)
+        for name, one in row.items()
+    }
+
+
+LADDERS = {
+    "LSTM, T=30, batch 32, 512 features": ladder(cell="lstm", H=512),
+    "with norms and residual, same sizes": ladder(cell="ln_mi_res_lstm", H=512),
+    "RNN, T=4096, batch 2, 128 features": ladder(cell="seed_rnn", T=4096),
+}
+
 # %%
 shown = ("lax.scan", *(f"no {name}" for name in PASSES), "all passes")
-colors = [GREY, *[BLUE] * len(PASSES), GREEN]
 panels = (
     (
         {name: per_step(plans[name]) for name in shown},
         "%.0f",
         "GEMMs per step\n(counted)",
     ),
-    (medians, "%.1f", "training step, ms\n(measured here)"),
     (
         {name: temporaries(name) for name in shown},
         "%.1f",
-        "temporary memory, MB\n(compiled here)",
+        "temporary memory, MB\n(compiled)",
     ),
 )
-figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True)
-for axis, (values, form, label) in zip(axes, panels, strict=True):
+figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), width_ratios=(2, 2, 3))
+for axis, (values, form, label) in zip(axes, panels, strict=False):
+    colors = [GREY, *[BLUE] * len(PASSES), GREEN]
     bars = axis.barh(shown, [values[name] for name in shown], color=colors)
     axis.bar_label(bars, fmt=form, padding=3)
     axis.set_xlabel(label)
-    axis.margins(x=0.2)
+    axis.margins(x=0.25)
     axis.tick_params(axis="y", length=0)
-axes[0].invert_yaxis()
+    axis.invert_yaxis()
+axes[1].set_yticklabels([])
+for (label, times), color in zip(LADDERS.items(), (BLUE, PURPLE, ORANGE), strict=True):
+    heights = [times[name][0] for name in RUNGS.values()]
+    axes[2].plot(list(RUNGS), heights, "o-", color=color, label=label)
+axes[2].set_ylim(0, 1.7)
+axes[2].legend(frameon=False, fontsize=8, loc="upper right")
+axes[2].tick_params(axis="x", rotation=45)
+axes[2].set_ylabel(f"time of a training step\n(benchmark: {machine['cpu']}, 2 cores)")
 figure.tight_layout()
 plt.show()
-saved = medians["lax.scan"] / medians["all passes"]
-print(f"with all passes a training step is {saved:.1f} times as fast as with lax.scan")
 
 # %% [markdown]
-# What each pass is for shows best in the left panel:
+# What each pass is for, in the two panels on the left:
 #
 # - without `hoist` the inputs' products stay in the loop, with both their gradients;
 # - without `merge` there are four products forward and four in reverse;
 # - without `sink` the output head is back, and its gradient;
-# - without `defer` the recurrent weight gradient is, and far more is kept for it, which
-#   shows in the right panel;
-# - `split` does not change the number but the size: without it the inputs' half of
+# - without `defer` the recurrent weight gradient is back, and much more is kept for it;
+# - `split` changes not the number but the size: without it the inputs' half of
 #   each product stays in the loop;
-# - `layout` is mostly about memory: without it gates and their gradients get arrays
-#   of their own.
+# - `layout` is about memory: without it gates and their gradients get buffers of their
+#   own.
 #
-# Fewer products do not always mean less time. A CPU starts one at little cost, so that
-# at this size a pass may gain little, or nothing: where this was written, `defer` and
-# `split` gained most. A GPU pays for each start, as the last figure will show. Bars
-# that differ by a tenth are equal. `scanrnn.plan(..., tune=True)` times the likely
-# plans on your sizes and takes the fastest.
-#
+# And in time, on the right: `hoist` and `defer` gain most. A rung can be level, or a
+# few percent up: bars that differ by a tenth are equal. `scanrnn.plan(..., tune=True)`
+# times the likely plans on your machine and your sizes, and takes the fastest.
+
+# %%
+assert per_step(after) == 2 and per_step(before) == 15
+for name in PASSES:
+    assert per_step(plans[f"no {name}"]) >= 2
+    assert FAST or temporaries(f"no {name}") > 0.95 * temporaries("all passes")
+assert FAST or temporaries("no layout") > 1.5 * temporaries("all passes")
+assert FAST or temporaries("no defer") > 2 * temporaries("all passes")
+default = RUNGS["+ keep less"]
+for times in LADDERS.values():
+    assert times[default] == min(times.values())
+
+# %% [markdown]
 # ## Memory
 #
 # The reverse loop needs values of the forward loop. What is kept for it is a policy,
-# `scanrnn.Options(residuals=...)`; the rest is computed again.
+# `scanrnn.Options(residuals=...)`; the rest is recomputed.
 #
-# - "minimal", the default, keeps what products made, and the carries.
-# - "recompute" keeps carries, and makes the gates again, for all steps of a chunk at
-#   once: products more, and the memory of a chunk. A GPU and a TPU do so on their own.
+# - "minimal", the default on a CPU, keeps what products made, and the carries.
+# - "recompute" keeps carries, and recomputes the gates for all steps of a chunk at
+#   once: more products, less memory. A GPU and a TPU choose it themselves where it
+#   pays.
 # - "chunked" keeps the carries at the start of each of about sqrt(T) chunks of steps,
 #   with its inputs, and runs each chunk twice. It is for long sequences.
 # - "everything" keeps all that a derivative reads.
+#
+# The price of each, for the first LSTM of the ladder. What is kept is counted here;
+# time and temporaries are those of the benchmark. Without `implementation="planned"` a
+# policy is used only where the planner expects to be faster than `lax.scan` with it.
 
 # %%
-chosen = {"lax.scan": "lax.scan", "minimal": "all passes", **{p: p for p in POLICIES}}
-print("              kept, MB  temporaries, MB  training step, ms")
-print("             (counted)  (compiled here)    (measured here)")
-for label, name in chosen.items():
-    print(
-        f"{label:<12} {kept(name):>9.2f} {temporaries(name):>16.2f}"
-        f" {medians[name]:>18.2f}"
+cell = scanrnn.cells.lstm()
+lstm = cell.init(jax.random.key(0), 512, 512)
+inputs = jax.ShapeDtypeStruct((30, 32, 512), jnp.float32)
+first = jax.eval_shape(lambda: cell.initial_carry(lstm, jnp.zeros((32, 512))))
+ALL = RUNGS["+ layout"].removesuffix("everything")
+chosen = {}
+for policy in ("lax.scan", "minimal", "recompute", "chunked", "everything"):
+    plain = policy == "lax.scan"
+    plan = scanrnn.plan(
+        lambda c, x: cell.step(lstm, c, x),
+        *(first, inputs),
+        implementation="scan" if plain else "planned",
+        residuals=None if plain else policy,
     )
+    time = LADDERS["LSTM, T=30, batch 32, 512 features"]
+    kept, measured = plan.residual_bytes[0] / 1e6, "lax_scan" if plain else ALL + policy
+    chosen[policy] = (kept, *time[measured])
+
+print("              kept, MB    time / lax.scan    temporaries, MB")
+print("             (counted)        (benchmark)        (benchmark)")
+for name, (kept, time, needed) in chosen.items():
+    print(f"{name:<12} {kept:>9.2f} {time:>18.2f} {needed:>18.1f}")
+
+# %% [markdown]
+# To keep less does not mean to need less at every moment: what is recomputed for all
+# steps at once needs its memory then. "minimal" keeps more than "recompute", but its
+# temporaries are smaller at this length.
 
 # %%
 figure, axis = plt.subplots(figsize=(7, 3))
 colors = (GREY, GREEN, BLUE, ORANGE, PURPLE)
-for (label, name), color, marker in zip(chosen.items(), colors, "Xo^sD", strict=True):
-    point = kept(name), medians[name]
-    axis.plot(*point, marker, color=color, markersize=10, label=label, clip_on=False)
+for (name, point), color, marker in zip(chosen.items(), colors, "Xo^sD", strict=True):
+    axis.plot(*point[:2], marker, color=color, markersize=10, label=name, clip_on=False)
 axis.set_xlabel("kept for the reverse loop, MB (counted)")
-axis.set_ylabel("training step, ms\n(measured here)")
-axis.set_xlim(0, 1.1 * max(map(kept, chosen.values())))
-axis.set_ylim(0, 1.1 * max(medians[name] for name in chosen.values()))
+axis.set_ylabel("time of a training step\n/ lax.scan (benchmark)")
+axis.set_xlim(0, 1.1 * max(kept for kept, *_ in chosen.values()))
+axis.set_ylim(0, 1.1)
 axis.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
 figure.tight_layout()
 plt.show()
+
+# %%
+assert chosen["minimal"][0] < chosen["everything"][0]
+assert chosen["recompute"][0] < chosen["minimal"][0] < chosen["lax.scan"][0]
+assert chosen["minimal"][1] == min(time for _, time, _ in chosen.values())
+assert chosen["minimal"][2] == min(needed for _, _, needed in chosen.values())
 
 # %% [markdown]
 # ## One step, three machines
@@ -367,72 +438,80 @@ def plan_for(machine, steps=4096, batch=8, size=256, **options):
 
 MACHINES = ("cpu", "h100", "tpu v5e")
 on = {machine: plan_for(machine) for machine in MACHINES}
-print(on["cpu"])
+print(on["cpu"].describe(long=True))
 
 # %% [markdown]
-# And what is different in the reports for the other machines: lines that are not there
-# (-), and those that are there in their place (+). The row "cpu" counts the cores of
-# this machine; the others are data sheets.
+# The reports for the other machines, without their tables: the lines that the first one
+# does not have. The row "cpu" counts the cores of the machine that ran this notebook;
+# the others are data sheets.
 
 # %%
-known = str(on["cpu"]).splitlines()
+known = on["cpu"].describe(long=True).splitlines()
 for machine in MACHINES[1:]:
-    lines = str(on[machine]).splitlines()
+    summary, table, *rest = on[machine].describe(long=True).split("\n\n")
+    lines = "\n".join([summary, *rest]).splitlines()
     print(f"--- {machine}")
-    print(*(f"- {line}" for line in known if line not in lines), sep="\n")
-    print(*(f"+ {line}" for line in lines if line not in known), sep="\n")
-    print()
+    print(*(line for line in lines if line not in known), sep="\n", end="\n\n")
 
 # %% [markdown]
-# The rules behind these lines are those of who runs the loop, for each platform; beside
-# each stands in the code (`scanrnn/executors/_xla.py`) what was seen:
+# Behind these lines are the rules of the executor on each platform. What was seen is
+# written beside each rule in `scanrnn/executors/_xla.py`. The last row is not a rule
+# but what came out: how many steps one iteration of the reverse loop holds.
 
 # %%
 RULES = {
-    "overwrites": "reuse the memory of rows read no more",
+    "overwrites": "reuse buffers that are no longer needed",
     "reads_gates_apart": "read each gate by its own slice",
     "transposes_weights": "transpose weights once, before the loop",
     "packs_gates": "stack the gates as one array",
-    "pins_rows": "pin arrays step by step in memory",
+    "pins_rows": "fix the memory layout, step by step",
     "sums_gains_in_loop": "sum gradients of gains in the loop",
-    "norm_share": "of the fast memory, for norms at a time",
+    "norm_share": "share of fast memory for norms at a time",
     "outside_bytes": "MB that may leave the loop at once",
-    "steps_per_trip": "steps in one trip of the loop",
 }
 
 
 def told(rules, rule):
     value = getattr(rules, rule)
-    if rule == "steps_per_trip":
-        return str(value(4096))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "all" if value is None else f"{value / (1e6 if value > 1 else 1):.3g}"
+    return "all" if value is None else f"{value / (1e6 if value > 1 else 1):.4g}"
 
 
-print(" " * 60 + "".join(f"{machine:>9}" for machine in MACHINES))
+def unroll_factor(plan):
+    body = plan.bodies["in reverse"]
+    return body.rows.block * body.unroll
+
+
+print(" " * 62 + "".join(f"{machine:>9}" for machine in MACHINES))
 for rule, meaning in RULES.items():
     cells = "".join(f"{told(on[machine].rules, rule):>9}" for machine in MACHINES)
-    print(f"{rule:<19} {meaning:<40}{cells}")
+    print(f"{rule:<19} {meaning:<42}{cells}")
+factors = {machine: unroll_factor(on[machine]) for machine in MACHINES}
+print(f"{'':<19} {'unroll factor of the reverse loop':<42}", end="")
+print("".join(f"{factor:>9}" for factor in factors.values()))
+for machine, factor in factors.items():
+    text = on[machine].describe(long=True)
+    assert (f"unrolled by {factor}" in text) == (factor > 1)
 
 # %% [markdown]
 # - **CPU.** Time goes into memory and its caches. Gates are sliced from the whole
-#   sequence, norms are differentiated a few steps at a time, in the cache, and
-#   gradients of gains are summed while their terms are still there.
-# - **GPU.** Time goes into starting kernels. Several steps share a trip of the loop,
-#   and what can be one kernel after the loop is not done in it: a second cotangent is
-#   stacked, from which the gradient of the carry's gain is summed at the end. The
-#   sequence goes in eight chunks, whose gates are made again: half of the memory.
-# - **TPU.** Nothing is written over what is read no more: such a row, a step late,
-#   costs nearly as much as a product. The sequence goes in chunks that fit the fast
-#   memory (VMEM): of each the gates are made again from the carries, and the reverse
-#   loop is given what it would make of values alone. The layout in memory is pinned, so
-#   that the compiler does not make time a minor axis and gather every row.
+#   sequence. Norms are differentiated a few steps at a time, in the cache. Gradients of
+#   gains are summed while their terms are still in it.
+# - **GPU.** Time goes into starting kernels. The loop is unrolled, so that several
+#   steps share the kernels that write their results. What can be one kernel after the
+#   loop is not done in it. The sequence is run in eight chunks, and the gates of a
+#   chunk are recomputed: this halves the memory.
+# - **TPU.** No buffer is reused step by step: such a write costs nearly as much as a
+#   product. The sequence is run in chunks that fit the fast memory (VMEM). The gates of
+#   a chunk are recomputed from the carries, for all its steps at once. The memory
+#   layout is fixed, because the compiler would otherwise make time a minor axis and
+#   gather every row.
 #
-# The estimates in the reports choose between a plan and `lax.scan`. They are simple
-# enough to be made again from `plan.gemms`: for each product the time to start it, and
-# the greater of the times for its arithmetic and its memory; and a kernel per step and
-# direction for all the rest.
+# The estimates in the reports choose between a plan and `lax.scan`. The model is
+# simple: a product takes as long as the longest of three, starting it, its arithmetic
+# and its memory traffic; one more kernel per step and direction stands for all the
+# rest. The parts are in `plan.cost`, and add up to what the reports say.
 
 
 # %%
@@ -442,6 +521,7 @@ def estimate(plan):
     return 1e3 * cost.dispatch, 1e3 * (cost.arithmetic + cost.memory)
 
 
+estimates = {}
 figure, axes = plt.subplots(1, 3, figsize=(9, 2.7), sharey=True)
 for axis, machine in zip(axes, MACHINES, strict=True):
     pair = {
@@ -452,6 +532,7 @@ for axis, machine in zip(axes, MACHINES, strict=True):
         starting, products = estimate(plan)
         said = {c.name: c.seconds for c in plan.candidates}[plan.executor]
         np.testing.assert_allclose(starting + products, 1e3 * said, rtol=1e-6)
+        estimates[machine, name] = starting, products
         axis.barh(name, starting, color=ORANGE)
         axis.barh(name, products, left=starting, color=BLUE)
         axis.text(starting + products, name, f" {starting + products:.0f}", va="center")
@@ -467,15 +548,31 @@ figure.tight_layout(rect=(0, 0, 1, 0.92))
 plt.show()
 
 # %% [markdown]
-# Mind the three scales, and the kind of number: a bound from data sheets, not a
-# promise. It shows where the time of such a loop can go. On the CPU it is matrices as
-# large as the weights, read or written anew at every step; on the GPU it is starting
-# kernels, which is why to count products is a good start; on the TPU it is both.
+# Mind the three scales, and the kind of number: an estimate from data sheets, not a
+# promise. It shows where the time of such a loop can go.
+
+# %%
+starting, products = estimates["h100", "lax.scan"]
+assert starting > products
+starting, products = estimates["cpu", "lax.scan"]
+assert products > starting
+for machine in MACHINES:
+    assert sum(estimates[machine, "scanrnn"]) < sum(estimates[machine, "lax.scan"])
+
+# %% [markdown]
+# ## What surprised
+#
+# The arithmetic is the same to the last operation, and yet the time is not: what is
+# gained is only *where* the products run. Which place is good depends on the machine. A
+# GPU spends the time of a loop on starting kernels, so fewer products is all that
+# counts. A CPU starts a product at almost no cost; it gains because matrices as large
+# as the weights are no longer read and written at every step.
 #
 # ## Where to go from here
 #
 # - `print(scanrnn.plan(step, init, xs))` for a step of yours; `plan.gemms` is the table
-#   as data, and "Left in the loop" says why something did not move.
+#   as data, "Left in the loop" says why something did not move, and
+#   `plan.describe(long=True)` has every decision.
 # - `scanrnn.Machine(...)` describes a device that has no row yet.
 # - `make bench` and `make compiled`, in a checkout, measure this machine and compile
 #   for others.

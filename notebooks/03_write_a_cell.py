@@ -14,21 +14,23 @@
 # %% [markdown]
 # # Write a cell
 #
-# "How do I speed up the loop of a customized RNN?" was asked in PyTorch's forum in
-# 2017, and the answer was: expect to lose two to five times the speed of the vendor's
-# LSTM as soon as you want layer normalisation, multiplicative integration, or residual
-# connections. This notebook wants all three at once. It invents the cell, checks its
-# gradient, reads its plan, trains it against a plain LSTM on real text, and measures
-# what it costs beside the vendor's.
+# **Question: what does a cell of your own cost, compared with the vendor's LSTM?**
 #
-# On two CPU cores it runs in under a minute.
+# "How do I speed up the loop of a customized RNN?" was asked in PyTorch's forum in
+# 2017. The answer was: expect to lose two to five times the speed of the vendor's LSTM
+# as soon as you want layer normalisation, multiplicative integration, or residual
+# connections. This notebook wants all three at once. It invents the cell, checks its
+# gradient, reads its plan, trains it and a plain LSTM on real text, and looks up what
+# it costs.
+#
+# On two CPU cores it runs in one to two minutes.
 
 # %%
 import dataclasses
 import functools
+import json
 import os
-import statistics
-import time
+import pathlib
 from pydoc_data.topics import topics
 from typing import NamedTuple
 
@@ -41,11 +43,13 @@ from flax import nnx
 
 import scanrnn
 
-scanrnn.tune_allocator()  # as in the first notebook
+# Freed memory stays with the process: large temporary arrays cost no page faults.
+scanrnn.tune_allocator()
 
 FAST = os.environ.get("SCANRNN_FAST") == "1"  # small shapes, for the tests
 T, B, H = (12, 4, 16) if FAST else (64, 16, 128)
-STEPS = 6 if FAST else 400
+STEPS = 6 if FAST else 300
+SEEDS = (0, 1, 2)
 
 # Colours of Okabe and Ito, which the colour-blind can tell apart.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#999999"
@@ -156,20 +160,27 @@ with jax.enable_x64(True):
 #
 # What will run, and why. Of the two products of a step one is left in the loop, forward
 # and in reverse; the inputs' product, with its norm, runs before the loop over all
-# steps at once, and every weight gradient after it.
+# steps at once, and every weight gradient after it. (`plan.describe(long=True)` says
+# more.)
 
 # %%
 params = cell.init(jax.random.key(0), H, H)
 xs = jnp.zeros([T, B, H])
 step = functools.partial(cell.step, params)
-print(scanrnn.plan(step, cell.initial_carry(params, xs[0]), xs))
+plan = scanrnn.plan(step, cell.initial_carry(params, xs[0]), xs)
+print(plan)
+in_loop = [row for row in plan.gemms if row.where == "loop"]
+assert [row.phase for row in in_loop] == ["forward", "activation gradient"]
+assert all(row.count == T for row in in_loop)
 
 # %% [markdown]
 # ## Trained against an LSTM
 #
 # Real text that every Python has: its documentation. Both models read characters, have
 # an embedding, two layers of the same width, and an output layer, and are trained alike
-# by Adam. A cell of one's own is an argument of the layer, as a ready one is.
+# by Adam. A cell of one's own is an argument of the layer, as a ready one is. Each
+# model is trained from three seeds, which draw its weights and its batches; a
+# difference smaller than that between seeds would mean nothing.
 
 # %%
 text = "".join(topics.values())
@@ -207,109 +218,98 @@ def train_step(model, optimizer, batch):
     return value
 
 
-def train(cell):
-    model = Model(cell, nnx.Rngs(0))
+def train(cell, seed):
+    """Bits per character at every training step."""
+    model = Model(cell, nnx.Rngs(seed))
     optimizer = nnx.Optimizer(model, optax.adam(3e-3), wrt=nnx.Param)
-    source = batches(np.random.default_rng(0))
+    source = batches(np.random.default_rng(seed))
     return [
         float(train_step(model, optimizer, next(source))) / np.log(2)
         for _ in range(STEPS)
     ]
 
 
-curves = {"LSTM": train(scanrnn.cells.lstm()), "my cell": train(cell)}
+cells = {"LSTM": scanrnn.cells.lstm(), "my cell": cell}
+curves = {
+    name: np.array([train(one, seed) for seed in SEEDS]) for name, one in cells.items()
+}
 
 # %%
 figure, axis = plt.subplots(figsize=(7, 3))
 for (name, losses), color in zip(curves.items(), (GREY, BLUE), strict=True):
-    mean = np.convolve(losses, np.ones(5) / 5, mode="valid")
-    axis.plot(np.arange(5, len(losses) + 1), mean, color=color)
-    axis.text(len(losses), mean[-1], f" {name}", color=color, va="center")
+    smooth = [np.convolve(one, np.ones(5) / 5, mode="valid") for one in losses]
+    for number, one in enumerate(smooth):
+        label = name if number == 0 else None
+        axis.plot(np.arange(5, STEPS + 1), one, color=color, linewidth=1, label=label)
 axis.set_xlabel("training step")
 axis.set_ylabel("loss, bits per character\n(mean of 5 steps)")
+axis.legend(frameon=False, title=f"{len(SEEDS)} seeds each")
 figure.tight_layout()
 plt.show()
-for name, losses in curves.items():
-    print(f"{name}: {np.mean(losses[-10:]):.2f} bits per character at the end")
+last = {name: losses[:, -20:].mean(axis=1) for name, losses in curves.items()}
+for name, losses in last.items():
+    each = ", ".join(f"{loss:.2f}" for loss in losses)
+    print(f"{name:<7} {losses.mean():.2f} bits per character at the end ({each})")
+
+# %%
+# At this learning rate the worst seed of my cell is ahead of the LSTM's best.
+assert FAST or last["my cell"].max() < last["LSTM"].min()
 
 # %% [markdown]
 # ## What it costs beside the vendor's
 #
-# One training step (forward, every gradient, update) over a whole sequence. All take
-# turns, so that whatever the machine does to one it does to the others, and medians
-# are kept. On a CPU the vendor's LSTM is PyTorch's, by oneDNN; without PyTorch the
-# bar is left out. The plain LSTM has less to compute: one norm, or three, is not free.
-
+# One training step (forward, every gradient, update) over a whole sequence, for this
+# very cell. The times are not from this run. They are those of the committed
+# benchmarks: a quiet machine, medians of interleaved runs, every contender checked
+# against a float64 reference first. On a CPU the vendor's LSTM is PyTorch's, by oneDNN.
+# It has less to compute: three norms are not free.
 
 # %%
-def jax_step(cell, scan):
-    params = cell.init(jax.random.key(0), H, H)
-    xs, target = jax.random.normal(jax.random.key(1), (2, T, B, H))
+repository = pathlib.Path(scanrnn.__file__).parents[1]
+results = json.loads(
+    (repository / "benchmarks/results/amd-epyc-2-cores.json").read_text()
+)
+machine = results["machine_info"]
+ratios = {}
+for row in results["benchmarks"]:
+    case = row["extra_info"].get("case", {})
+    times = row["extra_info"].get("contenders", {})
+    # At 16 features a step is so small that only its overhead is measured.
+    if case.get("cell") != "ln_mi_res_lstm" or case["H"] < 128:
+        continue
+    if "torch_lstm" in times:
+        vendor = times["torch_lstm"]["train"]["median"]
+        ratios["T={T}, batch {B}, {H} features".format(**case)] = [
+            times[name]["train"]["median"] / vendor for name in ("lax_scan", "scanrnn")
+        ]
+ratios = dict(sorted(ratios.items(), key=lambda item: item[1][1]))
 
-    @jax.jit
-    def update(params):
-        def loss(params):
-            step = functools.partial(cell.step, params)
-            _, ys = scan(step, cell.initial_carry(params, xs[0]), xs)
-            return jnp.mean((ys - target) ** 2)
-
-        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
-
-    return lambda: jax.block_until_ready(update(params))
-
-
-def torch_step():
-    import torch
-
-    torch.manual_seed(0)
-    layer = torch.nn.LSTM(H, H)
-    xs, target = torch.randn(2, T, B, H)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-
-    def update():
-        optimizer.zero_grad()
-        ((layer(xs)[0] - target) ** 2).mean().backward()
-        optimizer.step()
-
-    return update
-
-
-runs = {
-    "my cell, lax.scan": jax_step(cell, jax.lax.scan),
-    "my cell, scanrnn": jax_step(cell, scanrnn.scan),
-    "LSTM, scanrnn": jax_step(scanrnn.cells.lstm(), scanrnn.scan),
-}
-try:
-    runs["LSTM, PyTorch"] = torch_step()
-except ImportError:
-    print("no PyTorch here: its bar is left out")
-times = {name: [] for name in runs}
-for round_ in range(3 if FAST else 40):
-    for name, run in runs.items():
-        begin = time.perf_counter()
-        run()
-        if round_:  # the first compiles
-            times[name].append(1e3 * (time.perf_counter() - begin))
-medians = {name: statistics.median(values) for name, values in times.items()}
-
-figure, axis = plt.subplots(figsize=(7, 2.4))
-colors = [BLUE if name == "my cell, scanrnn" else GREY for name in medians]
-bars = axis.barh(list(medians), list(medians.values()), color=colors)
-axis.bar_label(bars, fmt="%.1f", padding=3)
-axis.set_xlabel(f"training step, ms (measured here; T={T}, batch {B}, {H} features)")
-axis.tick_params(axis="y", length=0)
-axis.margins(x=0.1)
-axis.invert_yaxis()
+# %%
+figure, axis = plt.subplots(figsize=(8, 3.2))
+plain, ours = np.array(list(ratios.values())).T
+places = np.arange(len(ratios))
+axis.hlines(places, ours, plain, color=GREY, linewidth=1)
+axis.plot(plain, places, "o", color=GREY, label="my cell, lax.scan")
+axis.plot(ours, places, "o", color=BLUE, label="my cell, scanrnn")
+axis.axvline(1, color=ORANGE)
+axis.text(1, -0.9, " PyTorch's LSTM", color=ORANGE)
+axis.set_yticks(places, list(ratios))
+axis.set_ylim(-1.2, len(ratios) - 0.5)
+axis.set_xlim(left=0)
+axis.set_xlabel(
+    "time of a training step / that of PyTorch's plain LSTM\n"
+    f"(benchmark: {machine['cpu']}, {machine['cores']} cores)"
+)
+axis.legend(frameon=False, loc="lower right")
 figure.tight_layout()
 plt.show()
-own = medians["my cell, scanrnn"]
-print(
-    f"my cell is {medians['my cell, lax.scan'] / own:.1f} times as fast as by lax.scan"
-)
-if "LSTM, PyTorch" in medians:
-    print(
-        f"and takes {own / medians['LSTM, PyTorch']:.2f} of the time of PyTorch's LSTM"
-    )
+mean = np.exp(np.log(ours).mean())
+print(f"my cell takes {mean:.2f} of the time of PyTorch's LSTM in the mean,")
+print(f"{ours.min():.2f} at best and {ours.max():.2f} at worst,")
+print(f"and {np.exp(np.log(ours / plain).mean()):.2f} of the time of lax.scan")
+
+# %%
+assert ours.max() < 2 and all(ours < plain)
 
 # %% [markdown]
 # ## It was there all along
@@ -338,4 +338,14 @@ renamed = {
 x = jax.random.normal(jax.random.key(3), (B, H))
 _, y = cell.step(params, cell.initial_carry(params, x), x)
 _, same = ready.step(renamed, ready.initial_carry(renamed, x), x)
-print(f"largest difference of the two: {float(jnp.abs(y - same).max()):.0e}")
+difference = float(jnp.abs(y - same).max())
+print(f"largest difference of the two: {difference:.0e}")
+assert difference < 1e-5
+
+# %% [markdown]
+# ## What surprised
+#
+# "Two to five times" was a fact about hand-written kernels, not about cells. The step
+# of this notebook was written without a thought about speed. It stays well below a
+# factor of two at every size that was measured, though it has three norms that the
+# vendor's kernel does not have.

@@ -5,8 +5,6 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
-#       format_version: '1.3'
-#       jupytext_version: 1.19.6
 #   kernelspec:
 #     display_name: Python 3
 #     language: python
@@ -15,6 +13,9 @@
 
 # %% [markdown]
 # # Sequences as they are
+#
+# **Question: does a layer compute the right thing for sequences that are padded, holed,
+# packed or read backwards, and does it help to train with them?**
 #
 # Sequences are of different lengths, have holes, are worth packing, and can be read
 # from both ends. This notebook reads handwritten digits row by row, as sequences of
@@ -132,6 +133,7 @@ def accuracy(model, mask):
 
 
 reader = train(Reader())
+assert FAST or accuracy(reader, whole) > 0.95
 print(f"of whole images it reads {accuracy(reader, whole):.1%} right")
 
 # %% [markdown]
@@ -198,6 +200,7 @@ print(
     f"packed: the same, in {segment_ids.size} steps instead of {cut.size}; "
     f"{lengths.sum()} of them count"
 )
+assert lengths.sum() <= segment_ids.size < cut.size
 
 # %% [markdown]
 # ## Both directions
@@ -244,20 +247,47 @@ print("stack: as layer by layer; the same dropout from the same seed, only there
 # %% [markdown]
 # ## How well they read
 #
-# The first two have never seen an image that lacks something. One that was shown such
-# images reads them far better: a mask is of use in training, too.
+# The first two have never seen an image that lacks something; the others were trained
+# with rows missing. A bar is the mean of three sets of holes, each drawn anew; the dots
+# are the sets.
 
 # %%
 models = {
     "one GRU": reader,
     "bidirectional": both,
     "one GRU, trained with holes": train(Reader(), missing=0.25),
-    "three, residual, dropout, holes": stack,
+    "three, residual, dropout,\ntrained with holes": stack,
 }
-print(f"{'right, in percent':<32}" + "".join(f"{name:>14}" for name in views))
-for name, model in models.items():
-    shares = "".join(f"{100 * accuracy(model, m):14.1f}" for m in views.values())
-    print(f"{name:<32}{shares}")
+drawn = [np.random.default_rng(seed).random(cut.shape) < 0.75 for seed in (1, 2, 3)]
+masks = {"whole": [whole], "cut off": [cut], "rows missing": drawn}
+right = {
+    name: {view: [100 * accuracy(model, m) for m in masks[view]] for view in masks}
+    for name, model in models.items()
+}
+print(f"{'right, in percent':<48}" + "".join(f"{view:>14}" for view in masks))
+for name, shares in right.items():
+    told = "".join(f"{np.mean(share):14.1f}" for share in shares.values())
+    print(f"{name.replace(chr(10), ' '):<48}" + told)
+
+# %%
+figure, axes = plt.subplots(1, 3, figsize=(9, 2.6), sharey=True)
+for axis, view in zip(axes, masks, strict=True):
+    shares = [right[name][view] for name in models]
+    colors = ["#999999", "#999999", "#0072B2", "#0072B2"]
+    bars = axis.barh(list(models), [np.mean(share) for share in shares], color=colors)
+    axis.bar_label(bars, fmt="%.0f", label_type="center", color="white")
+    for place, share in enumerate(shares):
+        if len(share) > 1:
+            axis.plot(share, [place] * len(share), ".", color="black", markersize=4)
+    axis.set(title=view, xlim=(0, 100), xlabel="right, in percent")
+axes[0].invert_yaxis()
+figure.tight_layout()
+plt.show()
+
+# %%
+plain, holed = right["one GRU"], right["one GRU, trained with holes"]
+assert FAST or min(holed["rows missing"]) > max(plain["rows missing"]) + 5
+assert FAST or abs(holed["whole"][0] - plain["whole"][0]) < 5
 
 # %% [markdown]
 # What the last one mistakes for what, where rows are missing:
@@ -282,6 +312,13 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
+# ## What surprised
+#
+# What the padding holds is NaN everywhere in this notebook, and no NaN came out. And a
+# mask is worth as much in training as in use: the same small GRU, shown images with
+# rows missing, reads such images much better, and whole ones about as well as before.
+# To read from both ends helps nearly as much, without a single hole in training.
+#
 # ## Where to go from here
 #
 # - `resets` starts anew before single steps, as an agent does when an episode is over;

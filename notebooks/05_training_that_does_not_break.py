@@ -14,6 +14,9 @@
 # %% [markdown]
 # # Training that does not break
 #
+# **Question: what breaks the training of a recurrent network, and what keeps it
+# going?**
+#
 # A recurrent network multiplies by the same matrix at every time step, so its
 # gradients shrink or grow with every step, and one number that is not finite spoils
 # all that follow. This notebook breaks training in four ways, on purpose, looks at
@@ -43,7 +46,12 @@ from scanrnn import cells, training
 
 FAST = os.environ.get("SCANRNN_FAST") == "1"  # small shapes, for the tests
 B, T, D, H = (4, 20, 16, 32) if FAST else (16, 50, 64, 128)
-STEPS = 10 if FAST else 40
+STEPS = 10 if FAST else 150
+
+# Colours of Okabe and Ito, which the colour-blind can tell apart.
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+plt.rcParams.update({"figure.figsize": (7, 3), "figure.constrained_layout.use": True})
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 
 # %% [markdown]
 # ## Gradients that explode
@@ -75,30 +83,34 @@ def look(factor):
     return training.probe([step], [carry], xs, last_loss, [params], [cell.gates])[0]
 
 
-for factor in (1, 2, 3):
+growth = {}
+for factor, color in zip((1, 2, 3), (BLUE, GREEN, RED), strict=True):
     health = look(factor)
     first, last = health.grad_norms[0], health.grad_norms[-1]
+    growth[factor] = first / last
     print(
         f"weights times {factor}: spectral radius {health.radii[0]:.2f}, gradient "
         f"{last:.1e} at the last step, {first:.1e} at the first"
     )
-    plt.semilogy(health.grad_norms, label=f"times {factor}")
-plt.xlabel("time step")
-plt.ylabel("norm of the gradient by the carry")
-plt.title("vanishing and exploding gradients")
-plt.legend()
+    plt.semilogy(health.grad_norms, color=color, label=f"weights times {factor}")
+plt.xlabel("time step (the loss is at the last)")
+plt.ylabel("norm of the gradient\nby the carry")
+plt.legend(frameon=False)
 plt.show()
+assert growth[1] < growth[2] < 1 < growth[3]
 
 # %% [markdown]
-# Now train the third one with a learning rate that is too brave: once as it is, once
-# with the gradient clipped to a global norm of 1. The norm that is shown is the one
-# *before* clipping, always. As it is, one step along a gradient of thousands throws
-# the network to where everything is saturated; there is no gradient to come back by.
+# Now train the third one with a learning rate that is too brave: as it is, and with the
+# gradient clipped to a global norm of 0.3; from three seeds each. The norm that is
+# shown is the one *before* clipping, always. As it is, one step along a large gradient
+# throws the network to where everything is saturated, and no gradient leads back from
+# there.
 
 
 # %%
-def train(clip, factor=3, learning_rate=10.0):
-    rnn = scanrnn.nnx.Elman(D, H, scheme="torch", rngs=nnx.Rngs(42))
+def train(clip, seed, factor=3, learning_rate=3.0):
+    """Loss and gradient norm of every step."""
+    rnn = scanrnn.nnx.Elman(D, H, scheme="torch", rngs=nnx.Rngs(seed))
     kernel = rnn.layers[0]["recurrent_kernel"]
     kernel[...] = factor * kernel[...]
     graphdef, params = nnx.split(rnn)
@@ -116,24 +128,30 @@ def train(clip, factor=3, learning_rate=10.0):
     for _ in range(STEPS):
         state, metrics = step(state, ())
         rows.append((float(metrics.loss), float(metrics.grad_norm)))
-    return np.array(rows)
+    return np.array(rows).T
 
 
-figure, (above, below) = plt.subplots(2, sharex=True)
-for clip in (None, 1.0):
-    losses, norms = train(clip).T
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
+ends = {}
+for clip, color in ((None, RED), (0.3, BLUE)):
     label = "as it is" if clip is None else f"clipped to {clip}"
-    print(
-        f"{label}: loss {losses[0]:.3f}, then {losses[-1]:.3f}; largest norm "
-        f"{norms.max():.1f}, last {norms[-1]:.2g}"
-    )
-    above.plot(losses, label=label)
-    below.semilogy(norms, label=label)
-below.axhline(1.0, color="0.6", linewidth=0.8)
-above.set(ylabel="loss", title="clipping")
-below.set(xlabel="step", ylabel="norm before clipping")
-above.legend()
+    runs = [train(clip, seed) for seed in range(3)]
+    ends[clip] = [(losses[0], losses[-1]) for losses, _ in runs]
+    told = ", ".join(f"{first:.2f} to {last:.2f}" for first, last in ends[clip])
+    print(f"{label}: loss from {told}")
+    for number, (losses, norms) in enumerate(runs):
+        left.plot(losses, color=color, label=None if number else label)
+        right.semilogy(norms, color=color)
+right.axhline(0.3, color="0.6", linewidth=0.8)
+right.set_ylim(bottom=1e-3)
+left.set(xlabel="training step", ylabel="loss")
+right.set(xlabel="training step", ylabel="norm before clipping")
+left.legend(frameon=False)
 plt.show()
+
+# %%
+assert FAST or all(last > first for first, last in ends[None])
+assert FAST or all(last < 0.1 * first for first, last in ends[0.3])
 
 # %% [markdown]
 # ## A batch with a NaN in it
@@ -166,20 +184,25 @@ for number in range(20):
     if metrics.skipped:
         fault = training.FAULTS[int(metrics.fault)]
         print(f"step {number}: skipped, because its {fault} is not finite")
+    else:
+        assert number not in (7, 13)
 finite = all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves(state.params))
 print(
     f"{int(state.counts.skipped)} of {int(state.counts.steps)} steps were skipped; "
     f"all parameters are finite: {finite}"
 )
 
+assert finite and int(state.counts.skipped) == 2
+
 losses, skipped = np.array(rows).T
-plt.plot(losses, "o-")
+plt.plot(losses, "o-", color=BLUE)
 for number in np.flatnonzero(skipped):
-    plt.axvline(number, color="tab:red", linewidth=0.8)
-plt.xlabel("step")
+    plt.axvline(number, color=RED, linewidth=0.8)
+    plt.text(number, np.nanmax(losses), " skipped", color=RED, va="top")
+plt.xlabel("training step")
 plt.ylabel("loss")
-plt.title("two batches with a NaN")
 plt.show()
+assert FAST or losses[-1] < 0.5 * losses[0]
 
 # %% [markdown]
 # In `training.fit` and on the command line, twenty such steps in a row end the run with
@@ -208,19 +231,22 @@ def scaled_loss(batch, scale):
 
 
 shares = []
-scales = 2.0 ** np.arange(0, 42, 3)
+scales = 2.0 ** np.arange(0, 63, 3)
 for scale in scales:
     grads = jax.grad(scaled_loss)(batch, jnp.float32(scale))
     shares.append([float(jnp.mean(grads == 0)), float(jnp.mean(~jnp.isfinite(grads)))])
 zeros, overflows = np.array(shares).T
 print(f"zeros: {zeros[0]:.0%} without scaling, {zeros[5]:.0%} with 2**15")
-plt.semilogx(scales, zeros, base=2, label="zero")
-plt.semilogx(scales, overflows, base=2, label="not finite")
+good = scales[(zeros < 0.02) & (overflows == 0)]
+print(f"nothing is lost from 2**{np.log2(good[0]):.0f} to 2**{np.log2(good[-1]):.0f}")
+plt.semilogx(scales, zeros, "o-", base=2, color=ORANGE, label="zero")
+plt.semilogx(scales, overflows, "o-", base=2, color=RED, label="not finite")
+plt.axvspan(good[0], good[-1], color=GREEN, alpha=0.15, label="a good scale")
 plt.xlabel("loss scale")
-plt.ylabel("share of the gradient in float16")
-plt.title("what loss scaling is for")
-plt.legend()
+plt.ylabel("share of the gradient\nin float16")
+plt.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
+assert zeros[0] > 0.9 and overflows[0] == 0 and overflows[-1] > 0.9
 
 # %% [markdown]
 # Too small a scale loses the gradient, too large a one overflows. Flax's `DynamicScale`
@@ -244,10 +270,10 @@ state = training.init_state(
     params,
     optimizer,
     key=jax.random.key(0),
-    loss_scale=DynamicScale(scale=2.0**30, growth_interval=STEPS // 5),
+    loss_scale=DynamicScale(scale=2.0**30, growth_interval=8),
 )
 rows = []
-for _ in range(STEPS):
+for _ in range(STEPS // 3):
     state, metrics = step(state, batch)
     rows.append((float(metrics.loss), float(metrics.loss_scale)))
 losses, scales = np.array(rows).T
@@ -255,12 +281,14 @@ print(
     f"loss {losses[0]:.2f}, then {losses[-1]:.2f}; {int(state.counts.skipped)} steps "
     f"skipped while the scale fell from 2**30 to 2**{int(np.log2(scales.min()))}"
 )
-print("weights:", {str(a.dtype) for a in jax.tree.leaves(state.params)})
+dtypes = {str(a.dtype) for a in jax.tree.leaves(state.params)}
+print("weights:", dtypes)
+assert dtypes == {"float32"} and int(state.counts.skipped) > 0
+assert FAST or losses[-1] < 0.5 * losses[0]
 
-plt.semilogy(scales, base=2, drawstyle="steps-post")
-plt.xlabel("step")
+plt.semilogy(scales, base=2, drawstyle="steps-post", color=BLUE)
+plt.xlabel("training step")
 plt.ylabel("loss scale")
-plt.title("dynamic loss scaling")
 plt.show()
 
 # %% [markdown]
@@ -268,8 +296,8 @@ plt.show()
 #
 # A gate at 0 or 1 passes no gradient to its weights. Inputs that are ten times too
 # large do that to an LSTM; layer norm takes their size away. `training.probe` counts
-# what every squashing function of a step gives, in the order in which it computes
-# them: of an LSTM the gates f, i, o, then the candidate and the output.
+# the saturated values of every squashing function of a step, in the order in which the
+# step computes them: of an LSTM the gates f, i, o, then the candidate and the output.
 
 # %%
 large = 10 * xs
@@ -280,20 +308,46 @@ for norm in (None, "ba2016"):
     step = functools.partial(cell.step, params)
     carry = cell.initial_carry(params, xs[0])
     layers += training.probe([step], [carry], large, last_loss, [params], [cell.gates])
-for name, health in zip(("plain", "layer norm"), layers, strict=True):
+names = ("plain", "layer norm")
+for name, health in zip(names, layers, strict=True):
     shares = ", ".join(f"{share:.0%}" for share in health.saturated[:3])
     print(
-        f"{name}: saturated gates {shares}; gradient at the first step "
-        f"{health.grad_norms[0]:.1e}"
+        f"{name}: saturated gates {shares}; gradient at the second step "
+        f"{health.grad_norms[1]:.1e}"
     )
 
-assert training.draw_health("health.png", layers)
-plt.figure(figsize=(10, 3.5))
-plt.imshow(plt.imread("health.png"))
-plt.axis("off")
-plt.title("layer 1: plain, layer 2: with layer norm")
+# %% [markdown]
+# (At the first step the carry is zero: there a norm divides by next to nothing, and its
+# gradient is large.)
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
+FUNCTIONS = ("gate f", "gate i", "gate o", "candidate", "output")
+for name, health, color, shift in zip(
+    names, layers, (RED, BLUE), (-0.2, 0.2), strict=True
+):
+    places = np.arange(len(FUNCTIONS)) + shift
+    bars = left.bar(places, 100 * health.saturated, 0.4, color=color, label=name)
+    left.bar_label(bars, fmt="%.0f", fontsize=8)
+    right.semilogy(health.grad_norms, color=color, label=name)
+left.set_xticks(range(len(FUNCTIONS)), FUNCTIONS)
+left.set_ylabel("saturated values, percent")
+left.legend(frameon=False, loc="upper right")
+right.set(xlabel="time step", ylabel="norm of the gradient\nby the carry")
 plt.show()
+plain, normed = layers
+assert (normed.saturated[:3] < plain.saturated[:3]).all()
+assert normed.grad_norms[1] > 10 * plain.grad_norms[1]
 
 # %% [markdown]
 # The same picture of a run of your own: `python -m scanrnn train --health` probes the
-# model at every evaluation, writes the numbers into `log.jsonl` and draws `health.png`.
+# model at every evaluation, writes the numbers into `log.jsonl` and draws `health.png`
+# (`training.draw_health`).
+#
+# ## What surprised
+#
+# Clipping does not make the gradient right, only short, and that is enough: the same
+# learning rate that ends with a loss above that of the first step, from every seed,
+# ends near zero with it. And loss scaling is not delicate: there is a range of many
+# powers of two in which nothing is lost, so that a scale found by trial is as good as
+# any.
