@@ -25,7 +25,7 @@ help:
 	@echo "make bench-full  all benchmarks against lax.scan and other libraries"
 	@echo "make latency     what an answer costs where inputs come one by one"
 	@echo "make compiled    what a step costs on an H100 and a TPU v5e, by their compilers"
-	@echo "make notebooks   execute the notebooks"
+	@echo "make notebooks   execute the notebooks whose code changed, and keep their outputs"
 	@echo "make docs        the site, into build/docs/html"
 	@echo "make lint        ruff and pyright"
 
@@ -67,7 +67,7 @@ docs: $(VENV)/.docs
 	@echo "the site is build/docs/html/index.html"
 
 notebooks: $(VENV)/.test
-	$(RUN) -m pytest -q tests/test_notebooks.py $(ARGS)
+	$(RUN) notebooks/execute.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(COMPILERS) build dist docs/cells/images .pytest_cache .ruff_cache .hypothesis .benchmarks
