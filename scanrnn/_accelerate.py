@@ -54,7 +54,10 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
       See `scanrnn.scan`.
     """
     if not callable(fn):
-        raise TypeError(f"accelerate: fn must be callable, got {type(fn).__name__}")
+        raise TypeError(
+            f"accelerate: fn must be callable, got {type(fn).__name__}; give a "
+            "function such as model.apply"
+        )
     if plan is not None and not isinstance(plan, Options):
         raise TypeError(
             f"accelerate: plan must be scanrnn.Options(...), got {type(plan).__name__}"

@@ -68,7 +68,10 @@ def run(options: dict[str, Any], console: Console) -> int:
     try:
         cell = getattr(cells, options["cell"])(**given)
     except TypeError:
-        raise ValueError(f"norm: the cell {options['cell']} has none") from None
+        raise ValueError(
+            f"norm: the cell {options['cell']} has none; leave --norm out, or "
+            "choose another --cell"
+        ) from None
     try:
         advice = advise(
             cell,

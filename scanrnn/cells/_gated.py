@@ -128,7 +128,7 @@ class GatedCell(FramedCell):
         if hidden_features % self.heads:
             raise ValueError(
                 f"{self.name}: hidden_features={hidden_features} does not divide into "
-                f"heads={self.heads}"
+                f"heads={self.heads}, want a multiple of it"
             )
 
     def products(self, p, x, h, noise):

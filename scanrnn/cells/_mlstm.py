@@ -63,7 +63,7 @@ class _MLSTM(FramedCell):
         if hidden_features % self.heads:
             raise ValueError(
                 f"mlstm: hidden_features={hidden_features} does not divide into "
-                f"heads={self.heads}"
+                f"heads={self.heads}, want a multiple of it"
             )
 
     def carry_shapes(self, hidden_features):

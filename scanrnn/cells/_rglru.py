@@ -50,7 +50,7 @@ class _RGLRU(FramedCell):
         if hidden_features % self.heads:
             raise ValueError(
                 f"rglru: hidden_features={hidden_features} does not divide into "
-                f"heads={self.heads}"
+                f"heads={self.heads}, want a multiple of it"
             )
 
     def keeps(self):

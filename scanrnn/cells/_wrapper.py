@@ -99,7 +99,8 @@ def same_width(where, x, y):
     if x.shape != y.shape:
         raise ValueError(
             f"{where}: x has shape {x.shape} and the cell's output {y.shape}, "
-            "they must be equal, because they are added"
+            "they must be equal, because they are added; project x "
+            "first, or make the output as wide"
         )
 
 

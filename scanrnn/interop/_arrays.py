@@ -103,7 +103,10 @@ def fit(
             f"which has {', '.join(map(called, sorted(axes)))}"
         )
     if lacking := sorted(set(axes) - set(found) - set(optional)):
-        raise ValueError(f"{where}: there is no {', '.join(map(called, lacking))}")
+        raise ValueError(
+            f"{where}: there is no {', '.join(map(called, lacking))}, which such a "
+            "cell has"
+        )
     known: dict[str, Any] = dict(sizes or {})
     arrays = {}
     for name, wanted in axes.items():

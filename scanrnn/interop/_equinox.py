@@ -43,7 +43,10 @@ def from_equinox(source: Any) -> Weights:
     read = [[_ours(cell) for cell in pair] for pair in pairs]
     kinds = {kind for pair in read for kind, _ in pair}
     if len(kinds) != 1:
-        raise ValueError(f"from_equinox: the cells are {sorted(kinds)}, want one kind")
+        raise ValueError(
+            f"from_equinox: the cells are {sorted(kinds)}, want one kind; "
+            "convert each kind by itself"
+        )
     (kind,) = kinds
     layers = [[params for _, params in pair] for pair in read]
     return Weights(_kinds.KINDS[kind][0], layers)

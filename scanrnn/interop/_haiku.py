@@ -51,7 +51,10 @@ def from_haiku(
         )
     kinds = {found[name] for name in names}
     if len(kinds) != 1:
-        raise ValueError(f"from_haiku: the cores are {sorted(kinds)}, want one kind")
+        raise ValueError(
+            f"from_haiku: the cores are {sorted(kinds)}, want one kind; "
+            "pick them by names=[...]"
+        )
     (kind,) = kinds
     layers = [[_ours(kind, params, name)] for name in names]
     return Weights(_kinds.KINDS[kind][0], layers)
@@ -158,7 +161,8 @@ def to_haiku(
         names = [first, *(f"{first}_{k}" for k in range(1, weights.num_layers))]
     if len(names) != weights.num_layers:
         raise ValueError(
-            f"to_haiku: got {len(names)} names for {weights.num_layers} layers"
+            f"to_haiku: got {len(names)} names for {weights.num_layers} layers; "
+            "give one for each"
         )
     params = {}
     for name, (one,) in zip(names, weights.layers, strict=True):

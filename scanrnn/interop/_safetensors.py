@@ -45,7 +45,9 @@ def save_safetensors(
     arrays: dict[str, np.ndarray] = {}
     for name, leaf in _named(tree):
         if name in arrays:
-            raise ValueError(f"save_safetensors: two arrays have the name {name!r}")
+            raise ValueError(
+                f"save_safetensors: two arrays have the name {name!r}; rename one"
+            )
         arrays[name] = _rows(name, leaf)
     with replacing(path) as partial:
         numpy_io.save_file(arrays, partial, dict(metadata or {}))
@@ -128,7 +130,8 @@ def _rows(name, leaf):
     array = np.asarray(_arrays.plain(leaf))
     if array.dtype.hasobject or array.dtype.kind in "USMmc":
         raise TypeError(
-            f"save_safetensors: {name!r} has dtype {array.dtype}, want real numbers"
+            f"save_safetensors: {name!r} has dtype {array.dtype}, want real numbers; "
+            "save .real and .imag by themselves"
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

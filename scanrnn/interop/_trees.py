@@ -64,5 +64,8 @@ def one_kind(read: Sequence[Sequence[Any]], kind_of: Callable, where: str) -> st
     """
     kinds = {kind_of(cell) for cells in read for cell in cells}
     if len(kinds) != 1:
-        raise ValueError(f"{where}: the cells are {sorted(kinds)}, want one kind")
+        raise ValueError(
+            f"{where}: the cells are {sorted(kinds)}, want one kind; "
+            "convert each kind by itself"
+        )
     return kinds.pop()

@@ -111,7 +111,10 @@ def check_layers(
     """
     cell = tuple(cell) if isinstance(cell, list) else cell
     if isinstance(cell, tuple) and len({one.num_feature_axes for one in cell}) > 1:
-        raise ValueError("RNN: some cells of the list are convolutional, some are not")
+        raise ValueError(
+            "RNN: some cells of the list are convolutional, some are not; "
+            "make a layer of each kind"
+        )
     in_features = _size("in_features", in_features)
     if isinstance(hidden_features, list | tuple) and hidden_features:
         rows = enumerate(hidden_features)

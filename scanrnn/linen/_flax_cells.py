@@ -73,7 +73,8 @@ class FlaxCell(Named, nn.RNNCellBase, kw_only=True):
         if read["recurrent_kernel"].shape[-2] != features:
             raise ValueError(
                 f"{type(self).__name__}: the parameters are those of features="
-                f"{read['recurrent_kernel'].shape[-2]}, the module has {features=}"
+                f"{read['recurrent_kernel'].shape[-2]}, the module has {features=}; "
+                "make it with those"
             )
         sizes = read["kernel"].shape[-2], features, self.param_dtype  # pyright: ignore
         key = jax.eval_shape(lambda: jax.random.key(0))

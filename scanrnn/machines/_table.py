@@ -97,7 +97,8 @@ def machine_named(machine: Machine | str) -> Machine:
         return machine
     if not isinstance(machine, str):
         raise TypeError(
-            f"machine must be a scanrnn.Machine or a name, got {type(machine).__name__}"
+            f"machine must be a scanrnn.Machine or a name, got "
+            f"{type(machine).__name__}; names are {', '.join(MACHINES)}"
         )
     if machine not in MACHINES:
         raise ValueError(

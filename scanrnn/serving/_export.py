@@ -186,5 +186,6 @@ def load_stablehlo(path: str | os.PathLike) -> Callable:
     except Exception as error:
         raise ValueError(
             f"load_stablehlo: {str(path)!r} cannot be read as a program of this "
-            f"version of JAX ({jax.__version__}): {error or type(error).__name__}"
+            f"version of JAX ({jax.__version__}): {error or type(error).__name__}; "
+            "export it again with this version"
         ) from error

@@ -66,7 +66,9 @@ def make(
     if layer is None:
         return Program(_leaves(model), specs, _output_names(model, specs, outputs))
     if len(specs) != 1:
-        raise ValueError(f"{where}: a layer has one input, got {list(specs)}")
+        raise ValueError(
+            f"{where}: a layer has one input, got {list(specs)}; give inputs one entry"
+        )
     return _layer(layer, specs, outputs, carry, lengths)
 
 

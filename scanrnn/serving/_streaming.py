@@ -264,7 +264,10 @@ class Streaming:
         arrays = {k: np.asarray(a) for k, a in state.items()}
         found = {k: (a.shape, a.dtype) for k, a in arrays.items()}
         if found != wanted:
-            raise ValueError(f"Streaming: the state has {found}, want {wanted}")
+            raise ValueError(
+                f"Streaming: the state has {found}, want {wanted}, of "
+                "a Streaming of the same layer and as many streams"
+            )
         self._open = np.array(arrays.pop("open"))
         structure = jax.tree.structure(self._carry)
         # Copies, as the carry is written over.

@@ -60,7 +60,7 @@ def arguments(rnn, streams, buckets):
         if getattr(rnn, name):
             raise ValueError(
                 f"Streaming: the layer has {name}=True: it reads a sequence from its "
-                "end, which a stream has not reached yet"
+                "end, which a stream has not reached yet; make one that reads forwards"
             )
     if streams < 1:
         raise ValueError(f"Streaming: streams={streams}, want at least 1")

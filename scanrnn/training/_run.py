@@ -232,7 +232,9 @@ def _batches(config, corpus, mesh):
     """The data of a run, and the steps in one epoch of it."""
     if config.batching == "sentences":
         if jax.process_count() > 1:
-            raise ValueError("batching: sentences are for one process; want streams")
+            raise ValueError(
+                "batching: sentences are for one process; take --batching streams"
+            )
         sentences = split_sentences(corpus.train, corpus.vocabulary.encode([END])[0])
         batches = Buckets(sentences, config.batch, seed=config.seed)
         epoch = len(batches)

@@ -97,7 +97,10 @@ def generate(
         20
     """
     if not temperature > 0:
-        raise ValueError(f"temperature: got {temperature}, want more than 0")
+        raise ValueError(
+            f"temperature: got {temperature}, want more than 0; 0.01 takes "
+            "the likeliest almost always"
+        )
     if length < 0:
         raise ValueError(f"length: got {length}, want at least 0")
     start = next((t for t in ("\n", END) if t in vocabulary.tokens), None)

@@ -51,7 +51,7 @@ def convert(
     if len(results) != len(outputs):
         raise ValueError(
             f"to_onnx: the function returns {len(results)} arrays, and outputs has "
-            f"{len(outputs)} names: {list(outputs)}"
+            f"{len(outputs)} names: {list(outputs)}; give one for each"
         )
     for name, result in zip(outputs, results, strict=True):
         graph.nodes.append(helper.make_node("Identity", [result], [name]))
