@@ -11,7 +11,7 @@ _LARGE = 2**30
 
 
 def tune_allocator() -> bool:
-    """Lets freed memory be used again instead of being returned to the system.
+    """Keep freed memory in the process, to be used again, on Linux with glibc.
 
     XLA on a CPU allocates the temporaries of a compiled function at every call. By
     default glibc maps every large block afresh and unmaps it when freed, so each call

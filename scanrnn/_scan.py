@@ -51,7 +51,7 @@ def scan(
       xs: inputs, a pytree of arrays `[T, ...]`, or None.
       length: T; needed only if `xs` is None.
       reverse: run from the last step to the first.
-      unroll: steps per trip of the loop, or True for no loop.
+      unroll: the unroll factor of the loop, or True to unroll it fully.
       _split_transpose: as for `jax.lax.scan`, where that is what runs; a planned
         reverse loop is split already.
       plan: `Options` for the planner, or a `Plan` of this step to use again.
@@ -188,7 +188,7 @@ def _check(plan, implementation) -> None:
 
 
 def _unrolled(unroll) -> int:
-    """Steps per trip as a number, 0 for all: `True == 1` would be one plan for two."""
+    """The unroll factor, 0 for all steps: `True == 1` would be one plan for two."""
     if isinstance(unroll, bool | np.bool_):
         return 0 if unroll else 1
     try:

@@ -144,7 +144,7 @@ def test_aims_are_measured_and_judged():
         assert aim.number([]) is None
     numbers = {aim.text: aim.number(rows) for aim in aims.AIMS}
     assert numbers["NVIDIA H100, train: temporaries / lax.scan's, worst"] == 0.75
-    assert numbers["NVIDIA H100, train: loops beside those two, worst"] == 1
+    assert numbers["NVIDIA H100, train: other loops than those two, worst"] == 1
     half = "TPU v5e, train, all bf16: temporaries / lax.scan's, geometric mean"
     assert numbers[half] == 0.5
 

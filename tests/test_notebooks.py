@@ -62,7 +62,9 @@ def _check_shown(name, outputs):
     assert not [o for o in outputs if o.output_type == "error"]
     printed = "".join(o.text for o in outputs if o.output_type == "stream")
     assert "Warning" not in printed
-    pictures = [o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})]
+    pictures = [
+        o.data["image/png"] for o in outputs if "image/png" in o.get("data", {})
+    ]
     assert len(pictures) == SHOWS[name][1]
     return printed, pictures
 

@@ -95,7 +95,7 @@ AIMS: tuple[Aim, ...] = (
         16,
         has_norm,
     ),
-    Aim("NVIDIA H100, train: loops beside those two, worst", 0, True, _beside),
+    Aim("NVIDIA H100, train: other loops than those two, worst", 0, True, _beside),
     *_against_scan("h100", "launches", 0.35, 0.35, "launches in all"),
     *_against_scan("h100", "temp_bytes", 0.5, 0.5, "temporaries"),
     *_against_scan("v5e", "cycles", 0.4, 0.7, "cycles of the whole step"),

@@ -21,23 +21,25 @@ on a device. Each is one of these.
 
 - **Launches** (H100) are counted in the compiled program: all that the runtime starts
   on the device, that is kernels, library calls and copies of memory, a loop's counter
-  among them. A loop counts its trips times its body. A launch costs 2 to 5 us, about
-  1 us inside a CUDA graph. Kernels are not tuned: there was nothing to try them on.
-- **Started by the host** (H100) is counted in what XLA's runtime executes: a CUDA graph
-  is one start, whatever it holds, and so is what stands in no graph. For a loop outside
-  of graphs the host starts the condition, too, and reads what it gave. Beside it stand
-  the kernels on the device, those in graphs and copies among them, and an estimate of
-  what starting all of them takes: 3 us for each start by the host and 1.3 us for each
-  kernel. What they compute is not in it. Rows of older reports have no such numbers.
-- **Cycles** (TPU v5e) are the compiler's own estimate, summed over what it scheduled, a
-  loop's trips times its body. Scalar arithmetic and copies that run beside other work
-  have none; where an instruction on arrays has none, `?` follows the number. A program
-  that calls a kernel of its own has no sum.
-- **Per step** counts the loops over the steps. Where these run in chunks, what is done
-  once for a chunk counts in all alone, like what is done once for all steps.
+  among them. A loop counts as its body times its number of iterations. A launch costs
+  2 to 5 us, about 1 us inside a CUDA graph. Kernels are not autotuned: there was no
+  device to time them on.
+- **Started by the host** (H100) is counted in what XLA's runtime executes. A CUDA graph
+  is one start, however much it holds; a kernel outside of graphs is one start, too. For
+  a loop outside of graphs the host also starts the condition and reads its result. In
+  the same column are the kernels on the device, with copies and those inside graphs,
+  and an estimate of what it takes to start all of them: 3 us for each start by the host
+  and 1.3 us for each kernel, without the time they compute. Rows of older reports have
+  no such numbers.
+- **Cycles** (TPU v5e) are the compiler's own estimate, summed over the instructions it
+  scheduled; a loop counts as its body times its number of iterations. Scalar arithmetic
+  and copies that overlap other work have no estimate. Where an instruction on arrays
+  has none, `?` follows the number. A program with a custom kernel has no sum.
+- **Per step** counts the loops over the steps. Work done once for a chunk, or once for
+  all steps, is counted under "in all" only.
 - **Temporaries** are bytes by the compiler's buffer assignment, without arguments and
-  results. A TPU's are those outside of its fast memory (128 MB), where small cases live
-  altogether.
+  results. For a TPU only memory outside its fast memory (128 MB) counts; small cases
+  fit into the fast memory altogether.
 - **Compile s** are processor seconds of the compiler on the machine that ran it."""
 
 # So many cases of a machine are shown with the instructions of their loops.
@@ -102,7 +104,7 @@ def _table(rows, machine, mode):
         return ""
     loops = "forward + reverse loop" if mode == "train" else "the loop"
     heads = [f"{name}: {unit} per step" for name in (OURS, PLAIN, PEER)]
-    heads += ["loops beside", f"{unit} in all", "temporaries MB", "compile s"]
+    heads += ["other loops", f"{unit} in all", "temporaries MB", "compile s"]
     started = any("host_starts" in record for case in cases for record in case.values())
     if started:
         heads.append("started by the host; kernels; us a step")
@@ -215,7 +217,7 @@ def hot_lines(loop: dict, machine: str) -> list[str]:
     unit = summary.UNITS[machine]
     indent = "  " * loop["depth"]
     trips = "?" if loop["trips"] is None else loop["trips"]
-    lines = [f"{indent}{loop['name']}: {trips} trips of {loop[unit]:,} {unit}"]
+    lines = [f"{indent}{loop['name']}: {trips} iterations of {loop[unit]:,} {unit}"]
     for one in loop["hot"]:
         price = f"{one['cycles']:>9,}  " if unit == "cycles" else "  "
         kind = one["kind"].replace("__custom_fusion ", "").replace("__triton", "triton")

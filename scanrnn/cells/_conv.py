@@ -9,7 +9,7 @@ from scanrnn.cells._table import Param
 
 
 class ConvOptions(TypedDict, total=False):
-    """What every convolutional cell takes.
+    """Options of every convolutional cell.
 
     Attributes:
         kernel_size: sizes of the window, one for each of 1, 2 or 3 spatial axes; an int

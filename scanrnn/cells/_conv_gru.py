@@ -69,7 +69,7 @@ class _ConvGRU(ConvCell):
 
 
 def conv_gru(*, dialect: str = "ballas2015", **options: Unpack[ConvOptions]) -> Cell:
-    r"""The gated recurrent unit with convolutions in the place of matrix products.
+    r"""The gated recurrent unit with convolutions in place of matrix products.
 
     .. math::
         r &= \sigma(W_r * x_t + U_r * h_{t-1} + b_r) \\

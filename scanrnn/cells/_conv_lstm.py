@@ -87,7 +87,7 @@ def conv_lstm(
     peephole: bool = False,
     **options: Unpack[ConvOptions],
 ) -> Cell:
-    r"""The long short-term memory with convolutions in the place of matrix products.
+    r"""The long short-term memory with convolutions in place of matrix products.
 
     .. math::
         i, f, g, o &= \mathrm{split}(W * x_t + U * h_{t-1} + b) \\

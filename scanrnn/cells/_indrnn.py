@@ -88,7 +88,7 @@ def indrnn(
     longest: float | None = None,
     **options: Unpack[GateOptions],
 ) -> Cell:
-    r"""The independently recurrent network: every feature of h sees itself alone.
+    r"""The independently recurrent network: each feature of h depends only on itself.
 
     .. math::
         h_t = \phi(W x_t + u \odot h_{t-1} + b)

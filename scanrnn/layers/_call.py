@@ -47,7 +47,7 @@ _OWN = ("return_carry", "time_major", "reverse", "keep_order", "zero_padding")
 
 
 def make_call(module: Any, **given: Any) -> Call:
-    """The arguments of a call, a layer's own in the place of None.
+    """The arguments of a call, a layer's own in place of None.
 
     Args:
         module: the layer.

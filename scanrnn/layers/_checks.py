@@ -60,7 +60,7 @@ def check_cell(cell: Any, flax: str) -> None:
 
 
 def _no_cell(one, flax):
-    """What came in the place of a cell, and what to write."""
+    """What came in place of a cell, and what to write."""
     if isinstance(one, type):
         return f"the class {one.__name__}; write {one.__name__}(...)"
     if inspect.isroutine(one):

@@ -11,7 +11,7 @@ FAMILIES = ("recurrent_kernel", "kernel", "bias")
 
 
 def by_family(kernel: Any, recurrent_kernel: Any, bias: Any) -> dict[str, Any]:
-    """What is said of each family of parameters."""
+    """The sharding metadata of each family of parameters."""
     values = recurrent_kernel, kernel, bias
     return dict(zip(FAMILIES, values, strict=True))
 

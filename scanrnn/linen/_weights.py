@@ -1,4 +1,4 @@
-"""The weights of a layer as Linen parameters, with what is said of their sharding."""
+"""The weights of a layer as Linen parameters, with their sharding metadata."""
 
 from collections.abc import Callable
 from typing import Any

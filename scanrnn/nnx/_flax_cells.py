@@ -1,4 +1,4 @@
-"""Cells by Flax's names, with its options, weights and carries, and ours besides."""
+"""Cells under Flax's names, with its options, weights and carries, and our options."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The weights of a layer as `nnx.Param`s, with what is said of their sharding."""
+"""The weights of a layer as `nnx.Param`s, with their sharding metadata."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -83,7 +83,7 @@ def _opened(value):
 def values(params: nnx.Module) -> dict[str, jax.Array]:
     """The arrays of the weights of a layer, by name."""
     # Not items(): `nnx.tabulate` has put a number of its own among them, and a program
-    # in the place of that method.
+    # in place of that method.
     found = vars(params).items()
     return {
         name: value[...] for name, value in found if isinstance(value, nnx.Variable)

@@ -53,7 +53,7 @@ class Streaming:
         >>> bool(np.allclose(np.concatenate(parts, axis=1), rnn(xs), atol=1e-6))
         True
         >>> stream.leave(0)
-        >>> stream.join()  # a new one, in the place of the one that left
+        >>> stream.join()  # a new one, in place of the one that left
         0
         >>> stream({0: xs[0, :4]})[0].shape  # the other waits
         (4, 5)
@@ -102,7 +102,7 @@ class Streaming:
             xs = jnp.zeros((streams, 1, *self.features), self.dtype)
             return run(weights, None, xs, jnp.zeros(streams, jnp.int32))[0]
 
-        # The carry is written over: a call makes no other one.
+        # The carry is donated: its buffer is reused for the next one.
         self._run = jax.jit(run, donate_argnums=1)
         self._start = jax.jit(_started)
         self._fresh = jax.jit(fresh)(self._weights)
@@ -234,7 +234,7 @@ class Streaming:
             TypeError: for a number that is no integer.
         """
         if streams is None:
-            # A copy, as the carry is written over.
+            # A copy, because the carry is donated to the next call.
             self._carry = jax.tree.map(jnp.copy, self._fresh)
             return
         starts = np.zeros(self.streams, bool)
@@ -270,7 +270,7 @@ class Streaming:
             )
         self._open = np.array(arrays.pop("open"))
         structure = jax.tree.structure(self._carry)
-        # Copies, as the carry is written over.
+        # Copies, because the carry is donated to the next call.
         leaves = [jnp.array(arrays[k]) for k in self._named() if k != "open"]
         self._carry = structure.unflatten(leaves)
 

@@ -185,7 +185,7 @@ class Precision:
 
 
 def settle(text: str, half: bool) -> str:
-    """Writes a type in the place of `auto`.
+    """Writes a type in place of `auto`.
 
     Args:
         text: As `Precision.parse` reads it.

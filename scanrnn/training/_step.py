@@ -15,7 +15,7 @@ FAULTS = ("none", "forward", "loss", "gradient", "update", "optimizer state")
 
 
 class Counts(NamedTuple):
-    """How many steps there were, of which kind.
+    """How many steps were taken, and how many of them were skipped or clipped.
 
     Attributes:
         steps: All steps, skipped ones too.
