@@ -264,10 +264,10 @@ folder.cleanup()
 # %% [markdown]
 # ## What surprised
 #
-# The same layer with fresh weights is still near chance on the harder task when the one
-# from torch has long been right every time, at twice the length that it was trained on.
-# So what came over is not only a set of numbers that gives the same outputs: it is the
-# memory itself, learned where it was easy.
+# With fresh weights the same layer stays at chance for a long time, and has not learned
+# the harder task in the end. The one from torch is soon right every time, at twice the
+# length that it was trained on. So what came over is not only a set of numbers that
+# gives the same outputs: it is the memory itself, learned where it was easy.
 #
 # The same two lines with another name bring weights from Keras, Flax Linen and NNX,
 # Haiku, Equinox and `jax.experimental.rnn`; the table of what maps is in the
