@@ -162,7 +162,9 @@ def piece(length, width):
 
     plan = scanrnn.plan(step, h, xs)
     size = plan.loop.piece
-    assert ("steps at a time, which fit the fast memory" in str(plan)) == bool(size)
+    assert (
+        "steps at a time, which fit the fast memory" in plan.describe(long=True)
+    ) == bool(size)
     return size
 
 

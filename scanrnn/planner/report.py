@@ -32,10 +32,10 @@ def report(plan) -> Report:
     summary = [headline(plan), *_executors(plan), *_tuning(plan)]
     leaves = [] if plan.stages is None else [*_leaves(plan)]
     if plan.reason is not None:
-        return Report(summary, [], leaves)
+        return Report(summary, leaves, [])
     summary += [*_outside(plan), *_kept(plan)]
-    details = [*_moves(plan), *_choices(plan), *_residuals(plan), *leaves]
-    return Report(summary, [*_recurrent(plan), *_stays(plan)], details)
+    limits = [*_recurrent(plan), *_stays(plan), *leaves]
+    return Report(summary, limits, [*_moves(plan), *_choices(plan), *_residuals(plan)])
 
 
 def headline(plan) -> str:
@@ -102,9 +102,8 @@ def _recurrent(plan) -> Iterator[str]:
     loop = plan.stages.loop
     bits, heavy = loop.depends(), [e for e in loop.eqns if ops.is_heavy(e)]
     if bound := sum(bool(bits[e] & CARRY) for e in heavy):
-        needs = "needs" if bound == 1 else "need"
-        why = f"{needs} the carry of the step before"
-        yield f"Why not more: {_number(bound)} per step {why}."
+        need = f"need{'s' * (bound == 1)} the carry of the step before"
+        yield f"Why not more: {_number(bound)} per step {need}."
     elif not heavy:
         yield "Why not more: no GEMM is left in the loop."
 
@@ -146,21 +145,15 @@ def _choices(plan) -> Iterator[str]:
     elif plan.value_chunk:
         yield f"Without a gradient: in chunks of {plan.value_chunk}; none is kept."
     if loop.piece is not None:
-        yield (
-            f"Norms before the loop: differentiated {loop.piece} steps at a time, "
-            "which fit the fast memory."
-        )
+        how = f"{loop.piece} steps at a time, which fit the fast memory"
+        yield f"Norms before the loop: differentiated {how}."
     for v in dict.fromkeys(place.whole for place in loop.laid[1].values()):
-        yield (
-            f"Read in pieces in the loop: {v.aval.str_short()}, one slice of the "
-            "sequence for each gate (slices of a slice are slow on a CPU)."
-        )
+        how = "one slice of the sequence for each gate"
+        yield f"Read in pieces in the loop: {v.aval.str_short()}, {how}."
     yield from _bodies(plan)
     if any(map(_is_half, plan.stages.graph.eqns)):
-        yield (
-            "Products of bfloat16: cotangents are rounded to bfloat16 as the operands "
-            "are, and accumulated in float32."
-        )
+        how = "rounded to bfloat16 as the operands are, and accumulated in float32"
+        yield f"Products of bfloat16: cotangents are {how}."
 
 
 def _bodies(plan) -> Iterator[str]:
