@@ -93,6 +93,8 @@ for name in ("mingru", "lru", "mlstm", "gla", "mamba2", "sru", "deltanet", "lstm
     told = [kinds(bodies[n].graph, len(carry)) for n in ("for values", "in reverse")]
     found[name] = told
     print(f"{name:10} forward: {told[0]:20} in reverse: {told[1]}")
+assert found["mingru"] == ["diagonal", "diagonal"]
+assert found["sru"] == ["sequential", "diagonal"]
 
 # %% [markdown]
 # ## What it does with it
@@ -204,7 +206,7 @@ assert share < 0.001
 # %% [markdown]
 # ## What surprised
 #
-# The reverse loop of every cell is affine in its cotangents, whatever gates its forward
-# loop has: half of the training step of an LSTM could be a tree. And a loop in other
-# people's code that looks sequential, such as the one for advantages, needs no loop at
-# all.
+# The gradient of a loop can be easier than the loop. The forward loop of an SRU is a
+# chain, because a gate reads the carry. Its reverse loop is diagonal, and so a tree.
+# And a loop in other people's code that looks sequential, such as the one for
+# advantages, needs no loop at all.
