@@ -104,9 +104,7 @@ def _schedules(folder):
 def _schedule(path: pathlib.Path) -> dict:
     """How long a kernel's schedule is, by how deep in its loops."""
     text = path.read_text()
-    depths = [
-        len(m[1]) for m in re.finditer(r"^ +0x[0-9a-f]+ +[A-Z]*: (>*)", text, re.M)
-    ]
+    depths = [len(m[1]) for m in re.finditer(BUNDLE, text, re.M)]
     name = next(name for name in NAMES if name in path.name)
     windows = {
         (m[1], m[2], m[3], m[4]) for m in re.finditer(WINDOW, text) if m[3] != m[4]
