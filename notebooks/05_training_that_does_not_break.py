@@ -246,7 +246,8 @@ plt.xlabel("loss scale")
 plt.ylabel("share of the gradient\nin float16")
 plt.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 plt.show()
-assert zeros[0] > 0.9 and overflows[0] == 0 and overflows[-1] > 0.9
+assert overflows[0] == 0 and overflows[-1] > 0.9
+assert FAST or zeros[0] > 0.9
 
 # %% [markdown]
 # Too small a scale loses the gradient, too large a one overflows. Flax's `DynamicScale`
