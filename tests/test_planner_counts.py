@@ -223,3 +223,23 @@ def test_cost_counts_what_is_kept_for_the_reverse_loop():
     scan = scanrnn.plan(*args, machine="cpu", implementation="scan").cost
     assert plan.cost.kept < scan.kept <= theirs
     assert plan.cost.memory < scan.memory
+
+
+@pytest.mark.parametrize("residuals", ["minimal", "recompute", "chunked", "everything"])
+def test_policy_that_is_asked_for_is_that_of_a_plan(residuals):
+    """By the estimate alone `lax.scan` would be taken in the place of recomputing."""
+    cell = scanrnn.cells.lstm()
+    shapes = jax.eval_shape(lambda: cell.init(jax.random.key(0), 512, 512))
+    xs = jax.ShapeDtypeStruct((30, 32, 512), jnp.float32)
+    carry = jax.eval_shape(cell.initial_carry, shapes, xs.update(shape=(32, 512)))
+
+    def run(params, carry, xs):
+        found = scanrnn.plan(
+            *(functools.partial(cell.step, params), carry, xs),
+            machine="cpu",
+            residuals=residuals,
+        )
+        assert found.executor == "planned"
+        return carry
+
+    jax.eval_shape(run, shapes, carry, xs)

@@ -62,6 +62,9 @@ def assign(
     }
     found = {name: _candidate(name, plan) for name, plan in plans.items()}
     able = [c for c in found.values() if c.refusal is None]
+    if plans[scan.NAME].options.residuals is not None and len(able) > 1:
+        # `lax.scan` keeps what it likes: a policy that is asked for needs a plan.
+        able = [c for c in able if c.name != scan.NAME]
     chosen = min(able, key=lambda c: c.seconds or 0.0)
     if implementation is not None:
         chosen = found[implementation]
