@@ -2,14 +2,13 @@
 
 An executor is a module with `NAME` and
 
-- `rules(machine) -> Rules`: what it likes on a machine; a plan is made for it by these;
-- `refuse(plan) -> str | None`: why it does not run that plan;
-- `lower(body, constants, carry, known)`: runs one loop of it (see `Executor`).
+- `rules(machine) -> Rules`: what it prefers on a machine; its plans are made by these;
+- `refuse(plan) -> str | None`: why it does not run a plan;
+- `lower(body, constants, carry, known)`: runs one loop (see `Executor`);
+- `PLATFORM`, if its kernels have never run on that platform. It then runs only where it
+  is asked for by name, or where `tune` has checked it on the device.
 
-- `PLATFORM`, if it has kernels for one that have never run there: it is asked for by
-  name, or tried by `tune` and checked there first.
-
-A plan is made for each, and the cheapest that is not refused is kept.
+A plan is made for each executor. The cheapest one that does not refuse is kept.
 """
 
 from __future__ import annotations

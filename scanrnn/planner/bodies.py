@@ -30,15 +30,19 @@ class Target(NamedTuple):
 class Body:
     """One loop that runs.
 
+    A trip is one iteration of the loop; it may hold several steps.
+
     Attributes:
       graph: one step.
-      rows: the number of steps, their direction, how many share a trip, and where the
+      rows: the number of steps, their direction, how many are in a trip, and where the
         rows of each step lie.
-      unroll: steps in a trip, each with its own rows; 0 for no loop.
+      unroll: the unroll factor; each of these steps writes its own rows. 0 is no loop.
       transposed: by weight of the graph, the matrix whose transpose it is.
-      own: rows that each step of a trip makes by itself, whoever stacks them.
-      pinned: whether arrays of rows are laid out step by step.
-      separate: whether nothing is fused across the steps of a trip.
+      own: rows that are computed where the step is, and not again where they are
+        stacked.
+      pinned: whether time is the major axis of the arrays that it reads and stacks.
+      separate: whether the steps of a trip are compiled one by one, nothing fused
+        across them.
       machine: that of the plan.
     """
 

@@ -13,26 +13,25 @@ class Options:
     """Which passes run. Equal options on the same step give the same plan.
 
     Attributes:
-      split: take `concatenate` apart before contractions.
+      split: split contractions of a `concatenate` into one for each part.
       hoist: run time-parallel contractions before the loop.
       merge: join contractions that share their recurrent operand.
-      layout: read each gate by itself, where XLA is fast on that (with `defer`).
+      layout: slice each gate by itself, where XLA is faster so (needs `defer`).
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
-      implementation: the name of what runs the plan: "planned", "pallas_tpu", or "scan"
-        for `lax.scan` as it stands. None is the cheapest that may be chosen; a step so
-        small that there is nothing to gain is left to `lax.scan`.
-      residuals: what the forward loop keeps for the reverse one. "minimal"
-        (what contractions produced, and carries), "recompute" (carries; what
-        contractions produced is made again, for all steps of a chunk at once),
-        "chunked" (carries at the start of each chunk), "everything". None is
-        "chunked" for a step that is under `jax.checkpoint` as a whole, else "minimal"
-        on a CPU, and on others "recompute" where it pays.
-      chunk: run before, in and after the loop on so many steps at a time; None is
-        sqrt(T) or a little less with "chunked", what the machine likes with
-        "recompute", else all steps at once as long as what is computed before or after
-        the loop takes no more than 256 MB. Where no gradient is asked for, a CPU then
-        takes fewer: see `Plan.value_chunk`.
+      implementation: the name of the executor: "planned", "associative" (parallel over
+        time), "pallas_tpu" (one kernel for a loop), or "scan" for `lax.scan` itself.
+        None is the cheapest by estimate of those that may be chosen. A step that is too
+        small to gain anything is left to `lax.scan`.
+      residuals: what the forward loop keeps for the reverse one: "minimal" (carries,
+        and results of contractions), "recompute" (carries; contractions are computed
+        again, for all steps of a chunk at once), "chunked" (carries at the start of
+        each chunk) or "everything". None is "chunked" for a step that is wholly under
+        `jax.checkpoint`, "minimal" on a CPU, and "recompute" elsewhere if it pays.
+      chunk: how many steps are computed at a time: before the loop, in it and after it.
+        None is about sqrt(T) with "chunked", what suits the machine with "recompute",
+        and else all steps, unless what is computed before or after the loop takes more
+        than 256 MB. Without a gradient a CPU takes fewer: see `Plan.value_chunk`.
       machine: the machine to plan for, a `scanrnn.Machine` or a name such as "h100";
         None is the one that the arrays are on.
 

@@ -21,47 +21,53 @@ MB = 2**20
 class Rules:
     """The preferences of one executor on one platform.
 
-    Shares are of the fast memory of a core; sizes are in bytes.
+    Sizes are in bytes; shares are of the fast memory of a core. A trip is one iteration
+    of the loop that runs, which may hold several steps. A row is what one step reads or
+    stacks of an array of all steps.
 
     Attributes:
-      overwrites: rows are written over arrays that are read no more, one trip late.
-      fences: the rows of the last trip are then written in a loop of their own.
-      zero_fills: an array of rows is filled with zeros before the loop writes them.
-      reads_gates_apart: each gate is read by its own slice of the sequence.
-      transposes_weights: a reverse loop is given matrices that were transposed once.
-      features_first: bytes from which a matrix in a loop is multiplied by a batch with
-        its features first, `W.T @ h.T`; None is never.
-      features_first_side: the least size of the matrix's shorter side for which it is.
-      features_first_batch: the smallest and the largest batch for which it is.
-      packs_gates: gates that one split made are stacked as one array.
-      packs_statistics: numbers of rows, as norms make them, are stacked as one array.
-      keeps_statistics: numbers of rows are kept for the reverse loop.
-      pins_rows: what a loop reads and stacks is laid out step by step.
-      delays_copies: copies for what comes after a loop are made after it.
+      overwrites: buffer reuse: the loop stacks into arrays that nothing reads any more.
+        Each row is written one trip late.
+      fences: with `overwrites`, the rows of the last trip get a loop of their own.
+      zero_fills: an array is filled with zeros before the loop stacks into it.
+      reads_gates_apart: each gate is sliced from the sequence by itself.
+      transposes_weights: matrices are transposed once, before the reverse loop.
+      features_first: size of a matrix from which products in a loop are `W.T @ h.T`
+        and not `h @ W`; None is never.
+      features_first_side: the least length of the matrix's shorter side for that.
+      features_first_batch: the smallest and the largest batch for that.
+      packs_gates: gates that come from one split are stacked as one array.
+      packs_statistics: statistics of norms (a mean, say) are stacked as one array.
+      keeps_statistics: statistics of norms are kept for the reverse loop; if not, they
+        are recomputed.
+      pins_rows: arrays that a loop reads or stacks have time as their major axis.
+      delays_copies: what only the code after a loop needs is copied after the loop.
       sums_gains_in_loop: gradients of gains are summed in the reverse loop.
       sums_biases_by_products: gradients of biases are products with ones.
-      recomputes: what contractions made is made again of carries: "never", "chunked"
-        (of a sequence that is long enough to be run in chunks) or "always".
-      chunk_share: share of the fast memory that a chunk may fill then; None where it is
-        no matter of memory: a chunk is an 8th of the sequence, 64 steps at least.
-      precomputes: what a reverse step makes of time inputs alone is then made before
-        its loop, for a chunk at once.
-      precomputes_sums: that is done with sums over axes alone.
-      norm_share: share that is differentiated at a time of norms before the loop; None
-        is all at once.
-      forward_share: share that may be computed outside a loop at once where no gradient
-        reads it again; None is as with one.
-      outside_bytes: what may be computed outside a loop for all steps at once.
-      trip_steps: most steps in a trip whose rows are written together.
-      trip_bytes: most bytes of the carries of such a trip.
-      separate_bytes: up to so many bytes of a half-precision carry the steps of a trip
-        that has norms are compiled one by one: nothing is fused across them.
-      separates_products: so are those of a full-precision forward loop with products of
-        weights.
-      unroll_small: steps in a trip, each with its own rows, of a loop of small rows.
-      unroll: the same of a reverse loop, and of a forward loop that makes few arrays.
-      least_work: operations of a step below which nothing is gained.
-      wavefront: equal layers run side by side where a launch costs more than a step.
+      recomputes: when results of contractions are recomputed from carries, and not
+        kept: "never", "chunked" (if the sequence is long enough for chunks) or
+        "always".
+      chunk_share: share of the fast memory that such a chunk may fill. If it is None,
+        a chunk is an eighth of the sequence, and 64 steps at least.
+      precomputes: what a reverse step makes of time inputs alone is then computed
+        before the reverse loop, for a whole chunk.
+      precomputes_sums: the same for sums over axes alone.
+      norm_share: share that norms before the loop may fill while they are
+        differentiated; None is no limit.
+      forward_share: share that may be computed outside of a loop at once if there is
+        no gradient; None is the same as with one.
+      outside_bytes: what may be computed outside of a loop at once.
+      trip_steps: the most steps in a trip; their rows are written together.
+      trip_bytes: the most bytes of all carries in such a trip.
+      separate_bytes: size of a half-precision carry up to which the steps of a trip
+        with norms are compiled one by one: nothing is fused across them.
+      separates_products: the steps of a trip are also compiled one by one in a forward
+        loop in full precision that multiplies by weights.
+      unroll_small: the unroll factor of a loop of small rows; each step writes its own.
+      unroll: the unroll factor of other reverse loops, and of forward loops that make
+        few arrays.
+      least_work: operations of a step below which a plan gains nothing.
+      wavefront: equal layers run side by side if a launch costs more than a step.
       tile: what sizes of a product are rounded up to: features, batch, depth.
     """
 
