@@ -326,11 +326,14 @@ def test_decoder_keeps_the_products_of_one_step(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_of_every_cell_compile_for_a_tpu(dtype):
+def test_kernels_compile_for_a_tpu(dtype):
+    """`*` in the place of the names is every cell: half an hour."""
     if run.missing("v5e"):
         pytest.skip("make test-compiled has the compilers")
-    call = [sys.executable, "-m", "tests.compile_kernels", "*", dtype]
+    names = "lstm,lstm-norm,gru,indrnn,rhn-3"
+    call = [sys.executable, "-m", "tests.compile_kernels", names, dtype]
     env = os.environ | targets.environment("v5e") | {"PYTHONPATH": str(workers.ROOT)}
+    env.pop("XLA_FLAGS", None)  # Those of this process are a CPU's.
     done = subprocess.run(
         call, cwd=workers.ROOT, env=env, capture_output=True, text=True
     )

@@ -117,7 +117,7 @@ def test_kernel_has_no_race_and_stays_in_bounds(name):
     """By the interpreter that has a TPU's memories, copies and semaphores."""
     from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 
-    params, xs, carry = drawn(CELLS[name], jnp.float32)
+    params, xs, carry = drawn(CELLS[name], jnp.float64)
     step = functools.partial(CELLS[name].cell.step, params)
     plan = scanrnn.plan(step, carry, xs, implementation=NAME)
     for body in plan.bodies.values():
@@ -130,7 +130,7 @@ def test_kernel_has_no_race_and_stays_in_bounds(name):
         tpu = pltpu.InterpretParams(detect_races=True)
         got = _kernel.run(body, *args, known, interpret=tpu)
         for a, b in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
         races = interpret_pallas_call.races
         assert races is not None and not races.races_found
 
