@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from scanrnn.executors import _xla
+from tests import tiers
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -14,3 +15,7 @@ def _small_steps_are_planned():
     _xla.CPU = dataclasses.replace(usual, least_work=0)
     yield
     _xla.CPU = usual
+
+
+def pytest_collection_modifyitems(items):
+    tiers.mark_slow(items)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import scanrnn
+from tests.tiers import ONE_IN
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scanrnn"
@@ -174,6 +175,13 @@ def test_public_name_is_documented(value):
     if inspect.isfunction(value) and signature.return_annotation is not None:
         wanted.add("Yields:" if inspect.isgeneratorfunction(value) else "Returns:")
     assert {section for section in wanted if section not in doc} == set()
+
+
+@pytest.mark.parametrize("file", ONE_IN)
+def test_what_is_partly_slow_is_a_test(file):
+    tree = ast.parse((ROOT / "tests" / file).read_text())
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert set(ONE_IN[file]) <= names
 
 
 def test_version_is_written_once():
