@@ -1,5 +1,7 @@
 """Advice against numbers by hand, and against what must hold between sizes."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import pytest
 
@@ -63,11 +65,13 @@ def test_what_bounds_a_layer_is_found(machine, sizes, bound):
     "machine, dtype, sizes, words",
     [
         ("h100", "bfloat16", {"B": 20}, ["B=20 is no multiple of 8", "less than 64"]),
-        ("h100", "float32", {"B": 68, "H": 514}, ["H=514 is no multiple of 4"]),
+        ("h100", "float32", {"H": 1002}, ["H=1002 is no multiple of 4"]),
         ("tpu v5e", "bfloat16", {"H": 500}, ["H=500 is no multiple of 128"]),
         ("cpu", "float32", {"D": 100}, ["D=100 is no multiple of 16"]),
         ("cpu", "float32", {}, []),
-        ("h100", "bfloat16", {"B": 136}, []),
+        ("h100", "bfloat16", {"B": 136}, ["B=136 is no multiple of 64"]),
+        ("h100", "bfloat16", {"B": 248, "H": 1000}, []),
+        ("tpu v5e", "bfloat16", {"B": 136}, []),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(machine, dtype, sizes, words):
@@ -91,6 +95,52 @@ def test_a_larger_batch_is_advised_where_a_step_waits_to_be_started():
     other = advise(B=16)
     rate = 2 * advice.cost.seconds / other.cost.seconds
     assert change.gain == pytest.approx(rate)
+
+
+def test_layers_side_by_side_are_advised_where_a_step_waits_to_be_started():
+    """Two of them wait together: nearly twice the work in the same time."""
+    found = {c.what: c.gain for c in advise(B=8, H=64, D=64).changes}
+    (gain,) = [gain for what, gain in found.items() if "side by side" in what]
+    assert 1.9 < gain <= 2.0
+    for sizes in ({"machine": "cpu"}, {"B": 2048, "H": 4096, "D": 4096}):
+        assert "side by side" not in str(advise(**sizes))
+
+
+def test_longer_sequences_are_no_advice_where_every_step_costs_the_same():
+    assert all("steps in place" not in c.what for c in advise(T=256).changes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({}, "these sizes fit"),
+        ({"dtype": "float32"}, "it needs half precision, not float32"),
+        ({"H": 500}, "H=500 is no multiple of 32"),
+        ({"H": 96}, "H=96 is no power of two, which is best below 256"),
+        ({"H": 2048}, "H=2048 is more than 1024"),
+        ({"B": 20}, "B=20 is no multiple of 8"),
+        ({"B": 48}, "B=48 is no power of two, as it should be above 32"),
+    ],
+)
+def test_persistent_mode_of_cudnn_has_its_own_rules(sizes, words):
+    advice = advise(**{"dtype": "float16", "T": 4} | sizes)
+    assert advice.persistent == words and words in str(advice)
+
+
+def test_persistent_mode_is_for_gpus_of_nvidia_alone():
+    assert advise(T=4, machine="tpu v5e").persistent == ""
+
+
+@pytest.mark.parametrize(
+    ("machine", "half"), [("a100", "bfloat16"), ("v100", "float16"), ("cpu", None)]
+)
+def test_half_precision_is_advised_as_the_machine_has_it(machine, half):
+    if machine == "cpu":
+        peaks = {"float32": 1e11, "bfloat16": 8e10}
+        machine = dataclasses.replace(MACHINES["cpu"], peaks=peaks)
+    told = str(advise(T=4, B=256, D=1024, H=1024, machine=machine))
+    for name in ("bfloat16", "float16"):
+        assert (f"operands of {name}" in told) == (name == half)
 
 
 def test_other_cells_can_be_asked_about():

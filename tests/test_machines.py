@@ -3,6 +3,7 @@
 import collections
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,29 @@ def test_machine_is_that_of_the_arrays():
 
 
 @pytest.mark.parametrize(
+    ("kind", "capability", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "9.0", "h100"),
+        ("NVIDIA B200", "10.0", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "8.0", "a100"),
+        ("NVIDIA GeForce RTX 4090", "8.9", "a100"),
+        ("Tesla V100-SXM2-16GB", "7.0", "v100"),
+        ("Tesla T4", "7.5", "v100"),
+        ("a GPU that says nothing", None, "h100"),
+    ],
+)
+def test_gpu_is_planned_for_by_its_compute_capability(kind, capability, name):
+    client = types.SimpleNamespace(platform_version="cuda 12090")
+    device = types.SimpleNamespace(
+        platform="gpu", client=client, device_kind=kind, compute_capability=capability
+    )
+    sharding = types.SimpleNamespace(device_set=[device])
+    array = types.SimpleNamespace(sharding=sharding)
+    assert machine_of([array]) is MACHINES[name]
+    assert MACHINES[name].pays("bfloat16") == (name != "v100")
+
+
+@pytest.mark.parametrize(
     "reverse", [False, pytest.param(True, marks=pytest.mark.slow)], ids=str
 )
 @pytest.mark.parametrize("name", ["lstm", "ln_lstm", "gru", "output_head"])
@@ -54,7 +78,13 @@ def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, revers
 
 @pytest.mark.parametrize(
     ("machine", "same"),
-    [("unknown", "h100"), ("tpu v5p", "tpu v5e"), ("tpu v6e", "tpu v5e")],
+    [
+        ("unknown", "h100"),
+        ("a100", "h100"),
+        ("v100", "h100"),
+        ("tpu v5p", "tpu v5e"),
+        ("tpu v6e", "tpu v5e"),
+    ],
 )
 def test_machine_has_the_rules_of_the_one_that_is_tested(machine, same):
     assert planned.rules(MACHINES[machine]) == planned.rules(MACHINES[same])

@@ -190,7 +190,7 @@ def mark_slow(items: Iterable[pytest.Item]) -> None:
     """Marks what `ONE_IN` leaves to the slow tests, of what is not slow already."""
     seen: dict[tuple, int] = {}
     for item in items:
-        name = getattr(item, "originalname", None)
+        name = getattr(item, "originalname", "")
         count = ONE_IN.get(item.path.name, {}).get(name)
         if count is None or item.get_closest_marker("slow"):
             continue

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from scanrnn._advise import checklist
 from scanrnn._advise.layers import Sizes, plan_of
 from scanrnn.cells import Cell
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Plan
-from scanrnn.planner.costs import Cost, up
+from scanrnn.planner.costs import Cost
 
 
 class Change(NamedTuple):
@@ -38,6 +39,8 @@ class Advice:
         cost: the estimate for a training step.
         misaligned: a message for each size that does not fit the machine.
         changes: what would help, the best first.
+        persistent: whether cuDNN's persistent mode takes such sizes, and if not why;
+            "" on other machines. That mode is for cuDNN's own layers, not for JAX's.
     """
 
     machine: Machine
@@ -47,6 +50,7 @@ class Advice:
     cost: Cost
     misaligned: tuple[str, ...]
     changes: tuple[Change, ...]
+    persistent: str = ""
 
     def __str__(self) -> str:
         """The advice in words."""
@@ -64,6 +68,10 @@ class Advice:
             f"{1e3 * cost.dispatch:.3g}. It is bound by {cost.bound}.",
         ]
         lines += [f"Sizes: {text}." for text in self.misaligned or ("all fit",)]
+        if self.persistent:
+            lines.append(
+                f"cuDNN's persistent mode, for its own layers: {self.persistent}."
+            )
         for place, change in enumerate(self.changes):
             word = "What would help most" if place == 0 else "Then"
             lines.append(f"{word}: {change.what}: {change.gain:.2f} times the work.")
@@ -139,69 +147,32 @@ def advise(
         raise ValueError(
             f"advise: the sizes are {sizes}, too large: JAX counts an axis in 32 bits"
         ) from None
-    cost = plan.cost
-    found = []
-    for what, other, other_name in _alternatives(sizes, name, chosen):
+    changes = [c for c in _changes(cell, sizes, name, plan) if c.gain > 1.05]
+    changes.sort(key=lambda change: -change.gain)
+    return Advice(
+        *(chosen, sizes, name, plan, plan.cost),
+        misaligned=tuple(checklist.misaligned(sizes, name, chosen)),
+        changes=tuple(changes),
+        persistent=checklist.persistent(sizes, name, chosen),
+    )
+
+
+def _changes(cell, sizes, dtype, plan) -> Iterator[Change]:
+    """What each alternative would give."""
+    # Backward there are two products for each one forward.
+    step = plan.cost.flops / (3 * sizes.T)
+    aside = plan.rules.runs_side_by_side(plan.machine, step, dtype)
+    for other in checklist.alternatives(sizes, dtype, plan.machine, aside):
         try:
-            other_plan = plan_of(cell, other, other_name, chosen)
+            cost = plan_of(cell, other.sizes, other.dtype, plan.machine).cost
         except (ValueError, OverflowError):
             continue  # the cell cannot have these sizes, as one with a residual
-        work = _work(other) / _work(sizes)
-        found.append(Change(what, work * cost.seconds / other_plan.cost.seconds))
-    changes = [change for change in found if change.gain > 1.05]
-    changes.sort(key=lambda change: -change.gain)
-    misaligned = tuple(_misaligned(sizes, name, chosen))
-    return Advice(chosen, sizes, name, plan, cost, misaligned, tuple(changes))
+        # Layers side by side share the starts of kernels.
+        seconds = other.layers * (cost.arithmetic + cost.memory) + cost.dispatch
+        work = other.layers * _work(other.sizes) / _work(sizes)
+        yield Change(other.what, work * plan.cost.seconds / seconds)
 
 
 def _work(sizes):
     """The multiplications of a layer, up to a factor."""
     return sizes.T * sizes.B * sizes.H * (sizes.D + sizes.H)
-
-
-def _fits(dtype, machine):
-    """The multiples that batch and features should be of."""
-    if machine.platform == "tpu":
-        return 8, 128
-    if machine.platform in ("cuda", "rocm"):
-        return (8, 8) if jnp.dtype(dtype).itemsize < 4 else (4, 4)
-    return 1, 16
-
-
-def _misaligned(sizes, dtype, machine) -> Iterator[str]:
-    """What is wrong with sizes, in words."""
-    batch, features = _fits(dtype, machine)
-    for name, multiple in (("B", batch), ("D", features), ("H", features)):
-        size = getattr(sizes, name)
-        if size % multiple:
-            yield (
-                f"{name}={size} is no multiple of {multiple} ({dtype} on "
-                f"{machine.kind}); the next one is {up(size, multiple)}"
-            )
-    if machine.platform in ("cuda", "rocm", "tpu"):
-        for name in ("B", "H"):
-            if (size := getattr(sizes, name)) < 64:
-                yield f"{name}={size} is less than 64, and leaves tiles empty"
-        if sizes.B <= 128 and sizes.H <= 256:
-            yield "with B up to 128 and H up to 256 the recurrence waits for memory"
-
-
-def _alternatives(sizes, dtype, machine) -> Iterator[tuple[str, Sizes, str]]:
-    """What could be changed, and what it would be then."""
-    twice = sizes._replace(B=2 * sizes.B)
-    yield f"a batch of {twice.B} in place of {sizes.B}", twice, dtype
-    wide = sizes._replace(H=2 * sizes.H)
-    yield f"H={wide.H} in place of {sizes.H}", wide, dtype
-    if machine.pays("bfloat16") and dtype == "float32":
-        yield "operands of bfloat16, with accumulation in float32", sizes, "bfloat16"
-    batch, features = _fits(dtype, machine)
-    fitting = Sizes(
-        sizes.T,
-        up(sizes.B, batch),
-        up(sizes.D, features),
-        up(sizes.H, features),
-    )
-    if fitting != sizes:
-        named = zip(Sizes._fields, fitting, sizes, strict=True)
-        text = ", ".join(f"{name}={new}" for name, new, old in named if new != old)
-        yield f"sizes that fit, {text}", fitting, dtype

@@ -39,11 +39,10 @@ def refuse(layers: Stack, xs: jax.Array, noisy: bool, all_carries: bool) -> str 
 def pays(layers: Stack, xs: jax.Array) -> bool:
     """Whether starting a kernel costs more than what a step of a layer multiplies."""
     machine = machines.machine_of([xs])
-    likes = EXECUTORS["planned"].rules(machine)
+    rules = EXECUTORS["planned"].rules(machine)
     size = sum(a.size for a in layers[0][0].params.values() if a.ndim > 1)
     rows = xs.size // max(1, xs.shape[0] * xs.shape[-1])
-    peak = machine.peaks.get(str(xs.dtype), machine.peaks["float32"])
-    return likes.wavefront and 2 * rows * size / peak < machine.launch
+    return rules.runs_side_by_side(machine, 2 * rows * size, str(xs.dtype))
 
 
 def run_wavefront(

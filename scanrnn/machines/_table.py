@@ -44,6 +44,19 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                 3e-6,
             ),
             Machine(
+                *("a100", "cuda", 108, 164 * 1024, 2.04e12),
+                _peaks(
+                    float64=1.9e13, float32=1.56e14, bfloat16=3.1e14, float16=3.1e14
+                ),
+                3e-6,
+            ),
+            # It multiplies no bfloat16.
+            Machine(
+                *("v100", "cuda", 80, 96 * 1024, 9e11),
+                _peaks(float64=7.8e12, float32=1.57e13, float16=1.25e14),
+                3e-6,
+            ),
+            Machine(
                 *("tpu v5e", "tpu", 1, 128 * MB, 8.2e11),
                 _peaks(float32=1.97e14, bfloat16=1.97e14),
                 1e-6,
@@ -65,7 +78,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 # The row of a platform of which no device is at hand.
 _TYPICAL = {"cpu": "cpu", "cuda": "h100", "rocm": "h100", "gpu": "h100"}
 _TYPICAL |= {"tpu": "tpu v5e"}
-# How devices call themselves.
+# How TPUs call themselves.
 _NAMES = {
     "tpu v5 lite": "tpu v5e",
     "tpu v5e": "tpu v5e",
@@ -74,6 +87,8 @@ _NAMES = {
     "tpu v6 lite": "tpu v6e",
     "tpu v6e": "tpu v6e",
 }
+# NVIDIA's GPUs from this compute capability on are planned for as that one.
+_CAPABILITIES = ((9.0, "h100"), (8.0, "a100"), (0.0, "v100"))
 
 
 def machine_named(machine: Machine | str) -> Machine:
@@ -109,8 +124,23 @@ def machine_named(machine: Machine | str) -> Machine:
 
 
 @functools.cache
-def machine_for(platform: str, device_kind: str = "") -> Machine:
-    """The data sheet of a platform, or of one kind of its devices if that is known."""
+def machine_for(
+    platform: str, device_kind: str = "", capability: float | None = None
+) -> Machine:
+    """The data sheet of a platform, or of one kind of its devices if that is known.
+
+    Args:
+      platform: what JAX lowers for: "cpu", "cuda", "rocm" or "tpu".
+      device_kind: how the device calls itself.
+      capability: the compute capability of an NVIDIA GPU, such as 8.0 for an A100. It
+        stands for its generation: before 8.0 there are no products of bfloat16.
+
+    Example:
+      >>> machine_for("cuda", "Tesla T4", 7.5).kind
+      'v100'
+    """
+    if platform == "cuda" and capability is not None:
+        return MACHINES[next(n for least, n in _CAPABILITIES if capability >= least)]
     name = _NAMES.get(device_kind.lower(), _TYPICAL.get(platform, "unknown"))
     return MACHINES[name]
 
@@ -122,12 +152,20 @@ def machine_of(arrays: Iterable[Any] = ()) -> Machine:
     """
     for array in arrays:
         for device in _devices(array):
-            return machine_for(_platform(device), device.device_kind)
+            return _machine_of_device(device)
     chosen: Any = getattr(jax.config, "jax_default_device", None)
     if isinstance(chosen, str):
         return machine_for(chosen)
-    device = chosen or jax.devices()[0]
-    return machine_for(_platform(device), device.device_kind)
+    return _machine_of_device(chosen or jax.devices()[0])
+
+
+def _machine_of_device(device) -> Machine:
+    platform = _platform(device)
+    if platform != "cuda":
+        return machine_for(platform, device.device_kind)
+    capability = getattr(device, "compute_capability", None)
+    found = float(capability) if capability else None
+    return machine_for(platform, device.device_kind, found)
 
 
 def _platform(device) -> str:

@@ -142,6 +142,19 @@ class Rules:
             return self.unroll_small
         return self.unroll if reverse or made <= 3 else 1
 
+    def runs_side_by_side(self, machine: Machine, flops: float, dtype: str) -> bool:
+        """Whether equal layers run at the same time, each a step behind the one below.
+
+        They do where starting a kernel takes longer than the operations of a step.
+
+        Args:
+          machine: that they run on.
+          flops: operations of one step of a layer.
+          dtype: of the operands of products.
+        """
+        peak = machine.peaks.get(dtype, machine.peaks["float32"])
+        return self.wavefront and flops / peak < machine.launch
+
     def share(self, machine: Machine, part: float | None) -> int | None:
         """Bytes of a share of the fast memory; None of None."""
         return None if part is None else int(part * machine.fast_memory)
