@@ -16,7 +16,7 @@ DIALECTS = ("ballas2015", "cudnn")
 
 
 class ConvGRUCarry(NamedTuple):
-    """What a convolutional GRU carries from step to step.
+    """The carry of a convolutional GRU: what it passes from step to step.
 
     Attributes:
         h: output, `[..., *spatial, F]`.

@@ -13,7 +13,7 @@ from scanrnn.cells._table import Param
 
 
 class ConvLSTMCarry(NamedTuple):
-    """What a convolutional LSTM carries from step to step.
+    """The carry of a convolutional LSTM: what it passes from step to step.
 
     Attributes:
         h: output, `[..., *spatial, F]`.

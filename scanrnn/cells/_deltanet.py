@@ -21,7 +21,7 @@ from scanrnn.cells._table import Param
 
 
 class DeltaNetCarry(NamedTuple):
-    """What a DeltaNet carries from step to step.
+    """The carry of DeltaNet: what it passes from step to step.
 
     Attributes:
         S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
@@ -102,7 +102,7 @@ def deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
 
     Args:
         heads: how many memories share the features.
-        dtype: of the GEMM operands; see `GateOptions`. S k and S q are no GEMMs.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. S k and S q are no GEMMs.
 
     Returns:
         A `Cell` whose carry is a `DeltaNetCarry(S)`.
@@ -145,7 +145,7 @@ def gated_deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
 
     Args:
         heads: how many memories share the features.
-        dtype: of the GEMM operands; see `GateOptions`. S k and S q are no GEMMs.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. S k and S q are no GEMMs.
 
     Returns:
         A `Cell` whose carry is a `DeltaNetCarry(S)`.

@@ -16,7 +16,7 @@ SHARPNESS = 16.0  # the paper's tau
 
 
 class GLACarry(NamedTuple):
-    """What gated linear attention carries from step to step.
+    """The carry of gated linear attention: what it passes from step to step.
 
     Attributes:
         S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
@@ -76,7 +76,7 @@ def gla(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
     Args:
         heads: how many memories share the features.
         rank: of the product :math:`W_2 W_1`.
-        dtype: of the GEMM operands; see `GateOptions`. S q is no GEMM.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. S q is no GEMM.
 
     Returns:
         A `Cell` whose carry is a `GLACarry(S)`.

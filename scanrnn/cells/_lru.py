@@ -16,7 +16,7 @@ SKIPS = ("matrix", "diagonal")
 
 
 class LRUCarry(NamedTuple):
-    """What an LRU carries from step to step.
+    """The carry of an LRU: what it passes from step to step.
 
     Attributes:
         re: real part of the state, `[..., H]`.
@@ -167,7 +167,7 @@ def lru(
         r_min: inner radius of the ring that :math:`\lambda` starts in.
         r_max: outer radius, at most 1.
         max_phase: largest phase that :math:`\lambda` starts with, in radians.
-        dtype: of the GEMM operands; see `GateOptions`. The readout's operand h is not
+        dtype: the dtype of the GEMM operands; see `GateOptions`. The readout's operand h is not
             bounded: float16 holds up to 65504.
 
     Returns:

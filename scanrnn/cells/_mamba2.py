@@ -21,7 +21,7 @@ from scanrnn.cells._table import Param
 
 
 class Mamba2Carry(NamedTuple):
-    """What a Mamba-2 carries from step to step.
+    """The carry of Mamba-2: what it passes from step to step.
 
     Attributes:
         S: state, `[..., heads, H/heads, N]`: a row for every feature.
@@ -88,7 +88,7 @@ def mamba2(*, heads: int = 1, state: int = 16, dtype: Any = None) -> Cell:
     Args:
         heads: how many memories share the features.
         state: N, the numbers that every feature has in the state.
-        dtype: of the GEMM operands; see `GateOptions`. S C is no GEMM.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. S C is no GEMM.
 
     Returns:
         A `Cell` whose carry is a `Mamba2Carry(S)`.

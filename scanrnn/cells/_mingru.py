@@ -22,7 +22,7 @@ CANDIDATES = {"linear": lambda v: v, "positive": positive}
 
 
 class MinGRUCarry(NamedTuple):
-    """What a minGRU carries from step to step.
+    """The carry of a minGRU: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -94,7 +94,7 @@ def mingru(*, candidate: str = "linear", dtype: Any = None) -> Cell:
 
     Args:
         candidate: "linear" or "positive".
-        dtype: of the GEMM operands; see `GateOptions`.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is a `MinGRUCarry(h)`.

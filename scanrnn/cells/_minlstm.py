@@ -10,7 +10,7 @@ from scanrnn.cells._mingru import Minimal
 
 
 class MinLSTMCarry(NamedTuple):
-    """What a minLSTM carries from step to step.
+    """The carry of a minLSTM: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -67,7 +67,7 @@ def minlstm(
         candidate: "linear" or "positive".
         forget_bias: what `init` adds to the bias of the forget gate; None for what its
             scheme adds, 1 by default.
-        dtype: of the GEMM operands; see `GateOptions`.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is a `MinLSTMCarry(h)`.

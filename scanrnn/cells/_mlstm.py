@@ -19,7 +19,7 @@ LARGEST_M = 40.0  # e^-40 and its square are float32's
 
 
 class MLSTMCarry(NamedTuple):
-    r"""What an mLSTM carries from step to step.
+    r"""The carry of an mLSTM: what it passes from step to step.
 
     Attributes:
         C: memory, times :math:`e^{-m}`, `[..., heads, H/heads, H/heads]`: a row for
@@ -154,7 +154,7 @@ def mlstm(
         normalizer: "paper" or "clamped".
         forget_bias: what `init` adds to the bias of the forget gate; None for what its
             scheme adds, 1 by default, or for 0 with "exp".
-        dtype: of the GEMM operands; see `GateOptions`. C q does not count as a GEMM.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. C q does not count as a GEMM.
 
     Returns:
         A `Cell` whose carry is an `MLSTMCarry(C, n, m)`.

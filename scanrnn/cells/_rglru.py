@@ -18,7 +18,7 @@ KEPT = (0.9, 0.999)  # where a^c starts
 
 
 class RGLRUCarry(NamedTuple):
-    """What an RG-LRU carries from step to step.
+    """The carry of an RG-LRU: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -127,7 +127,7 @@ def rglru(*, heads: int = 1, dtype: Any = None) -> Cell:
 
     Args:
         heads: how many blocks the block-diagonal :math:`W_r` and :math:`W_i` have.
-        dtype: of the GEMM operands; see `GateOptions`.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is an `RGLRUCarry(h)`.

@@ -22,7 +22,7 @@ SLOWEST = 0.6065306597126334  # e^-0.5
 
 
 class RWKV7Carry(NamedTuple):
-    """What an RWKV-7 carries from step to step.
+    """The carry of RWKV-7: what it passes from step to step.
 
     Attributes:
         S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
@@ -103,7 +103,7 @@ def rwkv7(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
     Args:
         heads: how many memories share the features.
         rank: of the products :math:`B A`.
-        dtype: of the GEMM operands; see `GateOptions`. What reads S is no GEMM.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. What reads S is no GEMM.
 
     Returns:
         A `Cell` whose carry is an `RWKV7Carry(S)`.

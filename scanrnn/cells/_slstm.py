@@ -16,7 +16,7 @@ EPSILON = 1e-6
 
 
 class SLSTMCarry(NamedTuple):
-    r"""What an sLSTM carries from step to step.
+    r"""The carry of an sLSTM: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
