@@ -36,7 +36,7 @@ class _MinLSTM(Minimal):
 
     def equations(self, p, carry, x, noise):
         f, i, candidate = self.arguments(p, x)
-        # f / (f + i) from logarithms: the quotient is 0 / 0 where both gates are shut.
+        # f / (f + i) from logarithms: the quotient is 0 / 0 if both gates are closed.
         ratio = jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i)
         keep, come = jax.nn.sigmoid(ratio), jax.nn.sigmoid(-ratio)
         h = keep * p.wide(carry.h) + come * candidate
@@ -65,8 +65,8 @@ def minlstm(
 
     Args:
         candidate: "linear" or "positive".
-        forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default.
+        forget_bias: the number that `init` adds to the bias of the forget gate. None is
+            the number of the scheme, 1 by default.
         dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
