@@ -17,9 +17,10 @@ class ConvOptions(TypedDict, total=False):
             input is padded with zeros so that spatial sizes stay the same (SAME; with a
             window of even size there is one more zero at the end). The windows of x and
             of h have the same size.
-        dtype: the dtype of the operands of convolutions, such as `jnp.bfloat16`.
-            Products are accumulated in float32, and everything else is in the dtype of
-            the carry. None for no cast.
+        dtype: the dtype of the operands of convolutions, such as `jnp.bfloat16`; None
+            for no cast. Products are accumulated in float32 or wider, and everything
+            else is computed in float32 or wider. The new carry has the dtype of the old
+            one.
 
     Example:
         >>> import jax, scanrnn
