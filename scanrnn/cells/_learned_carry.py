@@ -57,9 +57,10 @@ def learned_carry(cell: Cell) -> Cell:
     .. math::
         s_0 = \theta
 
-    Params: those of the inner cell, and `initial_carry_0`, `initial_carry_1`, ...
-    `[H]`, one for each field of the carry, in its order: h and c for an LSTM. For a
-    convolutional cell they are `[1, ..., F]`, the same for every pixel.
+    Params: those of the inner cell, and `initial_carry_0`, `initial_carry_1`, ..., one
+    for each field of the carry, in its order: h and c for an LSTM. Each has the shape
+    of its field without batch axes, such as `[H]`. For a convolutional cell they are
+    `[1, ..., F]`, the same for every pixel.
 
     Args:
         cell: any cell.
