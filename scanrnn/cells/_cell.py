@@ -174,8 +174,8 @@ class Cell(abc.ABC):
                 deterministic cell, as in evaluation.
 
         Returns:
-            The function `step(carry, x)`, and the xs to scan over: `xs` itself, or the
-            pair of `xs` and the noise of each step.
+            The function `step(carry, x)`, and the xs to scan over, which are `xs`
+            itself or the pair of `xs` and the noise of each step.
 
         Example:
             >>> import jax, jax.numpy as jnp, scanrnn

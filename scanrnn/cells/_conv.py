@@ -35,7 +35,7 @@ class ConvOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvCell(FramedCell):
-    """A cell with a convolution of x, a convolution of h, and gates made of both.
+    """A cell whose gates join a convolution of x and a convolution of h.
 
     The attributes are those of `ConvOptions`.
     """

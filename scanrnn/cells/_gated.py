@@ -78,7 +78,7 @@ class GateOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GatedCell(FramedCell):
-    """A cell with a product with x, a product with h, and gates made of both.
+    """A cell whose gates join a product with x and a product with h.
 
     The attributes are those of `GateOptions`.
     """

@@ -33,6 +33,7 @@ def compute_dtype(dtype):
 
 def widest(*dtypes):
     """The dtype to which float32 and all of `dtypes` promote."""
+    # This promotion is intended, also under jax_numpy_dtype_promotion="strict".
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(jnp.float32, *dtypes)
 

@@ -35,8 +35,8 @@ def run(
         xs: arrays `[T, *batch, ...]`, finite where steps do not count: see `blank`.
         spans: which steps count, and before which steps the carry is set to `fresh`.
         fresh: the carry of a sequence that starts.
-        state: state without batch axes, such as batch statistics. All steps change it,
-            also those that do not count. None for no state.
+        state: state that belongs to no single example, such as batch statistics. Every
+            step changes it, also those that do not count. None for no state.
         reverse: run from the last step to the first.
         all_carries: whether to return the carry after every step too.
         **scan_options: options of `scanrnn.scan`.
