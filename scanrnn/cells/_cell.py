@@ -1,4 +1,4 @@
-"""What every cell is: three pure functions, frozen together with their options."""
+"""The base class of cells: three pure functions, frozen together with their options."""
 
 import abc
 import functools
@@ -14,7 +14,7 @@ class Noise(NamedTuple):
 
     Attributes:
         fixed: arrays that are the same in every step, by name.
-        steps: arrays `[T, ...]`, by name: a row for every step.
+        steps: arrays `[T, ...]`, by name: one row for each time step.
     """
 
     fixed: dict[str, jax.Array]
@@ -30,16 +30,17 @@ class Cell(abc.ABC):
     It then runs in every layer, and under `scanrnn.scan`.
 
     A cell that needs random numbers (dropout, zoneout) draws all of them before the
-    loop. `noise` draws them, and `step` takes those of its time step as a fourth
-    argument. Without them the cell is deterministic, as in evaluation. `prepare` does
-    both.
+    loop, in `noise`. `step` takes the numbers of its time step as a fourth argument, a
+    dict of arrays. Without that argument the cell is deterministic, as in evaluation.
+    `prepare` draws the numbers and makes a step function that uses them.
 
     Attributes:
-        dtype: the dtype that operands of the GEMMs, and outputs of a layer, are cast
-            to; None for no cast.
-        emits: name of the field of the carry that is also the output, if there is one.
-        num_feature_axes: how many of the last axes of x are not batch axes: 1, plus the
-            spatial axes of a convolution.
+        dtype: the dtype to which the operands of GEMMs, and the outputs of a layer, are
+            cast; None for no cast.
+        emits: name of the field of the carry that is also the output; None if there is
+            none.
+        num_feature_axes: number of the last axes of x that are not batch axes: 1, plus
+            the spatial axes of a convolution.
 
     Example:
         >>> import dataclasses, jax, jax.numpy as jnp, scanrnn
@@ -82,15 +83,22 @@ class Cell(abc.ABC):
             key: PRNG key.
             in_features: D, the size of an input.
             hidden_features: H, the size of the carry.
-            dtype: of the parameters.
-            **initializers: how they are drawn, if not by default. Every cell here takes
-                `scheme`, one of the names of `scanrnn.cells.SCHEMES` or what
-                `scanrnn.cells.chrono` makes. `kernel_init`, `recurrent_kernel_init` and
+            dtype: the dtype of the parameters.
+            **initializers: how the parameters are drawn. Every cell of this package
+                takes `scheme`: a name in `scanrnn.cells.SCHEMES`, or the result of
+                `scanrnn.cells.chrono`. `kernel_init`, `recurrent_kernel_init` and
                 `bias_init`, functions of (key, shape, dtype), replace single parts of
-                the scheme. A matrix of gates is drawn gate by gate.
+                the scheme. The matrices of the gates are drawn one by one, except by
+                the scheme "keras".
 
         Returns:
-            A plain dict of arrays.
+            The parameters, a plain dict of arrays.
+
+        Raises:
+            TypeError: if a size is not an int, `dtype` is not a floating-point dtype of
+                16 bits or more, or an initializer is unknown or not a function.
+            ValueError: if a size is less than 1, the sizes do not fit the options of
+                the cell, or `scheme` is unknown.
         """
 
     @abc.abstractmethod
@@ -99,26 +107,34 @@ class Cell(abc.ABC):
 
         Args:
             params: from `init`.
-            carry: from `initial_carry` or the step before; fields `[..., H]`.
-            x: `[..., D]`.
+            carry: from `initial_carry` or the step before. Its fields are `[..., H]`,
+                unless the cell says otherwise.
+            x: the input, `[..., D]`.
 
         Returns:
             The new carry, and the output `[..., H]`, both in the dtype of `carry`.
+
+        Raises:
+            TypeError: if `params` or `carry` has the wrong type, or an array the wrong
+                dtype.
+            ValueError: if `params` has other entries than `init` makes, or an array has
+                the wrong shape.
         """
 
     @abc.abstractmethod
     def initial_carry(self, params: dict, x: jax.Array, dtype: Any = None) -> Any:
         """The carry before the first step: zeros, unless it is learned.
 
-        It is derived from `x`, so it is sharded as `x` is.
+        The carry is derived from `x`, so it is sharded as `x` is.
 
         Args:
             params: from `init`.
-            x: one time step of the input, `[..., D]`; only its type is used.
-            dtype: of the carry; None for float32, or wider where `x` or `params` are.
+            x: one time step of the input, `[..., D]`; its values are not used.
+            dtype: the dtype of the carry; None for the dtype to which float32, `x` and
+                `params` promote.
 
         Returns:
-            A carry with fields `[..., H]`.
+            A carry with fields `[..., H]`, unless the cell says otherwise.
         """
 
     def out_features(self, hidden_features: int) -> int:
@@ -138,7 +154,7 @@ class Cell(abc.ABC):
         Args:
             key: PRNG key.
             params: from `init`.
-            xs: the inputs, `[T, ..., D]`; only their type is used.
+            xs: the inputs, `[T, ..., D]`; their values are not used.
 
         Returns:
             The numbers; None if the cell needs none.
@@ -149,17 +165,17 @@ class Cell(abc.ABC):
     def prepare(
         self, params: dict, xs: jax.Array, key: jax.Array | None = None
     ) -> tuple[Callable, Any]:
-        """The step function and the inputs of a scan over a sequence.
+        """Make the step function and the inputs of a scan over a sequence.
 
         Args:
             params: from `init`.
-            xs: `[T, ..., D]`.
-            key: draws the random numbers that the cell needs, as in training; None for
-                the deterministic cell of evaluation.
+            xs: the inputs, `[T, ..., D]`.
+            key: PRNG key for the random numbers of the cell, as in training; None for a
+                deterministic cell, as in evaluation.
 
         Returns:
-            `step(carry, x)`, and the xs for it: `xs`, or the pair of `xs` and the noise
-            of every step.
+            The function `step(carry, x)`, and the xs to scan over, which are `xs`
+            itself or the pair of `xs` and the noise of each step.
 
         Example:
             >>> import jax, jax.numpy as jnp, scanrnn
@@ -183,7 +199,7 @@ class Cell(abc.ABC):
 
 
 def advance(cell, params, carry, x, noise):
-    """A step of any cell: one that never needs noise takes three arguments."""
+    """Make one step of any cell; without noise the cell is given three arguments."""
     if noise:
         return cell.step(params, carry, x, noise)
     return cell.step(params, carry, x)

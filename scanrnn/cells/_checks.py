@@ -1,4 +1,4 @@
-"""Errors at the door of the cells: which argument, what came, what was wanted."""
+"""Checks of arguments. An error names the argument, what came and what is wanted."""
 
 import collections.abc
 import operator
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 def check_option(where, name, value, allowed):
     """Raise ValueError unless `value` is one of `allowed`."""
-    # Only a string is compared: whether an array is equal has no one answer.
+    # Only strings are compared by ==: for an array, == gives no single bool.
     text = isinstance(value, str)
     if not any(value is option or text and value == option for option in allowed):
         wanted = ", ".join(repr(option) for option in allowed)
@@ -50,11 +50,11 @@ def check_initializer(where, name, value):
 def is_floating(dtype):
     """Whether `dtype` is a floating-point dtype that a cell can compute with.
 
-    An 8-bit float promotes to nothing; it would need scales, which a cell has not.
+    A float of 8 bits does not: JAX does not promote it, and it would need scales.
     """
     try:
         return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits >= 16
-    except (TypeError, ValueError):  # it is no dtype at all
+    except (TypeError, ValueError):  # not a dtype
         return False
 
 
@@ -72,20 +72,26 @@ def check_params(where, params, x, sizes, table):
 
     Args:
         where: name of the cell, for the message.
-        params: the parameters that came.
-        x: the input that came, `[..., D]`.
-        sizes: function of params to (in_features, hidden_features).
-        table: function of (in_features, hidden_features) to the wanted parameters.
+        params: the parameters to check.
+        x: the input to check, `[..., D]`.
+        sizes: function of params that returns (in_features, hidden_features).
+        table: function of (in_features, hidden_features) that returns the wanted
+            parameters.
 
     Returns:
-        The sizes.
+        The pair (in_features, hidden_features).
+
+    Raises:
+        TypeError: if `params` is not a dict, a parameter is not floating-point, or `x`
+            is complex.
+        ValueError: if the names or shapes of `params`, or the shape of `x`, are wrong.
     """
     if not isinstance(params, collections.abc.Mapping):
         raise TypeError(
             f"{where}: params must be the dict that init returns, got "
             f"{type(params).__name__}"
         )
-    # Which there are may depend on the sizes, and those are read from the kernel.
+    # The names may depend on the sizes, and the sizes are read from the kernel.
     in_features, hidden_features = sizes(params) if "kernel" in params else (1, 1)
     names = table(in_features, hidden_features)
     if set(params) != set(names):
@@ -111,11 +117,11 @@ def check_params(where, params, x, sizes, table):
 
 
 def carry_hint(kind, carry):
-    """What to add to an error where a carry without names came: its order.
+    """A hint for the error about a carry that is not the NamedTuple; "" for none.
 
     Args:
         kind: the NamedTuple that is wanted.
-        carry: what came.
+        carry: the carry to check.
     """
     fields = kind._fields
     if len(fields) == 1 and hasattr(carry, "shape"):
@@ -135,10 +141,14 @@ def check_carry(where, carry, kind, batch, shapes):
 
     Args:
         where: name of the cell, for the message.
-        carry: the carry that came.
+        carry: the carry to check.
         kind: the NamedTuple that is wanted.
-        batch: the axes before the features, those of x.
-        shapes: of every field, without the batch.
+        batch: the batch axes: those of x before its features.
+        shapes: the shape of each field, without the batch axes.
+
+    Raises:
+        TypeError: if the carry is of another type, or a field is not floating-point.
+        ValueError: if a field has the wrong shape.
     """
     if not isinstance(carry, kind):
         fields = ", ".join(kind._fields)

@@ -1,4 +1,4 @@
-"""Cells that look at a neighbourhood of every place, and the options they share."""
+"""The base class of convolutional cells, and the options that they share."""
 
 import dataclasses
 from typing import Any, TypedDict
@@ -13,13 +13,14 @@ class ConvOptions(TypedDict, total=False):
 
     Attributes:
         kernel_size: sizes of the window, one for each of 1, 2 or 3 spatial axes; an int
-            is the window of one axis. The stride is 1, and the input is padded with
-            zeros so that spatial sizes stay the same (SAME; with a window of even size
-            there is one more zero at the end). The windows of x and of h have the same
-            size.
-        dtype: of the operands of convolutions, such as `jnp.bfloat16`. They are
-            accumulated in float32, and everything else is in the dtype of the carry.
-            None for no cast.
+            is the window of one axis. The default is (3, 3). The stride is 1, and the
+            input is padded with zeros so that spatial sizes stay the same (SAME; with a
+            window of even size there is one more zero at the end). The windows of x and
+            of h have the same size.
+        dtype: the dtype of the operands of convolutions, such as `jnp.bfloat16`; None
+            for no cast. Products are accumulated in float32 or wider, and everything
+            else is computed in float32 or wider. The new carry has the dtype of the old
+            one.
 
     Example:
         >>> import jax, scanrnn
@@ -34,7 +35,7 @@ class ConvOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvCell(FramedCell):
-    """A cell with a convolution of x, a convolution of h, and gates made of both.
+    """A cell whose gates join a convolution of x and a convolution of h.
 
     The attributes are those of `ConvOptions`.
     """
@@ -43,7 +44,7 @@ class ConvCell(FramedCell):
     dtype: Any = None
 
     def __post_init__(self):
-        """Refuse unknown options; two names of one window make two equal cells."""
+        """Check the options; an int and a tuple of that int give equal cells."""
         sizes = self.kernel_size
         sizes = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
         for size in sizes:
@@ -58,7 +59,7 @@ class ConvCell(FramedCell):
 
     @property
     def num_feature_axes(self):
-        """The spatial axes and the channels."""
+        """The number of the spatial axes, plus one for the channels."""
         return len(self.kernel_size) + 1
 
     def table(self, in_features, hidden_features):

@@ -16,7 +16,7 @@ DIALECTS = ("ballas2015", "cudnn")
 
 
 class ConvGRUCarry(NamedTuple):
-    """What a convolutional GRU carries from step to step.
+    """The carry of a convolutional GRU: what it passes from step to step.
 
     Attributes:
         h: output, `[..., *spatial, F]`.
@@ -78,15 +78,16 @@ def conv_gru(*, dialect: str = "ballas2015", **options: Unpack[ConvOptions]) -> 
         h_t &= (1 - z) \odot h_{t-1} + z \odot n
 
     where :math:`*` is a convolution over 1, 2 or 3 spatial axes that keeps their sizes.
-    This is dialect "ballas2015", the paper's, with biases. In "cudnn" the reset comes
-    after the convolution, and z is the share that is kept, as in that dialect of `gru`:
-    :math:`n = \tanh(W_n * x_t + b_n + r \odot (U_n * h_{t-1} + b_{hn}))` and :math:`h_t
-    = (1 - z) \odot n + z \odot h_{t-1}`; so one convolution of h serves all gates.
+    This is dialect "ballas2015", the paper's, with biases. In dialect "cudnn" the reset
+    comes after the convolution, and z is the share of h that is kept, as in dialect
+    "cudnn" of `gru`: :math:`n = \tanh(W_n * x_t + b_n + r \odot (U_n * h_{t-1} +
+    b_{hn}))` and :math:`h_t = (1 - z) \odot n + z \odot h_{t-1}`. So one convolution of
+    h serves all gates.
 
     x is `[..., *spatial, C]`, the carry `[..., *spatial, F]`.
 
     Params: `kernel` `[*kernel_size, C, 3F]`, `recurrent_kernel` `[*kernel_size, F,
-    3F]`, `bias` `[3F]`, gates in the order r, z, n; with "cudnn" `recurrent_bias`
+    3F]`, `bias` `[3F]`, gates in the order r, z, n; with "cudnn" also `recurrent_bias`
     `[F]`, which is :math:`b_{hn}`.
 
     Args:
@@ -97,9 +98,9 @@ def conv_gru(*, dialect: str = "ballas2015", **options: Unpack[ConvOptions]) -> 
         A `Cell` whose carry is a `ConvGRUCarry(h)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown dialect, an empty window, or more than 3 spatial
-            axes; from `step`, if x has fewer.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if the dialect is unknown, a size of the window is less than 1, or
+            the number of its axes is not 1, 2 or 3; from `step`, if x has too few axes.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

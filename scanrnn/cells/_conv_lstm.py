@@ -13,7 +13,7 @@ from scanrnn.cells._table import Param
 
 
 class ConvLSTMCarry(NamedTuple):
-    """What a convolutional LSTM carries from step to step.
+    """The carry of a convolutional LSTM: what it passes from step to step.
 
     Attributes:
         h: output, `[..., *spatial, F]`.
@@ -25,12 +25,12 @@ class ConvLSTMCarry(NamedTuple):
 
     @classmethod
     def from_flax(cls, carry: tuple[jax.Array, jax.Array]) -> Self:
-        """The carry of Flax's `ConvLSTMCell`, the pair (c, h).
+        """Make the carry from that of Flax's `ConvLSTMCell`, the pair (c, h).
 
         `ConvLSTMCarry(*carry)` would confuse c and h.
 
         Args:
-            carry: as Flax gives it.
+            carry: the pair (c, h) of Flax.
 
         Returns:
             The same carry, with named fields.
@@ -39,7 +39,7 @@ class ConvLSTMCarry(NamedTuple):
         return cls(h, c)
 
     def to_flax(self) -> tuple[jax.Array, jax.Array]:
-        """The pair (c, h), as Flax's `ConvLSTMCell` carries it."""
+        """The pair (c, h), which is the carry of Flax's `ConvLSTMCell`."""
         return self.c, self.h
 
 
@@ -94,23 +94,23 @@ def conv_lstm(
         c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
         h_t &= \sigma(o) \odot \tanh(c_t)
 
-    where :math:`*` is a convolution over 1, 2 or 3 spatial axes that keeps their sizes,
-    split along the channels. With `peephole`, i and f see :math:`w_i \odot c_{t-1}` and
-    :math:`w_f \odot c_{t-1}`, and o sees :math:`w_o \odot c_t`, added, with one weight
-    for each channel. The paper has one weight for each channel of each pixel, which
-    ties it to one size of image. Ours are the special case where all pixels share their
-    weights.
+    where :math:`*` is a convolution over 1, 2 or 3 spatial axes that keeps their sizes;
+    the split is along the channels. With `peephole`, :math:`w_i \odot c_{t-1}` is added
+    to i, :math:`w_f \odot c_{t-1}` to f, and :math:`w_o \odot c_t` to o, with one
+    weight for each channel. The paper has one weight for each channel of each pixel,
+    which fixes the size of the images. Ours is the special case where all pixels share
+    their weights.
 
-    x is `[..., *spatial, C]`, the carry `[..., *spatial, F]`.
+    x is `[..., *spatial, C]`; both fields of the carry are `[..., *spatial, F]`.
 
     Params: `kernel` `[*kernel_size, C, 4F]`, `recurrent_kernel` `[*kernel_size, F,
     4F]`, `bias` `[4F]`, gates in the order i, f, g, o; `peephole_i`, `peephole_f` and
     `peephole_o` `[F]`.
 
     Args:
-        forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default. It is only the starting value: `step` adds
-            nothing.
+        forget_bias: the number that `init` adds to the bias of the forget gate. None is
+            the number of the scheme, 1 by default. It is only a starting value: `step`
+            adds nothing.
         peephole: whether the gates see the memory.
         **options: see `ConvOptions`.
 
@@ -118,9 +118,9 @@ def conv_lstm(
         A `Cell` whose carry is a `ConvLSTMCarry(h, c)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an empty window, or more than 3 spatial axes; from `step`, if x
-            has fewer.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if a size of the window is less than 1, or the number of its axes is
+            not 1, 2 or 3; from `step`, if x has too few axes.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

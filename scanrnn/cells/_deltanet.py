@@ -1,4 +1,4 @@
-"""DeltaNet, and its gated form."""
+"""DeltaNet and gated DeltaNet."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from scanrnn.cells._table import Param
 
 
 class DeltaNetCarry(NamedTuple):
-    """What a DeltaNet carries from step to step.
+    """The carry of DeltaNet: what it passes from step to step.
 
     Attributes:
         S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
@@ -33,14 +33,14 @@ class DeltaNetCarry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaNet(MatrixMemory):
-    """A cell that corrects what its memory gives for a key."""
+    """A cell that corrects what its memory returns for a key."""
 
     name = "deltanet"
     gates = ("q", "k", "v")
     carry_type = DeltaNetCarry
 
     def table(self, in_features, hidden_features):
-        """The projections, and the rate of writing."""
+        """The projections to q, k and v, and the one to the rate of writing."""
         D, H = in_features, hidden_features
         return {
             "kernel": Param((D, 3 * H), "kernel", self.gates),
@@ -48,7 +48,7 @@ class DeltaNet(MatrixMemory):
         }
 
     def kept(self, p, x, S):
-        """What is left of the memory before it is corrected: all of it."""
+        """The memory after forgetting; this cell forgets nothing."""
         del p, x
         return S
 
@@ -90,26 +90,28 @@ def deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
         S_t &= S_{t-1} (I - \beta_t k_t k_t^\top) + \beta_t v_t k_t^\top \\
         h_t &= S_t q_t
 
-    for every head of d = H/heads features, with :math:`\beta` one number in each: what
-    the memory gives for the key is brought nearer to the value. It is computed as
-    :math:`S + \beta (v - S k) k^\top`. The paper's short convolutions, and the norm of
-    its output, are no part of the cell.
+    for each head of d = H/heads features; :math:`\beta` is one number for each head. A
+    step moves what the memory returns for the key, :math:`S k`, towards the value v. It
+    is computed as :math:`S + \beta (v - S k) k^\top`. The paper's short convolutions,
+    and its norm of the output, are not part of the cell.
 
-    The recurrence is affine, and the d numbers of a row of S are coupled.
+    The recurrence is affine in S. It couples the d numbers of each row of S.
 
     Params: `kernel` `[D, 3H]` in the order q, k, v, heads side by side in each;
     `rate_kernel` `[D, heads]`, which is :math:`w_\beta`.
 
     Args:
-        heads: how many memories share the features.
-        dtype: of the GEMM operands; see `GateOptions`. S k and S q are no GEMMs.
+        heads: number of heads; each has its own memory.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to S
+            k and S q, which are not GEMMs.
 
     Returns:
         A `Cell` whose carry is a `DeltaNetCarry(S)`.
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+        ValueError: if `heads` is less than 1; from `init`, if `heads` does not divide
+            H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
@@ -135,24 +137,27 @@ def gated_deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
         S_t &= \alpha_t S_{t-1} (I - \beta_t k_t k_t^\top) + \beta_t v_t k_t^\top \\
         h_t &= S_t q_t
 
-    for every head of d = H/heads features, with :math:`\alpha` one number in each, and
-    q, k, v and :math:`\beta` as in `deltanet`.
+    for each head of d = H/heads features; :math:`\alpha` is one number for each head.
+    q, k, v and :math:`\beta` are those of `deltanet`.
 
-    The recurrence is affine, and the d numbers of a row of S are coupled.
+    The recurrence is affine in S. It couples the d numbers of each row of S.
 
-    Params: those of `deltanet`; `step_kernel` `[D, heads]`, which is :math:`w_\Delta`,
-    `step_bias` `[heads]`, and `decay` `[heads]`, which is a. They start as Mamba's do.
+    Params: those of `deltanet`; `step_kernel` `[D, heads]`, which is :math:`w_\Delta`;
+    `step_bias` `[heads]`, which is b; and `decay` `[heads]`, which is a. b and a start
+    as in `mamba2`.
 
     Args:
-        heads: how many memories share the features.
-        dtype: of the GEMM operands; see `GateOptions`. S k and S q are no GEMMs.
+        heads: number of heads; each has its own memory.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to S
+            k and S q, which are not GEMMs.
 
     Returns:
         A `Cell` whose carry is a `DeltaNetCarry(S)`.
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+        ValueError: if `heads` is less than 1; from `init`, if `heads` does not divide
+            H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -1,4 +1,4 @@
-"""Dropout of what goes into a cell and comes out of it."""
+"""Dropout of the input and of the output of a cell."""
 
 import dataclasses
 
@@ -58,11 +58,11 @@ def dropout(
     .. math::
         y_t = m_y \odot \mathrm{cell}(m_x \odot x_t)
 
-    A mask is zero with the given probability, and otherwise scaled so that the mean is
-    kept. It is the same in every step (variational dropout); with ``same_mask=False``
-    every step has its own. The carry is not changed: the dropout of h before the gates
-    is the cell's own option `recurrent_dropout`. Without noise, in evaluation, nothing
-    is dropped.
+    An element of a mask is 0 with the given probability p, and 1 / (1 - p) otherwise,
+    which keeps the mean. The mask is the same in every step (variational dropout); with
+    ``same_mask=False`` each step has its own. The carry is not changed: dropout of h
+    before the gates is the option `recurrent_dropout` of the inner cell. Without noise,
+    in evaluation, nothing is dropped.
 
     Args:
         cell: any cell.
@@ -75,7 +75,7 @@ def dropout(
 
     Raises:
         TypeError: if `cell` is not a `Cell`, or a rate is not a number.
-        ValueError: if a rate is not in [0, 1).
+        ValueError: if a rate is not in [0, 1), or `cell` contains a dropout already.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -14,7 +14,7 @@ _ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
 
 class ElmanCarry(NamedTuple):
-    """What an Elman cell carries from step to step.
+    """The carry of an Elman cell: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -58,8 +58,9 @@ def elman(activation: str = "tanh", **options: Unpack[GateOptions]) -> Cell:
         A `Cell` whose carry is an `ElmanCarry(h)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown option.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if an option has an unknown value or is out of range; from `init`,
+            if `heads` does not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -1,4 +1,4 @@
-"""The frame of a cell: from a table of parameters and equations to its functions."""
+"""The base class of our cells: a table of parameters and equations make a cell."""
 
 import abc
 from typing import Any, ClassVar
@@ -11,16 +11,16 @@ from scanrnn.cells._weights import Weights
 
 
 class FramedCell(Cell):
-    """A cell that says its parameters in a table and its step in equations.
+    """A cell that is defined by a table of its parameters and by its equations.
 
-    A cell of one's own needs `name`, `carry_type`, `gates` if its matrices have
-    several, a `table` and its `equations`; all checks, dtypes, initial values and
-    carries follow from them.
+    A subclass sets `name` and `carry_type`, and `gates` if its matrices have several
+    gates. It writes `table` and `equations`. All checks, dtypes, starting values and
+    carries follow from these.
 
     Attributes:
-        name: of its factory, for messages.
-        gates: names of the blocks of the last axis of `kernel`, in their order.
-        carry_type: the NamedTuple that it carries.
+        name: name of the factory, for error messages.
+        gates: names of the blocks of the last axis of `kernel`, in order.
+        carry_type: the NamedTuple of the carry.
     """
 
     name: ClassVar[str]
@@ -30,44 +30,46 @@ class FramedCell(Cell):
 
     @abc.abstractmethod
     def table(self, in_features: int, hidden_features: int) -> dict[str, _table.Param]:
-        """The parameters by name, `kernel` among them."""
+        """The shapes and starting values of the parameters, by name, with `kernel`."""
 
     @abc.abstractmethod
     def equations(self, p: Weights, carry, x, noise: dict) -> tuple[Any, Any]:
         """The fields of the new carry, and the output.
 
         Args:
-            p: the parameters; `p.dtype` is what both are computed in.
-            carry: as it came: what is no operand of a GEMM has to be widened.
-            x: likewise.
-            noise: of this step, by name; empty in evaluation.
+            p: the parameters; `p.dtype` is the dtype to compute in.
+            carry: the carry as the user gave it. Use `p.wide` on what is not an operand
+                of a GEMM.
+            x: the input `[..., D]`, likewise.
+            noise: the random numbers of this step, by name; empty in evaluation.
         """
 
     def gate_biases(self) -> dict[str, float | None]:
-        """What is added to the first bias of a gate; None for what the scheme adds."""
+        """By gate, the number added to its bias; None for the number of the scheme."""
         return {"f": None}
 
     def keeps(self) -> dict[str, float]:
-        """By gate, 1.0 if it keeps the carry, -1.0 if it lets the new in: for `chrono`.
+        """By gate, 1.0 if it keeps the carry, -1.0 if it lets new values in.
 
-        A gate called z does the one in one paper and the other in the next.
+        `chrono` needs this: a gate z keeps the carry in some papers, and lets new
+        values in in others.
         """
         return {"f": 1.0, "i": -1.0}
 
     def initializers(self) -> dict[str, Any]:
-        """Those of the cell's paper, where scheme "default" has others."""
+        """Initializers of the cell's paper that replace those of scheme "default"."""
         return {}
 
     def carry_shapes(self, hidden_features: int) -> dict[str, tuple[int, ...]]:
-        """The shape of every field of the carry, without the axes of a batch."""
+        """The shape of each field of the carry, without the batch axes."""
         return {name: (hidden_features,) for name in self.carry_type._fields}
 
     def sizes(self, params) -> tuple[int, int]:
-        """D and H of parameters that may be wrong."""
+        """D and H, read from parameters that may be wrong."""
         kernel = params["kernel"].shape
         return (*(0,) * (2 - len(kernel)), *kernel)[-2], kernel[-1] // len(self.gates)
 
-    # What follows is the same for all.
+    # The rest is the same for all cells.
 
     def init(
         self,
@@ -100,12 +102,12 @@ class FramedCell(Cell):
         """Raise ValueError if the cell cannot have these sizes."""
 
     def _set(self, **fields):
-        """Set fields while they are checked: the same option by two names is one."""
+        """Replace fields by their checked form, so that equal options are equal."""
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def _set_numbers(self, *names):
-        """Set these fields as floats, or raise TypeError; None stays."""
+        """Convert these fields to floats, or raise TypeError; None stays."""
         for name in names:
             if (value := getattr(self, name)) is not None:
                 self._set(**{name: _checks.check_number(self.name, name, value)})
@@ -116,7 +118,7 @@ class FramedCell(Cell):
         Args:
             params: from `init`.
             carry: from `initial_carry` or the step before.
-            x: `[..., D]`.
+            x: the input, `[..., D]`.
             noise: random numbers of this step, by name; None in evaluation.
         """
         x = jnp.asarray(x)
@@ -131,14 +133,14 @@ class FramedCell(Cell):
         return new, y.astype(carry[0].dtype)
 
     def initial_carry(self, params, x, dtype=None):
-        """Zeros that are sharded as `x` is; see `Cell.initial_carry`."""
+        """Zeros with the sharding of `x`; see `Cell.initial_carry`."""
         x = jnp.asarray(x)
         hidden_features = self._check(params, x)
         if dtype is None:
             dtype = _precision.pointwise_dtype(params, x)
         _checks.check_floating(self.name, "dtype", dtype)
-        # Zeros *like* a reduction of x have its sharding and its varying mesh axes;
-        # its value is not used, so the compiler drops the reduction.
+        # `zeros_like` of a reduction of x keeps its sharding and varying mesh axes. The
+        # values are not used, so the compiler drops the reduction.
         zeros = jnp.zeros_like(jnp.sum(x, axis=-1), dtype=dtype)
         shapes = self.carry_shapes(hidden_features)
         return self.carry_type(
@@ -151,6 +153,6 @@ class FramedCell(Cell):
 
 
 def _like(zeros, shape):
-    """`zeros` with axes of this shape behind."""
+    """`zeros`, broadcast to have these trailing axes."""
     axes = tuple(range(zeros.ndim, zeros.ndim + len(shape)))
     return jnp.broadcast_to(jnp.expand_dims(zeros, axes), (*zeros.shape, *shape))

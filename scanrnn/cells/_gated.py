@@ -17,38 +17,41 @@ class GateOptions(TypedDict, total=False):
     r"""Options of every cell whose gates join :math:`W x` and :math:`U h`.
 
     Attributes:
-        norm: None, or the dialect of a normalised cell. It says what becomes of
-            :math:`W x + U h + b` and, in brackets, of an LSTM's memory c. Gains are g,
-            shifts are s.
+        norm: None, or the dialect of the norms. Each dialect replaces :math:`W x + U h
+            + b` as below and, in brackets, normalises an LSTM's memory c. LN is layer
+            normalisation, with a gain g and in some dialects a shift s.
 
             - "ba2016" (and haste): :math:`LN(W x; g_1) + LN(U h; g_2) + b`, each over
               all gates jointly, eps 1e-5. [The output sees :math:`LN(c; g_3, s_3)`;
-              the carried c is raw.]
+              c itself is carried.]
             - "fastrnns" (PyTorch's example): :math:`LN(W x; g_1, s_1) +
               LN(U h; g_2, s_2)`, jointly, no b, eps 1e-5. [:math:`LN(c; g_3, s_3)` is
               carried.]
-            - "tfa" (TensorFlow Addons): as "fastrnns", with b, eps 1e-3.
+            - "tfa" (TensorFlow Addons): as "fastrnns", but with b, and eps 1e-3.
             - "tf" (`tf.contrib`): :math:`LN(W x + U h; g, s)` gate by gate, no b, eps
               1e-12. [:math:`LN(c; g_3, s_3)` is carried.]
             - "praxis": :math:`LN(W x + U h; g) + b` gate by gate, eps 1e-8.
-            - "rms": "ba2016" with root-mean-square norms, without means and
-              :math:`s_3`, eps 1e-6.
+            - "rms": as "ba2016", but with root-mean-square norms, which subtract no
+              mean, without :math:`s_3`, and eps 1e-6.
 
-            Params: `norm_x` and `norm_h`, or `norm`, `[G*H]`; `norm_c` `[H]`; shifts
-            have the same names with `_bias` at the end.
-        integration: "additive"; "multiplicative", for which :math:`W x + U h + b`
-            becomes :math:`\alpha \odot W x \odot U h + \beta_1 \odot U h + \beta_2
-            \odot W x + b` on the normalised products; the presets "wu2016-exploratory"
-            and "wu2016-skip-thought", which say where the vectors start; or a
-            `Multiplicative`. Params: `alpha`, `beta1` and `beta2` `[G*H]`.
+            Params: the gains `norm_x` and `norm_h`, or `norm`, `[G*H]` for G gates;
+            the gain `norm_c` `[H]`; the shifts, which have the same names with `_bias`
+            at the end.
+        integration: how the products are joined: "additive"; "multiplicative", which
+            replaces :math:`W x + U h + b` by :math:`\alpha \odot W x \odot U h +
+            \beta_1 \odot U h + \beta_2 \odot W x + b`, with normalised products if
+            there is a norm; "wu2016-exploratory" or "wu2016-skip-thought", the same
+            with other starting values; or a `Multiplicative`. Params: `alpha`, `beta1`
+            and `beta2` `[G*H]`.
         heads: number of blocks of h. Block n of the gates sees only block n of h, so
-            `recurrent_kernel` is `[heads, H/heads, G*H/heads]`.
+            `recurrent_kernel` is `[heads, H/heads, G*H/heads]` if there are several.
         recurrent_dropout: probability with which a feature of h is set to zero before
-            the product with `recurrent_kernel`, and only there; the same features in
-            every step.
-        mask_per_gate: whether every gate has its own dropout mask.
-        dtype: of the GEMM operands, such as `jnp.bfloat16`. They are accumulated in
-            float32, and everything else is in the dtype of the carry. None for no cast.
+            the product with `recurrent_kernel`, and only there. The mask is the same in
+            every step of a sequence.
+        mask_per_gate: whether each gate has its own dropout mask.
+        dtype: the dtype of the GEMM operands, such as `jnp.bfloat16`; None for no cast.
+            Products are accumulated in float32 or wider, and everything else is
+            computed in float32 or wider. The new carry has the dtype of the old one.
 
     Example:
         >>> import jax, scanrnn
@@ -75,7 +78,7 @@ class GateOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GatedCell(FramedCell):
-    """A cell with a product with x, a product with h, and gates made of both.
+    """A cell whose gates join a product with x and a product with h.
 
     The attributes are those of `GateOptions`.
     """
@@ -88,9 +91,9 @@ class GatedCell(FramedCell):
     dtype: Any = None
 
     def __post_init__(self):
-        """Refuse unknown options, and what does not combine."""
+        """Check the options."""
         _checks.check_option(self.name, "norm", self.norm, _norms.NORMS)
-        # Two names of one way to join make two equal cells.
+        # Two names of the same integration make equal cells.
         self._set(integration=_integration.find(self.name, self.integration))
         _checks.check_size(self.name, "heads", self.heads)
         rate = self.recurrent_dropout
@@ -116,7 +119,7 @@ class GatedCell(FramedCell):
         return table | self.integration.table(G * H)
 
     def recurrent_param(self, in_features, hidden_features):
-        """The matrix that meets h, or one of every head."""
+        """The matrix that multiplies h, or one matrix for each head."""
         G, heads = len(self.gates), self.heads
         shape = in_features // heads, G * hidden_features // heads
         if heads == 1:
@@ -124,7 +127,7 @@ class GatedCell(FramedCell):
         return Param((heads, *shape), "recurrent_kernel", self.gates, stacked=1)
 
     def check_sizes(self, in_features, hidden_features):
-        """The heads share the features."""
+        """Raise ValueError unless `heads` divides H."""
         if hidden_features % self.heads:
             raise ValueError(
                 f"{self.name}: hidden_features={hidden_features} does not divide into "
@@ -137,7 +140,7 @@ class GatedCell(FramedCell):
         return self.normal.products(p, wx, uh, uh.shape[-1] // len(self.gates))
 
     def recurrent(self, p, h, noise, first=0, last=None):
-        """U h for the gates from `first` to before `last`, dropped out if need be."""
+        """U h for the gates `first` to `last - 1`, with recurrent dropout if any."""
         G, mask = len(self.gates), noise.get("recurrent")
         part = slice(first, last)
         if mask is not None:
@@ -147,7 +150,7 @@ class GatedCell(FramedCell):
         if self.heads == 1 and (mask is None or not self.mask_per_gate):
             size = p.width("recurrent_kernel") // G
             return p.dot(h, "recurrent_kernel", _columns(size, part))
-        # Every head, and every gate where masks differ, has a product of its own.
+        # Each head has its own product; so has each gate if the masks differ.
         axes = "...gnd" if mask is not None and self.mask_per_gate else "...nd"
         h = h.reshape(*h.shape[:-1], self.heads, h.shape[-1] // self.heads)
         kernel = p.reshaped("recurrent_kernel", (self.heads, h.shape[-1], G, -1))
@@ -155,7 +158,7 @@ class GatedCell(FramedCell):
         return uh.reshape(*uh.shape[:-3], math.prod(uh.shape[-3:]))
 
     def join(self, p, wx, uh, first=0, last=None):
-        """The arguments of the gates from `first` to before `last`, side by side."""
+        """The arguments of the gates `first` to `last - 1`, concatenated."""
         G = len(self.gates)
         size = wx.shape[-1] // len(range(G)[first:last])
         part = _columns(size, slice(first, last))
@@ -185,5 +188,5 @@ def _columns(size, gates):
 
 
 def split(a, count):
-    """The gates that lie side by side in `a`."""
+    """Split the last axis of `a` into `count` gates."""
     return jnp.split(a, count, axis=-1)

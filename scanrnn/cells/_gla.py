@@ -16,7 +16,7 @@ SHARPNESS = 16.0  # the paper's tau
 
 
 class GLACarry(NamedTuple):
-    """What gated linear attention carries from step to step.
+    """The carry of gated linear attention: what it passes from step to step.
 
     Attributes:
         S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
@@ -65,25 +65,27 @@ def gla(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
         S_t &= S_{t-1} \operatorname{diag}(\alpha_t) + v_t k_t^\top \\
         h_t &= S_t q_t / \sqrt d
 
-    for every head of d = H/heads features. The norm and the gate of the output, which
-    the paper's layer has besides, see one step alone and are no part of the cell.
+    for each head of d = H/heads features. The paper's layer also has a norm and a gate
+    of the output. They need only one step, and are not part of the cell.
 
-    The recurrence is diagonal: every number of S has a factor of its own.
+    The recurrence is diagonal: each column of S is multiplied by its own factor.
 
     Params: `kernel` `[D, 3H]` in the order q, k, v, heads side by side in each;
     `gate_down` `[D, rank]`, `gate_up` `[rank, H]` and `gate_bias` `[H]`.
 
     Args:
-        heads: how many memories share the features.
-        rank: of the product :math:`W_2 W_1`.
-        dtype: of the GEMM operands; see `GateOptions`. S q is no GEMM.
+        heads: number of heads; each has its own memory.
+        rank: rank of the product :math:`W_2 W_1`.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to S
+            q, which is not a GEMM.
 
     Returns:
         A `Cell` whose carry is a `GLACarry(S)`.
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+        ValueError: if `heads` or `rank` is less than 1; from `init`, if `heads` does
+            not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -11,7 +11,7 @@ from scanrnn.cells._resets import ResettingCell
 
 
 class GRUCarry(NamedTuple):
-    """What a GRU carries from step to step.
+    """The carry of a GRU: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -54,19 +54,19 @@ def gru(*, dialect: str = "cudnn", **options: Unpack[GateOptions]) -> Cell:
         n &= \tanh(W_n x_t + b_n + r \odot (U_n h_{t-1} + b_{hn})) \\
         h_t &= (1 - z) \odot n + z \odot h_{t-1}
 
-    This is dialect "cudnn", also that of PyTorch, Flax, Equinox, and Keras with
-    ``reset_after=True``. In the paper's, "cho2014", also that of Keras with
-    ``reset_after=False``, the reset comes before the product: :math:`n = \tanh(W_n x_t
-    + U_n (r \odot h_{t-1}) + b_n)`. Haiku's, "haiku", is the paper's with z inverted:
-    :math:`h_t = (1 - z) \odot h_{t-1} + z \odot n`.
+    This is dialect "cudnn". PyTorch, Flax, Equinox, and Keras with ``reset_after=True``
+    use it too. In dialect "cho2014", the paper's, the reset comes before the product:
+    :math:`n = \tanh(W_n x_t + U_n (r \odot h_{t-1}) + b_n)`. Keras with
+    ``reset_after=False`` uses it too. Dialect "haiku", Haiku's, is the paper's with z
+    inverted: :math:`h_t = (1 - z) \odot h_{t-1} + z \odot n`.
 
-    With multiplicative integration, :math:`r \odot (U_n h + b_{hn})` replaces :math:`U
-    h` in the candidate of "cudnn": it is what the paper's :math:`U_n (r \odot h)`
-    becomes when the reset comes after the GEMM.
+    With multiplicative integration and "cudnn", :math:`r \odot (U_n h + b_{hn})` takes
+    the place of :math:`U h` in the candidate. It corresponds to the paper's :math:`U_n
+    (r \odot h)`, with the reset after the GEMM.
 
     Params: `kernel` `[D, 3H]`, `recurrent_kernel` `[H, 3H]`, `bias` `[3H]`, gates in
-    the order r, z, n; with "cudnn" `recurrent_bias` `[H]`, which is :math:`b_{hn}` (for
-    r and z a second bias would only add to the first); and those of the options.
+    the order r, z, n; with "cudnn" also `recurrent_bias` `[H]`, which is :math:`b_{hn}`
+    (for r and z a second bias would only add to the first); and those of the options.
 
     Args:
         dialect: "cudnn", "cho2014" or "haiku".
@@ -76,9 +76,10 @@ def gru(*, dialect: str = "cudnn", **options: Unpack[GateOptions]) -> Cell:
         A `Cell` whose carry is a `GRUCarry(h)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown option; for a norm of the sum with "cudnn"; for a
-            norm over all gates jointly with the other dialects.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if an option has an unknown value or is out of range; for norm "tf"
+            or "praxis" with dialect "cudnn"; for any other norm with the other
+            dialects; from `init`, if `heads` does not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

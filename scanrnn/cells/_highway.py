@@ -1,4 +1,4 @@
-"""The highway connection round a cell."""
+"""The highway connection around a cell."""
 
 import dataclasses
 
@@ -65,19 +65,20 @@ def highway(cell: Cell, carry_bias: float = -1.0) -> Cell:
 
     The carry is that of the inner cell.
 
-    Params: the cell's, and `highway_kernel` `[D, D]` and `highway_bias` `[D]`.
+    Params: those of the inner cell, `highway_kernel` `[D, D]` and `highway_bias` `[D]`.
 
     Args:
         cell: the inner cell. It must have as many output features as input features.
-        carry_bias: the starting value of :math:`b_t`; below zero, most of x is passed
-            on.
+        carry_bias: the starting value of :math:`b_t`. If it is negative, most of x is
+            passed on at first.
 
     Returns:
         A `Cell` with the carry of `cell`.
 
     Raises:
         TypeError: if `cell` is not a `Cell`, or `carry_bias` is not a number.
-        ValueError: from `init` and `step`, if the sizes differ.
+        ValueError: if `cell` contains a highway already; from `init` and `step`, if the
+            sizes of input and output differ.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -15,7 +15,7 @@ _ACTIVATIONS = {"relu": jax.nn.relu, "tanh": jnp.tanh}
 
 
 class IndRNNCarry(NamedTuple):
-    """What an independently recurrent network carries from step to step.
+    """The carry of an independently recurrent network.
 
     Attributes:
         h: output, `[..., H]`.
@@ -65,7 +65,7 @@ class _IndRNN(GatedCell):
         return jax.random.uniform(key, shape, dtype, 0.0, most)
 
     def recurrent(self, p, h, noise, first=0, last=None):
-        """The vector u times h, dropped out if need be: no matrix."""
+        """The elementwise product u * h, with recurrent dropout if there is noise."""
         del first, last
         h, mask = p.wide(h), noise.get("recurrent")
         if mask is not None:
@@ -93,29 +93,28 @@ def indrnn(
     .. math::
         h_t = \phi(W x_t + u \odot h_{t-1} + b)
 
-    There is no matrix product in its loop. Features are mixed by the W of the next
-    layer.
+    No matrix product needs the carry. The W of the next layer mixes the features.
 
     Params: `kernel` `[D, H]`; `recurrent_kernel` `[H]`, which is u; `bias` `[H]`; and
-    those of the options. u is drawn from :math:`\mathcal U(0, 2^{1/T})`, whatever the
-    scheme, so that a gradient at most doubles in T steps. Use the
-    `recurrent_kernel_init` of `init` to draw it differently, for example in the last
-    layer, which in the paper has only long memories. During training, keep it in its
-    range yourself.
+    those of the options. With every scheme, u is drawn from :math:`\mathcal U(0,
+    2^{1/T})`, so that a gradient at most doubles in T steps. To draw u differently,
+    give `init` a `recurrent_kernel_init`: in the paper, for example, the last layer has
+    only long memories. Training may move u out of this range; clip it yourself.
 
     Args:
         activation: :math:`\phi`, "relu" or "tanh".
-        longest: T, the number of steps; None for any number; then u is at most 1.
-        **options: see `GateOptions`. A norm over features would mix them, so it is
-            refused, and so are heads.
+        longest: T, the number of steps of a sequence. None is for any number of steps:
+            u is then at most 1.
+        **options: see `GateOptions`. `norm` must be None, because a norm would mix the
+            features, and `heads` must be 1.
 
     Returns:
         A `Cell` whose carry is an `IndRNNCarry(h)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown option, a norm or heads, or if `longest` is less
-            than 1.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if an option has an unknown value or is out of range, `norm` is not
+            None, `heads` is not 1, or `longest` is less than 1.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

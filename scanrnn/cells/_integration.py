@@ -1,4 +1,4 @@
-"""How the two products of a cell are joined: added, or multiplicatively integrated."""
+"""How the two products of a cell are joined: added, or multiplied as well."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ class Multiplicative:
     beta2: float = 0.5
 
     def __post_init__(self):
-        """Refuse what is no number."""
+        """Check that the starting values are numbers."""
         for field in dataclasses.fields(self):
             number = _checks.check_number(
                 "Multiplicative", field.name, getattr(self, field.name)
@@ -46,12 +46,12 @@ class Multiplicative:
             object.__setattr__(self, field.name, number)
 
     def table(self, size):
-        """The three vectors over the gates."""
+        """The three vectors, one number for each feature of each gate."""
         starts = dataclasses.asdict(self)
         return {name: Param((size,), start) for name, start in starts.items()}
 
     def __call__(self, p, wx, uh, part):
-        """Join `wx` and `uh`, which are the `part` of the gates, without the bias."""
+        """Join `wx` and `uh`, the columns `part` of the gates, without the bias."""
         alpha, beta1, beta2 = (p[n][..., part] for n in ("alpha", "beta1", "beta2"))
         return alpha * wx * uh + beta1 * uh + beta2 * wx
 
@@ -76,7 +76,7 @@ INTEGRATIONS = {
 
 
 def find(where, integration):
-    """The way to join, by its name or as it is."""
+    """The integration, given by its name or as itself."""
     if isinstance(integration, Multiplicative | _Additive):
         return integration
     _checks.check_option(where, "integration", integration, INTEGRATIONS)

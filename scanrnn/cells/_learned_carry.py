@@ -1,4 +1,4 @@
-"""A first carry that is learnt."""
+"""A first carry that is learned."""
 
 import dataclasses
 
@@ -19,8 +19,8 @@ class _LearnedCarry(_wrapper.Wrapper):
         params = self.inner.init(
             key, in_features, hidden_features, dtype, **initializers
         )
-        # Without a batch: an example's first carry is every example's; and of one
-        # place, for what is learnt of a channel is every place's.
+        # No batch axes, and spatial axes of size 1: all examples and all pixels share
+        # the learned carry.
         places = (1,) * (self.num_feature_axes - 1)
         x = jax.ShapeDtypeStruct((*places, in_features), dtype)
         carry = jax.eval_shape(self.inner.initial_carry, params, x)
@@ -42,7 +42,7 @@ class _LearnedCarry(_wrapper.Wrapper):
 
 
 def _plus(zeros, learned):
-    """What is learnt, for every example of a batch."""
+    """The learned carry, broadcast to the batch."""
     axes = tuple(range(zeros.ndim - learned.ndim))
     return zeros + jnp.expand_dims(learned.astype(zeros.dtype), axes)
 
@@ -57,19 +57,21 @@ def learned_carry(cell: Cell) -> Cell:
     .. math::
         s_0 = \theta
 
-    Params: the cell's, and `initial_carry_0`, `initial_carry_1`, ... `[H]`, one for
-    each field of the carry, in its order: h and c for an LSTM. For a convolutional cell
-    they are `[1, ..., F]`, the same for every pixel.
+    Params: those of the inner cell, and `initial_carry_0`, `initial_carry_1`, ..., one
+    for each field of the carry, in its order: h and c for an LSTM. Each has the shape
+    of its field without batch axes, such as `[H]`. For a convolutional cell they are
+    `[1, ..., F]`, the same for every pixel.
 
     Args:
         cell: any cell.
 
     Returns:
-        A `Cell` with the carry of `cell`. Its `initial_carry` is these parameters, for
-        every example of a batch.
+        A `Cell` with the carry of `cell`. Its `initial_carry` returns these parameters,
+        the same for every example of a batch.
 
     Raises:
         TypeError: if `cell` is not a `Cell`.
+        ValueError: if `cell` contains a learned carry already.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -16,7 +16,7 @@ SKIPS = ("matrix", "diagonal")
 
 
 class LRUCarry(NamedTuple):
-    """What an LRU carries from step to step.
+    """The carry of an LRU: what it passes from step to step.
 
     Attributes:
         re: real part of the state, `[..., H]`.
@@ -70,12 +70,12 @@ class _LRU(FramedCell):
             )
 
     def initializers(self):
-        # Parts of a complex matrix: each has half of its variance.
+        # The real and the imaginary part each have half of the variance.
         return {"kernel_init": jax.nn.initializers.variance_scaling(0.5, *_NORMAL)}
 
     def table(self, in_features, hidden_features):
         D, H, P = in_features, hidden_features, self.out_features(hidden_features)
-        # The fan-in of the readout's 2H rows is H complex numbers.
+        # The readout has 2H rows, but its fan-in is H complex numbers.
         readout = jax.nn.initializers.variance_scaling(2.0, *_NORMAL)
         diagonal = self.skip == "diagonal"
         return {
@@ -91,16 +91,16 @@ class _LRU(FramedCell):
         self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
     ):
         params = super().init(key, in_features, hidden_features, dtype, **initializers)
-        # It starts from another parameter: inputs of the state have its variance.
+        # gamma is computed from nu, so that the state has the variance of its inputs.
         nu = params["nu"].astype(_precision.widest(dtype))
         gamma = 0.5 * jnp.log(-jnp.expm1(-2 * jnp.exp(nu)))
         return params | {"gamma": gamma.astype(dtype)}
 
     def _ring(self, key, shape, dtype):
-        """Logarithms of eigenvalues that are uniform in the ring, by area."""
+        """Values of nu whose eigenvalues are uniform in the ring, by area."""
         inner, outer = self.r_min**2, self.r_max**2
         square = jax.random.uniform(key, shape, dtype, inner, outer)
-        # Neither on the circle nor at its centre: their nu are not finite.
+        # Keep away from the unit circle and from zero: nu is not finite there.
         epsilon = jnp.finfo(dtype).eps
         square = jnp.clip(square, epsilon, 1 - epsilon)
         return jnp.log(-0.5 * jnp.log(square))
@@ -147,36 +147,37 @@ def lru(
         y_t &= \mathrm{Re}(C h_t) + D x_t
 
     where h has H complex numbers. They are carried as two real arrays, so the carry may
-    have any dtype, half precision included. The only GEMM that uses the carry is the
-    readout C, and nothing flows back from it.
+    have any floating-point dtype of 16 bits or more. The only GEMM that uses the carry
+    is the readout C, and its result is not carried.
 
     Params: `kernel` `[D, 2H]`, which is B with blocks re, im; `nu`, `theta` and `gamma`
     `[H]`, all three logarithms; `readout` `[2H, P]`, the real part of C above its
     imaginary part; `skip` `[D, P]`, or `[P]` if diagonal.
 
-    :math:`|\lambda|` starts in a ring, uniformly by area, the phase of
-    :math:`\lambda` uniformly up to `max_phase`, and :math:`e^\gamma` at :math:`\sqrt{1
-    - |\lambda|^2}`. The parts of B start with variance 1/(2D), those of C with 1/H, as
-    in the paper; only B follows a scheme other than "default".
+    :math:`\lambda` starts in a ring, uniformly by area, with a phase that is uniform up
+    to `max_phase`, and :math:`e^\gamma` at :math:`\sqrt{1 - |\lambda|^2}`. The parts of
+    B start with variance 1/(2D), those of C with 1/H, as in the paper. A scheme other
+    than "default" changes only B.
 
     Args:
-        projection: P, features of the output; None for H. The paper's is D.
+        projection: P, the number of output features; None for H. In the paper, P is D.
         skip: "matrix" for a full D, as in the paper's equations; "diagonal" for a
             vector, as in the paper's code, which needs as many input as output
             features.
         r_min: inner radius of the ring that :math:`\lambda` starts in.
         r_max: outer radius, at most 1.
         max_phase: largest phase that :math:`\lambda` starts with, in radians.
-        dtype: of the GEMM operands; see `GateOptions`. The readout's operand h is not
-            bounded: float16 holds up to 65504.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. The readout's operand
+            h has no bound: float16 overflows above 65504.
 
     Returns:
         A `Cell` whose carry is an `LRUCarry(re, im)`.
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown skip, or an impossible ring or phase; from `init`, if
-            the skip is diagonal and the sizes differ.
+        ValueError: if `skip` is unknown, or the ring, the phase or `projection` is out
+            of range; from `init`, if the skip is diagonal and the sizes of input and
+            output differ.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

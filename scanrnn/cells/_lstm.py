@@ -1,4 +1,4 @@
-"""The long short-term memory, with the parts that were added to it and taken away."""
+"""The long short-term memory, and its variants."""
 
 import dataclasses
 from typing import NamedTuple, Self, Unpack
@@ -13,7 +13,7 @@ from scanrnn.cells._table import Param
 
 
 class LSTMCarry(NamedTuple):
-    """What an LSTM carries from step to step.
+    """The carry of an LSTM: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`, or `[..., P]` if it is projected.
@@ -33,12 +33,12 @@ class LSTMCarry(NamedTuple):
 
     @classmethod
     def from_flax(cls, carry: tuple[jax.Array, jax.Array]) -> Self:
-        """The carry of Flax's LSTM, the pair (c, h).
+        """Make the carry from that of Flax's LSTM, the pair (c, h).
 
         `LSTMCarry(*carry)` would confuse c and h.
 
         Args:
-            carry: as Flax gives it.
+            carry: the pair (c, h) of Flax.
 
         Returns:
             The same carry, with named fields.
@@ -47,7 +47,7 @@ class LSTMCarry(NamedTuple):
         return cls(h, c)
 
     def to_flax(self) -> tuple[jax.Array, jax.Array]:
-        """The pair (c, h), as Flax's LSTM carries it."""
+        """The pair (c, h), which is the carry of Flax's LSTM."""
         return self.c, self.h
 
 
@@ -138,23 +138,24 @@ def lstm(
         c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
         h_t &= \sigma(o) \odot \tanh(c_t)
 
-    With `peephole`, i and f see :math:`w_i \odot c_{t-1}` and :math:`w_f \odot
-    c_{t-1}`, and o sees :math:`w_o \odot c_t`, added. With `coupled` (CIFG) there is no
-    i: :math:`1 - \sigma(f)` replaces :math:`\sigma(i)`. With `projection` to P
-    features, :math:`h_t = R (\sigma(o) \odot \tanh(c_t))`, which is PyTorch's
-    ``proj_size``. With `cell_clip`, :math:`c_t` is clipped before anything reads it.
+    With `peephole`, :math:`w_i \odot c_{t-1}` is added to i, :math:`w_f \odot c_{t-1}`
+    to f, and :math:`w_o \odot c_t` to o. With `coupled` (CIFG), :math:`1 - \sigma(f)`
+    replaces :math:`\sigma(i)`, and there is no i. With `projection` to P features,
+    :math:`h_t = R (\sigma(o) \odot \tanh(c_t))`, which is PyTorch's ``proj_size``. With
+    `cell_clip`, :math:`c_t` is clipped to [-cell_clip, cell_clip] before it is used.
 
-    Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]` (`[P, 4H]`), `bias` `[4H]`,
-    gates in the order i, f, g, o (coupled: f, g, o); `peephole_i`, `peephole_f` and
-    `peephole_o` `[H]`; `projection` `[H, P]`; and those of the options.
+    Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]` (`[P, 4H]` with a
+    projection), `bias` `[4H]`, gates in the order i, f, g, o (with `coupled` f, g, o,
+    and 3H in place of 4H); `peephole_i`, `peephole_f` and `peephole_o` `[H]`;
+    `projection` `[H, P]`; and those of the options.
 
     Args:
-        forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default. It is only the starting value: `step` adds
-            nothing. It is refused with a norm that has no bias.
+        forget_bias: the number that `init` adds to the bias of the forget gate. None is
+            the number of the scheme, 1 by default. It is only a starting value: `step`
+            adds nothing. It has no effect with norm "fastrnns", which has no such bias.
         peephole: whether the gates see the memory.
         coupled: whether the input gate is one minus the forget gate.
-        projection: P, features of the output; None for H.
+        projection: P, the number of output features, at most H; None for H.
         cell_clip: largest absolute value of c; None for no limit.
         **options: see `GateOptions`.
 
@@ -162,8 +163,9 @@ def lstm(
         A `Cell` whose carry is an `LSTMCarry(h, c)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown option.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if an option has an unknown value or is out of range; from `init`,
+            if P is more than H, or `heads` does not divide H and P.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -21,10 +21,10 @@ from scanrnn.cells._table import Param
 
 
 class Mamba2Carry(NamedTuple):
-    """What a Mamba-2 carries from step to step.
+    """The carry of Mamba-2: what it passes from step to step.
 
     Attributes:
-        S: state, `[..., heads, H/heads, N]`: a row for every feature.
+        S: state, `[..., heads, H/heads, N]`: one row for each feature.
     """
 
     S: jax.Array
@@ -75,27 +75,31 @@ def mamba2(*, heads: int = 1, state: int = 16, dtype: Any = None) -> Cell:
         S_t &= e^{-e^a \Delta_t} S_{t-1} + \Delta_t u_t B_t^\top \\
         h_t &= S_t C_t + D u_t
 
-    for every head of H/heads features of u, with :math:`\Delta`, a and D one number in
-    each, and B and C of N numbers for all of them. The paper's short convolution, and
-    the norm and the gate of its output, are no part of the cell.
+    for each head of H/heads features of u. :math:`\Delta`, a and D are one number for
+    each head. B and C are N numbers, the same for all heads. The paper's short
+    convolution, and its norm and gate of the output, are not part of the cell.
 
-    The recurrence is diagonal: all numbers of a head have one factor.
+    The recurrence is diagonal: all elements of the S of a head are multiplied by the
+    same factor.
 
     Params: `kernel` `[D, H]`; `state_kernel` `[D, 2N]` in the order B, C;
     `step_kernel` `[D, heads]` and `step_bias` `[heads]`, which are :math:`w_\Delta` and
-    b; `decay` and `skip` `[heads]`, which are a and D.
+    b; `decay` and `skip` `[heads]`, which are a and D. softplus(b) starts log-uniformly
+    from 0.001 to 0.1, :math:`e^a` uniformly from 1 to 16, and D at 1.
 
     Args:
-        heads: how many memories share the features.
-        state: N, the numbers that every feature has in the state.
-        dtype: of the GEMM operands; see `GateOptions`. S C is no GEMM.
+        heads: number of heads; each has its own memory.
+        state: N, the size of the state of each feature.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to S
+            C, which is not a GEMM.
 
     Returns:
         A `Cell` whose carry is a `Mamba2Carry(S)`.
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+        ValueError: if `heads` or `state` is less than 1; from `init`, if `heads` does
+            not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

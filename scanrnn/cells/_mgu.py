@@ -11,7 +11,7 @@ from scanrnn.cells._resets import ResettingCell
 
 
 class MGUCarry(NamedTuple):
-    """What a minimal gated unit carries from step to step.
+    """The carry of a minimal gated unit: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -35,7 +35,7 @@ class _MGU(ResettingCell):
 
     @property
     def gates(self):
-        # Schemes know a gate by what it does: the paper's f lets the candidate in.
+        # Schemes use a gate's name for what it does: the paper's f lets new values in.
         return ("f", "n") if self.dialect == "flax" else ("i", "n")
 
     def gate_biases(self):
@@ -64,34 +64,35 @@ def mgu(
         n &= \tanh(W_n x_t + b_n + f \odot (U_n h_{t-1} + b_{hn})) \\
         h_t &= (1 - f) \odot n + f \odot h_{t-1}
 
-    This is dialect "flax", Flax's ``MGUCell``. In the paper's, "zhou2016", the gate
-    comes before the product, and f is the share of the new value:
+    This is dialect "flax", Flax's ``MGUCell``. In dialect "zhou2016", the paper's, the
+    gate comes before the product, and f is the share of the new value:
 
     .. math::
         n &= \tanh(W_n x_t + U_n (f \odot h_{t-1}) + b_n) \\
         h_t &= (1 - f) \odot h_{t-1} + f \odot n
 
-    With multiplicative integration, :math:`f \odot (U_n h + b_{hn})` replaces :math:`U
-    h` in the candidate of "flax", as in `gru`.
+    With multiplicative integration and "flax", :math:`f \odot (U_n h + b_{hn})` takes
+    the place of :math:`U h` in the candidate, as in `gru`.
 
     Params: `kernel` `[D, 2H]`, `recurrent_kernel` `[H, 2H]`, `bias` `[2H]`, gates in
-    the order f, n; with "flax" `recurrent_bias` `[H]`, which is :math:`b_{hn}`; and
-    those of the options.
+    the order f, n; with "flax" also `recurrent_bias` `[H]`, which is :math:`b_{hn}`;
+    and those of the options.
 
     Args:
         dialect: "flax" or "zhou2016".
-        forget_bias: what `init` adds to :math:`b_f`; None for what its scheme adds to a
-            gate that keeps the carry, 1 by default, or for 0 with "zhou2016", where f
-            does not keep it.
+        forget_bias: the number that `init` adds to :math:`b_f`. With "flax", None is
+            the number of the scheme, 1 by default. With "zhou2016", None is 0, because
+            f does not keep the carry. It has no effect with norm "fastrnns".
         **options: see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is an `MGUCarry(h)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown option; for a norm of the sum with "flax"; for a norm
-            over all gates jointly with "zhou2016".
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if an option has an unknown value or is out of range; for norm "tf"
+            or "praxis" with dialect "flax"; for any other norm with "zhou2016"; from
+            `init`, if `heads` does not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -22,7 +22,7 @@ CANDIDATES = {"linear": lambda v: v, "positive": positive}
 
 
 class MinGRUCarry(NamedTuple):
-    """What a minGRU carries from step to step.
+    """The carry of a minGRU: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -33,7 +33,7 @@ class MinGRUCarry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Minimal(FramedCell):
-    """A cell whose gates see x alone, and whose candidate is linear or positive."""
+    """A cell whose gates see x only, and whose candidate is linear or positive."""
 
     candidate: str = "linear"
     dtype: Any = None
@@ -52,7 +52,7 @@ class Minimal(FramedCell):
         }
 
     def arguments(self, p, x):
-        """What the gates are made of, and the candidate, which is the last of them."""
+        """The arguments of the gates, and, as the last item, the candidate."""
         *gates, v = split(p.dot(x, "kernel") + p["bias"], len(self.gates))
         return *gates, CANDIDATES[self.candidate](v)
 
@@ -86,21 +86,21 @@ def mingru(*, candidate: str = "linear", dtype: Any = None) -> Cell:
     0` and :math:`\sigma(v)` below, so that h stays positive. No logarithm is taken
     here: computed step by step, both are stable.
 
-    The carry starts at zeros. In the paper's log-space code a parallel run starts from
-    :math:`g(h_0)`, which is 0.5 for zeros, and a sequential run from :math:`h_0`. For
-    the former, give :math:`g(h_0)` as the initial carry.
+    The carry starts at zeros. In the paper's log-space code, a parallel run starts from
+    :math:`g(h_0)`, which is 0.5 for zeros, and a sequential run from :math:`h_0`. To
+    match the parallel run, give :math:`g(h_0)` as the initial carry.
 
     Params: `kernel` `[D, 2H]`, `bias` `[2H]`, gates in the order z, h.
 
     Args:
         candidate: "linear" or "positive".
-        dtype: of the GEMM operands; see `GateOptions`.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is a `MinGRUCarry(h)`.
 
     Raises:
-        TypeError: if `dtype` is not a floating-point dtype.
+        TypeError: if `dtype` is not a floating-point dtype of 16 bits or more.
         ValueError: for an unknown candidate.
 
     Example:

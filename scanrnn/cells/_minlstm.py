@@ -10,7 +10,7 @@ from scanrnn.cells._mingru import Minimal
 
 
 class MinLSTMCarry(NamedTuple):
-    """What a minLSTM carries from step to step.
+    """The carry of a minLSTM: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -36,7 +36,7 @@ class _MinLSTM(Minimal):
 
     def equations(self, p, carry, x, noise):
         f, i, candidate = self.arguments(p, x)
-        # f / (f + i) from logarithms: the quotient is 0 / 0 where both gates are shut.
+        # f / (f + i) from logarithms: the quotient is 0 / 0 if both gates are closed.
         ratio = jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i)
         keep, come = jax.nn.sigmoid(ratio), jax.nn.sigmoid(-ratio)
         h = keep * p.wide(carry.h) + come * candidate
@@ -65,9 +65,9 @@ def minlstm(
 
     Args:
         candidate: "linear" or "positive".
-        forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default.
-        dtype: of the GEMM operands; see `GateOptions`.
+        forget_bias: the number that `init` adds to the bias of the forget gate. None is
+            the number of the scheme, 1 by default.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is a `MinLSTMCarry(h)`.

@@ -15,11 +15,11 @@ from scanrnn.cells._slstm import FORGETS, forget_biases, stabilised
 from scanrnn.cells._table import Param
 
 NORMALIZERS = ("paper", "clamped")
-LARGEST_M = 40.0  # e^-40 and its square are float32's
+LARGEST_M = 40.0  # e^-40 and its square are not 0 in float32
 
 
 class MLSTMCarry(NamedTuple):
-    r"""What an mLSTM carries from step to step.
+    r"""The carry of an mLSTM: what it passes from step to step.
 
     Attributes:
         C: memory, times :math:`e^{-m}`, `[..., heads, H/heads, H/heads]`: a row for
@@ -87,7 +87,7 @@ class _MLSTM(FramedCell):
         kept, new = keep[..., None], come[..., None] * v
         C = kept[..., None] * C + new[..., None] * k[..., None, :]
         n = kept * n + come[..., None] * k
-        # Sums and not GEMMs: a memory is read as precisely as it is written.
+        # Sums and not GEMMs: the memory is read as precisely as it is written.
         value = jnp.sum(C * q[..., None, :], axis=-1)
         weight = jnp.abs(jnp.sum(n * q, axis=-1))
         h = self._normalised(value, weight, m)
@@ -104,7 +104,7 @@ class _MLSTM(FramedCell):
         return q, k, v, o
 
     def _normalised(self, value, weight, m):
-        """C q by max(|n q|, e^-m), with neither e^m nor e^-m where it is large."""
+        """C q / max(|n q|, e^-m), computed without overflow of e^m or e^-m."""
         if self.normalizer == "clamped":
             return value / jnp.maximum(weight, 1.0)[..., None]
         scale = jnp.exp(jnp.minimum(m, 0.0))
@@ -130,38 +130,40 @@ def mlstm(
         n_t &= \phi(f) \, n_{t-1} + e^i \, k_t \\
         h_t &= \sigma(W_o x_t + b_o) \odot \frac{C_t q_t}{\max(|n_t^\top q_t|, 1)}
 
-    for every head of d = H/heads features, with :math:`i = w_i^\top x_t + b_i` and
-    :math:`f = w_f^\top x_t + b_f` one number each in every head, and :math:`\phi`
-    :math:`\sigma` or the exponential. It is computed in the stabilised form of `slstm`:
-    C and n are carried multiplied by :math:`e^{-m}`, so that 1 becomes :math:`e^{-m}`.
+    for each head of d = H/heads features. :math:`i = w_i^\top x_t + b_i` and :math:`f =
+    w_f^\top x_t + b_f` are one number for each head. :math:`\phi` is :math:`\sigma` or
+    the exponential. The step is computed in the stabilised form of `slstm`: C and n are
+    carried multiplied by :math:`e^{-m}`, so the 1 becomes :math:`e^{-m}`.
 
-    With normalizer "paper" h follows the equations above and does not depend on m. (In
-    :math:`e^{-m}`, m is at most 40: a smaller :math:`|n^\top q|` is rounding error.)
-    With "clamped" the 1 is compared with the stabilised n. Then h depends on m, and on
-    m starting at 0.
+    With normalizer "paper", h follows the equations above and does not depend on m. (m
+    is limited to 40 in this :math:`e^{-m}`: a smaller :math:`|n^\top q|` is rounding
+    error.) With "clamped", the 1 stays, and is compared with the stabilised n. Then h
+    depends on m, and on the starting value of m, which is 0.
 
     No gate sees h, and no weight matrix multiplies the carry. Every step reads and
-    writes C, so a gradient step by step keeps T of them.
+    writes C, so a gradient that is computed step by step keeps T copies of C.
 
     Params: `kernel` `[D, 4H]` and `bias` `[4H]` in the order q, k, v, o, heads side by
     side in each; `gate_kernel` `[D, 2*heads]` and `gate_bias` `[2*heads]` in the order
     i, f.
 
     Args:
-        heads: number of memories, which share the features.
+        heads: number of heads; each has its own memory.
         forget: :math:`\phi`, "sigmoid" or "exp". With "exp" m may grow by f in every
             step, until it is too large for a float16 carry.
         normalizer: "paper" or "clamped".
-        forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default, or for 0 with "exp".
-        dtype: of the GEMM operands; see `GateOptions`. C q does not count as a GEMM.
+        forget_bias: the number that `init` adds to the bias of the forget gate. None is
+            the number of the scheme, 1 by default, or 0 with "exp".
+        dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to C
+            q, which is not a GEMM.
 
     Returns:
         A `Cell` whose carry is an `MLSTMCarry(C, n, m)`.
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown option; from `init`, if the heads do not divide H.
+        ValueError: if an option has an unknown value, or `heads` is less than 1; from
+            `init`, if `heads` does not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

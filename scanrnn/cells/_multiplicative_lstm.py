@@ -71,18 +71,19 @@ def multiplicative_lstm(
         c_t &= \sigma(f) \odot c_{t-1} + \sigma(i) \odot \tanh(g) \\
         h_t &= \sigma(o) \odot \tanh(c_t)
 
-    So every x has its own recurrent matrix, :math:`U \mathrm{diag}(W_{mx} x) W_{mh}`.
-    The price is two matrix products in series. This is dialect "krause2017", with the
-    activations of an LSTM. In "krause2016", of the paper's first version, g has no
-    activation, and the output gate comes before the last tanh:
+    So the recurrent matrix depends on x: it is :math:`U \mathrm{diag}(W_{mx} x)
+    W_{mh}`. The cost is two matrix products in series in each step. This is dialect
+    "krause2017", with the activations of an LSTM. In dialect "krause2016", of the
+    paper's first version, g has no activation, and the output gate comes before the
+    last tanh:
 
     .. math::
         c_t = \sigma(f) \odot c_{t-1} + \sigma(i) \odot g, \quad
         h_t = \tanh(\sigma(o) \odot c_t)
 
     It is not the mLSTM of xLSTM, whose memory is a matrix. In the options, :math:`U
-    m_t` takes the place of :math:`U h_{t-1}`: norms are of :math:`W x` and :math:`U m`,
-    and recurrent dropout drops features of m.
+    m_t` takes the place of :math:`U h_{t-1}`: norms apply to :math:`W x` and :math:`U
+    m`, and recurrent dropout drops features of m.
 
     Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]`, `bias` `[4H]`, gates in
     the order i, f, g, o; `kernel_m` `[D, H]` and `recurrent_kernel_m` `[H, H]`, which
@@ -90,17 +91,19 @@ def multiplicative_lstm(
 
     Args:
         dialect: "krause2017" or "krause2016".
-        forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default. It is refused with a norm that has no bias.
-        **options: see `GateOptions`. Heads are refused, because every block of m
+        forget_bias: the number that `init` adds to the bias of the forget gate. None is
+            the number of the scheme, 1 by default. It has no effect with norm
+            "fastrnns", which has no such bias.
+        **options: see `GateOptions`. `heads` must be 1, because every block of m
             depends on all of h.
 
     Returns:
         A `Cell` whose carry is an `LSTMCarry(h, c)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown option, or heads.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if an option has an unknown value or is out of range, or `heads` is
+            not 1.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -1,4 +1,4 @@
-"""Masks: random numbers that a cell is given, drawn before its loop."""
+"""Masks of dropout, and the check of their rates."""
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,11 @@ def check_rate(where, name, rate):
 
 
 def dropout_mask(key, rate, shape, dtype):
-    """Zeros with probability `rate`, else what keeps the mean: 1 / (1 - rate)."""
+    """A mask: 0 with probability `rate`, else 1 / (1 - rate), which keeps the mean."""
     kept = jax.random.bernoulli(key, 1.0 - rate, shape)
     return kept.astype(dtype) / (1.0 - rate)
 
 
 def one_step(xs):
-    """The type of one step of inputs `[T, ...]`. Not of `xs[0]`: T may be 0."""
+    """Shape and dtype of one step of inputs `[T, ...]`. T may be 0, so not `xs[0]`."""
     return jax.eval_shape(lambda xs: jnp.sum(xs, axis=0, dtype=xs.dtype), xs)

@@ -1,8 +1,8 @@
 r"""Normalised recurrent cells, by dialect.
 
-Five functions are called "layer-norm LSTM". They differ in what is normalised (the two
-products apart, or their sum), over what (all gates jointly, or gate by gate), with what
-parameters, and in whether the memory is carried raw or normalised.
+Five functions have the name "layer-norm LSTM". They differ in what they normalise (the
+two products, or their sum), over which axes (all gates jointly, or gate by gate), in
+their parameters, and in whether the memory is carried as it is or normalised.
 """
 
 import dataclasses
@@ -15,17 +15,17 @@ from scanrnn.cells._table import Param
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """One dialect.
+    """One dialect of the norms.
 
     Attributes:
-        apart: normalise W x and U h each for itself, not what they are joined to.
-        per_gate: over the H features of a gate, not over all gates jointly.
-        shift: a bias after the gain, beside the gain.
-        bias: the bias of the cell is there, too.
-        memory: what is normalised of c: "seen" if only the output sees it so,
-            "carried" if the next step does, too; None for nothing.
-        memory_shift: as `shift`, of the memory.
-        epsilon: what is added to the variance.
+        apart: normalise W x and U h separately, and not the result of joining them.
+        per_gate: normalise over the H features of each gate, and not over all gates.
+        shift: whether a norm of the gates adds a bias after its gain.
+        bias: whether the cell has its own bias too.
+        memory: "seen" if only the output sees the normalised c, "carried" if it is also
+            carried to the next step; None if c is not normalised.
+        memory_shift: whether the norm of c adds a bias after its gain.
+        epsilon: number added to the variance.
         centred: whether the mean is subtracted first; a root-mean-square norm if not.
     """
 
@@ -39,7 +39,7 @@ class Norm:
     centred: bool = True
 
     def table(self, gates, size):
-        """Parameters of the gates, `size` features each."""
+        """Parameters of the norms of the gates, which have `size` features each."""
         names = ("norm_x", "norm_h") if self.apart else ("norm",)
         table = {}
         for name in names:
@@ -49,7 +49,7 @@ class Norm:
         return table
 
     def memory_table(self, size):
-        """Parameters of the memory."""
+        """Parameters of the norm of the memory."""
         if self.memory is None:
             return {}
         shift = {"norm_c_bias": Param((size,), 0.0)} if self.memory_shift else {}
@@ -62,11 +62,11 @@ class Norm:
         return self._norm(p, "norm_x", wx, size), self._norm(p, "norm_h", uh, size)
 
     def joined(self, p, a, size, part):
-        """What W x and U h were joined to, normalised if the dialect does so."""
+        """The result of joining W x and U h, normalised if the dialect does so."""
         return a if self.apart else self._norm(p, "norm", a, size, part)
 
     def remembered(self, p, c):
-        """The memory as it is carried, and as the output sees it."""
+        """The memory that is carried, and the memory that the output sees."""
         if self.memory is None:
             return c, c
         seen = self._norm(p, "norm_c", c, c.shape[-1])
@@ -83,7 +83,7 @@ class Norm:
         return normal + p[shift][..., part] if shift in p else normal
 
     def _normal(self, a):
-        """Of unit variance over the last axis."""
+        """`a`, scaled to unit variance over the last axis."""
         if self.centred:
             a = a - jnp.mean(a, axis=-1, keepdims=True)
         variance = jnp.mean(a * a, axis=-1, keepdims=True)
@@ -91,7 +91,7 @@ class Norm:
 
 
 class _NoNorm:
-    """What a cell without a norm asks."""
+    """The methods of `Norm` for a cell without a norm."""
 
     apart, per_gate, bias, memory = True, True, True, None
 

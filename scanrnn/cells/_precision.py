@@ -1,10 +1,10 @@
 """Every dtype decision of the cells, in one place.
 
-- A GEMM, or a convolution, casts its operands to the cell's `dtype` (left out: to the
-  type they promote to), and accumulates in float32 or wider.
+- A GEMM, or a convolution, casts its operands to the cell's `dtype` (or, without one,
+  to the dtype to which they promote), and accumulates in float32 or wider.
 - Everything else (biases, gates, layer-norm statistics) is computed in the widest of
   float32, the parameters, the carry and the input.
-- The new carry, and the output with it, has the old carry's dtype.
+- The new carry and the output have the dtype of the old carry.
 """
 
 import math
@@ -16,7 +16,7 @@ from scanrnn.cells import _checks
 
 
 def compute_dtype(dtype):
-    """The `dtype` option as a hashable dtype, or None.
+    """Make the `dtype` option a hashable dtype, or None.
 
     Raises:
         TypeError: if it is not a floating-point dtype of 16 bits or more.
@@ -32,14 +32,14 @@ def compute_dtype(dtype):
 
 
 def widest(*dtypes):
-    """The dtype that float32 and all of `dtypes` promote to."""
-    # The promotion is meant, so it holds under jax_numpy_dtype_promotion="strict" too.
+    """The dtype to which float32 and all of `dtypes` promote."""
+    # This promotion is intended, also under jax_numpy_dtype_promotion="strict".
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(jnp.float32, *dtypes)
 
 
 def pointwise_dtype(*trees):
-    """The dtype in which a cell computes all that is not a GEMM."""
+    """The dtype in which a cell computes everything but GEMMs."""
     return widest(*(leaf.dtype for leaf in jax.tree.leaves(trees)))
 
 
@@ -49,7 +49,7 @@ def matmul(x, kernel, dtype):
     Args:
         x: `[..., D]`.
         kernel: `[D, N]`.
-        dtype: of the operands; None for the dtype they promote to.
+        dtype: dtype of the operands; None for the dtype to which they promote.
 
     Returns:
         `[..., N]`.
@@ -67,12 +67,12 @@ def einsum(formula, x, kernel, dtype):
 def convolve(x, kernel, dtype):
     """A convolution with operands and accumulation as in `matmul`.
 
-    Its stride is 1, and so much of zeros is put round `x` that its shape stays.
+    The stride is 1, and `x` is padded with zeros so that its spatial shape stays.
 
     Args:
         x: `[..., *spatial, C]`.
         kernel: `[*window, C, N]`.
-        dtype: of the operands; None for the dtype they promote to.
+        dtype: dtype of the operands; None for the dtype to which they promote.
 
     Returns:
         `[..., *spatial, N]`.
@@ -92,13 +92,13 @@ def convolve(x, kernel, dtype):
 
 
 def _channels_last(axes):
-    """Where batch, spatial axes and channels lie in input, kernel and output."""
+    """The places of the batch, spatial and channel axes in input, kernel and output."""
     data, kernel = (0, axes + 1, *range(1, axes + 1)), (axes + 1, axes, *range(axes))
     return jax.lax.ConvDimensionNumbers(data, kernel, data)
 
 
 def operands(x, kernel, dtype):
-    """Both in `dtype`; None for the dtype they promote to."""
+    """Both arrays in `dtype`; None for the dtype to which they promote."""
     if dtype is None:
         with jax.numpy_dtype_promotion("standard"):
             dtype = jnp.promote_types(x.dtype, kernel.dtype)

@@ -13,12 +13,12 @@ from scanrnn.cells._gated import split
 from scanrnn.cells._table import Param
 
 DIALECTS = ("bradbury2016", "pytorch-qrnn")
-# What there is besides the candidate and f, in the order of the paper.
+# The gates besides the candidate and f, in the order of the paper.
 _POOLINGS = {"f": (), "fo": ("o",), "ifo": ("o", "i")}
 
 
 class QRNNCarry(NamedTuple):
-    """What a quasi-recurrent network of window 1 carries from step to step.
+    """The carry of a quasi-recurrent network with window 1.
 
     Attributes:
         c: memory, `[..., H]`.
@@ -28,11 +28,11 @@ class QRNNCarry(NamedTuple):
 
 
 class QRNNWindowCarry(NamedTuple):
-    """What a quasi-recurrent network of window 2 carries from step to step.
+    """The carry of a quasi-recurrent network with window 2.
 
     Attributes:
         c: memory, `[..., H]`.
-        previous: what the last input contributes to the next gates, `[..., G*H]`.
+        previous: the product of V and the last input, `[..., G*H]`, for the next step.
     """
 
     c: jax.Array
@@ -51,7 +51,7 @@ class _QRNN(FramedCell):
 
     @property
     def gates(self):
-        # Schemes know a gate by what it does: an inverted f lets the candidate in.
+        # Schemes use a gate's name for what it does: an inverted f lets new values in.
         f = "f" if self.dialect == "bradbury2016" else "i"
         return ("g", f, *_POOLINGS[self.pooling])
 
@@ -84,8 +84,8 @@ class _QRNN(FramedCell):
         a = p.dot(x, "kernel") + p["bias"]
         new = ()
         if self.window == 2:
-            # Not x is carried but its product: that needs no carry, so it is made
-            # before the loop.
+            # The product is carried, and not x: it needs no carry, so it can run before
+            # the loop.
             a = a + p.wide(carry.previous)
             new = (p.dot(x, "previous_kernel"),)
         z, f, *rest = split(a, len(self.gates))
@@ -115,27 +115,28 @@ def qrnn(
         c_t &= f \odot c_{t-1} + (1 - f) \odot z \\
         h_t &= o \odot c_t
 
-    There is no V if the window is 1. There is no matrix product in its loop. This is
-    pooling "fo". With "f" there is no o, and :math:`h_t = c_t`; with "ifo" a fourth
-    gate i replaces :math:`1 - f`. In dialect "pytorch-qrnn", which is that library's, f
-    is the share of the new value: :math:`c_t = (1 - f) \odot c_{t-1} + f \odot z`.
+    With window 1 there is no V. No matrix product needs the carry. This is pooling
+    "fo". With pooling "f" there is no o, and :math:`h_t = c_t`. With "ifo" a fourth
+    gate i replaces :math:`1 - f`. In dialect "pytorch-qrnn", that of the library of
+    this name, f is the share of the new value: :math:`c_t = (1 - f) \odot c_{t-1} + f
+    \odot z`.
 
     For zoneout of c, wrap the cell in `zoneout`. The output is then computed from c
     before zoneout (in the paper: after it), except with pooling "f".
 
-    Params: `kernel` `[D, 3H]`, `bias` `[3H]`, gates in the order z, f, o, i, without
-    those that the pooling does not have; with window 2 `previous_kernel` `[D, 3H]`,
-    which is V.
+    Params: `kernel` `[D, G*H]` and `bias` `[G*H]`, G gates in the order z, f, o, i:
+    pooling "f" has the first two, "fo" the first three, and "ifo" all. With window 2
+    also `previous_kernel` `[D, G*H]`, which is V.
 
     Args:
-        window: 1, or 2 to see the previous input too, which is zero before the first
-            step.
+        window: 1, or 2 to see the previous input too. The input before the first step
+            is zero.
         pooling: "f", "fo" or "ifo".
         dialect: "bradbury2016" or "pytorch-qrnn".
-        forget_bias: what `init` adds to :math:`b_f`; None for what its scheme adds to a
-            gate that keeps the carry, 1 by default, or for 0 with "pytorch-qrnn", where
-            f does not keep it.
-        dtype: of the GEMM operands, as in `GateOptions`.
+        forget_bias: the number that `init` adds to :math:`b_f`. With "bradbury2016",
+            None is the number of the scheme, 1 by default. With "pytorch-qrnn", None is
+            0, because f does not keep the carry.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is a `QRNNCarry(c)`, or with window 2 a
@@ -143,7 +144,8 @@ def qrnn(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown option, or pooling "ifo" with "pytorch-qrnn".
+        ValueError: if `window` is not 1 or 2, an option has an unknown value, or
+            pooling is "ifo" with "pytorch-qrnn".
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

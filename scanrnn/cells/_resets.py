@@ -1,4 +1,4 @@
-"""What the cells share whose first gate resets what the candidate sees of h."""
+"""The base class of cells whose first gate resets the h that the candidate sees."""
 
 import dataclasses
 from typing import ClassVar
@@ -13,12 +13,12 @@ from scanrnn.cells._table import Param
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResettingCell(GatedCell):
-    """A gated cell, the last of whose blocks is a candidate that the first gate resets.
+    """A gated cell whose last block is a candidate, and whose first gate resets it.
 
     Attributes:
-        dialects: the names of its forms. In the first, the reset comes after the
-            product, r * (U h + b), in the others before it, U (r * h).
-        dialect: the one of this cell.
+        dialects: the names of the dialects. In the first, the reset comes after the
+            product, r * (U h + b); in the others before it, U (r * h).
+        dialect: the dialect of this cell.
     """
 
     dialects: ClassVar[tuple[str, ...]]
@@ -26,7 +26,7 @@ class ResettingCell(GatedCell):
     dialect: str
 
     def __post_init__(self):
-        """Refuse unknown dialects, and norms of what they never have at hand."""
+        """Refuse unknown dialects, and norms that the dialect cannot compute."""
         super().__post_init__()
         _checks.check_option(self.name, "dialect", self.dialect, self.dialects)
         after, before, *_ = self.dialects
@@ -50,7 +50,7 @@ class ResettingCell(GatedCell):
         return self.dialect == self.dialects[0]
 
     def table(self, in_features, hidden_features):
-        """Where the reset comes after the product, its candidate has its own bias."""
+        """The parameters; with the reset after the product, one more bias."""
         table = super().table(in_features, hidden_features)
         if self.resets_after and self.normal.bias:
             bias = Param((hidden_features,), "bias", self.gates[-1:])

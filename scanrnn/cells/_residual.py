@@ -1,4 +1,4 @@
-"""The residual connection round a cell."""
+"""The residual connection around a cell."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def residual(cell: Cell) -> Cell:
 
     Raises:
         TypeError: if `cell` is not a `Cell`.
-        ValueError: from `init` and `step`, if the sizes differ.
+        ValueError: from `init` and `step`, if the sizes of input and output differ.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -18,7 +18,7 @@ KEPT = (0.9, 0.999)  # where a^c starts
 
 
 class RGLRUCarry(NamedTuple):
-    """What an RG-LRU carries from step to step.
+    """The carry of an RG-LRU: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -92,15 +92,15 @@ class _RGLRU(FramedCell):
 def _root(a):
     """The square root, with slope 0 at 0.
 
-    The root's own slope grows without limit as r falls, but that of r falls faster:
-    their product goes to 0. So it is exact to say 0 where 1 - a^2 has become 0.
+    As r goes to 0, the slope of the root grows without limit, but the slope of r falls
+    faster: their product goes to 0. So 0 is exact where 1 - a^2 has rounded to 0.
     """
     positive = a > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, a, 1.0)), 0.0)
 
 
 def _decay(key, shape, dtype):
-    """Where exp(-c softplus) is uniform."""
+    """Values of the parameter for which exp(-c softplus) is uniform in `KEPT`."""
     kept = jax.random.uniform(key, shape, dtype, *KEPT)
     return jnp.log(jnp.expm1(-jnp.log(kept) / SHARPNESS))
 
@@ -114,28 +114,28 @@ def rglru(*, heads: int = 1, dtype: Any = None) -> Cell:
         \log a_t &= -c \, \mathrm{softplus}(\Lambda) \odot r_t, \quad c = 8 \\
         h_t &= a_t \odot h_{t-1} + \sqrt{1 - a_t^2} \odot (i_t \odot x_t)
 
-    x enters h elementwise, so D is H. The root is computed as :math:`\sqrt{-
+    x enters h elementwise, so D must be H. The root is computed as :math:`\sqrt{-
     \mathrm{expm1}(2 \log a_t)}`. Its gradients are exact and finite, and need no
-    clipping: as :math:`a_t` goes to 1 the slope of the root grows, but it is multiplied
-    by the slope of :math:`r_t`, which falls faster.
+    clipping: as :math:`a_t` goes to 1, the slope of the root grows, but it is
+    multiplied by the slope of :math:`r_t`, which falls faster.
 
-    Params: `kernel` `[D, 2H]` (`[heads, D/heads, 2H/heads]`) and `bias` `[2H]`, gates
-    in the order r, i; `decay` `[H]`, which is :math:`\Lambda`, and starts where
-    :math:`\exp(-c \, \mathrm{softplus}(\Lambda))` is uniform in [0.9, 0.999]. The paper
-    also writes :math:`a = \sigma(\Lambda)`; there :math:`\Lambda` has the opposite
-    sign.
+    Params: `kernel` `[D, 2H]` (`[heads, D/heads, 2H/heads]` with several heads) and
+    `bias` `[2H]`, gates in the order r, i; `decay` `[H]`, which is :math:`\Lambda`. It
+    starts where :math:`\exp(-c \, \mathrm{softplus}(\Lambda))` is uniform in [0.9,
+    0.999]. The paper also writes :math:`a = \sigma(\Lambda)`; there :math:`\Lambda` has
+    the opposite sign.
 
     Args:
-        heads: how many blocks the block-diagonal :math:`W_r` and :math:`W_i` have.
-        dtype: of the GEMM operands; see `GateOptions`.
+        heads: number of diagonal blocks that :math:`W_r` and :math:`W_i` consist of.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is an `RGLRUCarry(h)`.
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: if `heads` is less than 1; from `init`, if the sizes differ or do
-            not divide into heads.
+        ValueError: if `heads` is less than 1; from `init`, if D is not H, or `heads`
+            does not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

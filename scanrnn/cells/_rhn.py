@@ -14,7 +14,7 @@ from scanrnn.cells._table import Param
 
 
 class RHNCarry(NamedTuple):
-    """What a recurrent highway network carries from step to step.
+    """The carry of a recurrent highway network: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`: the state after the last of its layers.
@@ -38,7 +38,7 @@ class _RHN(FramedCell):
         return ("h", "t") if self.coupled else ("h", "t", "c")
 
     def gate_biases(self):
-        # Of its own or coupled, the carry gate starts alike.
+        # The carry gate starts at the same value, coupled or not.
         return {"t": self.transfer_bias, "c": -self.transfer_bias}
 
     def table(self, in_features, hidden_features):
@@ -83,15 +83,15 @@ def rhn(
     replaces :math:`1 - t_\ell`. The L matrix products are in series.
 
     Params: `kernel` `[D, 2H]`, `recurrent_kernel` `[L, H, 2H]`, `bias` `[L, 2H]`, gates
-    in the order h, t, and then c, if it is not coupled.
+    in the order h, t (with ``coupled=False`` h, t, c, and 3H in place of 2H).
 
     Args:
         depth: L, the number of highway layers.
         coupled: whether the carry gate is one minus the transfer gate.
-        transfer_bias: starting value of the biases of t; below zero, most of s is
-            carried. The biases of c start at its negative, so that both kinds start the
-            same. A `bias_init` is added to them.
-        dtype: of the GEMM operands, as in `GateOptions`.
+        transfer_bias: starting value of the biases of t. If it is negative, most of s
+            is kept at first. The biases of c start at its negative, so that coupled and
+            separate gates start alike. The result of a `bias_init` is added to both.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is an `RHNCarry(h)`.

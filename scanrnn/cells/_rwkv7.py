@@ -22,7 +22,7 @@ SLOWEST = 0.6065306597126334  # e^-0.5
 
 
 class RWKV7Carry(NamedTuple):
-    """What an RWKV-7 carries from step to step.
+    """The carry of RWKV-7: what it passes from step to step.
 
     Attributes:
         S: memory, `[..., heads, H/heads, H/heads]`: a row for every feature of the
@@ -88,29 +88,32 @@ def rwkv7(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
         \hat\kappa_t)^\top) + v_t \tilde k_t^\top \\
         h_t &= S_t r_t + (r_t^\top (\rho \odot \tilde k_t)) \, v_t
 
-    for every head of d = H/heads features. The token shift before it, which mixes an
-    input with the one before, and the norm and the gate after it are no part of the
-    cell.
+    for each head of d = H/heads features. Three parts of the paper's layer are not part
+    of the cell: the token shift before it, which mixes an input with the previous one,
+    and the norm and the gate after it.
 
-    The recurrence is affine, and the d numbers of a row of S are coupled.
+    The recurrence is affine in S. It couples the d numbers of each row of S.
 
     Params: `kernel` `[D, 3H]` in the order r, k, v, heads side by side in each;
     `decay_down` `[D, rank]`, `decay_up` `[rank, H]` and `decay_bias` `[H]`, which are
-    :math:`A_w`, :math:`B_w` and :math:`b_w`; `rate_down`, `rate_up` and `rate_bias`,
-    the same of a; `removal`, `replacement` and `bonus` `[H]`, which are :math:`\xi`,
-    :math:`\alpha` and :math:`\rho`.
+    :math:`A_w`, :math:`B_w` and :math:`b_w`; `rate_down`, `rate_up` and `rate_bias`, of
+    the same shapes, which are :math:`A_a`, :math:`B_a` and :math:`b_a`; `removal`,
+    `replacement` and `bonus` `[H]`, which are :math:`\xi`, :math:`\alpha` and
+    :math:`\rho`.
 
     Args:
-        heads: how many memories share the features.
-        rank: of the products :math:`B A`.
-        dtype: of the GEMM operands; see `GateOptions`. What reads S is no GEMM.
+        heads: number of heads; each has its own memory.
+        rank: rank of the products :math:`B A`.
+        dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to
+            the products with S, which are not GEMMs.
 
     Returns:
         A `Cell` whose carry is an `RWKV7Carry(S)`.
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for a size less than one; from `init`, if the heads do not divide H.
+        ValueError: if `heads` or `rank` is less than 1; from `init`, if `heads` does
+            not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

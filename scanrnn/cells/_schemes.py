@@ -1,4 +1,4 @@
-"""How parameters start, by the name of who starts them so."""
+"""Schemes: how parameters start, after the defaults of several libraries."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,16 +15,17 @@ _init = jax.nn.initializers
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """What draws the parameters of a cell of one size.
+    """How the parameters of a cell of one size are drawn.
 
     Attributes:
-        kernel: of matrices that meet the input, a function of (key, shape, dtype).
-        recurrent_kernel: of matrices that meet the carry.
-        bias: of biases.
-        gate_by_gate: whether the block of every gate is drawn for itself.
-        forget_bias: what is added to the biases of forget gates.
-        two_biases: a bias stands for the sum of two that are drawn alike.
-        longest: the span of time, in steps, up to which gates forget; None for no rule.
+        kernel: initializer of matrices that multiply the input, a function of (key,
+            shape, dtype).
+        recurrent_kernel: initializer of matrices that multiply the carry.
+        bias: initializer of biases.
+        gate_by_gate: whether the block of each gate is drawn separately.
+        forget_bias: number added to the biases of forget gates.
+        two_biases: whether a bias is the sum of two biases, both drawn by `bias`.
+        longest: the longest time span of `chrono`, in steps; None without that rule.
     """
 
     kernel: Initializer
@@ -36,11 +37,15 @@ class Scheme:
     longest: float | None = None
 
     def replaced(self, where, given):
-        """The scheme with the initializers of some parts replaced by those `given`.
+        """The scheme with some initializers replaced by those in `given`.
 
         Args:
-            where: name of the cell, for messages.
-            given: functions by the names `kernel_init` and so on.
+            where: name of the cell, for error messages.
+            given: functions of (key, shape, dtype), by the names `kernel_init` and so
+                on.
+
+        Raises:
+            TypeError: if a name is unknown, or a value is not a function.
         """
         known = {
             f"{name}_init": name for name in ("kernel", "recurrent_kernel", "bias")
@@ -58,14 +63,14 @@ class Scheme:
         return dataclasses.replace(self, **parts)
 
     def finished(self, bias, name, table, key, keeps):
-        """A bias with what concerns single gates.
+        """The bias after the rules for single gates, `two_biases` and `longest`.
 
         Args:
-            bias: as drawn.
-            name: of the bias.
-            table: of the parameters: where a gate has a second bias, this is the first.
+            bias: the array as drawn.
+            name: name of the bias.
+            table: the parameters. A gate in `recurrent_bias` has its second bias there.
             key: PRNG key.
-            keeps: by gate, 1.0 if it keeps the carry, -1.0 if it lets the new in.
+            keeps: by gate, 1.0 if it keeps the carry, -1.0 if it lets new values in.
         """
         gates = table[name].gates or ("",)
         size = bias.shape[-1] // len(gates)
@@ -79,7 +84,7 @@ class Scheme:
             span = jax.random.uniform(
                 span_key, (size,), bias.dtype, 1.0, self.longest - 1
             )
-            # What is kept from step to step decays over about `span` steps.
+            # A gate with this bias forgets over about `span` steps.
             signs = [keeps.get(gate, 0.0) for gate in gates]
             spread = jnp.kron(jnp.array(signs, bias.dtype), jnp.log(span))
             bias = jnp.where(jnp.repeat(jnp.array(signs) != 0, size), spread, bias)
@@ -128,17 +133,17 @@ class _Chrono:
 
 
 def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
-    r"""Biases with which gates remember as long as the data's time spans.
+    r"""Make a scheme whose gates remember over the time spans of the data.
 
     .. math::
         b_f = \log u, \quad b_i = -b_f, \quad u \sim \mathcal U(1, T_{max} - 1)
 
-    The gate that keeps the carry (f of an LSTM, z of a GRU) gets :math:`b_f`. The gate
-    that lets new values in, if there is one (i of an LSTM, z of Haiku's GRU), gets
+    A gate that keeps the carry (f of an LSTM, z of a GRU) gets the bias :math:`b_f`. A
+    gate that lets new values in, if there is one (i of an LSTM, z of Haiku's GRU), gets
     :math:`b_i`. Everything else is drawn by `scheme`.
 
     Args:
-        longest: :math:`T_{max}`, the longest span, in steps; more than 2.
+        longest: :math:`T_{max}`, the longest time span, in steps; more than 2.
         scheme: one of the names of `SCHEMES`.
 
     Returns:
@@ -168,7 +173,7 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
 
 
 def find(where: str, scheme: Any) -> Callable[[int], Scheme]:
-    """The function of H that makes a scheme, by its name or as it is."""
+    """The function of H that makes a scheme, given by its name or as itself."""
     if callable(scheme):
         return cast(Callable[[int], Scheme], scheme)
     _checks.check_option(where, "scheme", scheme, SCHEMES)

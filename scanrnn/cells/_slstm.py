@@ -10,13 +10,13 @@ from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._gated import GatedCell, GateOptions, split
 
-FORGETS = {"sigmoid": jax.nn.log_sigmoid, "exp": lambda f: f}  # to log f
+FORGETS = {"sigmoid": jax.nn.log_sigmoid, "exp": lambda f: f}  # log phi(f)
 NORMALIZERS = ("paper", "clamped", "epsilon")
 EPSILON = 1e-6
 
 
 class SLSTMCarry(NamedTuple):
-    r"""What an sLSTM carries from step to step.
+    r"""The carry of an sLSTM: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -59,7 +59,7 @@ class _SLSTM(GatedCell):
         _, c, n, m = p.wide(carry)
         kept = FORGETS[self.forget](f) + m
         if self.normalizer == "paper":
-            # An empty memory has no scale: it takes that of what comes in.
+            # An empty memory has no scale of its own: the input sets it.
             kept = jnp.where(n == 0, jnp.minimum(kept, i), kept)
         m, keep, come = stabilised(p, kept, i, carry.m)
         c = keep * c + come * jnp.tanh(z)
@@ -74,24 +74,24 @@ class _SLSTM(GatedCell):
 
 
 def forget_biases(forget, bias):
-    """What is added to the bias of f: an e for f would keep all for ever."""
+    """By gate, the number added to its bias: 0 for "exp", as e^1 > 1."""
     return {"f": 0.0 if bias is None and forget == "exp" else bias}
 
 
 def stabilised(p, kept, come, like):
-    """The new stabiliser, and both gates divided by its exponential.
+    """The new stabiliser m, and both gates divided by e^m.
 
     Args:
         p: the parameters.
-        kept: logarithm of what is kept, times the old stabiliser's exponential.
+        kept: logarithm of the forget gate, plus the old stabiliser.
         come: logarithm of the input gate.
-        like: the old stabiliser, as it came.
+        like: the old stabiliser, in the dtype of the carry.
 
     Returns:
-        m, and the gates of what is kept and of what comes.
+        m, and the stabilised gates of what is kept and of what comes in.
     """
-    # Rounded as it will be carried: a gate that used another m would be off by e to
-    # the power of the difference.
+    # m is rounded to the dtype of the carry first. Gates from an m that is not rounded
+    # would be wrong by a factor, e to the power of the rounding error.
     m = jnp.maximum(kept, come).astype(like.dtype).astype(p.dtype)
     return m, jnp.exp(kept - m), jnp.exp(come - m)
 
@@ -111,41 +111,44 @@ def slstm(
         n_t &= \phi(f) \odot n_{t-1} + e^i \\
         h_t &= \sigma(o) \odot c_t / n_t
 
-    where :math:`\phi` is :math:`\sigma` or the exponential. It is computed in a
+    where :math:`\phi` is :math:`\sigma` or the exponential. The step is computed in a
     stabilised form: :math:`m_t = \max(\log \phi(f) + m_{t-1}, i)`, the gates are
     :math:`e^{i - m_t}` and :math:`e^{\log \phi(f) + m_{t-1} - m_t}`, and c and n are
     carried multiplied by :math:`e^{-m}`.
 
     The carry starts at zeros. An empty memory, n = 0, has no scale for m. With
-    normalizer "paper", m is then at least i: the first n is 1, however small
-    :math:`e^i` is, n is never less, and h is exactly :math:`\sigma(o) \odot c / n` of
-    the equations above. Two other cells have the same name. They start from :math:`m_0
-    = 0` as it is, so that the first n may be close to zero:
+    normalizer "paper", m is then i: the first n is 1, however small :math:`e^i` is, n
+    is never less, and h is exactly :math:`\sigma(o) \odot c / n` of the equations
+    above. Two other cells have the same name. They keep :math:`m_0 = 0`, so the first n
+    may be close to zero:
 
-    - "clamped": :math:`h = \sigma(o) \odot c / \max(n, 1)` of the stabilised n.
+    - "clamped": :math:`h = \sigma(o) \odot c / \max(n, 1)`, with the stabilised n.
     - "epsilon": :math:`h = \sigma(o) \odot c / \max(n, 10^{-6})`, likewise.
 
-    The options' norms apply to the gates only; c is normalised by n. `heads` makes U
-    block-diagonal.
+    The option `norm` applies only to the gates; c is normalised by n. With `heads`, U
+    is block-diagonal.
 
     Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]` (`[heads, H/heads,
-    4H/heads]`), `bias` `[4H]`, gates in the order i, f, z, o; and those of the options.
+    4H/heads]` with several heads), `bias` `[4H]`, gates in the order i, f, z, o; and
+    those of the options.
 
     Args:
         forget: :math:`\phi`, "sigmoid" or "exp". With "exp" m may grow by f in every
             step, until it is too large for a float16 carry.
         normalizer: "paper", "clamped" or "epsilon".
-        forget_bias: what `init` adds to the bias of the forget gate; None for what its
-            scheme adds, 1 by default, or for 0 with "exp", where with 1 old values
-            would outgrow new ones.
+        forget_bias: the number that `init` adds to the bias of the forget gate. None is
+            the number of the scheme, 1 by default, or 0 with "exp", where with 1 old
+            values would outgrow new ones. It has no effect with norm "fastrnns", which
+            has no such bias.
         **options: see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is an `SLSTMCarry(h, c, n, m)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown option.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if an option has an unknown value or is out of range; from `init`,
+            if `heads` does not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -17,7 +17,7 @@ _ACTIVATIONS = {"identity": lambda c: c, "tanh": jnp.tanh, "relu": jax.nn.relu}
 
 
 class SRUCarry(NamedTuple):
-    """What a simple recurrent unit carries from step to step.
+    """The carry of a simple recurrent unit: what it passes from step to step.
 
     Attributes:
         c: memory, `[..., H]`.
@@ -86,22 +86,23 @@ def sru(
         c_t &= f \odot c_{t-1} + (1 - f) \odot (W x_t) \\
         h_t &= r \odot \phi(c_t) + (1 - r) \odot \alpha x_t
 
-    There is no matrix product in its loop. If :math:`D \neq H`, a fourth product
-    :math:`W_x x_t` replaces :math:`x_t`. With `scaled`, :math:`\alpha = \sqrt{1 + 2
-    e^b}`, where b is the number that :math:`b_r` starts from, which keeps the variance
-    from layer to layer; it is a constant, 1 if not `scaled`.
+    No matrix product needs the carry. If :math:`D \neq H`, a fourth product :math:`W_x
+    x_t` replaces :math:`x_t`. With `scaled`, :math:`\alpha = \sqrt{1 + 2 e^b}`, where b
+    is `highway_bias`: this constant keeps the variance from layer to layer. Without
+    `scaled`, :math:`\alpha` is 1.
 
     Params: `kernel` `[D, 3H]`, products in the order W, f, r; `bias` `[2H]`, gates in
     the order f, r; `peephole_f` and `peephole_r` `[H]`, which are :math:`v_f` and
-    :math:`v_r`, drawn with variance 1/2; and `skip_kernel` `[D, H]`, which is
-    :math:`W_x`, where :math:`D \neq H`.
+    :math:`v_r`, drawn with variance 1/2; and, if :math:`D \neq H`, `skip_kernel` `[D,
+    H]`, which is :math:`W_x`.
 
     Args:
         activation: :math:`\phi`, "identity" as in the paper's last version, "tanh" as
             in its first ones, or "relu".
-        highway_bias: starting value of :math:`b_r`; below zero, most of x is passed on.
+        highway_bias: starting value of :math:`b_r`. If it is negative, most of x is
+            passed on at first.
         scaled: whether x is scaled by :math:`\alpha`.
-        dtype: of the GEMM operands, as in `GateOptions`.
+        dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is an `SRUCarry(c)`.

@@ -14,11 +14,11 @@ class Param(NamedTuple):
     """One line of the table.
 
     Attributes:
-        shape: of the array.
-        start: "kernel", "recurrent_kernel" or "bias" for what the scheme draws by that
-            name; a number for a constant; else a function of (key, shape, dtype).
-        gates: names of the equal blocks of the last axis, each drawn for itself.
-        stacked: how many leading axes only count matrices, each drawn for itself.
+        shape: shape of the array.
+        start: "kernel", "recurrent_kernel" or "bias" for the scheme's initializer of
+            that name; a number for a constant; or a function of (key, shape, dtype).
+        gates: names of the equal blocks of the last axis; each is drawn separately.
+        stacked: number of leading axes that stack matrices; each is drawn separately.
     """
 
     shape: tuple[int, ...]
@@ -30,20 +30,23 @@ class Param(NamedTuple):
 def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, given):
     """Draw the parameters of a cell.
 
-    All are drawn in float32 or wider and then cast: a QR decomposition has no half
-    precision.
+    All are drawn in float32 or wider and then cast, because JAX has no QR decomposition
+    in half precision.
 
     Args:
-        name: of the cell, for messages.
-        table: `Param`s by name.
+        name: name of the cell, for error messages.
+        table: the `Param`s by name.
         key: PRNG key.
         hidden_features: H.
-        dtype: of the parameters.
-        gate_biases: what is added to the biases of gates, by the gate's name; where
-            it is None, what the scheme adds.
-        keeps: by gate, 1.0 if it keeps the carry, -1.0 if it lets the new in.
+        dtype: dtype of the parameters.
+        gate_biases: by gate, the number added to its bias; None for the number of the
+            scheme.
+        keeps: by gate, 1.0 if it keeps the carry, -1.0 if it lets new values in.
         scheme: name of a scheme, or a function of H that makes one.
         given: initializers in place of the scheme's: `kernel_init` and so on.
+
+    Returns:
+        The parameters by name.
     """
     scheme = _schemes.find(name, scheme)(hidden_features).replaced(name, given)
     biases = {
@@ -56,8 +59,8 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, g
         name: _drawn(param, key, wide, scheme)
         for key, (name, param) in zip(keys, table.items(), strict=True)
     }
-    # The first of these that a cell has is the one of its gates: a norm of the sum
-    # has it where there is no other.
+    # The biases of the gates are the first of these that the cell has. The last is the
+    # shift of a norm of the sum, for cells that have no other bias.
     for name in ("gate_bias", "bias", "norm_bias"):
         if name in table:
             params[name] += _offset(table[name], biases, wide)
@@ -68,7 +71,7 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, g
 
 
 def _drawn(param, key, dtype, scheme):
-    """One parameter: its blocks, each drawn for itself, side by side."""
+    """One parameter: its blocks are drawn separately and concatenated."""
     if not isinstance(param.start, str | Callable):
         return jnp.full(param.shape, param.start, dtype)
     init = getattr(scheme, param.start) if isinstance(param.start, str) else param.start
@@ -92,7 +95,7 @@ def _product(sizes):
 
 
 def _offset(bias, biases, dtype):
-    """The array that is added to the `bias`: a number for every gate."""
+    """The array to add to `bias`: one number for each gate."""
     offset = jnp.array([biases.get(gate, 0.0) for gate in bias.gates] or [0.0], dtype)
     return jnp.repeat(offset, bias.shape[-1] // len(offset))
 

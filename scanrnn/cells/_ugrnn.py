@@ -11,7 +11,7 @@ from scanrnn.cells._gated import GatedCell, GateOptions, split
 
 
 class UGRNNCarry(NamedTuple):
-    """What an update gate RNN carries from step to step.
+    """The carry of an update gate RNN: what it passes from step to step.
 
     Attributes:
         h: output, `[..., H]`.
@@ -23,7 +23,7 @@ class UGRNNCarry(NamedTuple):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _UGRNN(GatedCell):
     name = "ugrnn"
-    # The paper's g and c; schemes know what keeps the carry by the name f.
+    # The paper's g and c. Schemes use the name f for a gate that keeps the carry.
     gates = ("f", "c")
     carry_type = UGRNNCarry
 
@@ -52,23 +52,24 @@ def ugrnn(*, forget_bias: float | None = None, **options: Unpack[GateOptions]) -
         c &= \tanh(W_c x_t + U_c h_{t-1} + b_c) \\
         h_t &= g \odot h_{t-1} + (1 - g) \odot c
 
-    Flax's ``MGUCell`` is this cell with ``reset_gate=False``.
+    Flax's ``MGUCell`` with ``reset_gate=False`` is this cell.
 
     Params: `kernel` `[D, 2H]`, `recurrent_kernel` `[H, 2H]`, `bias` `[2H]`, gates in
     the order g, c; and those of the options.
 
     Args:
-        forget_bias: what `init` adds to :math:`b_g`; None for what its scheme adds, 1
-            by default. It is only the starting value: `step` adds nothing. It is
-            refused with a norm that has no bias.
+        forget_bias: the number that `init` adds to :math:`b_g`. None is the number of
+            the scheme, 1 by default. It is only a starting value: `step` adds nothing.
+            It has no effect with norm "fastrnns", which has no such bias.
         **options: see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is a `UGRNNCarry(h)`.
 
     Raises:
-        TypeError: if an option has the wrong type.
-        ValueError: for an unknown option.
+        TypeError: if an option does not exist or has the wrong type.
+        ValueError: if an option has an unknown value or is out of range; from `init`,
+            if `heads` does not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

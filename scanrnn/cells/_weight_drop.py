@@ -1,4 +1,4 @@
-"""Weight drop: recurrent weights that are missing for a sequence."""
+"""Weight drop: some recurrent weights are zero for a whole sequence."""
 
 import dataclasses
 
@@ -61,15 +61,15 @@ def weight_drop(
     Args:
         cell: any cell that has parameters of these names.
         rate: p, the probability with which a weight is dropped.
-        names: of the parameters.
+        names: names of the parameters whose elements are dropped.
 
     Returns:
         A `Cell` with the params and the carry of `cell`.
 
     Raises:
         TypeError: if `cell` is not a `Cell`, or `rate` is not a number.
-        ValueError: if `rate` is not in [0, 1); from `step` and `noise` if the cell has
-            no such parameter.
+        ValueError: if `rate` is not in [0, 1), or `cell` contains a weight drop
+            already; from `step` and `noise`, if the cell has no such parameter.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -1,4 +1,4 @@
-"""The parameters within one step, and how they are multiplied with."""
+"""The parameters within one step, and the products with them."""
 
 import jax
 import jax.numpy as jnp
@@ -7,30 +7,31 @@ from scanrnn.cells import _precision
 
 
 class Weights:
-    """Parameters by name: `p["bias"]` is ready to meet an activation elementwise.
+    """Parameters by name: `p["bias"]` can be added to an activation as it is.
 
-    What is no GEMM is computed in one dtype, `dtype`, the widest of float32, the
-    parameters, the carry and the input; see `_precision`.
+    Everything but GEMMs is computed in `dtype`: the widest of float32, the parameters,
+    the carry and the input; see `_precision`.
     """
 
     def __init__(self, params, carry, x, operands, rows):
-        """Of one step.
+        """Keep the parameters of one step.
 
         Args:
             params: arrays by name.
-            carry: as it came; with `params` and `x` it decides the dtype.
-            x: likewise.
-            operands: the dtype of GEMM operands, or None.
-            rows: how many axes before the features an activation has.
+            carry: the carry before the step; it, `params` and `x` decide the dtype.
+            x: the input of the step.
+            operands: the dtype of GEMM operands; None for no cast.
+            rows: number of axes that an activation has before its features.
         """
         self.dtype = _precision.pointwise_dtype(params, carry, x)
         self._params, self._operands = params, operands
         self._leading = tuple(range(rows))
 
     def __getitem__(self, name):
-        """A parameter in the dtype of pointwise arithmetic.
+        """A parameter in the dtype of elementwise operations.
 
-        Its leading axes are explicit: jax_numpy_rank_promotion="raise" is content.
+        It has as many axes as an activation, so that it is accepted under
+        jax_numpy_rank_promotion="raise".
         """
         value = _gathered(self._params[name].astype(self.dtype))
         return jnp.expand_dims(value, self._leading)
@@ -39,24 +40,24 @@ class Weights:
         return name in self._params
 
     def dot(self, a, name, columns=slice(None)):
-        """`a @ p[name]` with the operands of a GEMM; `columns` are a part of it."""
+        """`a @ p[name][..., columns]`, with operands in the dtype of GEMMs."""
         kernel = self._params[name][..., columns]
         product = _precision.matmul(a, kernel, self._operands)
         return _gathered(product).astype(self.dtype)
 
     def convolve(self, a, name, columns=slice(None)):
-        """`a` under the window `p[name]`, with the operands and columns of `dot`."""
+        """`a` convolved with `p[name][..., columns]`, with operands as in `dot`."""
         kernel = self._params[name][..., columns]
         product = _precision.convolve(a, kernel, self._operands)
         return _gathered(product).astype(self.dtype)
 
     def einsum(self, formula, a, kernel):
-        """An einsum of `a` and an unwidened `kernel` with the operands of a GEMM."""
+        """An einsum of `a` and a `kernel` from `reshaped`, operands as in `dot`."""
         product = _precision.einsum(formula, a, kernel, self._operands)
         return product.astype(self.dtype)
 
     def reshaped(self, name, shape):
-        """A matrix as it came, for `einsum`, in another shape."""
+        """A matrix in its own dtype and in another shape, for `einsum`."""
         return self._params[name].reshape(shape)
 
     def width(self, name):
@@ -64,15 +65,16 @@ class Weights:
         return self._params[name].shape[-1]
 
     def wide(self, a):
-        """Activations in the dtype of pointwise arithmetic: an array or a carry."""
+        """An array or a carry in the dtype of elementwise operations."""
         return _precision.widen(a, self.dtype)
 
 
 def _gathered(a):
     """An array whose features are whole on every device.
 
-    A matrix that is sharded over its columns gives every device some gates; gathered
-    here, once, they meet elementwise at no further cost, and the carry stays whole.
+    With a matrix that is sharded over its columns, each device computes some gates.
+    Here they are gathered once: elementwise operations then need no communication, and
+    the carry is not sharded over its features.
     """
     sharding = jax.typeof(a).sharding
     if not sharding.spec or sharding.spec[-1] is None:

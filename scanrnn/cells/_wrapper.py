@@ -1,4 +1,4 @@
-"""What is put round a cell: any cell, ours or a user's."""
+"""The base class of cells that wrap another cell, ours or a user's."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -11,12 +11,12 @@ from scanrnn.cells._cell import Cell, Noise
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper(Cell):
-    """A cell round another; what it does not say is the inner cell's.
+    """A cell that wraps another cell, and is like it where it defines nothing else.
 
     Attributes:
-        inner: the other.
-        name: of its factory, for messages.
-        once: whether a second one of its kind further in would clash with it.
+        inner: the wrapped cell.
+        name: name of the factory, for error messages.
+        once: whether the inner cell may not contain a wrapper of the same kind.
     """
 
     name: ClassVar[str]
@@ -25,7 +25,7 @@ class Wrapper(Cell):
     inner: Cell
 
     def __post_init__(self):
-        """Refuse what is no cell, and a second wrapper of a kind that clashes."""
+        """Refuse an `inner` that is not a cell, or that contains such a wrapper."""
         if not isinstance(self.inner, Cell):
             raise TypeError(
                 f"{self.name}: cell must be a scanrnn.cells.Cell, got "
@@ -43,21 +43,21 @@ class Wrapper(Cell):
 
     @property
     def dtype(self):
-        """The inner cell's."""
+        """The dtype of the inner cell."""
         return self.inner.dtype
 
     @property
     def num_feature_axes(self):
-        """The inner cell's."""
+        """The number of feature axes of the inner cell."""
         return self.inner.num_feature_axes
 
     def keeps_output(self):
-        """Whether the output is the inner cell's."""
+        """Whether the output is that of the inner cell."""
         return True
 
     @property
     def emits(self) -> Any:
-        """The inner cell's; None if the wrapper changes the output."""
+        """`emits` of the inner cell; None if the wrapper changes the output."""
         return self.inner.emits if self.keeps_output() else None
 
     def init(
@@ -67,7 +67,7 @@ class Wrapper(Cell):
         return self.inner.init(key, in_features, hidden_features, dtype, **initializers)
 
     def inner_params(self, params):
-        """Those of the parameters that are the inner cell's."""
+        """The parameters of the inner cell."""
         return params
 
     def initial_carry(self, params, x, dtype=None):
@@ -79,12 +79,12 @@ class Wrapper(Cell):
         return self.inner.out_features(hidden_features)
 
     def own_noise(self, key, params, xs):
-        """What this wrapper alone needs of random numbers."""
+        """The random numbers that only this wrapper needs."""
         del key, params, xs
         return Noise({}, {})
 
     def noise(self, key, params, xs):
-        """What both need; see `Cell.noise`."""
+        """The random numbers of the wrapper and the inner cell; see `Cell.noise`."""
         inner_key, own_key = jax.random.split(key)
         own = self.own_noise(own_key, params, xs)
         inner = self.inner.noise(inner_key, self.inner_params(params), xs) or Noise(
@@ -95,7 +95,7 @@ class Wrapper(Cell):
 
 
 def same_width(where, x, y):
-    """Raise ValueError unless input and output can meet elementwise."""
+    """Raise ValueError unless input and output have the same shape."""
     if x.shape != y.shape:
         raise ValueError(
             f"{where}: x has shape {x.shape} and the cell's output {y.shape}, "
@@ -105,7 +105,7 @@ def same_width(where, x, y):
 
 
 def same_sizes(where, in_features, out_features):
-    """Raise ValueError unless a cell of these sizes can have its input added."""
+    """Raise ValueError unless input and output have the same number of features."""
     if in_features != out_features:
         raise ValueError(
             f"{where}: in_features={in_features!r} and the output's features="

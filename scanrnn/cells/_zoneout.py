@@ -55,11 +55,11 @@ def zoneout(cell: Cell, **rates: float) -> Cell:
         h_t = m \odot h_{t-1} + (1 - m) \odot \tilde h_t, \quad
         m \sim \mathrm{Bernoulli}(p_h)
 
-    where :math:`\tilde h` is the cell's new value. The same holds for every field of
-    the carry that has a rate. Masks are drawn for each step. Without noise, in
-    evaluation, :math:`p_h` replaces m. If the cell's output is its h, then the output
-    is h after zoneout. In an LSTM :math:`\tilde h_t` is computed from the memory before
-    zoneout, as in the paper.
+    where :math:`\tilde h_t` is the inner cell's new value. The same holds for every
+    field of the carry that has a rate. Masks are drawn for each step. Without noise, in
+    evaluation, :math:`p_h` replaces m. If the inner cell's output is its h, then the
+    output is h after zoneout. In an LSTM, :math:`\tilde h_t` is computed from the
+    memory before zoneout, as in the paper.
 
     Args:
         cell: any cell whose carry is a NamedTuple.
@@ -70,8 +70,8 @@ def zoneout(cell: Cell, **rates: float) -> Cell:
 
     Raises:
         TypeError: if `cell` is not a `Cell`, or a rate is not a number.
-        ValueError: if a rate is not in [0, 1), or no rate is given; from `step` and
-            `noise` if the carry has no such field.
+        ValueError: if a rate is not in [0, 1), no rate is given, or `cell` contains a
+            zoneout already; from `step` and `noise`, if the carry has no such field.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -1,4 +1,4 @@
-"""What both kinds of Flax layers share: sequences, stacks, errors at the door."""
+"""What the NNX and the Linen layers share: sequences, stacks, checks of arguments."""
 
 from scanrnn.layers._call import Call as Call
 from scanrnn.layers._call import Spec as Spec

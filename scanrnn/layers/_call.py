@@ -1,4 +1,4 @@
-"""A call of a recurrent layer: from the arguments of a user to a scan, and back."""
+"""The call of a recurrent layer: from its arguments to a scan, and to its result."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from scanrnn.layers._stack import Layer, Place, Stacked, history, run_stack
 
 
 class Spec(NamedTuple):
-    """The options of a layer that its call needs, with the meaning of `nnx.RNN`."""
+    """The options of a layer that its call needs; see `scanrnn.nnx.RNN`."""
 
     num_layers: int = 1
     bidirectional: bool = False
@@ -26,7 +26,7 @@ class Spec(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The arguments of a call."""
+    """The arguments of a call but the inputs; see `scanrnn.nnx.RNN`."""
 
     initial_carry: Any
     seq_lengths: Any
@@ -42,19 +42,19 @@ class Call(NamedTuple):
     zero_padding: bool
 
 
-# What a layer has too, for calls that say nothing of it.
+# Arguments that are also attributes of a layer, used where a call gives None.
 _OWN = ("return_carry", "time_major", "reverse", "keep_order", "zero_padding")
 
 
 def make_call(module: Any, **given: Any) -> Call:
-    """The arguments of a call, a layer's own in place of None.
+    """Collect the arguments of a call, with attributes of the layer in place of None.
 
     Args:
         module: the layer.
-        **given: what came, every field of `Call`.
+        **given: the arguments that the user gave: all fields of `Call`.
 
     Raises:
-        ValueError: if they do not go together.
+        ValueError: if `include_initial` is given without `return_all_carries`.
     """
     own = {name: getattr(module, name) for name in _OWN if given[name] is None}
     call = Call(**given | own)
@@ -72,18 +72,19 @@ def call_layers(
     feature_axes: int,
     dtype: Any,
 ) -> Any:
-    """What a layer returns.
+    """Run the cells of a layer, and return what the call of the layer returns.
+
+    Outputs are a pytree of arrays: a cell may return logits and attention weights.
 
     Args:
-        spec: the layer's options.
-        inputs: as they came.
-        call: all other arguments.
-        run_cells: function of the inputs `[T, *batch, ...]` and of which steps count.
-        in_features: what the last axis must be, if that is known.
-        feature_axes: how many trailing axes are the features of a step.
-        dtype: of the outputs; None for the one they have.
-
-    Outputs are a tree of arrays: a cell may give logits and weights of attention.
+        spec: the options of the layer.
+        inputs: the inputs of the call.
+        call: all other arguments of the call.
+        run_cells: function of the inputs `[T, *batch, ...]`, blank where steps do not
+            count, and of the `Spans`. It returns a `Stacked`.
+        in_features: the wanted size of the last axis; None if it is not known.
+        feature_axes: number of the last axes that are the features of a step.
+        dtype: dtype of floating-point outputs; None to leave it as it is.
     """
     inputs = jnp.asarray(inputs)
     _checks.check_inputs(inputs, in_features, feature_axes)
@@ -111,7 +112,7 @@ def call_layers(
 
 
 def _placed(ys, time_axis, dtype):
-    """Outputs with time where the inputs have it, floats in the dtype, if any."""
+    """Outputs with the time axis of the inputs; floats in `dtype`, if it is given."""
     _checks.check_batched(ys, 1 + time_axis)
     ys = jnp.moveaxis(ys, 0, time_axis)
     cast = dtype is not None and jnp.issubdtype(ys.dtype, jnp.floating)
@@ -119,7 +120,7 @@ def _placed(ys, time_axis, dtype):
 
 
 def scan_options(spec: Spec, call: Call) -> dict[str, Any]:
-    """How the loops of a layer are to run."""
+    """The options of `scanrnn.scan` for the loops of a layer."""
     return {
         "reverse": call.reverse,
         "unroll": spec.unroll,
@@ -135,16 +136,16 @@ def run_own(
     call: Call,
     draw_key: Callable[[], jax.Array] | None,
 ) -> Any:
-    """What the layers of cells of ours return.
+    """Run layers of `scanrnn.cells`, and return what the call returns.
 
     Args:
-        spec: the layer's options.
-        places: its layers from below.
-        stack: the same with their weights.
-        inputs: as they came.
-        call: the arguments.
-        draw_key: gives the key of all noise; it is called if there is noise to draw.
-            None if there shall be none.
+        spec: the options of the layers.
+        places: the layers, from the first to the last.
+        stack: the cells and weights of the layers, in the same order.
+        inputs: the inputs of the call.
+        call: all other arguments of the call.
+        draw_key: returns the PRNG key of all noise. It is called only if there is noise
+            to draw. None for no noise.
     """
 
     def run_cells(xs, spans):
@@ -180,7 +181,7 @@ def run_own(
 
 
 def _side_by_side(spec, stack, xs, noisy, call):
-    """Whether layers run as a wavefront."""
+    """Whether the layers run as a wavefront."""
     if spec.wavefront is False:
         return False
     reason = _wavefront.refuse(stack, xs, noisy, call.return_all_carries)
@@ -199,14 +200,15 @@ def _has_noise(spec, stack, xs):
     key = jax.eval_shape(lambda: jax.random.key(0))
 
     def quiet(cell, params):
-        # Any cell of a stack says it of the first one's inputs: shapes do not matter.
+        # The inputs are those of the first layer, for all cells: their features do not
+        # decide whether a cell draws noise.
         return jax.eval_shape(cell.noise, key, params, xs) is None
 
     return not all(quiet(*layer) for directions in stack for layer in directions)
 
 
 def _checked(spec, places, stack, xs, given):
-    """The carry that was given, if it is like the cells' own."""
+    """The given carry as arrays; raise unless it is like the cells' own."""
     x = jax.eval_shape(lambda xs: jnp.sum(xs, axis=0), xs)
     wanted = []
     for place, directions in zip(places, stack, strict=True):
@@ -221,7 +223,7 @@ def _like(cell, params, x, dtype):
 
 
 def _nested(spec, carries):
-    """A tuple of all carries in the structure that a user sees."""
+    """The tuple of all carries, in the structure that a user sees."""
     pairs = carries
     if spec.bidirectional:
         pairs = tuple(zip(carries[::2], carries[1::2], strict=True))
@@ -229,6 +231,6 @@ def _nested(spec, carries):
 
 
 def _grouped(spec, carry):
-    """For each layer its directions, of what a user gave."""
+    """The carry that a user gave, as a list of directions for each layer."""
     by_layer = [carry] if spec.num_layers == 1 else list(carry)
     return by_layer if spec.bidirectional else [[one] for one in by_layer]

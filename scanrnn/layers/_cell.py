@@ -1,4 +1,4 @@
-"""One step of a cell by itself: what modules of both kinds share."""
+"""One step of a cell: what the NNX and the Linen modules for it share."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,13 +14,18 @@ from scanrnn.layers._stack import Place
 def check_step_cell(
     where: str, cell: Any, sizes: Mapping[str, Any], dtypes: Any
 ) -> None:
-    """Raise unless a module for one step can be made of these.
+    """Check the arguments of a module for one step.
 
     Args:
-        where: name of the module.
+        where: name of the module, for error messages.
         cell: the cell.
-        sizes: by name.
-        dtypes: by name; None where there is none.
+        sizes: the sizes, by name.
+        dtypes: the dtypes, by name; None is accepted.
+
+    Raises:
+        TypeError: if `cell` is not a `Cell`, a size not an int, or a dtype not a
+            floating-point dtype of 16 bits or more.
+        ValueError: if a size is less than 1.
     """
     if not isinstance(cell, Cell):
         kind = getattr(cell, "__name__", type(cell).__name__)
@@ -44,7 +49,7 @@ def is_noisy(cell: Cell, params: Any, xs: Any) -> bool:
     Args:
         cell: the cell.
         params: its parameters.
-        xs: inputs `[T, *batch, ...]`; only their type is used.
+        xs: inputs `[T, *batch, ...]`; their values are not used.
     """
     key = jax.eval_shape(lambda: jax.random.key(0))
     return jax.eval_shape(cell.noise, key, params, xs) is not None
@@ -57,15 +62,19 @@ def one_step(
     x: jax.Array,
     keys: Callable[[], tuple[jax.Array, jax.Array]] | None,
 ) -> tuple[Any, jax.Array]:
-    """The next carry and the output of a cell.
+    """Make one step of a cell, with its noise.
 
     Args:
         cell: the cell.
         params: its parameters.
-        carry: before the step.
-        x: `[*batch, ...]`.
-        keys: gives what draws the noise of this step, and what draws that of the whole
-            sequence; it is called if there is noise to draw. None for no noise.
+        carry: the carry before the step.
+        x: the input, `[*batch, ...]`.
+        keys: returns two PRNG keys: for the noise of this step, and for the noise that
+            is the same in the whole sequence. It is called only if the cell draws
+            noise. None for no noise.
+
+    Returns:
+        The carry after the step, and the output.
     """
     if keys is None or not is_noisy(cell, params, x[None]):
         return cell.step(params, carry, x)
@@ -87,9 +96,10 @@ def first_carry(
     Args:
         cell: the cell.
         params: its parameters.
-        input_shape: `[*batch, ...]`, of one step of the input.
-        dtype: of the carry.
-        draw: gives an array of a shape and a dtype; None for the cell's own carry.
+        input_shape: shape of one step of the input, `[*batch, ...]`.
+        dtype: dtype of the carry.
+        draw: function of (shape, dtype) that draws an array of the carry; None for the
+            cell's own carry.
     """
     carry = cell.initial_carry(params, jnp.zeros(input_shape, dtype), dtype)
     if draw is None:
@@ -98,11 +108,11 @@ def first_carry(
 
 
 def unknown_params(place: Place, dtype: Any) -> Any:
-    """Parameters of which only the types are known: their numbers are NaN.
+    """Parameters with the right shapes and dtypes, and with NaN as their values.
 
     Args:
         place: the cell, and its sizes.
-        dtype: of the parameters.
+        dtype: dtype of the parameters.
     """
     sizes = place.in_features, place.hidden_features
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -111,5 +121,5 @@ def unknown_params(place: Place, dtype: Any) -> Any:
 
 
 def carry_dtype(given: Any, param_dtype: Any) -> Any:
-    """The dtype of a carry: float32, or wider where weights are, if none was given."""
+    """The dtype of a carry: `given`, or else float32, or wider if the weights are."""
     return jnp.promote_types(jnp.float32, param_dtype) if given is None else given

@@ -1,4 +1,4 @@
-"""Errors at the door of the layers: which argument, what came, what was wanted."""
+"""Checks of arguments. An error names the argument, what came and what is wanted."""
 
 import inspect
 import operator
@@ -31,23 +31,23 @@ def check_scan_options(implementation, unroll):
 
 
 def is_recurrent(cell: Any, module: type) -> bool:
-    """Whether a module of Flax is a recurrent cell, by what Flax's layers ask of it.
+    """Whether `cell` is a recurrent cell of Flax: a module with `num_feature_axes`.
 
     Args:
-        cell: anything.
-        module: the class of all modules.
+        cell: any object.
+        module: the class of Flax's modules.
     """
-    # Not by `hasattr`: the property of Flax's base class raises.
+    # `hasattr` does not work: the property of Flax's base class raises an error.
     axes = inspect.getattr_static(cell, "num_feature_axes", None)
     return isinstance(cell, module) and axes is not None
 
 
 def check_cell(cell: Any, flax: str) -> None:
-    """Raise TypeError unless this is a cell of ours, or a list of them.
+    """Raise TypeError unless `cell` is a `scanrnn.cells.Cell`, or a list of them.
 
     Args:
-        cell: what a layer was given, and no recurrent cell of its Flax.
-        flax: "nnx" or "linen", the one that the layer is of.
+        cell: the argument of a layer; a recurrent cell of Flax was handled before.
+        flax: "nnx" or "linen": the kind of the layer.
     """
     several = isinstance(cell, list | tuple) and len(cell) > 0
     for one in cell if several else (cell,):
@@ -60,7 +60,7 @@ def check_cell(cell: Any, flax: str) -> None:
 
 
 def _no_cell(one, flax):
-    """What came in place of a cell, and what to write."""
+    """What came in place of a cell, and what to write instead."""
     if isinstance(one, type):
         return f"the class {one.__name__}; write {one.__name__}(...)"
     if inspect.isroutine(one):
@@ -91,23 +91,23 @@ def check_layers(
     dropout: float,
     sized: str = "hidden_features",
 ) -> tuple[Any, int, Any, int]:
-    """Raise unless these arguments of a constructor can make layers.
+    """Check the arguments of a constructor of layers; the options are those of `RNN`.
 
     Args:
-        cell: a cell, or one for each layer, as `check_cell` takes it.
-        in_features: of the first layer.
-        hidden_features: an integer, or one for each layer.
-        num_layers: None for as many as a list among the others has, or one.
-        param_dtype: of the weights; it and the next five are only checked.
-        carry_dtype: of the carry.
-        residual: the connection.
-        highway: the connection.
+        cell: a cell, or a list with one for each layer; see `check_cell`.
+        in_features: D of the first layer.
+        hidden_features: an integer, or a list with one for each layer.
+        num_layers: None for the length of the lists, or else 1.
+        param_dtype: dtype of the weights.
+        carry_dtype: dtype of the carry; None is accepted.
+        residual: the residual connection.
+        highway: the highway connection.
         bidirectional: whether there are two directions.
         dropout: the probability.
-        sized: name of the argument that is `hidden_features` here, for messages.
+        sized: name of the argument `hidden_features` in the layer, for error messages.
 
     Returns:
-        The first four, lists as tuples and NumPy's integers as Python's.
+        The first four, with lists as tuples and integers of NumPy as integers.
     """
     cell = tuple(cell) if isinstance(cell, list) else cell
     if isinstance(cell, tuple) and len({one.num_feature_axes for one in cell}) > 1:
@@ -154,7 +154,7 @@ def check_layers(
     return cell, in_features, hidden_features, num_layers
 
 
-# What a layer has of an option that it was not given, where that is not None.
+# The value of an option that was not given, where it is not None.
 _UNSAID = {
     "bidirectional": False,
     "residual": False,
@@ -165,11 +165,11 @@ _UNSAID = {
 
 
 def check_foreign(cell: Any, given: dict[str, Any]) -> None:
-    """Raise if a layer was given what its cell, one of Flax's, has in it.
+    """Raise ValueError if a layer of a Flax cell was given what that cell has in it.
 
     Args:
-        cell: the cell.
-        given: by name, the options that are for cells of ours.
+        cell: the Flax cell.
+        given: the options that are only for a `scanrnn.cells.Cell`, by name.
     """
     refused = [name for name, value in given.items() if value != _UNSAID.get(name)]
     if refused:
@@ -185,7 +185,7 @@ def _size(name: str, value: Any) -> int:
 
 
 def check_call(call):
-    """Raise unless the arguments of a call go together."""
+    """Raise ValueError unless the arguments of a call go together."""
     if call.include_initial and not call.return_all_carries:
         raise ValueError(
             "RNN: include_initial=True says that the carry before the first step is "
@@ -194,7 +194,7 @@ def check_call(call):
 
 
 def check_inputs(inputs, in_features, feature_axes):
-    """Raise unless `inputs` has a time axis and the right features."""
+    """Raise ValueError unless `inputs` has a time axis and the right features."""
     want = "[T, D]" if feature_axes == 1 else f"time and {feature_axes} feature axes"
     if jnp.ndim(inputs) < feature_axes + 1:
         raise ValueError(
@@ -212,9 +212,13 @@ def check_initial_carry(given, wanted, same_dtype=True):
     """Raise unless the carry `given` is like `wanted`; return it as arrays.
 
     Args:
-        given: the carry that came.
+        given: the carry to check.
         wanted: a carry of arrays, or of their shapes and dtypes.
-        same_dtype: False if only the structure and the shapes must be alike.
+        same_dtype: False if only the structure and the shapes must be the same.
+
+    Raises:
+        TypeError: if the structure or a dtype differs.
+        ValueError: if a shape differs.
     """
     structure = jax.tree.structure(wanted)
     if jax.tree.structure(given) != structure:
@@ -240,11 +244,11 @@ def check_initial_carry(given, wanted, same_dtype=True):
 
 
 def check_batched(leaf: Any, axes: int) -> None:
-    """Raise unless an array of a carry, or of outputs, has time and batch axes first.
+    """Raise ValueError unless an array has its time and batch axes.
 
     Args:
-        leaf: the array.
-        axes: how many these are.
+        leaf: an array of a carry or of the outputs.
+        axes: the number of time and batch axes.
     """
     if jnp.ndim(leaf) < axes:
         raise ValueError(
@@ -254,7 +258,7 @@ def check_batched(leaf: Any, axes: int) -> None:
 
 
 def _hints(given, wanted):
-    """How the first plain tuple among carries is made the one that is wanted."""
+    """A hint how to turn the first plain tuple of the carry into what is wanted."""
     if hasattr(wanted, "_fields"):
         return carry_hint(type(wanted), given)
     if hasattr(given, "to_flax"):
@@ -268,14 +272,14 @@ def _hints(given, wanted):
 
 
 class _Word(str):
-    """Text that a container shows without quotes."""
+    """Text that is shown without quotes inside a container."""
 
     def __repr__(self):
         return str(self)
 
 
 def _types(tree):
-    """A tree with the type of each array in its place: `GRUCarry(h=float32[2,5])`."""
+    """A pytree with types in place of its arrays: `GRUCarry(h=float32[2,5])`."""
 
     def word(leaf):
         array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")

@@ -9,7 +9,7 @@ from scanrnn.layers._sequence import side_by_side
 
 
 class Directions(Protocol):
-    """What `joined` needs of a module of two layers."""
+    """The attributes that `joined` needs of a module of two layers."""
 
     forward_rnn: Any
     backward_rnn: Any
@@ -25,16 +25,23 @@ def joined(
     arguments: dict[str, Any],
     own: Sequence[dict[str, Any]] = ({}, {}),
 ) -> Any:
-    """What a module of two layers returns.
+    """Run the two layers of a module, and merge their outputs.
 
     Args:
-        module: the layers.
-        inputs: for both.
-        initial_carry: a pair, or None.
+        module: the module that has the layers.
+        inputs: the inputs of both layers.
+        initial_carry: the pair of first carries (forward, backward), or None.
         return_carry: whether to return the pair of last carries too.
         time_major: whether time is the first axis of the inputs.
-        arguments: all others, for both.
-        own: those of each alone.
+        arguments: all other arguments of both calls.
+        own: arguments of only one call: a dict for each layer.
+
+    Returns:
+        The merged outputs; with carries the pair (carries, outputs), where carries is
+        the pair (forward, backward).
+
+    Raises:
+        TypeError: if `initial_carry` is not a pair.
     """
     if initial_carry is None:
         initial_carry = None, None

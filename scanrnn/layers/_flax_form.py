@@ -1,7 +1,7 @@
-"""Cells as Flax has them: its weights and its carries, made ours and back.
+"""Cells under Flax's names: convert Flax's weights and carries to ours, and back.
 
-Flax's module says what is drawn and what it is called. A form reads that as parameters
-of a cell of ours.
+Flax's module draws and names the weights. A form is a function that reads these weights
+as the parameters of a cell of ours.
 """
 
 import inspect
@@ -17,29 +17,29 @@ from scanrnn.layers._options import cell_options
 Tree = Mapping[str, Mapping[str, Any]]
 Form = Callable[[Tree], dict[str, Any]]
 
-# What of Flax's constructors changes no equation. With any other option that is not
-# left out, Flax's own step is run.
+# The options of Flax's constructors that change no equation. If another option is not
+# at its default, Flax's own step runs.
 _HARMLESS = {
     *("self", "in_features", "hidden_features", "features", "dtype", "param_dtype"),
     *("kernel_init", "recurrent_kernel_init", "bias_init", "forget_bias_init"),
     *("activation_bias_init", "carry_init", "keep_rngs", "rngs", "kernel_metadata"),
     *("recurrent_kernel_metadata", "bias_metadata", "parent", "name", "kernel_size"),
 }
-# What of our options says how weights start: here Flax's initializers do.
+# The options of ours for starting values, which Flax's initializers decide here.
 _STARTS = ("forget_bias",)
 
 
 def joined_form(
     kernel: str, recurrent_kernel: str, bias: str, candidate: str | None = None
 ) -> Form:
-    """The form of a cell whose matrices lie side by side in ours.
+    """The form of a cell: its matrices are concatenated to those of ours.
 
     Args:
-        kernel: names of the modules that meet x, with spaces between them.
-        recurrent_kernel: of those that meet h.
-        bias: of those that have the biases.
-        candidate: of the one that has the bias of U h in a candidate; "" if that is
-            zero, None if our cell has none.
+        kernel: names of the modules that multiply x, with spaces between them.
+        recurrent_kernel: names of the modules that multiply h.
+        bias: names of the modules that have the biases.
+        candidate: name of the module that has the bias of U h in the candidate; "" if
+            that bias is zero; None if our cell has no such bias.
     """
 
     def weights(tree):
@@ -60,7 +60,7 @@ def joined_form(
 
 
 def conv_form(tree: Tree) -> dict[str, Any]:
-    """The form of `ConvLSTMCell`: two biases, and a forget gate that has 1 added."""
+    """The form of `ConvLSTMCell`, with two biases, and 1 added to its forget gate."""
 
     def ours(a):
         i, g, f, o = jnp.split(a, 4, axis=-1)
@@ -77,7 +77,7 @@ def conv_form(tree: Tree) -> dict[str, Any]:
 
 
 def carry_as_flax(carry: Any) -> Any:
-    """A carry of ours as Flax's cell has it: an array, or the pair (c, h)."""
+    """Convert a carry of ours to that of Flax's cell: an array, or the pair (c, h)."""
     return carry[0] if len(carry) == 1 else carry.to_flax()
 
 
@@ -87,7 +87,7 @@ def _side_by_side(parts):
 
 
 def _bias(module):
-    """The bias of a module, zeros where it has none."""
+    """The bias of a module, or zeros if it has none."""
     kernel = module["kernel"]
     return module.get("bias", jnp.zeros(kernel.shape[-1], kernel.dtype))
 
@@ -99,17 +99,18 @@ def own_cell(
     theirs: Mapping[str, Any],
     ours: Mapping[str, Any],
 ) -> Cell | None:
-    """The cell of ours that makes the steps; None if Flax's own equations do.
+    """The cell of ours that runs the steps; None if Flax's own step runs.
 
     Args:
-        name: of the module.
+        name: name of the module.
         make: the factory of the cell.
-        flax: the constructor of Flax.
-        theirs: its options, by name.
+        flax: the constructor of Flax's cell.
+        theirs: the options of Flax's constructor, by name.
         ours: the options of the factory, by name.
 
     Raises:
-        ValueError: for options of both that do not go together.
+        ValueError: if `ours` has a `forget_bias`, or if options of `theirs` change the
+            equations and `ours` has options too.
     """
     defaults = inspect.signature(flax).parameters
     other = [
@@ -144,16 +145,17 @@ def extra_weights(
     read: Mapping[str, Any],
     wanted: Mapping[str, Any],
 ) -> list[str]:
-    """Names of the parameters that a cell has besides those of Flax's.
+    """Names of the parameters that a cell has in addition to those of Flax's cell.
 
     Args:
-        name: of the module.
+        name: name of the module.
         make: the factory of the cell.
-        read: the parameters that a form gives.
-        wanted: all of the cell's.
+        read: the parameters that the form returns.
+        wanted: all parameters of the cell.
 
     Raises:
-        ValueError: if the cell cannot have those of Flax.
+        ValueError: if the cell lacks a parameter of `read`, or has another shape for
+            it.
     """
     strange = [
         key
@@ -170,12 +172,18 @@ def extra_weights(
 
 
 def carry_as_ours(name: str, kind: Any, given: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """A carry of Flax as one of ours, and what makes the next one like the given.
+    """Convert a carry to that of our cell, and return the function to convert it back.
 
     Args:
-        name: of the module.
+        name: name of the module.
         kind: the NamedTuple of our cell.
-        given: such a tuple, or what Flax's cell carries: an array, or the pair (c, h).
+        given: such a tuple, or the carry of Flax's cell: an array, or the pair (c, h).
+
+    Returns:
+        The carry of our cell, and a function that gives a carry the form of `given`.
+
+    Raises:
+        TypeError: if `given` is something else.
     """
     if isinstance(given, kind):
         return given, lambda carry: carry

@@ -1,4 +1,4 @@
-"""Cells of Flax, of either kind, in a layer."""
+"""Run cells of Flax, NNX or Linen, in a layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,24 +20,27 @@ def first_carries(
     spans: Spans,
     make: Callable[[jax.Array], Any],
 ) -> tuple[Any, Any]:
-    """The carry before the first step, and that of a step that starts anew.
+    """The carry before the first step, and the carry of a sequence that starts.
 
-    As in Flax, a cell is asked for its carry only where it is needed: one whose carry
-    is always given may have none of its own, or one made of other arguments.
+    As in Flax, the cell's own first carry is made only where it is needed. So a cell
+    whose carry is always given needs no `initialize_carry`, and may have one that takes
+    other arguments.
 
     Args:
         cell: the cell.
         given: the carry that a user gave, or None.
         xs: inputs `[T, *batch, ...]`.
-        spans: whether there are steps that start anew.
-        make: gives the cell's own carry, of a step of the inputs.
+        spans: tells whether new sequences start at some steps.
+        make: function of one step of the inputs that returns the cell's own carry.
 
     Raises:
-        TypeError: if the carry that was given has not the structure of the cell's own;
-            of a cell that is not Flax's or ours this is known only if it starts anew.
-        ValueError: likewise of its shapes; or if the cell has none, and it is needed.
+        TypeError: if the structure of `given` is not that of the cell's own carry. A
+            cell that is neither of Flax nor of this package is checked only if new
+            sequences start at some steps.
+        ValueError: if a shape is wrong, likewise; or if the cell's own carry is needed,
+            and the cell has none.
     """
-    # One step of the inputs, for its type. Not xs[0]: there may be no steps.
+    # One step of the inputs, for its shape and dtype; xs[0] fails if T is 0.
     x = jnp.sum(xs, axis=0)
     own = None
     if given is None or spans.starts is not None:
@@ -49,7 +52,8 @@ def first_carries(
     if own is None:
         given = jax.tree.map(jnp.asarray, given)
         return given, given
-    # A cell that computes in a wider dtype than its weights' needs that in its carry.
+    # The dtype may differ: a cell that computes in a wider dtype than that of its
+    # weights needs a wider carry.
     given = check_initial_carry(given, own, same_dtype=False)
     return given, (own if spans.starts is not None else given)
 
@@ -60,7 +64,7 @@ def _made(cell, make, x):
     if callable(getattr(cell, "initialize_carry", None)):
         try:
             return make(x)
-        except NotImplementedError as raised:  # of Flax's base class
+        except NotImplementedError as raised:  # by Flax's base class
             error = raised
     raise ValueError(
         f"RNN: a {type(cell).__name__} has no initialize_carry, and its carry is "
@@ -78,17 +82,20 @@ def run_foreign(
     spans: Spans,
     call: Call,
 ) -> tuple[Any, Stacked]:
-    """One layer of a cell of Flax: its last state, and the rest.
+    """Run one layer of a Flax cell.
 
     Args:
-        spec: the layer's options.
+        spec: the options of the layer.
         step: `step(state, carry, x) -> (state, carry, y)`.
-        state: what the cell keeps beside its carry; empty for nothing.
-        carry: before the first step.
-        fresh: the cell's own first one.
+        state: the state of the cell besides its carry; empty for none.
+        carry: the carry before the first step.
+        fresh: the carry of a sequence that starts.
         xs: arrays `[T, *batch, ...]`.
         spans: which steps count.
-        call: the arguments.
+        call: the arguments of the call.
+
+    Returns:
+        The last state, and the other results.
     """
     options = scan_options(spec, call) | {"all_carries": call.return_all_carries}
     if jax.tree.leaves(state):
@@ -108,7 +115,7 @@ def run_foreign(
 
 
 def _sharded_like(carry: Any, x: jax.Array, feature_axes: int) -> Any:
-    """A carry `[*batch, ...]` with the sharding that `x` has over its batch."""
+    """A carry `[*batch, ...]` with the sharding of `x` over its batch axes."""
     features = tuple(range(x.ndim - feature_axes, x.ndim))
     zeros = jnp.zeros_like(jnp.sum(x, axis=features))
 

@@ -1,4 +1,4 @@
-"""The keyword arguments of layers, and those of the cells that they pass on."""
+"""The keyword arguments of layers, and the options of cells that layers pass on."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from scanrnn.cells import Cell
 from scanrnn.cells._conv import ConvCell, ConvOptions
 from scanrnn.cells._gated import GatedCell, GateOptions
 
-# The options that many factories pass on, and where their defaults are.
+# Options that several factories share, and the classes that have their defaults.
 _SHARED = {GateOptions: GatedCell, ConvOptions: ConvCell}
 
 
@@ -49,13 +49,13 @@ def check_options(
     given: Any,
     other: str = "scanrnn.nnx.RNN",
 ) -> None:
-    """Raise TypeError if some of the options that a layer was given are not its own.
+    """Raise TypeError if a layer was given options that its factory does not have.
 
     Args:
-        name: of the layer.
-        factory: of its cells.
-        given: the options that no layer takes for itself, by name.
-        other: what takes those of a layer.
+        name: name of the layer.
+        factory: the factory of its cells.
+        given: the options that are not those of all layers, by name.
+        other: name of the class that has the options of all layers, for the message.
     """
     known = cell_options(factory)
     unknown = [option for option in given if option not in known]
@@ -67,12 +67,12 @@ def check_options(
 
 
 def check_fields(name: str, known: Iterable[str], given: Iterable[str]) -> None:
-    """Raise TypeError if some of the fields that a module was given are not its own.
+    """Raise TypeError if a module was given fields that it does not have.
 
     Args:
-        name: of the module.
-        known: its fields.
-        given: names of what came.
+        name: name of the module.
+        known: the names of its fields.
+        given: the names of the fields that came.
     """
     shown = [field for field in known if field not in ("parent", "name")]
     unknown = [field for field in given if field not in (*shown, "parent", "name")]
@@ -83,11 +83,13 @@ def check_fields(name: str, known: Iterable[str], given: Iterable[str]) -> None:
 
 
 def named_constructor(base: type, name: str) -> Callable[..., None]:
-    """The constructor of a class of sizes, by whose name errors call it.
+    """A constructor that calls that of `base`, with the name of the derived class.
+
+    Python's errors about arguments then show this name.
 
     Args:
-        base: the class.
-        name: of the class that is derived.
+        base: the base class, whose first arguments are sizes.
+        name: name of the derived class.
     """
 
     @functools.wraps(base.__init__)

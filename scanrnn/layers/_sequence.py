@@ -1,4 +1,4 @@
-"""A step over a sequence of which not every step counts."""
+"""Scan a step over a sequence in which some steps may not count."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,25 +25,25 @@ def run(
 ) -> tuple[Any, Any, Any, Any]:
     """Scan a step over a sequence.
 
-    Where a step does not count, the carry stays as it is, so that after the last step
-    the carry of the last one that counted is there: no history is kept for it.
+    A step that does not count leaves the carry as it is. So the carry after the last
+    step is that of the last step that counts, and no history of carries is needed.
 
     Args:
         step: `step(carry, x) -> (carry, y)`; with a state `step(state, carry, x) ->
             (state, carry, y)`.
-        carry: before the first step.
+        carry: the carry before the first step.
         xs: arrays `[T, *batch, ...]`, finite where steps do not count: see `blank`.
-        spans: which steps count, and before which the carry is a fresh one.
-        fresh: that carry.
-        state: what a step carries beside that is no example's own, such as statistics
-            of a batch: it goes through every step. None for nothing.
+        spans: which steps count, and before which steps the carry is set to `fresh`.
+        fresh: the carry of a sequence that starts.
+        state: state that belongs to no single example, such as batch statistics. Every
+            step changes it, also those that do not count. None for no state.
         reverse: run from the last step to the first.
-        all_carries: give the carry after every step, too.
-        **scan_options: of `scanrnn.scan`.
+        all_carries: whether to return the carry after every step too.
+        **scan_options: options of `scanrnn.scan`.
 
     Returns:
-        The last carry; the outputs `[T, *batch, ...]` in the order of the inputs; all
-        carries likewise, or None; and the last state.
+        Four values: the last carry; the outputs `[T, *batch, ...]` in the order of the
+        inputs; all carries in the same order, or None; and the last state, or None.
     """
     counts = spans.counts
     starts = spans.starts_backward if reverse else spans.starts
@@ -71,7 +71,7 @@ def run(
 
 
 def turn(tree: Any, lengths: jax.Array | None) -> Any:
-    """Sequences `[T, *batch, ...]` the other way round; what is behind them stays."""
+    """Reverse sequences `[T, *batch, ...]` in time; what follows their end stays."""
     if lengths is None:
         return jax.tree.map(lambda a: jnp.flip(a, axis=0), tree)
 
@@ -86,19 +86,19 @@ def turn(tree: Any, lengths: jax.Array | None) -> Any:
 
 
 def side_by_side(*directions: jax.Array) -> jax.Array:
-    """The outputs of two directions as one array."""
+    """Concatenate the outputs of both directions on the last axis."""
     return jnp.concatenate(directions, axis=-1)
 
 
 def blank(tree: Any, counts: jax.Array | None) -> Any:
-    """Arrays `[T, *batch, ...]` with zeros where steps do not count."""
+    """Set arrays `[T, *batch, ...]` to zero where steps do not count."""
     if counts is None:
         return tree
     return jax.tree.map(lambda a: _select(counts, a, jnp.zeros_like(a)), tree)
 
 
 def choose(condition, ours, theirs):
-    """Of two carries, example by example."""
+    """Choose between two carries, for each example of the batch."""
     return jax.tree.map(lambda a, b: _select(condition, a, b), ours, theirs)
 
 

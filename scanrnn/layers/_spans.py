@@ -1,6 +1,6 @@
-"""Which steps of a sequence count, and before which it starts anew.
+"""Which steps of a sequence count, and before which steps a new sequence starts.
 
-Lengths, masks, packed segments and resets are four ways to say two arrays.
+Lengths, masks, packed segments and resets all become the same two boolean arrays.
 """
 
 import functools
@@ -13,15 +13,15 @@ from jax import core
 
 
 class Spans(NamedTuple):
-    """Two boolean arrays `[T, *batch]`, and the lengths for turning sequences round.
+    """Boolean arrays `[T, *batch]`, and the lengths of the sequences.
 
     Attributes:
-        counts: where False, the carry stays as it is and the input is not looked at;
-            None if all steps count.
-        starts: where True, the carry is a fresh one before the step of a run forward;
-            None for nowhere.
-        starts_backward: the same of a run backward, where a segment starts at its end.
-        lengths: `[*batch]`, or None if all are T steps long.
+        counts: where False, the carry stays as it is and the input is ignored; None if
+            all steps count.
+        starts: where True, the carry is reset before the step, in a forward run; None
+            if it never is.
+        starts_backward: the same for a backward run, where a segment starts at its end.
+        lengths: `[*batch]`; None if all sequences have T steps.
     """
 
     counts: jax.Array | None = None
@@ -39,17 +39,17 @@ def spans(
     segment_ids: Any = None,
     resets: Any = None,
 ) -> Spans:
-    """Make the spans that the arguments of a layer say, all of them together.
+    """Make the spans from the arguments of a layer; all arguments hold together.
 
     Args:
-        shape: of the inputs without features.
-        time_axis: of it.
-        seq_lengths: integers `[*batch]`, from 0 to T. One that is traced cannot be
-            checked: it counts as the nearest of these.
-        mask: booleans of `shape`.
-        segment_ids: integers of `shape`, from 0: that is for steps that do not count;
-            a sequence starts where another number begins.
-        resets: booleans of `shape`.
+        shape: shape of the inputs without features.
+        time_axis: the time axis of `shape`.
+        seq_lengths: integers `[*batch]`, from 0 to T. Traced ones cannot be checked:
+            they are clipped to this range.
+        mask: booleans of `shape`; where False, a step does not count.
+        segment_ids: integers of `shape`, at least 0. Steps with 0 do not count. A new
+            sequence starts where the number changes.
+        resets: booleans of `shape`; where True, the carry is reset before the step.
 
     Raises:
         TypeError: if an argument has the wrong dtype.
@@ -66,7 +66,7 @@ def spans(
         counts.append(steps < seq_lengths)
     if resets is not None:
         resets = read("resets", resets, jnp.bool_)
-        # A reset in the padding must not touch the carry that is returned.
+        # A reset in the padding must not change the carry that is returned.
         starts.append(resets & counts[0] if counts else resets)
         backward.append(starts[0])
     if mask is not None:
@@ -80,7 +80,7 @@ def spans(
                 "and 0 for steps that do not count"
             )
         counts.append(ids != 0)
-        # The first step of all continues what is carried in.
+        # The first step continues the initial carry.
         edges = ids[1:] != ids[:-1]
         inside = jnp.zeros_like(ids[:1], bool)
         starts.append(jnp.concatenate([inside, edges]) & (ids != 0))
@@ -94,7 +94,7 @@ def spans(
 
 
 def _read(name, value, kind, *, shape, time_axis):
-    """The argument as an array with time first."""
+    """The argument as an array with time as its first axis."""
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, kind):
         wanted = "booleans" if kind is jnp.bool_ else "integers"
@@ -109,7 +109,7 @@ def _read(name, value, kind, *, shape, time_axis):
 
 
 def _lengths(lengths, batch, T):
-    """The lengths as an array, from 0 to T; those that can be read are checked."""
+    """The lengths as an array, from 0 to T: checked, or clipped if they are traced."""
     given, lengths = lengths, jnp.asarray(lengths)
     if not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise TypeError(
@@ -123,7 +123,7 @@ def _lengths(lengths, batch, T):
         )
     found = _range(given)
     if found is None:
-        # 32 bits at least, so that T is one of their numbers.
+        # At least 32 bits, so that T does not overflow.
         wide = jnp.promote_types(lengths.dtype, jnp.int32)
         return jnp.clip(lengths.astype(wide), 0, T)
     low, high = found
@@ -136,9 +136,9 @@ def _lengths(lengths, batch, T):
 
 
 def _range(value):
-    """The least and the greatest of integers; None if they are traced.
+    """The smallest and the largest integer; None if they are traced.
 
-    A function that is traced can read the numbers that it closes over: they are not.
+    Inside a traced function, arrays that it closes over are not traced.
     """
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(value)):
         return None

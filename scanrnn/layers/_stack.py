@@ -1,4 +1,4 @@
-"""Layers above each other, each in one direction or in two."""
+"""Stacked layers, each in one direction or in two."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from scanrnn.layers._spans import Spans
 
 
 class Place(NamedTuple):
-    """Where a layer lies in a stack: its cell, what it is given, carries and gives."""
+    """A layer of a stack: its cell, and its numbers of features."""
 
     cell: Cell
     in_features: int
@@ -29,14 +29,14 @@ class Layer(NamedTuple):
 
 
 class Stacked(NamedTuple):
-    """What a stack gives, a tuple of one for each layer and direction, but for `ys`.
+    """The results of a stack. Each tuple has one item for each layer and direction.
 
     Attributes:
-        ys: outputs `[T, *batch, features]`.
-        carries: last carries.
-        all_carries: carries after every step, or None.
-        initial_carries: those before the first step.
-        second: whether each is of a second direction.
+        ys: the outputs of the last layer, `[T, *batch, features]`.
+        carries: the last carries.
+        all_carries: the carries after every step, or None.
+        initial_carries: the carries before the first step.
+        second: whether the item belongs to the second direction of its layer.
     """
 
     ys: jax.Array
@@ -55,15 +55,16 @@ def places(
     bidirectional: bool = False,
     highway: bool = False,
 ) -> list[Place]:
-    """The layers of a stack, from below.
+    """The layers of a stack, from the first to the last.
 
     Args:
-        cell: of all layers, or of each.
-        in_features: of the first layer.
-        hidden_features: of all layers, or of each.
-        num_layers: how many there are.
-        bidirectional: whether a layer gives the outputs of two directions.
-        highway: whether a layer with as many features in as out gets the connection.
+        cell: one cell for all layers, or a sequence with one for each.
+        in_features: D of the first layer.
+        hidden_features: H of all layers, or a sequence with one for each.
+        num_layers: the number of layers.
+        bidirectional: whether a layer returns the outputs of two directions.
+        highway: whether each layer with as many output as input features gets a highway
+            connection.
     """
     found = []
     for index in range(num_layers):
@@ -82,11 +83,11 @@ def skips(residual: bool | str, index: int, features: tuple[int, int]) -> bool:
     """Whether the input of a layer is added to its output.
 
     Args:
-        residual: False; True for wherever it fits; "gnmt" for the third layer and those
-            above it, as in Wu et al., "Google's neural machine translation system",
-            2016, arXiv:1609.08144.
-        index: of the layer, from 0.
-        features: of its input and of its output.
+        residual: False; True for each layer where the sizes fit; "gnmt" for those from
+            the third layer on, as in Wu et al., "Google's neural machine translation
+            system", 2016, arXiv:1609.08144.
+        index: index of the layer, from 0.
+        features: numbers of features of its input and of its output.
     """
     return features[0] == features[1] and (
         index >= 2 if residual == "gnmt" else bool(residual)
@@ -107,21 +108,25 @@ def run_stack(
     all_carries: bool = False,
     **scan_options: Any,
 ) -> Stacked:
-    """Run layers above each other over a sequence.
+    """Run stacked layers over a sequence, one after the other.
 
     Args:
-        layers: for every layer its directions: one, or forward and backward.
-        xs: `[T, *batch, D]`, blank where steps do not count.
-        carries: the first carry of each; None for the cells' own.
+        layers: for each layer its directions: one, or forward and backward.
+        xs: the inputs `[T, *batch, D]`, zero where steps do not count.
+        carries: the first carry of each layer and direction; None for the cells' own.
         spans: which steps count.
-        carry_dtype: of the cells' own first carries.
+        carry_dtype: dtype of the cells' own first carries.
         residual: see `skips`.
-        dropout: probability with which a feature between two layers is zero, each step
-            for itself.
-        key: draws the noise of the cells and of dropout; None for neither.
-        reverse: whether the first direction is backward.
-        all_carries: give the carry after every step, too.
-        **scan_options: of `scanrnn.scan`.
+        dropout: probability with which a feature between two layers is set to zero.
+            Each step has its own mask.
+        key: PRNG key for the noise of the cells and for dropout; None for neither.
+        reverse: whether the first direction runs from the last step to the first.
+        all_carries: whether to return the carry after every step too.
+        **scan_options: options of `scanrnn.scan`.
+
+    Raises:
+        TypeError: if a layer below another, or one with `residual`, returns something
+            else than one array.
     """
     last, after, first = [], [], []
     for index, directions in enumerate(layers):
@@ -129,7 +134,7 @@ def run_stack(
         below, outs = xs, []
         if index and dropout and dropout_key is not None:
             below = _dropped(below, dropout, dropout_key)
-        # One step of the inputs, for its type. Not xs[0]: there may be no steps.
+        # One step of the inputs, for its shape and dtype; xs[0] fails if T is 0.
         x = jnp.sum(below, axis=0)
         for direction, (cell, params) in enumerate(directions):
             layer_key, own_key, _ = _split(layer_key)
@@ -163,7 +168,7 @@ def run_stack(
 
 
 def _check_array(index, ys):
-    """Raise TypeError unless what a layer gives can be added to or go into another."""
+    """Raise TypeError unless the output of a layer is one array."""
     if not isinstance(ys, jax.Array):
         raise TypeError(
             f"RNN: the cell of layer {index} gives a {type(ys).__name__}, want one "
@@ -172,12 +177,12 @@ def _check_array(index, ys):
 
 
 def _split(key):
-    """Three keys of one, or of None."""
+    """Split a key into three; None into three None."""
     return (None,) * 3 if key is None else tuple(jax.random.split(key, 3))
 
 
 def _dropped(a, rate, key):
-    """Every feature of every step is zero with probability `rate`; means are kept."""
+    """Set each feature of each step to zero with probability `rate`; keep the mean."""
     kept = jax.random.bernoulli(key, 1 - rate, a.shape)
     return jnp.where(kept, a / jnp.asarray(1 - rate, a.dtype), jnp.zeros_like(a))
 
@@ -190,15 +195,15 @@ def history(
     lengths: jax.Array | None,
     time_axis: int,
 ) -> tuple:
-    """All carries of a stack, with time where the inputs have it.
+    """All carries of a stack, with the time axis of the inputs.
 
     Args:
-        out: of `run_stack`, with all carries.
-        reverse: whether the first direction is backward.
-        include_initial: whether the carries before the first step are among them.
-        turned: whether they are given in the order of processing.
-        lengths: of the sequences, or None.
-        time_axis: of the inputs.
+        out: the result of `run_stack`, with all carries.
+        reverse: whether the first direction runs from the last step to the first.
+        include_initial: whether to include the carries before the first step.
+        turned: whether to return them in the order in which they were computed.
+        lengths: lengths of the sequences, or None.
+        time_axis: the time axis of the inputs.
     """
     if turned and lengths is not None and include_initial:
         lengths = lengths + 1

@@ -1,8 +1,8 @@
-"""Equal layers side by side: each makes the step before that of the layer below it.
+"""Run equal layers side by side as a wavefront, each one step behind the one below.
 
-At tick k layer l makes step k - l, of what the layer below made at tick k - 1. All
-layers' products of a tick are one product of a batch of matrices: fewer and larger
-launches, T + L - 1 of them and not T L.
+At tick k, layer l computes step k - l. Its input is what the layer below computed at
+tick k - 1. The products of all layers at one tick are one batched matrix product. So
+the launches are fewer and larger: T + L - 1 in place of T L.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def refuse(layers: Stack, xs: jax.Array, noisy: bool, all_carries: bool) -> str 
 
 
 def pays(layers: Stack, xs: jax.Array) -> bool:
-    """Whether starting a kernel costs more than what a step of a layer multiplies."""
+    """Whether a launch takes longer than the matrix products of one step of a layer."""
     machine = machines.machine_of([xs])
     rules = EXECUTORS["planned"].rules(machine)
     size = sum(a.size for a in layers[0][0].params.values() if a.ndim > 1)
@@ -56,14 +56,14 @@ def run_wavefront(
     reverse: bool,
     **scan_options: Any,
 ) -> Stacked:
-    """What `run_stack` gives, of layers that `refuse` does not refuse."""
+    """Run layers that `refuse` does not refuse; arguments and result as `run_stack`."""
     cell, count, T = layers[0][0].cell, len(layers), xs.shape[0]
     params = _stacked([layer.params for (layer,) in layers])
     x = jnp.sum(xs, axis=0)
     fresh = jax.vmap(lambda p: cell.initial_carry(p, x, carry_dtype))(params)
     begin = fresh if carries is None else _stacked([one for (one,) in carries])
     starts = spans.starts_backward if reverse else spans.starts
-    # For each tick the steps that its layers make, and whether there is such a step.
+    # For each tick: the step that each layer computes, and whether that step exists.
     made = jnp.arange(T + count - 1)[:, None] - jnp.arange(count)
     inside = (made >= 0) & (made < T)
     made = jnp.clip(made, 0, T - 1)

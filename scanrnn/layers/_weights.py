@@ -1,4 +1,4 @@
-"""The weights of a layer as they are drawn, and what their initializers say of them."""
+"""Draw the weights of a layer, and collect the metadata of their initializers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,16 +11,16 @@ FAMILIES = ("recurrent_kernel", "kernel", "bias")
 
 
 def by_family(kernel: Any, recurrent_kernel: Any, bias: Any) -> dict[str, Any]:
-    """The sharding metadata of each family of parameters."""
+    """A dict from each family of parameters to the value given for it."""
     values = recurrent_kernel, kernel, bias
     return dict(zip(FAMILIES, values, strict=True))
 
 
 def family(name: str) -> str:
-    """Which initializer and which sharding are for a parameter of this name.
+    """The family of a parameter: it decides the initializer and the sharding.
 
     Returns:
-        One of `FAMILIES`, or "": gains and peepholes are alike in all layers.
+        One of `FAMILIES`, or "" for others, such as gains and peepholes.
     """
     return next((found for found in FAMILIES if name.endswith(found)), "")
 
@@ -38,14 +38,14 @@ def draw(
     Args:
         place: the cell, and its sizes.
         key: PRNG key.
-        param_dtype: of the weights.
-        scheme: of `Cell.init`; None for the cell's own choice, as each of the next.
-        initializers: by family.
-        opened: takes what an initializer gives apart: an array, and what else it says
-            of its family, or None.
+        param_dtype: dtype of the weights.
+        scheme: the `scheme` of `Cell.init`; None for the cell's default.
+        initializers: an initializer for each family; None for that of the scheme.
+        opened: splits the result of an initializer into an array and its metadata; the
+            latter may be None.
 
     Returns:
-        The weights by name, and by family what was said of it.
+        The weights by name, and the metadata by family.
     """
     said = {}
 

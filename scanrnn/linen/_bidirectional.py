@@ -15,14 +15,16 @@ class Bidirectional(nn.Module):
     .. math::
         y_t = \mathrm{merge}(\overrightarrow{y}_t, \overleftarrow{y}_t)
 
-    Like `flax.linen.Bidirectional`, for any two layers that take the arguments of
-    `RNN`. These are passed on: lengths, masks and segments hold for both directions.
+    It is like `flax.linen.Bidirectional`, for any two layers that take the arguments of
+    `RNN`. The arguments of a call are passed to both layers, so lengths, masks and
+    segments hold for both directions.
 
     Attributes:
         forward_rnn: the layer that runs forward.
         backward_rnn: the layer that runs backward. Give the same object twice to share
             weights.
-        merge_fn: function of the two outputs; None to concatenate them.
+        merge_fn: function of the two outputs, forward and backward; None to concatenate
+            them on the last axis.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
         return_carry: also return the pair of last carries.
 
@@ -59,22 +61,25 @@ class Bidirectional(nn.Module):
         """Run both layers over a sequence.
 
         Args:
-            inputs: see `RNN`.
-            initial_carry: the pair of carries before the first step, or None.
-            init_key: draws the first carries of Flax cells, one for each direction.
-            return_carry: overrides the attribute, and so does the next.
-            time_major: see the class.
-            reverse: not used, as in Flax: both directions are run.
-            keep_order: likewise.
-            **arguments: all other arguments of `RNN`, for both layers.
+            inputs: `[..., T, D]`, or `[T, ..., D]` if time-major; see `RNN`.
+            initial_carry: the pair of carries before the first step, (forward,
+                backward); None for the cells' own.
+            init_key: PRNG key for the first carries of Flax cells; each direction gets
+                its own key, split from it.
+            return_carry: overrides the attribute.
+            time_major: overrides the attribute.
+            reverse: ignored, as in Flax: both directions are run.
+            keep_order: ignored, as in Flax.
+            **arguments: all other arguments of a call of `RNN`, for both layers.
 
         Returns:
-            The merged outputs; with `return_carry`, or `return_all_carries`, a pair:
-            the pair of carries, and the outputs.
+            The merged outputs, `[..., T, 2H]` if they are concatenated. With
+            `return_carry` or `return_all_carries`, a pair: the pair of carries, and the
+            outputs.
 
         Raises:
-            TypeError: if `initial_carry` is not a pair.
-            ValueError: see `RNN`.
+            TypeError: if `initial_carry` is not a pair; and as `RNN` does.
+            ValueError: as `RNN` does.
         """
         del reverse, keep_order
         keys = (None, None) if init_key is None else jax.random.split(init_key)

@@ -1,4 +1,4 @@
-"""One step of any cell as a module."""
+"""One step of any cell, as a module."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from scanrnn.linen._fields import Named
 
 
 class Step(Named, nn.RNNCellBase, kw_only=True):
-    """What `RNNCell` and the cells of single families share."""
+    """The base class of `RNNCell` and of the modules of single cells."""
 
     deterministic: bool | None = None
     param_dtype: Any = jnp.float32
@@ -31,20 +31,20 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
 
         Args:
             carry: from `initialize_carry` or the step before.
-            inputs: `[..., D]`, with any number of batch axes; of a convolutional cell
+            inputs: `[..., D]`, with any number of batch axes; for a convolutional cell
                 `[..., *spatial, C]`.
-            deterministic: True for none of the noise, False for all of it, drawn from
-                the "dropout" stream of `rngs`; what is the same in every step of a
-                sequence, such as the mask of `recurrent_dropout`, from a stream
-                "recurrent_dropout", if there is one. Either it or the attribute must be
-                given where there is noise to draw.
+            deterministic: True for no noise, False for noise from the "dropout" stream
+                of `rngs`. Some noise is the same in every step of a sequence, such as
+                the mask of `recurrent_dropout`; if there is a stream
+                "recurrent_dropout", it draws this noise. If there is noise to draw,
+                this argument or the attribute must be given.
 
         Returns:
-            The carry after the step, and the output `[..., H]`, in the cell's `dtype`
-            if it has one.
+            The carry after the step, and the output `[..., H]`, in the cell's `dtype`,
+            or in that of the carry if the cell has none.
 
         Raises:
-            TypeError: if the carry is something else.
+            TypeError: if the carry has the wrong type.
             ValueError: if a shape is wrong, or there is noise to draw and no
                 `deterministic`, or no "dropout" stream.
         """
@@ -60,14 +60,14 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
         """The carry before the first step.
 
         Args:
-            rng: for `carry_init`.
-            input_shape: of the input of a step, `(..., D)`.
+            rng: PRNG key for `carry_init`.
+            input_shape: shape of the input of a step, `(..., D)`.
 
         Returns:
             The carry, such as an `LSTMCarry`.
 
         Raises:
-            ValueError: if the carry is learnt and the module is not bound to weights.
+            ValueError: if the carry is learned and the module is not bound to weights.
         """
         place = self.place(input_shape[-1])
         unknown = layers.unknown_params(place, self.param_dtype)
@@ -101,7 +101,7 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
 
     @nn.nowrap
     def place(self, in_features: int) -> layers.Place:
-        """The cell and its sizes, as those of a layer.
+        """The cell and its sizes, in the form of a layer.
 
         Args:
             in_features: D, the size of the last axis of an input.
@@ -115,7 +115,7 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
 
     @property
     def num_feature_axes(self) -> int:
-        """How many of the last axes of an input are not batch axes."""
+        """The number of the last axes of an input that are not batch axes."""
         return self.cell_and_features()[0].num_feature_axes
 
     @nn.nowrap
@@ -130,10 +130,10 @@ class RNNCell(Step):
     .. math::
         (s_t, y_t) = \mathrm{cell}(s_{t-1}, x_t)
 
-    The Linen form of `scanrnn.nnx.RNNCell`. It is called like Flax's cells, so it can
-    be used in `RNN`, `flax.linen.RNN` and `flax.linen.scan`. The parameters are in
-    `layers_0`, the same as for a layer of this cell, so it can use those of a trained
-    layer.
+    This is the Linen form of `scanrnn.nnx.RNNCell`. It is called like Flax's cells, so
+    it can be used in `RNN`, `flax.linen.RNN` and `flax.linen.scan`. The parameters are
+    in `layers_0`, as in a layer of this cell, so the parameters of a trained layer can
+    be used here.
 
     Attributes:
         cell: a `scanrnn.cells.Cell`.
@@ -158,14 +158,14 @@ class RNNCell(Step):
 
     @nn.nowrap
     def cell_and_features(self) -> tuple[Any, Any]:
-        """As they were given."""
+        """The fields `cell` and `features`."""
         return self.cell, self.features
 
 
 def runs_as_ours(cell: Any) -> bool:
-    """Whether a layer makes the steps of this module by the cell in it.
+    """Whether a layer may run the cell in this module in place of the module.
 
-    Not if a subclass has its own step or its own first carry.
+    It may not if a subclass has its own step or its own first carry.
     """
     if not isinstance(cell, Step) or cell.carry_init is not None:
         return False

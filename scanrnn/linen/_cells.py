@@ -1,4 +1,4 @@
-"""One step of the cells of a family, by name."""
+"""One step of each cell, as a module with the name of the cell."""
 
 import operator
 import types
@@ -21,7 +21,7 @@ class FamilyCell(Step):
 
     @nn.nowrap
     def cell_and_features(self) -> tuple[Any, Any]:
-        """The cell of the options that were given."""
+        """The cell with the given options, and H."""
         make = type(self)._make
         options = {name: getattr(self, name) for name in cell_options(make)}
         return make(**options), self.features
@@ -33,11 +33,11 @@ Equations, options and carry are those of the cell; everything else is as in `RN
 
 Attributes:
     features: H, the size of the carry.
-    **options: of `scanrnn.cells.{factory}`, and the fields of `RNNCell`.
+    **options: options of `scanrnn.cells.{factory}`, and fields of `RNNCell`.
 
 Raises:
-    TypeError: if a field is unknown; from a call, if one has the wrong type.
-    ValueError: from a call, for an unknown option, or a size less than one.
+    TypeError: if a field does not exist; from a call, if one has the wrong type.
+    ValueError: from a call, if an option has an unknown value or a size is less than 1.
 
 Example:
     >>> import jax, jax.numpy as jnp, scanrnn
@@ -54,7 +54,7 @@ Example:
 def _cell_of(
     name: str, factory: Callable[..., cells.Cell], more: str = "", spatial: str = ""
 ) -> type[FamilyCell]:
-    """The class of cells of a factory; `more` and `spatial` are for its example."""
+    """Make the class for a factory; `more` and `spatial` go into its example."""
     doc = _DOC.format(name=name, factory=factory.__name__, more=more, spatial=spatial)
     options = cell_options(factory)
     names = {

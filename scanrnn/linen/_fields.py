@@ -1,4 +1,4 @@
-"""The fields of modules: errors where one is unknown, and what makes them hashable."""
+"""The fields of modules: errors for unknown ones, and how they are made hashable."""
 
 import dataclasses
 from typing import Any
@@ -9,7 +9,7 @@ from scanrnn import layers
 
 
 class Named:
-    """A module that lists its fields where one is unknown, and that is hashable."""
+    """A hashable module, whose error for an unknown field lists its fields."""
 
     def __new__(cls, *args: Any, **fields: Any):
         """Refuse unknown fields by name."""
@@ -19,7 +19,7 @@ class Named:
         return super().__new__(cls)
 
     def __post_init__(self):
-        """Make what came as a list or a dict hashable, as a module has to be."""
+        """Make lists and dicts hashable, because a module has to be hashable."""
         for field in dataclasses.fields(self):  # pyright: ignore
             value = getattr(self, field.name, None)
             if isinstance(value, list | dict):

@@ -1,4 +1,4 @@
-"""Cells under Flax's names, with its options, weights and carries, and our options."""
+"""Cells with Flax's names, options, weights and carries, and with our options too."""
 
 import operator
 import types
@@ -15,7 +15,7 @@ from scanrnn.linen._fields import Named
 
 
 class FlaxCell(Named, nn.RNNCellBase, kw_only=True):
-    """What cells by Flax's names share; the class of Flax stands behind it."""
+    """The base of cells with Flax's names; the class of Flax is their second base."""
 
     _make: ClassVar[Callable[..., cells.Cell]]
     _form: ClassVar[Callable[..., dict]]
@@ -33,15 +33,16 @@ class FlaxCell(Named, nn.RNNCellBase, kw_only=True):
 
         Args:
             carry: from `initialize_carry` or the step before, in Flax's form; or the
-                named one of a layer of ours.
+                NamedTuple of a layer of ours.
             inputs: `[..., D]`, with any number of batch axes.
             deterministic: see `RNNCell`.
 
         Returns:
-            The carry after the step, in the form that it came, and the output.
+            The carry after the step, in the form in which it came, and the output
+            `[..., H]`.
 
         Raises:
-            TypeError: if the carry is something else.
+            TypeError: if the carry has the wrong type.
             ValueError: if a shape is wrong, or there is noise to draw and no
                 `deterministic`, or no "dropout" stream.
         """
@@ -50,7 +51,7 @@ class FlaxCell(Named, nn.RNNCellBase, kw_only=True):
         ours, back = layers.carry_as_ours(name, kind, carry)
         names = set(self.variables.get("params", {})) - {"options"}
         if cell is None or not names:
-            # Flax's own step makes the variables, too.
+            # Flax's own step also makes the variables.
             theirs, y = super().__call__(layers.carry_as_flax(ours), inputs)
             if cell is None:
                 return back(layers.carry_as_ours(name, kind, theirs)[0]), y
@@ -92,21 +93,23 @@ class FlaxCell(Named, nn.RNNCellBase, kw_only=True):
 
 _DOC = """One step of `scanrnn.cells.{factory}` by the name that Flax has for it.
 
-It is a `flax.linen.{name}`: the parameters have Flax's names and start as Flax's under
-the same key, the fields are Flax's, and the carry is Flax's, {carry}. A carry of a
-layer of ours, `{kind}`, is taken too, and then one is given back. Besides it takes the
-options of `scanrnn.cells.{factory}`, but for those that make Flax's matrices others:
-for them there is `RNNCell`. What they add is drawn as `options`.
+It is a `flax.linen.{name}`: the parameters have Flax's names and, under the same key,
+Flax's starting values. The fields have Flax's names, and the carry is Flax's, {carry}.
+A call also takes the carry of a layer of ours, `{kind}`, and then returns one. The
+options of `scanrnn.cells.{factory}` are accepted too, but not those that change the
+shapes of Flax's parameters: for these use `RNNCell`. The parameters that they add are
+in `options`.
 
 Attributes:
     features: H, the size of the carry.
-    **options: of `flax.linen.{name}` and of `scanrnn.cells.{factory}`; and
-        `deterministic`, to leave out their noise. What changes Flax's equations, such
-        as an `activation_fn`, runs Flax's own step and goes with no options of ours.
+    **options: options of `flax.linen.{name}` and of `scanrnn.cells.{factory}`; and
+        `deterministic`, to switch off their noise. An option that changes Flax's
+        equations, such as an `activation_fn`, runs Flax's own step. It cannot be
+        combined with options of ours.
 
 Raises:
-    TypeError: for an unknown option, or one of the wrong type.
-    ValueError: from a call, for options that do not go together.
+    TypeError: if an option does not exist or has the wrong type.
+    ValueError: from a call, if options cannot be combined.
 
 Example:
     >>> import jax, jax.numpy as jnp, scanrnn
@@ -127,7 +130,7 @@ def _cell_of(
     more: str = ', norm="ba2016"',
     spatial: str = "",
 ) -> type[FlaxCell]:
-    """The class of cells of a factory that Flax has, too; `more` is of its example."""
+    """Make the class for a factory whose cell Flax has too; see `_cells`."""
     name = flax.__name__
     kind = cast(Any, make()).carry_type
     doc = _DOC.format(

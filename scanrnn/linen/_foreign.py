@@ -1,6 +1,6 @@
-"""Flax's own Linen cells inside our layer, those that keep more than weights included.
+"""Run Flax's own Linen cells in our layer, also those with other state than weights.
 
-A cell is called as a function of its variables, so that its loop is one of ours.
+A cell is called as a pure function of its variables, so that `scanrnn.scan` can run it.
 """
 
 import functools
@@ -20,19 +20,19 @@ _OPTIONS = (
 
 
 def check(module: Any) -> None:
-    """Raise if a layer was given what the module of one step has in it."""
+    """Raise ValueError if a layer was given options that its cell has already."""
     given = {name: getattr(module, name) for name in _OPTIONS}
     layers.check_foreign(module.cell, given)
 
 
 def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any:
-    """What a layer of a Linen cell returns.
+    """Run a layer of a Linen cell, and return what its call returns.
 
     Args:
         module: the layer.
-        inputs: as they came.
-        call: the arguments.
-        init_key: draws the first carry.
+        inputs: the inputs of the call.
+        call: the other arguments of the call.
+        init_key: PRNG key for the first carry; None for the same one at every call.
     """
     cell = module.cell
     check(module)
@@ -84,7 +84,7 @@ def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any
 
 
 class _Variables:
-    """The collections of a cell, by what becomes of them from step to step."""
+    """The collections of a cell: carried, the same in all steps, or stacked."""
 
     def __init__(self, module, cell, length):
         self._cell, self._module = cell, module
@@ -100,7 +100,7 @@ class _Variables:
             for name, value in found.items()
             if in_filter(module.variable_broadcast, name) and name not in self.carried
         }
-        # Collections that a step adds to, as `sow` does, come out side by side.
+        # Collections that a step writes to, as `sow` does, are stacked over time.
         self.stacked = {
             name: axis
             for name, axis in module.variable_axes.items()
@@ -121,7 +121,7 @@ class _Variables:
                         self._keys[name] = key
 
     def apply(self, state, carry, x, row):
-        """A step of the cell, and what its mutable collections are after it."""
+        """Make a step of the cell; return the result and the collections after it."""
         variables = {**self._fixed, **state}
         rngs = {**self._keys, **row}
         out, new = self._pure.apply(
@@ -130,7 +130,7 @@ class _Variables:
         return out, {**state, **new}
 
     def keep(self, new):
-        """Write to the cell what the loop made of its collections."""
+        """Write the collections after the loop to the cell."""
         for collection, values in new.items():
             if not self._module.is_mutable_collection(collection):
                 continue

@@ -1,4 +1,4 @@
-"""Layers of one family of cells, by name."""
+"""Layers of each cell, with the name of the cell."""
 
 import dataclasses
 import operator
@@ -24,7 +24,7 @@ class CellLayer(Recurrent):
     unroll: int | bool = dataclasses.field(default=1, kw_only=True)
 
     def cells_and_features(self) -> tuple[Any, Any]:
-        """The cell of the options that were given."""
+        """The cell with the given options, and H."""
         make = type(self)._make
         options = {name: getattr(self, name) for name in cell_options(make)}
         return make(**options), self.features
@@ -36,11 +36,11 @@ Equations, options and carry are those of the cell; everything else is as in `RN
 
 Attributes:
     features: H, the size of the carry, or a list with one for each layer.
-    **options: of `scanrnn.cells.{factory}`, and the fields of `RNN`.
+    **options: options of `scanrnn.cells.{factory}`, and fields of `RNN`.
 
 Raises:
-    TypeError: from a call, if a field has the wrong type.
-    ValueError: from a call, for an unknown option, or a size less than one.
+    TypeError: if a field does not exist; from a call, if one has the wrong type.
+    ValueError: from a call, if an option has an unknown value or a size is less than 1.
 
 Example:
     >>> import jax, jax.numpy as jnp, scanrnn
@@ -58,7 +58,7 @@ def _layers_of(
     more: str = "",
     inputs: str = "7, ",
 ) -> type[CellLayer]:
-    """The class of layers of a factory; `more` and `inputs` are for its example."""
+    """Make the class for a factory; `more` and `inputs` go into its example."""
     doc = _DOC.format(name=name, factory=factory.__name__, more=more, inputs=inputs)
     options = cell_options(factory)
     names = {

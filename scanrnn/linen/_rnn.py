@@ -16,7 +16,7 @@ from scanrnn.linen._fields import Named
 
 
 class Recurrent(Named, nn.Module, kw_only=True):
-    """What `RNN` and the layers of single cells share: options, and the call."""
+    """The base class of `RNN` and of the layers of single cells: fields and call."""
 
     num_layers: int | None = None
     bidirectional: bool = False
@@ -56,34 +56,37 @@ class Recurrent(Named, nn.Module, kw_only=True):
     ) -> Any:
         """Run the layers over a sequence.
 
+        Most arguments are those of a call of `scanrnn.nnx.RNN`; see there for details.
+
         Args:
-            inputs: `[..., T, D]`, or `[T, ..., D]` if time-major; all arguments that
-                are not named here are those of a call of `scanrnn.nnx.RNN`.
-            initial_carry: see there, as the next ones.
-            init_key: draws the first carry of a Flax cell; None for the same at every
-                call.
-            seq_lengths: see there.
-            mask: see there.
-            segment_ids: see there.
-            resets: see there.
-            return_carry: see there.
-            return_all_carries: see there.
-            include_initial: see there.
-            time_major: see there.
-            reverse: see there.
-            keep_order: see there.
-            zero_padding: see there.
-            deterministic: True for none of the noise, False for all of it, drawn from
-                the "dropout" stream of `rngs`. Either it or the attribute must be
-                given where there is noise to draw.
+            inputs: `[..., T, D]`, or `[T, ..., D]` if time-major.
+            initial_carry: the carry before the first step; None for the cell's own.
+            init_key: PRNG key for the first carry of a Flax cell; None for the same
+                carry at every call.
+            seq_lengths: integers `[...]` from 0 to T; later steps do not count.
+            mask: booleans, with the shape of the inputs without features; a step with
+                False does not count.
+            segment_ids: integers of that shape; a sequence starts where they change.
+            resets: booleans of that shape; the carry is reset before a step with True.
+            return_carry: also return the last carry.
+            return_all_carries: return the carry after every step, and not the last one.
+            include_initial: return the carry before the first step among these.
+            time_major: overrides the field.
+            reverse: likewise.
+            keep_order: likewise.
+            zero_padding: likewise.
+            deterministic: True for no noise, False for noise from the "dropout" stream
+                of `rngs`. If there is noise to draw, this argument or the field must be
+                given.
 
         Returns:
-            The outputs; with `return_carry`, a pair: the last carry, and the outputs.
+            The outputs `[..., T, H]`, or `[T, ..., H]` if time-major. With
+            `return_carry` or `return_all_carries`, a pair: the carry, and the outputs.
 
         Raises:
             TypeError: if an argument has the wrong type or dtype.
-            ValueError: if one has the wrong shape or is unknown, or there is noise to
-                draw and no `deterministic`, or no "dropout" stream.
+            ValueError: if an argument has the wrong shape or an unknown value, or there
+                is noise to draw and no `deterministic`, or no "dropout" stream.
         """
         call = layers.make_call(
             self,
@@ -111,7 +114,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
         return self._run_own(cell, features, inputs, call, deterministic)
 
     def cells_and_features(self) -> tuple[Any, Any]:
-        """The cell of all layers, or of each, and likewise the sizes of carries."""
+        """The cell and the size H of all layers, or a sequence with those of each."""
         raise NotImplementedError
 
     def _run_own(self, cell, features, inputs, call, deterministic):
@@ -151,7 +154,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
         return self._run(places, stack, dtype, inputs, call, deterministic)
 
     def _run_steps_of(self, cell, inputs, call, deterministic):
-        """Run the cell that a module of one step holds."""
+        """Run the cell that a module for one step holds."""
         _foreign.check(self)
         in_features = inputs.shape[-1] if inputs.ndim else 1
         place, params = cell.place(in_features), cell.weights(in_features)
@@ -170,7 +173,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
             implementation=self.implementation,
             wavefront=self.wavefront,
         )
-        # The outputs of `init` are nobody's: it needs no noise.
+        # Nobody uses the outputs of `init`, so it needs no noise.
         quiet = deterministic or self.is_initializing()
         key = None if quiet else lambda: _weights.noise_key(self, deterministic)
         return layers.run_own(spec, places, stack, inputs, call, key)
@@ -182,27 +185,27 @@ class RNN(Recurrent):
     .. math::
         (s_t^l, x_t^{l+1}) = \mathrm{cell}_l(s_{t-1}^l, x_t^l), \quad l = 1..L
 
-    The Linen form of `scanrnn.nnx.RNN`, with the same options, call and results, and
-    with the fields of `flax.linen.RNN` in the same order. Sizes of inputs are inferred.
-    The parameters are in `layers_<l>`, under the names that the cell gives them; those
-    of the backward direction are in `backward_layers_<l>`. To shard a parameter, use an
-    initializer made by `flax.linen.with_partitioning`.
+    This is the Linen form of `scanrnn.nnx.RNN`, with the same options, call and
+    results. It has the fields of `flax.linen.RNN` in the same order. D is inferred from
+    the inputs. The parameters are in `layers_<l>`, under the names that the cell gives
+    them; those of the backward direction are in `backward_layers_<l>`. To shard a
+    parameter, use an initializer made by `flax.linen.with_partitioning`.
 
     Attributes:
         cell: a `scanrnn.cells.Cell`, or a list with one for each layer; or a Flax cell:
-            a `flax.linen.RNNCellBase` or a module with its methods. A Flax cell already
-            has its sizes, dtypes and initializers, so the fields for these are refused.
-            Its output may be any pytree of arrays.
+            a `flax.linen.RNNCellBase`, or a module with its methods. A Flax cell
+            already has its sizes, dtypes and initializers, so the fields for these are
+            refused. Its output may be any pytree of arrays.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
         return_carry: also return the last carry.
         reverse: run from the last step to the first.
         keep_order: with `reverse`, return the outputs in the order of the inputs.
         unroll: see `scanrnn.scan`.
-        variable_axes: for a Flax cell, the time axis of each collection that its steps
-            write to, such as ``{"intermediates": 0}``.
+        variable_axes: for a Flax cell: by collection that its steps write to, the axis
+            on which the steps are stacked, such as ``{"intermediates": 0}``.
         variable_broadcast: the collections that all steps share.
         variable_carry: the collections that are carried from step to step.
-        split_rngs: for each stream, whether every step gets its own key.
+        split_rngs: by stream, whether each step gets its own key.
         features: H, the size of the carry, or a list with one for each layer.
         **options: `num_layers`, `bidirectional`, `residual`, `highway`, `dropout`,
             `deterministic`, `param_dtype`, `carry_dtype`, `zero_padding`,
@@ -232,5 +235,5 @@ class RNN(Recurrent):
     features: int | Sequence[int] | None = None
 
     def cells_and_features(self) -> tuple[Any, Any]:
-        """As they were given."""
+        """The fields `cell` and `features`."""
         return self.cell, self.features

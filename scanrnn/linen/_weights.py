@@ -14,9 +14,12 @@ def declare(module: nn.Module, name: str, place: layers.Place) -> dict[str, jax.
     """Make or read the parameters of a layer in one direction, by name.
 
     Args:
-        module: whose parameters they are, in a dict of this name.
-        name: of the dict.
+        module: the module that has the parameters.
+        name: name of the dict that holds them in the module.
         place: the cell, and its sizes.
+
+    Raises:
+        ValueError: if a parameter that is read has the wrong shape.
     """
     try:
         return module.param(name, _draw, place, module)  # pyright: ignore
@@ -25,7 +28,7 @@ def declare(module: nn.Module, name: str, place: layers.Place) -> dict[str, jax.
 
 
 def _misfit(module, name, place):
-    """What to say where the weights that came have other shapes."""
+    """The error message for weights of other shapes."""
     sizes = place.in_features, place.hidden_features
     key = jax.eval_shape(lambda: jax.random.key(0))
     wanted = jax.eval_shape(lambda key: place.cell.init(key, *sizes), key)
@@ -43,7 +46,7 @@ def _misfit(module, name, place):
 
 
 def _draw(key, place, module):
-    """The parameters, boxed where they are made; read, only their shapes matter."""
+    """Draw the parameters; boxed with their metadata, if the module is initialized."""
     given = {family: getattr(module, f"{family}_init") for family in layers.FAMILIES}
     params, boxes = layers.draw(
         place, key, module.param_dtype, module.scheme, given, _opened
@@ -61,7 +64,7 @@ def _draw(key, place, module):
 def _opened(value):
     if not isinstance(value, nn.meta.AxisMetadata):
         return value, None
-    # A box would pin the sharding of each gate; what counts is the whole's.
+    # A box would fix the sharding of each gate; that of the whole matrix counts.
     plain = isinstance(value, nn.Partitioned)
     return (value.value if plain else value.unbox()), value
 
@@ -69,15 +72,18 @@ def _opened(value):
 def step_keys(
     module: Any, deterministic: bool | None
 ) -> Callable[[], tuple[jax.Array, jax.Array]] | None:
-    """What draws the noise of one step, and that of the whole sequence.
+    """A function that draws two keys: for the noise of one step and of the sequence.
 
     Args:
-        module: a cell.
-        deterministic: of the call; None for the module's.
+        module: the module of a cell.
+        deterministic: the argument of the call; None for the field of the module.
+
+    Returns:
+        The function, or None if the call draws no noise.
     """
     if deterministic is None:
         deterministic = module.deterministic
-    # The outputs of `init` are nobody's: it needs no noise.
+    # Nobody uses the outputs of `init`, so it needs no noise.
     if deterministic or module.is_initializing():
         return None
 
@@ -85,14 +91,14 @@ def step_keys(
         own = noise_key(module, deterministic)
         if not module.has_rng("recurrent_dropout"):
             return own, own
-        # The stream's own key, which does not count: every step sees the same.
+        # The key of the stream itself, without its counter: all steps see the same.
         return own, module.scope.rngs["recurrent_dropout"].as_jax_rng()
 
     return keys
 
 
 def noise_key(module: Any, deterministic: bool | None) -> jax.Array:
-    """The key of dropout and of the noise of cells."""
+    """Draw the key of dropout and of the noise of cells."""
     name = type(module).__name__
     if deterministic is None:
         raise ValueError(
@@ -111,14 +117,14 @@ def noise_key(module: Any, deterministic: bool | None) -> jax.Array:
 def carry_draw(
     key: jax.Array, init: Any, place: layers.Place, params: Any, shape: tuple[int, ...]
 ) -> Callable[[tuple[int, ...], Any], jax.Array]:
-    """A function that draws the arrays of a carry, each by a key of its own as in Flax.
+    """A function that draws the arrays of a carry, each with its own key, as in Flax.
 
     Args:
-        key: of all.
-        init: function of a key, a shape and a dtype.
+        key: PRNG key for all arrays.
+        init: function of (key, shape, dtype).
         place: the cell, and its sizes.
-        params: of its parameters.
-        shape: of one input.
+        params: the parameters of the cell; their values are not used.
+        shape: shape of the input of one step.
     """
     like = jax.eval_shape(
         lambda: layers.first_carry(place.cell, params, shape, None, None)

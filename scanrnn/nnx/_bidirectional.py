@@ -16,19 +16,20 @@ class Bidirectional(nnx.Module):
     .. math::
         y_t = \mathrm{merge}(\overrightarrow{y}_t, \overleftarrow{y}_t)
 
-    Like `flax.nnx.Bidirectional`, for any two layers that take the arguments of `RNN`.
-    These are passed on: lengths, masks and segments hold for both directions. Every
-    layer of `scanrnn.nnx` also has `bidirectional=True`, which joins the directions
-    after each of its stacked layers.
+    It is like `flax.nnx.Bidirectional`, for any two layers that take the arguments of
+    `RNN`. The arguments of a call are passed to both layers, so lengths, masks and
+    segments hold for both directions. Every layer of `scanrnn.nnx` also has
+    ``bidirectional=True``, which joins the directions after each of its stacked layers.
 
     Args:
         forward_rnn: the layer that runs forward.
         backward_rnn: the layer that runs backward. Give the same object twice to share
             weights.
-        merge_fn: function of the two outputs; None to concatenate them.
+        merge_fn: function of the two outputs, forward and backward; None to concatenate
+            them on the last axis.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
         return_carry: also return the pair of last carries.
-        rngs: accepted as in Flax, and not kept. A call can be given its own.
+        rngs: accepted as in Flax, but not used. Give `rngs` to a call instead.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -75,22 +76,25 @@ class Bidirectional(nnx.Module):
         """Run both layers over a sequence.
 
         Args:
-            inputs: see `RNN`.
-            initial_carry: the pair of carries before the first step, or None.
-            return_carry: overrides the constructor's argument, and so does the next.
-            time_major: see the class.
-            reverse: not used, as in Flax: both directions are run.
-            keep_order: likewise.
+            inputs: `[..., T, D]`, or `[T, ..., D]` if time-major; see `RNN`.
+            initial_carry: the pair of carries before the first step, (forward,
+                backward); None for the cells' own.
+            return_carry: overrides the constructor's argument.
+            time_major: overrides the constructor's argument.
+            reverse: ignored, as in Flax: both directions are run.
+            keep_order: ignored, as in Flax.
             rngs: see `RNN`.
-            **arguments: all other arguments of `RNN`, for both layers.
+            **arguments: all other arguments of a call of `RNN`, for both layers.
 
         Returns:
-            The merged outputs; with `return_carry`, or `return_all_carries`, a pair:
-            the pair of carries, and the outputs.
+            The merged outputs, `[..., T, 2H]` if they are concatenated. With
+            `return_carry` or `return_all_carries`, a pair: the pair of carries, and the
+            outputs.
 
         Raises:
-            TypeError: if `rngs` has the wrong type, or `initial_carry` is not a pair.
-            ValueError: see `RNN`.
+            TypeError: if `rngs` has the wrong type, or `initial_carry` is not a pair;
+                and as `RNN` does.
+            ValueError: as `RNN` does.
         """
         del reverse, keep_order
         _rngs.check_rngs(rngs)

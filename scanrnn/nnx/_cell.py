@@ -1,4 +1,4 @@
-"""One step of any cell as a module."""
+"""One step of any cell, as a module."""
 
 import inspect
 from collections.abc import Mapping
@@ -20,32 +20,34 @@ class RNNCell(Viewed, nnx.RNNCellBase):
     .. math::
         (s_t, y_t) = \mathrm{cell}(s_{t-1}, x_t)
 
-    For a loop of your own: an attention decoder, an agent, a search. It is called like
-    Flax's cells, so it can be used in `RNN`, `flax.nnx.RNN` and `flax.nnx.scan`. Its
-    weights have the same names as those of `RNN(cell, in_features, hidden_features)`.
-    So ``nnx.update(cell, nnx.state(layer))`` gives it the weights of a trained layer.
+    Use it in a loop of your own: an attention decoder, an agent, a search. It is called
+    like Flax's cells, so it can also be used in `RNN`, `flax.nnx.RNN` and
+    `flax.nnx.scan`. Its weights have the same names as those of `RNN(cell, in_features,
+    hidden_features)`. So ``nnx.update(cell, nnx.state(layer))`` gives it the weights of
+    a trained layer.
 
     Args:
         cell: a `scanrnn.cells.Cell`.
         in_features: D, the size of the last axis of an input.
         hidden_features: H, the size of the carry.
         deterministic: whether to switch off the noise of the cell.
-        param_dtype: of the weights.
-        carry_dtype: of the carry; None for float32, or wider if `param_dtype` is.
-        carry_init: draws the first carry, as in Flax; None for the cell's own first
-            carry.
-        scheme: what draws the weights, see `Cell.init`; None for the cell's own choice.
-        kernel_init: draws the input weights, in place of the scheme.
+        param_dtype: dtype of the weights.
+        carry_dtype: dtype of the carry; None for float32, or wider if `param_dtype` is.
+        carry_init: initializer of the first carry, as in Flax; None for the cell's own
+            first carry.
+        scheme: how the weights are drawn, see `Cell.init`; None for the cell's default.
+        kernel_init: initializer of the input weights, in place of the scheme's.
         recurrent_kernel_init: likewise for the recurrent weights of each gate.
         bias_init: likewise for the biases.
-        kernel_metadata: of the input weights' `nnx.Param`.
+        kernel_metadata: metadata of the `nnx.Param` of the input weights.
         recurrent_kernel_metadata: likewise for the recurrent weights.
         bias_metadata: likewise for the biases.
-        rngs: its `params` stream draws the weights. It is not kept.
+        rngs: its `params` stream draws the weights. The module does not keep it.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a size is less than one, or `rngs` lacks the stream.
+        ValueError: if a size is less than 1, or `rngs` has no `params` and no default
+            stream.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -109,18 +111,18 @@ class RNNCell(Viewed, nnx.RNNCellBase):
 
         Args:
             carry: from `initialize_carry` or the step before.
-            inputs: `[..., D]`, with any number of batch axes; of a convolutional cell
+            inputs: `[..., D]`, with any number of batch axes; for a convolutional cell
                 `[..., *spatial, C]`.
             deterministic: overrides the constructor's argument.
-            rngs: its `dropout` stream draws new noise at every call. Noise that is the
+            rngs: its `dropout` stream draws new noise at every call. Some noise is the
                 same in every step of a sequence, such as the mask of
-                `recurrent_dropout`, is drawn by a stream `recurrent_dropout`, if there
-                is one. It stays the same until that stream is called:
+                `recurrent_dropout`. If there is a stream `recurrent_dropout`, it draws
+                this noise, which stays the same until that stream is called:
                 ``rngs.recurrent_dropout()`` begins the next sequence.
 
         Returns:
-            The carry after the step, and the output `[..., H]`, in the cell's `dtype`
-            if it has one.
+            The carry after the step, and the output `[..., H]`, in the cell's `dtype`,
+            or in that of the carry if the cell has none.
 
         Raises:
             TypeError: if the carry or `rngs` has the wrong type.
@@ -142,16 +144,17 @@ class RNNCell(Viewed, nnx.RNNCellBase):
         """The carry before the first step.
 
         Args:
-            input_shape: of the input of a step, `(..., D)`.
-            rngs: its `carry` stream is used by `carry_init`.
-            carry_init: draws the carry, in place of the constructor's. Without either,
-                it is the cell's own: zeros, unless it is learned.
+            input_shape: shape of the input of a step, `(..., D)`.
+            rngs: its `carry` stream gives the keys of `carry_init`.
+            carry_init: initializer of the carry, in place of the constructor's. If
+                neither is given, the carry is the cell's own: zeros, unless it is
+                learned.
 
         Returns:
             The carry, such as an `LSTMCarry`.
 
         Raises:
-            ValueError: if `carry_init` has no `rngs` to draw from.
+            ValueError: if there is a `carry_init` and no `rngs`.
         """
         ((layer,),) = self.stack
         init = carry_init or self.carry_init
@@ -160,7 +163,7 @@ class RNNCell(Viewed, nnx.RNNCellBase):
 
     @property
     def num_feature_axes(self) -> int:
-        """How many of the last axes of an input are not batch axes."""
+        """The number of the last axes of an input that are not batch axes."""
         return self.cell.num_feature_axes
 
     @property
@@ -177,9 +180,9 @@ class RNNCell(Viewed, nnx.RNNCellBase):
 
 
 def runs_as_ours(cell: Any) -> bool:
-    """Whether a layer makes the steps of this module by the cell in it.
+    """Whether a layer may run the cell in this module in place of the module.
 
-    Not if a subclass has its own step or its own first carry.
+    It may not if a subclass has its own step or its own first carry.
     """
     if not isinstance(cell, RNNCell) or cell.carry_init is not None:
         return False

@@ -1,4 +1,4 @@
-"""One step of the cells of a family, by name."""
+"""One step of each cell, as a module with the name of the cell."""
 
 import inspect
 from collections.abc import Callable
@@ -30,12 +30,12 @@ Equations, options and carry are those of the cell; everything else is as in `RN
 Args:
     in_features: D, the size of the last axis of an input.
     hidden_features: H, the size of the carry.
-    **options: of `scanrnn.cells.{factory}`, and keyword arguments of `RNNCell`; `rngs`
-        is required.
+    **options: options of `scanrnn.cells.{factory}`, and keyword arguments of `RNNCell`;
+        `rngs` is required.
 
 Raises:
-    TypeError: if an argument has the wrong type.
-    ValueError: for an unknown option, or a size less than one.
+    TypeError: if an option does not exist, or an argument has the wrong type.
+    ValueError: if an option has an unknown value, or a size is less than 1.
 
 Example:
     >>> import jax.numpy as jnp, scanrnn
@@ -51,7 +51,7 @@ Example:
 def _cell_of(
     name: str, factory: Callable[..., cells.Cell], more: str = "", spatial: str = ""
 ) -> type[FamilyCell]:
-    """The class of cells of a factory; `more` and `spatial` are for its example."""
+    """Make the class for a factory; `more` and `spatial` go into its example."""
     doc = _DOC.format(name=name, factory=factory.__name__, more=more, spatial=spatial)
     names = {"__doc__": doc, "__module__": __name__, "_make": staticmethod(factory)}
     names["__init__"] = named_constructor(FamilyCell, name)

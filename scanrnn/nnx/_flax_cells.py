@@ -1,4 +1,4 @@
-"""Cells under Flax's names, with its options, weights and carries, and our options."""
+"""Cells with Flax's names, options, weights and carries, and with our options too."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from scanrnn.nnx._view import Viewed
 
 
 class FlaxCell(Viewed, nnx.RNNCellBase):
-    """What cells by Flax's names share; the class of Flax stands behind it."""
+    """The base of cells with Flax's names; the class of Flax is their second base."""
 
     _make: ClassVar[Callable[..., cells.Cell]]
     _form: ClassVar[Callable[..., dict]]
@@ -47,7 +47,7 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         layers.check_options(name, make, options, f"flax.nnx.{name}")
         flax_init: Any = super().__init__
         flax_init(in_features, hidden_features, rngs=rngs, **theirs)
-        # A default of Flax's may be a dtype, too.
+        # Flax's default may be a dtype.
         theirs["dtype"] = self.dtype
         self.cell = layers.own_cell(name, make, flax.__init__, theirs, options)
         self.deterministic = deterministic
@@ -80,13 +80,14 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
 
         Args:
             carry: from `initialize_carry` or the step before, in Flax's form; or the
-                named one of a layer of ours.
+                NamedTuple of a layer of ours.
             inputs: `[..., D]`, with any number of batch axes.
             deterministic: overrides the constructor's argument.
             rngs: see `RNNCell`.
 
         Returns:
-            The carry after the step, in the form that it came, and the output.
+            The carry after the step, in the form in which it came, and the output
+            `[..., H]`.
 
         Raises:
             TypeError: if the carry or `rngs` has the wrong type.
@@ -110,12 +111,12 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         rngs: nnx.Rngs | nnx.RngStream | None = None,
         carry_init: nnx.Initializer | None = None,
     ) -> Any:
-        """The carry before the first step, in Flax's form; see there.
+        """The carry before the first step, in Flax's form.
 
         Args:
-            input_shape: of the input of a step, `(..., D)`.
-            rngs: its `carry` stream is for `carry_init`; zeros need none.
-            carry_init: draws it in place of the constructor's.
+            input_shape: shape of the input of a step, `(..., D)`.
+            rngs: its `carry` stream gives the keys of `carry_init`; zeros need none.
+            carry_init: initializer of the carry, in place of the constructor's.
 
         Returns:
             An array, or the pair (c, h).
@@ -127,11 +128,11 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         return super().initialize_carry(input_shape, rngs, carry_init)
 
     def _weights(self):
-        """Our parameters: those of Flax's modules, and those of our options."""
+        """The parameters of our cell: those of Flax's modules, and of our options."""
         return type(self)._form(self._tree()) | _weights.values(self.options)
 
     def _tree(self):
-        """The arrays of Flax's modules, by the names of both."""
+        """The arrays of Flax's modules: by name of the module, then of the array."""
         modules = vars(self).items()
         return {
             name: _weights.values(module)
@@ -142,23 +143,23 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
 
 _DOC = """One step of `scanrnn.cells.{factory}` by the name that Flax has for it.
 
-It is a `flax.nnx.{name}`: the weights have Flax's names and start as Flax's under the
-same key, the options have Flax's names, and the carry is Flax's, {carry}. A carry of a
-layer of ours, `{kind}`, is taken too, and then one is given back. Besides it takes the
-options of `scanrnn.cells.{factory}`, but for those that make Flax's matrices others:
-for them there is `RNNCell`. What they add is drawn as `options`.
+It is a `flax.nnx.{name}`: the weights have Flax's names and, under the same key, Flax's
+starting values. The options have Flax's names, and the carry is Flax's, {carry}. A call
+also takes the carry of a layer of ours, `{kind}`, and then returns one. The options of
+`scanrnn.cells.{factory}` are accepted too, but not those that change the shapes of
+Flax's weights: for these use `RNNCell`. The weights that they add are in `options`.
 
 Args:
     in_features: D, the size of the last axis of an input.
     hidden_features: H, the size of the carry.
-    **options: of `flax.nnx.{name}`, of which `rngs` is needed, and of
-        `scanrnn.cells.{factory}`; and `deterministic`, to leave out their noise.
-        What changes Flax's equations, such as an `activation_fn`, runs Flax's own step
-        and goes with no options of ours.
+    **options: options of `flax.nnx.{name}`, where `rngs` is required, and of
+        `scanrnn.cells.{factory}`; and `deterministic`, to switch off their noise.
+        An option that changes Flax's equations, such as an `activation_fn`, runs
+        Flax's own step. It cannot be combined with options of ours.
 
 Raises:
-    TypeError: for an unknown option, or one of the wrong type.
-    ValueError: for options that do not go together.
+    TypeError: if an option does not exist or has the wrong type.
+    ValueError: if options cannot be combined.
 
 Example:
     >>> import jax.numpy as jnp, scanrnn
@@ -172,7 +173,7 @@ Example:
 
 
 def _cell_of(flax: Any, make: Callable[..., cells.Cell], form: Any) -> type[FlaxCell]:
-    """The class of cells of a factory that Flax has, too."""
+    """Make the class for a factory whose cell Flax has too."""
     name = flax.__name__
     kind = cast(Any, make()).carry_type
     carry = "the pair (c, h)" if len(kind._fields) == 2 else "h"

@@ -1,4 +1,4 @@
-"""Flax's own cells inside our layer, those that keep more than weights included."""
+"""Run Flax's own cells in our layer, also those with state besides their weights."""
 
 import itertools
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _OPTIONS = (
 def check(
     rnn: Any, scheme: Any, initializers: dict[str, Any], metadata: dict[str, Any]
 ) -> None:
-    """Raise unless `rnn` was given a Flax cell, and nothing about its weights."""
+    """Raise ValueError if `rnn` was given options that its Flax cell has already."""
     given = {name: getattr(rnn, name) for name in _OPTIONS} | {"scheme": scheme}
     given |= {f"{family}_init": value for family, value in initializers.items()}
     given |= {f"{family}_metadata": value for family, value in metadata.items()}
@@ -28,7 +28,7 @@ def check(
 
 
 def checked_axes(state_axes: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any], ...]:
-    """What becomes of a cell's state from step to step: pairs of a filter and that."""
+    """Pairs of a filter of states and `nnx.Carry` or None, as in `RNN`."""
     axes = ((..., nnx.Carry),) if state_axes is None else tuple(state_axes.items())
     for what, axis in axes:
         if axis is not nnx.Carry and axis is not None:
@@ -40,13 +40,15 @@ def checked_axes(state_axes: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any],
 
 
 def run(rnn: Any, inputs: jax.Array, call: layers.Call, rngs: Any) -> Any:
-    """What a layer of a Flax cell returns; a state that the cell keeps goes on in it.
+    """Run a layer of a Flax cell, and return what its call returns.
+
+    The state of the cell is updated.
 
     Args:
         rnn: the layer.
-        inputs: as they came.
-        call: the arguments.
-        rngs: what draws the initial carry.
+        inputs: the inputs of the call.
+        call: the other arguments of the call.
+        rngs: draws the initial carry.
     """
     cell = rnn.cell
     spec = layers.Spec(unroll=rnn.unroll, implementation=rnn.implementation)
@@ -56,14 +58,14 @@ def run(rnn: Any, inputs: jax.Array, call: layers.Call, rngs: Any) -> Any:
         first, fresh = layers.first_carries(
             cell, call.initial_carry, xs, spans, lambda x: _initial_carry(cell, x, rngs)
         )
-        # After that: a cell may draw its carry from a stream of its own.
+        # Split only now: a cell may draw its carry from a stream of its own.
         graphdef, params, streams, kept = _split(cell, rnn)
         now, later = _forked(streams)
 
         def step(state, carry, x):
             moved = iter(state)
             states = [next(moved) if m else k for m, k in zip(moves, kept, strict=True)]
-            # Variables made anew, so that a step may write to them.
+            # New variables, so that a step may write to them.
             own = nnx.merge(graphdef, *_copied((params, now, *states)))
             carry, y = own(carry, x)
             return list(itertools.compress(_split(own, rnn)[3], moves)), carry, y
@@ -92,7 +94,7 @@ def _copied(states):
 
 
 def _split(cell, rnn):
-    """Graph, weights, the random streams that stand still, and all other states."""
+    """Graph, weights, the random streams that all steps share, and other states."""
     streams = nnx.All(nnx.RngState, rnn.broadcast_rngs)
     filters = [what for what, _ in rnn.state_axes]
     graphdef, params, fixed, *kept = nnx.split(cell, nnx.Param, streams, *filters)
@@ -100,14 +102,14 @@ def _split(cell, rnn):
 
 
 def _forked(streams):
-    """Random streams for the steps of this call, and what they are after it."""
+    """The random streams for the steps of this call, and their state after it."""
     now = dict(nnx.to_flat_state(streams))
     later = dict(now)
     for path, key in nnx.to_flat_state(streams):
         if path[-1] == "key":
             at = (*path[:-1], "count")
             count = now[at][...]
-            # The very key that Flax would draw.
+            # The same key that Flax draws.
             drawn = jax.random.fold_in(key[...], count)
             now[path] = key.replace(jax.random.split(drawn, 1)[0])
             now[at] = now[at].replace(jnp.zeros_like(count))
@@ -121,9 +123,10 @@ def _initial_carry(cell, x, rngs):
     Args:
         cell: a Flax cell.
         x: one time step of the input, batch axes first.
-        rngs: what draws it, as for `flax.nnx.RNN`; None for the same at every call.
+        rngs: draws the carry, as for `flax.nnx.RNN`; None for the same one at every
+            call.
     """
     if isinstance(rngs, nnx.Rngs):
         rngs = _rngs.stream(rngs, "carry", "the initial carry").fork()
-    # The stream is made here, so that the layer keeps none.
+    # The stream is made here, because the layer must not keep one.
     return cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)

@@ -1,4 +1,4 @@
-"""Layers of one family of cells, by name."""
+"""Layers of each cell, with the name of the cell."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -28,13 +28,13 @@ Equations, options and carry are those of the cell; everything else is as in `RN
 
 Args:
     in_features: D, the size of the last axis of the inputs.
-    hidden_features: H, the size of the carry.
-    **options: of `scanrnn.cells.{factory}`, and keyword arguments of `RNN`; `rngs` is
-        required.
+    hidden_features: H, the size of the carry, or a list with one for each layer.
+    **options: options of `scanrnn.cells.{factory}`, and keyword arguments of `RNN`;
+        `rngs` is required.
 
 Raises:
-    TypeError: if an argument has the wrong type.
-    ValueError: for an unknown option, or a size less than one.
+    TypeError: if an option does not exist, or an argument has the wrong type.
+    ValueError: if an option has an unknown value, or a size is less than 1.
 
 Example:
     >>> import jax.numpy as jnp, scanrnn
@@ -51,7 +51,7 @@ def _layers_of(
     more: str = "",
     inputs: str = "7, ",
 ) -> type[CellLayer]:
-    """The class of layers of a factory; `more` and `inputs` are for its example."""
+    """Make the class for a factory; `more` and `inputs` go into its example."""
     doc = _DOC.format(name=name, factory=factory.__name__, more=more, inputs=inputs)
     names = {"__doc__": doc, "__module__": __name__, "_make": staticmethod(factory)}
     names["__init__"] = named_constructor(CellLayer, name)

@@ -1,4 +1,4 @@
-"""Where a layer's random numbers come from."""
+"""The random streams of a layer: checks, and keys drawn from them."""
 
 from typing import Any
 
@@ -7,19 +7,22 @@ from flax import nnx
 
 
 def params_stream(rngs: Any) -> nnx.RngStream:
-    """The stream that draws the weights of a constructor's `rngs`."""
+    """The stream of a constructor's `rngs` that draws the weights."""
     if not isinstance(rngs, nnx.Rngs):
         raise TypeError(f"RNN: rngs must be an nnx.Rngs, got {rngs!r}; try nnx.Rngs(0)")
     return stream(rngs, "params", "the weights")
 
 
 def stream(rngs: nnx.Rngs, name: str, use: str) -> nnx.RngStream:
-    """One stream of some, or the default one.
+    """The stream of this name, or the default stream.
 
     Args:
         rngs: the streams.
-        name: of the one that is wanted.
-        use: what it draws.
+        name: name of the stream.
+        use: what it draws, for the error message.
+
+    Raises:
+        ValueError: if there is neither.
     """
     if name not in rngs and "default" not in rngs:
         raise ValueError(
@@ -30,7 +33,7 @@ def stream(rngs: nnx.Rngs, name: str, use: str) -> nnx.RngStream:
 
 
 def check_rngs(rngs: Any) -> None:
-    """Raise unless a call can draw from these."""
+    """Raise TypeError unless `rngs` is None, an `nnx.Rngs` or an `nnx.RngStream`."""
     if rngs is not None and not isinstance(rngs, nnx.Rngs | nnx.RngStream):
         raise TypeError(
             f"RNN: rngs must be None, an nnx.Rngs or an nnx.RngStream, got {rngs!r}; "
@@ -39,7 +42,7 @@ def check_rngs(rngs: Any) -> None:
 
 
 def noise_key(rngs: nnx.Rngs | nnx.RngStream | None) -> jax.Array:
-    """The key of dropout and of the noise of cells."""
+    """Draw the key of dropout and of the noise of cells."""
     if rngs is None:
         raise ValueError(
             "RNN: rngs is None, but there is dropout or noise to draw; give the call "
@@ -53,7 +56,7 @@ def noise_key(rngs: nnx.Rngs | nnx.RngStream | None) -> jax.Array:
 def step_keys(
     name: str, rngs: nnx.Rngs | nnx.RngStream | None
 ) -> tuple[jax.Array, jax.Array]:
-    """The keys of the noise of one step, and of that of the whole sequence."""
+    """The key of the noise of one step, and that of the noise of a whole sequence."""
     if rngs is None:
         raise ValueError(
             f"{name}: rngs is None, but there is noise to draw; give the call "
@@ -64,12 +67,12 @@ def step_keys(
     if not isinstance(rngs, nnx.Rngs) or "recurrent_dropout" not in rngs:
         return own, own
     stream = rngs["recurrent_dropout"]
-    # The key that it would draw next: every step sees the same.
+    # The key that this stream would draw next. It is not counted, so all steps see it.
     return own, jax.random.fold_in(stream.key[...], stream.count[...])
 
 
 def carry_draw(rngs: nnx.Rngs | nnx.RngStream | None, init: Any) -> Any:
-    """A function of a shape and a dtype that draws an array of a carry."""
+    """A function of (shape, dtype) that draws an array of a carry."""
     if rngs is None:
         raise ValueError(
             "RNNCell: rngs is None, but carry_init draws from them; give "

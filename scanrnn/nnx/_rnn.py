@@ -1,4 +1,4 @@
-"""The recurrent layer: cells, one above the other, scanned over time."""
+"""The recurrent layer: stacked cells, scanned over time."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -30,23 +30,24 @@ class RNN(Viewed, nnx.Module):
 
     Args:
         cell: a `scanrnn.cells.Cell`, or a list with one for each layer; or a Flax cell:
-            a `flax.nnx.RNNCellBase` or a module with its methods. A Flax cell already
+            a `flax.nnx.RNNCellBase`, or a module with its methods. A Flax cell already
             has its sizes, dtypes and weights, so the arguments for these are refused.
             Its output may be any pytree of arrays.
         in_features: D, the size of the last axis of the inputs.
         hidden_features: H, the size of the carry, or a list with one for each layer.
         num_layers: L, number of stacked layers; None for the length of the lists, or
             one.
-        bidirectional: every layer runs in both directions, with weights for each, and
-            concatenates both outputs: 2H features.
-        residual: add the input of a layer to its output, wherever both have the same
-            number of features; "gnmt" does so from the third layer on.
-        highway: for the same layers, let a gate choose between output and input.
+        bidirectional: whether each layer runs in both directions, with weights for
+            each, and concatenates both outputs: 2H features.
+        residual: whether to add the input of a layer to its output, if both have the
+            same number of features; "gnmt" does so from the third layer on.
+        highway: whether a gate chooses between output and input, in the same layers as
+            for `residual`.
         dropout: probability with which a feature between two layers is set to zero.
-            With one layer there is nothing to drop, and a warning.
+            With one layer nothing is dropped, and there is a warning.
         deterministic: whether to switch off dropout and all noise of the cell.
-        param_dtype: of the weights.
-        carry_dtype: of the carry; None for float32, or wider if `param_dtype` is.
+        param_dtype: dtype of the weights.
+        carry_dtype: dtype of the carry; None for float32, or wider if `param_dtype` is.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
         return_carry: also return the last carry.
         reverse: run from the last step to the first.
@@ -56,28 +57,28 @@ class RNN(Viewed, nnx.Module):
         unroll: see `scanrnn.scan`.
         implementation: see `scanrnn.scan`.
         wavefront: run equal layers side by side, each one step behind the one below.
-            None does so where launching a kernel costs more than running it.
-        scheme: what draws the weights, see `Cell.init`; None for the cell's own choice.
-        kernel_init: draws the input weights, in place of the scheme.
+            None does so where a launch takes longer than the matrix products of a step.
+        scheme: how the weights are drawn, see `Cell.init`; None for the cell's default.
+        kernel_init: initializer of the input weights, in place of the scheme's.
         recurrent_kernel_init: likewise for the recurrent weights of each gate.
         bias_init: likewise for the biases.
-        kernel_metadata: of the input weights' `nnx.Param`, such as
+        kernel_metadata: metadata of the `nnx.Param` of the input weights, such as
             ``{"out_sharding": (None, "model")}``.
         recurrent_kernel_metadata: likewise for the recurrent weights.
         bias_metadata: likewise for the biases.
-        state_axes: for a Flax cell with state other than weights: how that state goes
-            from step to step, as in `flax.nnx.RNN`. `nnx.Carry`, the default, carries
-            it; None keeps it the same at every step.
+        state_axes: for a Flax cell with other state than weights: what happens to that
+            state from step to step, as in `flax.nnx.RNN`. `nnx.Carry`, the default,
+            carries it; None keeps it the same at every step.
         broadcast_rngs: for such a cell, the streams that give every step the same key.
             A stream that the cell does not have is ignored.
-        rngs: its `params` stream draws the weights. It is not kept. So a random
-            `carry_init` of a Flax cell draws the same carry at every call without
-            `rngs`.
+        rngs: its `params` stream draws the weights. The layer does not keep it, so a
+            random `carry_init` of a Flax cell draws the same carry at every call
+            without `rngs`.
 
     Raises:
         TypeError: if an argument has the wrong type.
-        ValueError: if a size is less than one, an option is unknown, or a list does not
-            have one entry for each layer.
+        ValueError: if a size is less than 1, an option has an unknown value, options
+            cannot be combined, or a list does not have one entry for each layer.
 
     Warns:
         UserWarning: for `dropout` with one layer.
@@ -187,32 +188,31 @@ class RNN(Viewed, nnx.Module):
 
         Args:
             inputs: `[..., T, D]`, or `[T, ..., D]` if time-major, with any number of
-                batch axes, none included; of a convolutional cell `[..., T, *spatial,
-                C]`.
-            initial_carry: the carry before the first step, of the form that
+                batch axes, also none; for a convolutional cell `[..., T, *spatial, C]`.
+            initial_carry: the carry before the first step, in the form that
                 `return_carry` returns; None for the cell's own.
             seq_lengths: integers `[...]` from 0 to T. Later steps do not count: the
                 carry stays as it was, and inputs there, NaN included, are ignored. With
                 `reverse`, a sequence is read from its own end. Traced lengths cannot be
                 checked: less than 0 counts as 0, more than T as T.
-            mask: booleans, with the shape of the inputs without features. A step does
-                not count where it is False.
-            segment_ids: integers of that shape, for several sequences packed into one.
-                Where the number changes, a sequence starts with the cell's own first
-                carry. Steps with number 0 do not count.
-            resets: booleans of that shape. *Before* such a step the carry is set to the
-                cell's own first one. An RL environment reports ``done`` after a step,
-                so pass the ``done`` of the previous step.
+            mask: booleans, with the shape of the inputs without features. A step with
+                False does not count.
+            segment_ids: integers of that shape, at least 0, for several sequences
+                packed into one. Where the number changes, a sequence starts with the
+                cell's own first carry. Steps with number 0 do not count.
+            resets: booleans of that shape. *Before* a step with True, the carry is set
+                to the cell's own first carry. An RL environment reports ``done`` after
+                a step, so pass the ``done`` of the previous step.
             return_carry: overrides the constructor's argument.
             return_all_carries: return the carry after every step instead of the last
                 one. Its fields have a time axis in the same place as the inputs.
             include_initial: with `return_all_carries`, return T + 1 carries. The first
                 one (with `reverse`, the last) is the carry before the first step.
-            time_major: see the class, and likewise for the next four.
-            reverse: see the class.
-            keep_order: see the class.
-            zero_padding: see the class.
-            deterministic: see the class.
+            time_major: overrides the constructor's argument.
+            reverse: likewise.
+            keep_order: likewise.
+            zero_padding: likewise.
+            deterministic: likewise.
             rngs: its `dropout` stream draws dropout and the noise of the cell. Its
                 `carry` stream draws the initial carry of a Flax cell; without it, the
                 carry is the same at every call.
@@ -224,8 +224,8 @@ class RNN(Viewed, nnx.Module):
             for each layer. The carry of two directions is a pair.
 
         Raises:
-            TypeError: if `initial_carry` has the wrong structure or dtype, or another
-                argument the wrong dtype.
+            TypeError: if `initial_carry` has the wrong structure or dtype, another
+                argument the wrong dtype, or `rngs` the wrong type.
             ValueError: if an array has the wrong shape, a length is not from 0 to T, a
                 segment has a negative number, `include_initial` is given without
                 `return_all_carries`, or there is noise to draw and no `rngs`.

@@ -1,8 +1,8 @@
-"""What `flax.nnx.view` says to a module that can be noisy."""
+"""The method that `flax.nnx.view` calls on a module with noise."""
 
 
 class Viewed:
-    """A module with noise that can be left out."""
+    """A module whose noise can be switched off."""
 
     deterministic: bool
 

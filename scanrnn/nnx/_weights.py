@@ -13,12 +13,12 @@ from scanrnn import layers
 def draw_all(
     rnn: Any, stream: nnx.RngStream, scheme: Any, initializers: Any, metadata: Any
 ) -> None:
-    """Check what a layer of cells of ours needs, and draw its weights.
+    """Check the options of a layer of `scanrnn.cells`, and draw its weights.
 
     Args:
         rnn: the layer.
-        stream: gives a key for each place and direction.
-        scheme: of `Cell.init`; None for the cell's own choice.
+        stream: draws one key for each layer and direction.
+        scheme: the `scheme` of `Cell.init`; None for the cell's default.
         initializers: see `draw`.
         metadata: see `draw`.
     """
@@ -38,7 +38,7 @@ def draw_all(
 
 
 def directions(rnn: Any) -> list[nnx.List]:
-    """The weights of all layers, forward, and backward if they run there too."""
+    """The weights of the forward layers, and of the backward layers if any."""
     return [rnn.layers, *([rnn.backward_layers] * rnn.bidirectional)]
 
 
@@ -55,11 +55,12 @@ def draw(
     Args:
         place: the cell, and its sizes.
         key: PRNG key.
-        param_dtype: of the weights.
-        scheme: of `Cell.init`; None for the cell's own choice.
-        initializers: by family of weights; None for the scheme's own. One that
-            `nnx.with_partitioning` made says metadata, too.
-        metadata: of the `nnx.Param`s, by family; it goes before an initializer's.
+        param_dtype: dtype of the weights.
+        scheme: the `scheme` of `Cell.init`; None for the cell's default.
+        initializers: an initializer for each family of weights; None for that of the
+            scheme. One made by `nnx.with_partitioning` adds its metadata.
+        metadata: metadata of the `nnx.Param`s, for each family. It overrides that of an
+            initializer.
     """
     params, said = layers.draw(place, key, param_dtype, scheme, initializers, _opened)
     found = {
@@ -82,8 +83,8 @@ def _opened(value):
 
 def values(params: nnx.Module) -> dict[str, jax.Array]:
     """The arrays of the weights of a layer, by name."""
-    # Not items(): `nnx.tabulate` has put a number of its own among them, and a program
-    # in place of that method.
+    # `items()` fails under `nnx.tabulate`, which adds a number of its own to the items
+    # and replaces this method.
     found = vars(params).items()
     return {
         name: value[...] for name, value in found if isinstance(value, nnx.Variable)
