@@ -139,6 +139,25 @@ def _parts():
     )
 
 
+def _unbiased(inner):
+    """Cells without biases: the oracle's are zero."""
+    for name in ("lstm", "gru", "slstm", "conv_gru-cudnn"):
+        row = inner[name]
+        yield (
+            f"{name}-unbiased",
+            row._replace(
+                make=functools.partial(row.make, use_bias=False),
+                oracle=functools.partial(_of_zero_biases, row.oracle),
+            ),
+        )
+
+
+def _of_zero_biases(oracle, params, carry, x):
+    columns = params["kernel"].shape[-1]
+    zeros = {"bias": np.zeros(columns), "recurrent_bias": np.zeros(H)}
+    return oracle(zeros | params, carry, x)
+
+
 def _few_gates():
     """Cells of one gate, of none, or of products in series."""
     families = {
@@ -285,6 +304,7 @@ CELLS |= dict(_dialects()) | dict(_parts()) | dict(_wrapped(CELLS))
 CELLS |= dict(_few_gates()) | dict(_elementwise())
 CELLS |= dict(_linear()) | dict(_xlstm()) | dict(_memories())
 CELLS |= dict(_conv())
+CELLS |= dict(_unbiased(CELLS))
 
 # One row for each public name, for what holds for every option alike.
 ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}

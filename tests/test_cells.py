@@ -15,7 +15,7 @@ from scanrnn import cells
 from scanrnn.cells._integration import INTEGRATIONS
 from scanrnn.cells._norms import NORMS
 from tests import oracles
-from tests.cell_table import CELLS, EVERY, ONE_ROW_EACH, B, draw
+from tests.cell_table import CELLS, EVERY, ONE_OF_EACH, ONE_ROW_EACH, B, H, draw
 
 every_cell = pytest.mark.parametrize("row", EVERY)
 one_of_each = pytest.mark.parametrize("row", ONE_ROW_EACH)
@@ -115,6 +115,36 @@ def test_independent_features_are_dropped_where_they_meet_their_weights(per_gate
     got, _ = cell.step(params, carry, xs[0], noise)
     want, _ = row.cell.step(params, carry._replace(h=mask * carry.h), xs[0])
     close(got.h, want.h, 1e-14)
+
+
+BIASED = {n: row for n, row in ONE_OF_EACH.items() if hasattr(row.cell, "use_bias")}
+
+
+@pytest.mark.parametrize("row", BIASED.values(), ids=BIASED)
+def test_a_cell_without_biases_is_that_of_zero_biases(row):
+    params, xs, carry = draw(row)
+    biases = {"bias", "recurrent_bias"} & set(params)
+    matrices = {name: a for name, a in params.items() if name not in biases}
+    bare = row.make(use_bias=False)
+    assert set(bare.init(jax.random.key(0), row.in_features, H)) == set(matrices)
+    zeros = params | {name: np.zeros_like(params[name]) for name in biases}
+    got, want = run(bare, matrices, xs, carry), run(row.cell, zeros, xs, carry)
+    assert biases
+    jax.tree.map(close, got, want)
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_bias": False}, {"norm": "fastrnns"}], ids=str
+)
+@pytest.mark.parametrize(
+    "scheme", ["default", cells.chrono(longest=9)], ids=["forget_bias", "chrono"]
+)
+def test_a_start_of_a_bias_that_is_not_there_is_refused(options, scheme):
+    number = 1.0 if scheme == "default" else None
+    cell = cells.lstm(forget_bias=number, **options)
+    with pytest.raises(ValueError, match="lstm: there is no bias to start"):
+        cell.init(jax.random.key(0), 3, 4, scheme=scheme)
+    cells.lstm(**options).init(jax.random.key(0), 3, 4)
 
 
 @one_of_each

@@ -348,3 +348,27 @@ def test_layers_of_both_kinds_of_flax_take_the_same_weights(bidirectional):
     assert_equal(Weights.from_tree(weights.cell, weights.tree()), weights)
     with pytest.raises(ValueError, match="want layers_0 and so on"):
         Weights.from_tree(weights.cell, {"layers_1": params["layers_0"]})
+
+
+WRITERS = [f for name, f in vars(interop).items() if name.startswith("to_")]
+# The flat vector of JAX is that of an LSTM.
+BARE = [
+    pytest.param(kind, write, id=f"{kind}-{write.__name__}")
+    for kind in ("lstm", "gru")
+    for write in WRITERS
+    if (kind, write) != ("gru", interop.to_cudnn)
+]
+
+
+@pytest.mark.parametrize(("kind", "write"), BARE)
+def test_weights_without_biases_go_out_with_zeros(kind, write):
+    make = getattr(cells, kind)
+    options = {"dialect": "haiku"} if (kind, write) == ("gru", interop.to_haiku) else {}
+    bare = drawn(make(**options, use_bias=False), 1, False)
+    (params,) = bare.layers[0]
+    shapes = make(**options).init(jax.random.key(0), D, H)
+    biases = {n: np.zeros(a.shape, a.dtype) for n, a in shapes.items() if "bias" in n}
+    full = Weights(make(**options), [[biases | params]])
+    assert biases and not set(biases) & set(params)
+    jax.tree.map(np.testing.assert_array_equal, write(bare), write(full))
+    close(bare.layer()(XS), full.layer()(XS))

@@ -17,6 +17,8 @@ class ConvOptions(TypedDict, total=False):
             input is padded with zeros so that spatial sizes stay the same (SAME; with a
             window of even size there is one more zero at the end). The windows of x and
             of h have the same size.
+        use_bias: whether the cell has a bias; without it, `bias` and `recurrent_bias`
+            are no parameters.
         dtype: the dtype of the operands of convolutions, such as `jnp.bfloat16`; None
             for no cast. Products are accumulated in float32 or wider, and everything
             else is computed in float32 or wider. The new carry has the dtype of the old
@@ -30,6 +32,7 @@ class ConvOptions(TypedDict, total=False):
     """
 
     kernel_size: int | tuple[int, ...]
+    use_bias: bool
     dtype: Any
 
 
@@ -41,6 +44,7 @@ class ConvCell(FramedCell):
     """
 
     kernel_size: Any = (3, 3)
+    use_bias: bool = True
     dtype: Any = None
 
     def __post_init__(self):
@@ -55,6 +59,7 @@ class ConvCell(FramedCell):
                 "spatial axes, want 1, 2 or 3"
             )
         self._set(kernel_size=tuple(int(size) for size in sizes))
+        self._set(use_bias=bool(self.use_bias))
         self._set(dtype=_precision.compute_dtype(self.dtype))
 
     @property
@@ -67,11 +72,17 @@ class ConvCell(FramedCell):
         window, columns = self.kernel_size, len(self.gates) * hidden_features
         kernel = *window, in_features, columns
         recurrent = *window, hidden_features, columns
-        return {
+        table = {
             "kernel": Param(kernel, "kernel", self.gates),
             "recurrent_kernel": Param(recurrent, "recurrent_kernel", self.gates),
-            "bias": Param((columns,), "bias", self.gates),
         }
+        if self.use_bias:
+            table["bias"] = Param((columns,), "bias", self.gates)
+        return table
+
+    def biased(self, p, a, name="bias"):
+        """`a` plus the bias of that name, if the cell has biases."""
+        return a + p[name] if self.use_bias else a
 
     def _check(self, params, x):
         """Raise unless `params` are this cell's and `x` fits them; return F."""

@@ -42,13 +42,13 @@ class _ConvGRU(ConvCell):
 
     def table(self, in_features, hidden_features):
         table = super().table(in_features, hidden_features)
-        if self.dialect == "cudnn":
+        if self.dialect == "cudnn" and self.use_bias:
             table["recurrent_bias"] = Param((hidden_features,), "bias", ("n",))
         return table
 
     def equations(self, p, carry, x, noise):
         del noise
-        h, wx = p.wide(carry.h), p.convolve(x, "kernel") + p["bias"]
+        h, wx = p.wide(carry.h), self.biased(p, p.convolve(x, "kernel"))
         gates = self._reset_after if self.dialect == "cudnn" else self._reset_before
         z, n = gates(p, wx, carry.h, h)
         h = (1 - z) * n + z * h if self.dialect == "cudnn" else (1 - z) * h + z * n
@@ -58,7 +58,8 @@ class _ConvGRU(ConvCell):
         two = 2 * h.shape[-1]  # where the candidate begins
         uh = p.convolve(operand, "recurrent_kernel")
         r, z = split(jax.nn.sigmoid(wx[..., :two] + uh[..., :two]), 2)
-        return z, jnp.tanh(wx[..., two:] + r * (uh[..., two:] + p["recurrent_bias"]))
+        uh_n = self.biased(p, uh[..., two:], "recurrent_bias")
+        return z, jnp.tanh(wx[..., two:] + r * uh_n)
 
     def _reset_before(self, p, wx, operand, h):
         two = 2 * h.shape[-1]

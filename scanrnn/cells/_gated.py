@@ -49,6 +49,8 @@ class GateOptions(TypedDict, total=False):
             the product with `recurrent_kernel`, and only there. The mask is the same in
             every step of a sequence.
         mask_per_gate: whether each gate has its own dropout mask.
+        use_bias: whether the cell has the bias b. Without it, `bias` and
+            `recurrent_bias` are no parameters; shifts of norms stay.
         dtype: the dtype of the GEMM operands, such as `jnp.bfloat16`; None for no cast.
             Products are accumulated in float32 or wider, and everything else is
             computed in float32 or wider. The new carry has the dtype of the old one.
@@ -73,6 +75,7 @@ class GateOptions(TypedDict, total=False):
     heads: int
     recurrent_dropout: float
     mask_per_gate: bool
+    use_bias: bool
     dtype: Any
 
 
@@ -88,6 +91,7 @@ class GatedCell(FramedCell):
     heads: int = 1
     recurrent_dropout: float = 0.0
     mask_per_gate: bool = False
+    use_bias: bool = True
     dtype: Any = None
 
     def __post_init__(self):
@@ -99,7 +103,13 @@ class GatedCell(FramedCell):
         rate = self.recurrent_dropout
         rate = _noise.check_rate(self.name, "recurrent_dropout", rate)
         self._set(recurrent_dropout=rate)
+        self._set(use_bias=bool(self.use_bias))
         self._set(dtype=_precision.compute_dtype(self.dtype))
+
+    @property
+    def has_bias(self):
+        """Whether b is a parameter: some norms have a shift in its place."""
+        return self.use_bias and self.normal.bias
 
     @property
     def normal(self):
@@ -113,7 +123,7 @@ class GatedCell(FramedCell):
             "kernel": Param((D, G * H), "kernel", self.gates),
             "recurrent_kernel": self.recurrent_param(H, H),
         }
-        if self.normal.bias:
+        if self.has_bias:
             table["bias"] = Param((G * H,), "bias", self.gates)
         table |= self.normal.table(self.gates, H)
         return table | self.integration.table(G * H)
@@ -164,7 +174,7 @@ class GatedCell(FramedCell):
         part = _columns(size, slice(first, last))
         a = self.integration(p, wx, uh, part)
         a = self.normal.joined(p, a, size, part)
-        return a + p["bias"][..., part] if self.normal.bias else a
+        return a + p["bias"][..., part] if self.has_bias else a
 
     def noise(self, key, params, xs):
         """The masks of recurrent dropout; see `Cell.noise`."""

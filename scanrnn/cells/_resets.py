@@ -52,7 +52,7 @@ class ResettingCell(GatedCell):
     def table(self, in_features, hidden_features):
         """The parameters; with the reset after the product, one more bias."""
         table = super().table(in_features, hidden_features)
-        if self.resets_after and self.normal.bias:
+        if self.resets_after and self.has_bias:
             bias = Param((hidden_features,), "bias", self.gates[-1:])
             table["recurrent_bias"] = bias
         return table

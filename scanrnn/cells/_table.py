@@ -61,12 +61,17 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, g
     }
     # The biases of the gates are the first of these that the cell has. The last is the
     # shift of a norm of the sum, for cells that have no other bias.
-    for name in ("gate_bias", "bias", "norm_bias"):
-        if name in table:
-            params[name] += _offset(table[name], biases, wide)
-            key = jax.random.fold_in(key, 1)
-            params[name] = scheme.finished(params[name], name, table, key, keeps)
-            break
+    found = [b for b in ("gate_bias", "bias", "norm_bias") if b in table]
+    if not found and (scheme.longest is not None or any(gate_biases.values())):
+        raise ValueError(
+            f"{name}: there is no bias to start from forget_bias or chrono: the norm "
+            "has shifts in its place, or use_bias=False; leave forget_bias=None and "
+            "take a scheme by its name"
+        )
+    for name in found[:1]:
+        params[name] += _offset(table[name], biases, wide)
+        key = jax.random.fold_in(key, 1)
+        params[name] = scheme.finished(params[name], name, table, key, keeps)
     return {name: value.astype(dtype) for name, value in params.items()}
 
 

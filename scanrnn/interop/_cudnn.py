@@ -89,6 +89,7 @@ def to_cudnn(weights: Weights) -> Any:
         >>> scanrnn.interop.to_cudnn(scanrnn.interop.Weights.of(lstm)).shape
         (200,)
     """
+    weights = _kinds.with_biases(weights)
     _kinds.check(weights, "cudnn", ("lstm",))
     ones = [params for directions in weights.layers for params in directions]
     parts = []

@@ -96,6 +96,7 @@ def to_equinox(weights: Weights) -> list[dict[str, Any]]:
         >>> cell["weight_hh"].shape, cell["bias_n"].shape
         ((15, 5), (5,))
     """
+    weights = _kinds.with_biases(weights)
     _kinds.check(weights, "equinox", _KINDS)
     _kinds.one_direction(weights, "equinox")
     return [_theirs(params) for (params,) in weights.layers]

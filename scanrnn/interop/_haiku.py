@@ -154,6 +154,7 @@ def to_haiku(
         >>> params["lstm/linear"]["w"].shape
         (8, 20)
     """
+    weights = _kinds.with_biases(weights)
     kind = _kinds.check(weights, "haiku", _KINDS)
     _kinds.one_direction(weights, "haiku")
     if names is None:

@@ -170,6 +170,7 @@ def to_keras(weights: Weights) -> list[list[Any]]:
         >>> [a.shape for a in arrays]
         [(3, 15), (5, 15), (2, 15)]
     """
+    weights = _kinds.with_biases(weights)
     kind = _kinds.check(weights, "keras", _KINDS)
     return [
         [array for params in directions for array in _theirs(kind, params)]

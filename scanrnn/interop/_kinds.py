@@ -3,6 +3,7 @@
 import dataclasses
 
 from scanrnn import cells
+from scanrnn.interop import _arrays
 
 # Our cells by the name of a kind, with the letters of their gates in our order.
 KINDS = {
@@ -18,7 +19,7 @@ KINDS = {
 # Options that change no equation of evaluation, or nothing but sizes.
 _NEUTRAL = {
     *("dtype", "forget_bias", "kernel_size", "mask_per_gate"),
-    *("projection", "recurrent_dropout"),
+    *("projection", "recurrent_dropout", "use_bias"),
 }
 
 
@@ -64,6 +65,22 @@ def check(weights, library: str, known: tuple[str, ...]) -> str:
             "save it as safetensors, or export it with scanrnn.serving"
         )
     return kind
+
+
+def with_biases(weights):
+    """The same weights with zeros for the biases that `use_bias=False` leaves out."""
+    if getattr(weights.cell, "use_bias", True):
+        return weights
+    cell = dataclasses.replace(weights.cell, use_bias=True)
+    layers = [[_filled(cell, params) for params in ones] for ones in weights.layers]
+    return dataclasses.replace(weights, cell=cell, layers=layers)
+
+
+def _filled(cell, params):
+    table = cell.table(*cell.sizes(params))
+    missing = {name: table[name].shape[-1] for name in set(table) - set(params)}
+    kernel = params["kernel"]
+    return {**params, **{n: _arrays.zeros(kernel, size) for n, size in missing.items()}}
 
 
 def one_direction(weights, library: str) -> None:

@@ -164,6 +164,7 @@ def to_linen(weights: Weights) -> list[dict]:
         >>> params["cell"]["ir"]["kernel"].shape
         (3, 5)
     """
+    weights = _kinds.with_biases(weights)
     kind = _kinds.check(weights, "linen", _KINDS)
     return [_trees.layer([_theirs(kind, one) for one in ds]) for ds in weights.layers]
 

@@ -140,6 +140,7 @@ def to_nnx(weights: Weights, *, optimized: bool = True) -> list[dict]:
         >>> bool((theirs.cell.dense_i.kernel == elman.layers[0]["kernel"]).all())
         True
     """
+    weights = _kinds.with_biases(weights)
     kind = _kinds.check(weights, "nnx", _KINDS)
     if kind == "gru":
         rows = [one["recurrent_bias"] for ones in weights.layers for one in ones]

@@ -173,6 +173,7 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
         >>> state_dict["weight_hh_l0_reverse"].shape
         (15, 5)
     """
+    weights = _kinds.with_biases(weights)
     _kinds.check(weights, "torch", _KINDS)
     state_dict = {}
     for index, directions in enumerate(weights.layers):
