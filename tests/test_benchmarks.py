@@ -428,6 +428,7 @@ def test_benchmarks_run_optimised_and_show_who_is_absent(tmp_path):
         text=True,
     )
     assert "4 passed, 2 skipped" in run.stdout, run.stdout
+    assert run.returncode == 0, run.stdout + run.stderr
     assert "torch is not installed" in run.stdout
     results, (record,) = report.load(path)
     groups = {benchmark["group"] for benchmark in results["benchmarks"]}

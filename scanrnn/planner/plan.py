@@ -125,9 +125,14 @@ class Plan:
         if self.stages is None or not isinstance(self.length, int):
             return 0
         made = {"before": 0, "loop": 0, "after": 0}
+        computed: set = set()
         for eqn, where in counts.placed(self.stages):
             if ops.is_heavy(eqn):
-                made[where] += self.length * sum(map(ops.bytes_of, eqn.outvars))
+                # An operand that was computed there too is in memory at the same time.
+                held = {*eqn.outvars, *computed.intersection(variables(eqn.invars))}
+                made[where] += self.length * sum(map(ops.bytes_of, held))
+            if where != "loop":
+                computed.update(eqn.outvars)
         return max(self.hoisted_bytes, made["before"], made["after"])
 
     @property
