@@ -307,8 +307,10 @@ CELLS |= dict(_conv())
 CELLS |= dict(_unbiased(CELLS))
 
 # One row for each public name, for what holds for every option alike.
-ONE_OF_EACH = {row.factory: name for name, row in reversed(CELLS.items())}
-ONE_OF_EACH = {name: CELLS[name] for name in reversed(ONE_OF_EACH.values())}
+_FIRST: dict[str, str] = {}
+for _name, _row in CELLS.items():
+    _FIRST.setdefault(_row.factory, _name)
+ONE_OF_EACH = {name: CELLS[name] for name in _FIRST.values()}
 
 
 # All rows; the quick tests take one of each and the one with the most options. Of the
