@@ -35,12 +35,12 @@ _LAZY = ("interop", "linen", "nnx", "serving", "training")
 
 
 def __getattr__(name: str) -> object:
-    """A room that is not imported yet."""
+    """Import a room when it is first asked for."""
     if name in _LAZY:
         return importlib.import_module(f"scanrnn.{name}")
     raise AttributeError(f"module 'scanrnn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """All names, those of rooms that are not imported yet among them."""
+    """List all names, including the rooms that are not imported yet."""
     return sorted({*globals(), *_LAZY})
