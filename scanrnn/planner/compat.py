@@ -47,7 +47,7 @@ def is_checkpoint(eqn: JaxprEqn) -> bool:
 
 
 def only_runs(eqn: JaxprEqn) -> bool:
-    """Whether an equation is any kind of call: its outputs are its program's outputs."""
+    """Whether an equation is any call: its outputs are the outputs of its program."""
     return eqn.primitive.name in _RUNS
 
 
@@ -69,7 +69,7 @@ def calling(eqn: JaxprEqn, closed) -> JaxprEqn:
 
 
 def joining(eqn: JaxprEqn, parts: Sequence, whole: Sequence, axis: int) -> JaxprEqn:
-    """An equation that joins `parts` to `whole` along an axis, in the context of `eqn`."""
+    """An equation that joins `parts` to `whole`, in the context of `eqn`."""
     params = {"dimension": axis}
     return eqn.replace(
         primitive=primitives.concatenate_p,
@@ -121,7 +121,7 @@ def varying_axes(aval) -> tuple:
 
 
 def is_counter_based(dtype) -> bool:
-    """Whether random keys of a dtype give the same numbers under `vmap` as one by one."""
+    """Whether random keys of a dtype give the same numbers under `vmap` as alone."""
     return dtype == _counter_based()
 
 
