@@ -99,7 +99,7 @@ class Loop:
 
     @property
     def precomputes(self) -> bool:
-        """Whether part of a reverse step runs before its loop, for many steps at once."""
+        """Whether part of a reverse step runs before the loop, for a whole chunk."""
         return self.rules.precomputes and self.residuals == "recompute"
 
     @functools.cached_property

@@ -18,7 +18,7 @@ from scanrnn.planner.rows import Place, spans
 
 
 def find_packs(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
-    """Equations that join the parts of a split, if each one, or its activation, is saved.
+    """Equations that join the parts of a split, if each (or its activation) is saved.
 
     The joined array has the layout of the array that was split. So it has the shape of
     that array's cotangent, and of its hoisted part. These can reuse one buffer.

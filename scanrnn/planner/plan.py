@@ -123,15 +123,14 @@ class Plan:
 
     @property
     def hoisted_bytes(self) -> int:
-        """Bytes, for all steps, of the values computed before the loop and read later."""
+        """Bytes of what is computed before the loop and read later, for all steps."""
         if self.stages is None or not isinstance(self.length, int):
             return 0
         return self.length * sum(map(ops.bytes_of, self.stages.hoisted))
 
     @property
     def outside_bytes(self) -> int:
-        """Bytes of values for all steps: before or after the loop, the larger of the two.
-        """
+        """Bytes computed for all steps before or after the loop, whichever is more."""
         if self.stages is None or not isinstance(self.length, int):
             return 0
         made = {"before": 0, "loop": 0, "after": 0}
@@ -195,7 +194,7 @@ class Plan:
         return run(self, *self.source.groups(args))
 
     def signature(self) -> tuple:
-        """What must agree for this plan to fit a step: shapes, dtypes and direction."""
+        """What must agree for this plan to fit a call, such as shapes and dtypes."""
         avals = [
             [(ops.aval(v).shape, str(ops.aval(v).dtype)) for v in group]
             for group in (self.source.weights, self.source.carry, self.source.xs)

@@ -130,7 +130,7 @@ def merge(graph: Graph) -> tuple[Graph, list]:
     The same is done for convolutions with equal windows.
     """
     bits = graph.depends()
-    # A readout contraction can leave the loop. Merged with others it would have to stay.
+    # A readout contraction can leave the loop, but not if it is merged with others.
     carrying = set(needed(graph.eqns, graph.carry_out))
     groups: dict = {}
     for eqn in graph.eqns:
@@ -149,7 +149,7 @@ def merge(graph: Graph) -> tuple[Graph, list]:
 
 
 def _merge_key(eqn, bits):
-    """A key that is equal for products `h @ W_k` with the same h and layout, or None."""
+    """A key, equal for products `h @ W_k` with the same h and layout; or None."""
     kinds = [recurrent(a, bits) for a in eqn.invars]
     if not ops.is_heavy(eqn) or sorted(kinds) != [False, True]:
         return None
