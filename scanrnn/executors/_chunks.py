@@ -29,8 +29,8 @@ def in_chunks(
         divide the sequence.
       sizes: the number of steps of the sequence, and of a chunk.
       reverse: whether the last chunk comes first.
-      weights: the weights of all chunks. Their cotangents are summed in float32, or in
-        float64 if that is their dtype.
+      weights: the same weights for all chunks. Their cotangents are summed in float32
+        or wider.
       carry: the carry before the first chunk.
       xs: arrays of all steps, `[T, ...]`.
 

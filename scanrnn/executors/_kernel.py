@@ -150,7 +150,7 @@ def _part(body, interpret, weights, carry, xs):
 
 
 def _in_parts(run: Callable, parts: int, at: list, weights, carry, xs):
-    """Run a loop for each part of a batch. By `vmap` the parts become an axis of the grid.
+    """Run a loop for each part of a batch; by `vmap` the parts are an axis of the grid.
 
     Args:
       run: runs a part, from its weights, carry and xs.
