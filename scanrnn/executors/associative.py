@@ -35,7 +35,7 @@ AROUND, LEVEL, PASSES = 8, 2, 4
 
 
 def rules(machine: Machine) -> Rules:
-    """The rules of XLA, but without chunks: each would be a scan of its own."""
+    """XLA's rules; off the CPU without chunks, as each would be a scan of its own."""
     found = _xla.rules(machine)
     if machine.platform == "cpu":
         return found
@@ -140,8 +140,9 @@ def lower(
 
 
 def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
-    """The values of `ys` at all steps, given values of weights, and of others at all
-    steps.
+    """The values of `ys` at all steps, given those of weights and of other variables.
+
+    The values of weights are those of one step, the others are arrays of all steps.
     """
     known = [v for v in values if v not in graph.weights]
     part = graph.part(tuple(ys), known)

@@ -1,4 +1,4 @@
-"""The `scan` executor: `lax.scan` over the step as traced. It is the oracle of tests."""
+"""The `scan` executor: `lax.scan` over the step as traced. It is the tests' oracle."""
 
 from __future__ import annotations
 
