@@ -103,7 +103,7 @@ def advise(
         in_features: D, the number of input features.
         hidden_features: H, the number of features of the carry.
         dtype: the dtype of the operands of products.
-        machine: a `Machine` or its name; None for the one where JAX computes by default.
+        machine: a `Machine` or its name; None for the one on which JAX computes.
 
     Returns:
         The advice; `print` it.

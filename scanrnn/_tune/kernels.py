@@ -1,5 +1,4 @@
-"""Kernels as candidates of the tuner: they are timed only if their results are right.
-"""
+"""Kernels as candidates of the tuner: timed only if their results are right."""
 
 from __future__ import annotations
 

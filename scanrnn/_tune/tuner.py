@@ -59,7 +59,7 @@ def tuned(
       tune: True, "train" or "forward".
 
     Returns:
-      The plan, with its `tuning`; or `make(options)` if there is nothing to choose from.
+      The plan, with its `tuning`; or the base plan if there is nothing to choose from.
 
     Raises:
       ValueError: if `tune` is unknown, if a size is symbolic, if `tune` is "train" for
