@@ -1,7 +1,7 @@
 """scanrnn: write one time step as ordinary JAX; it runs like a recurrent kernel.
 
 The rooms that need Flax (`nnx`, `linen`, `interop`, `serving`, `training`) are imported
-when they are first asked for: `import scanrnn` alone loads JAX and no other library.
+only when they are first asked for. So `import scanrnn` alone does not import Flax.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The front door: `scan` and `plan`."""
+"""The main functions: `scan` and `plan`."""
 
 from __future__ import annotations
 

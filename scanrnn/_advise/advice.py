@@ -177,5 +177,5 @@ def _changes(cell, sizes, dtype, plan) -> Iterator[Change]:
 
 
 def _work(sizes):
-    """The multiplications of a layer, up to a factor."""
+    """The multiplications of a layer, up to a constant factor."""
     return sizes.T * sizes.B * sizes.H * (sizes.D + sizes.H)

@@ -1,4 +1,7 @@
-"""The rules for XLA's loops on a CPU, a GPU and a TPU, with what was measured."""
+"""The rules for XLA's loops on a CPU, a GPU and a TPU, with what was measured.
+
+Three sizes such as (1024, 32, 128) are steps, batch and features.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +114,6 @@ TPU = Rules(
 def rules(machine: Machine) -> Rules:
     """The rules on a machine. An unknown platform gets the rules of a GPU."""
     if machine.platform == "cpu" and machine.units == {"avx2"}:
-        # LSTM (32, 512) takes 0.86 of the time in training.
+        # With AVX2 an LSTM (batch 32, 512 features) takes 0.86 of the time in training.
         return dataclasses.replace(CPU, features_first_side=512)
     return {"cpu": CPU, "tpu": TPU}.get(machine.platform, GPU)

@@ -88,7 +88,7 @@ class AxisMap(NamedTuple):
 
 
 def of_leaf(shape: Sequence[int]) -> AxisMap:
-    """A leaf of the carry itself."""
+    """The map of a leaf of the carry itself."""
     return AxisMap(tuple(_normal([Part(i, 1, s)]) for i, s in enumerate(shape)))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scanrnn.planner import counts, ops
 from scanrnn.planner.graph import variables
 
-# A symbolic number of steps is taken to be this many.
+# The number of steps to assume if it is symbolic.
 _STEPS = 64
 
 

@@ -56,7 +56,7 @@ class Loop:
 
     @functools.cached_property
     def regions(self) -> Regions:
-        """Where contributions from outside enter."""
+        """The regions where contributions from outside enter."""
         sums = self.rules.sums_gains_in_loop
         return find_regions(self.graph, self.graph.depends(), sums)
 

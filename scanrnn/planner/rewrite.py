@@ -17,7 +17,7 @@ from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed, retrace
 
 
 def share(graph: Graph) -> tuple[Graph, list]:
-    """Compute once what the step writes twice (`h.astype(bf16)` per gate)."""
+    """Compute a value once that the step computes twice (`h.astype(bf16)` per gate)."""
     seen: dict = {}
     same: dict[Var, Var] = {}
     firsts: dict[JaxprEqn, JaxprEqn] = {}
