@@ -1,7 +1,7 @@
 """scanrnn: write one time step as ordinary JAX; it runs like a recurrent kernel.
 
 The rooms that need Flax (`nnx`, `linen`, `interop`, `serving`, `training`) are imported
-when they are first asked for: `import scanrnn` alone loads JAX and no other library.
+only when they are first asked for. So `import scanrnn` alone does not import Flax.
 """
 
 import importlib
@@ -35,12 +35,12 @@ _LAZY = ("interop", "linen", "nnx", "serving", "training")
 
 
 def __getattr__(name: str) -> object:
-    """A room that is not imported yet."""
+    """Import a room when it is first asked for."""
     if name in _LAZY:
         return importlib.import_module(f"scanrnn.{name}")
     raise AttributeError(f"module 'scanrnn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """All names, those of rooms that are not imported yet among them."""
+    """List all names, including the rooms that are not imported yet."""
     return sorted({*globals(), *_LAZY})

@@ -22,10 +22,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command.
 
     Args:
-        arguments: The command line without the program; None for that of the process.
+        arguments: The words of the command line, without the program's name. None
+            reads them from `sys.argv`.
 
     Returns:
-        The exit status: 0, 1 after an error, 128 plus the signal that stopped it.
+        The exit status: 0 if all went well, 1 after an error, or 128 plus the number of
+        the signal that stopped the command.
+
+    Raises:
+        SystemExit: if the command line cannot be parsed, or asks for `--help` or
+            `--version`.
+        jax.errors.JaxRuntimeError: for an error of JAX's runtime other than out of
+            memory.
 
     Example:
         >>> main(["sample", "--out", "nowhere", "--length", "0"])
@@ -54,9 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether it is nothing that Orbax logs, at length, and raises as an error too.
+    """Whether a log record tells the user something new.
 
-    Where several of its tasks fail, asyncio logs all but the first; no other uses it.
+    Orbax logs its errors at length, and raises them too. If several of its tasks fail,
+    asyncio logs all of them but the first. Only Orbax uses asyncio here.
     """
     of_orbax = record.name == "asyncio" or "orbax" in record.pathname
     return record.levelno < logging.ERROR or not of_orbax
@@ -68,7 +77,7 @@ def _fail(message: str) -> int:
 
 
 def _sizes(options: dict[str, Any]) -> str:
-    """What decides how much memory a command takes, as flags."""
+    """The options that decide how much memory a command takes, as flags."""
     names = [n for n in ("features", "layers", "batch", "window") if n in options]
     return " ".join(f"--{n} {options[n]}" for n in names) or "the model of this run"
 
@@ -168,7 +177,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def _config(options: dict[str, Any]) -> training.Config:
-    """The config of a recipe, a file, and the words of the command line."""
+    """The config: the recipe's options, then the file's, then the command line's."""
     values = dict(training.RECIPES[options.pop("recipe")])
     path = options.pop("config")
     if path is not None:
@@ -192,19 +201,20 @@ def _train(options: dict[str, Any], console: Console) -> int:
         with without_late_complaints():
             outcome = training.train(config, **start, console=console)
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        # Some of JAX's libraries give a ValueError for what their transport says.
+        # Some of JAX's libraries raise a ValueError for an error of the network.
         if jax.process_count() == 1 or not _LOST.search(str(error)):
             raise
         _fail(
             f"process {jax.process_index()} lost another one ({_first_line(error)}); "
             f"the last checkpoint is in {config.out}: start all of them again to go on"
         )
-        # The runtime would wait for the lost one until it gave up, and abort.
+        # At a normal exit the runtime waits for the lost process, and then aborts.
         os._exit(1)
     return 0 if outcome.signal is None else 128 + outcome.signal
 
 
-# What gloo, NCCL and JAX's coordination service say when a process is gone.
+# Words in the errors that gloo, NCCL and JAX's coordination service raise when a
+# process is gone.
 _LOST = re.compile("gloo|nccl|coordination|heartbeat|barrier|connection|peer", re.I)
 
 
@@ -214,7 +224,7 @@ def _first_line(error: Exception) -> str:
 
 def _sample(options: dict[str, Any], console: Console) -> int:
     model, vocabulary = training.load_model(options["out"])
-    # A config knows which numbers are seeds.
+    # The config checks that the seed is valid.
     config = training.Config.from_mapping({"seed": options["seed"]})
     pieces = training.generate(
         model,
@@ -224,7 +234,7 @@ def _sample(options: dict[str, Any], console: Console) -> int:
         temperature=options["temperature"],
         key=jax.random.key(config.seed),
     )
-    # Not before: a prompt that cannot be read is refused by now.
+    # Print the prompt only now: `generate` has refused a prompt that it cannot read.
     console.out(options["prompt"], end="", highlight=False)
     for piece in pieces:
         console.out(piece, end="", highlight=False)

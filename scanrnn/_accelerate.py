@@ -1,4 +1,4 @@
-"""Plan the loops of code somebody else wrote."""
+"""Plan the loops of code that somebody else wrote."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from scanrnn.planner.trace import pinned
 
 
 def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
-    """A function that runs every `jax.lax.scan` inside `fn` through `scanrnn.scan`.
+    """Make a function that runs every `jax.lax.scan` of `fn` through `scanrnn.scan`.
 
-    `fn` is traced and evaluated again with its scans planned, those inside
-    `jax.jit`, `jax.checkpoint`, `lax.cond` and other scans included. Results and
-    gradients are those of `fn`; wrap the result in `jax.jit` or `jax.grad` as you
-    would wrap `fn` itself. Accelerate the forward function, then differentiate it. In a
-    function that already computes a gradient, the reverse loop cannot be planned any
-    more.
+    At each call `fn` is traced, and the trace is evaluated with its scans planned. This
+    includes the scans inside `jax.jit`, `jax.checkpoint`, `lax.cond` and other scans.
+    Results and gradients are those of `fn`. Wrap the result in `jax.jit` or `jax.grad`
+    as you would wrap `fn` itself. Accelerate the forward function, then differentiate
+    it: if `fn` already computes a gradient, its reverse loop can no longer be planned.
 
     Args:
-      fn: a pure function of pytrees. It is given its arguments as they are: a flag, a
-        name, the number of steps; and what it returns that is not an array, such as a
-        function or a name, comes back unchanged. What `fn` writes into its arguments is
+      fn: a pure function of pytrees. Arguments that are not arrays (a flag, a name, the
+        number of steps) reach it unchanged. Results that are not arrays (a function, a
+        name) come back unchanged. If `fn` writes into its arguments, the change is
         lost, as under `jax.jit`. If an NNX module changes its own state (dropout, batch
         statistics), split it and accelerate a function of the state.
-      plan: `Options` for the planner.
+      plan: `Options` for the planner; None for the defaults.
 
     Returns:
       A function with the signature of `fn`.
@@ -73,7 +72,7 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
             outputs[:] = jax.tree.flatten(fn(*args, **kwargs))
             return list(filter(_is_array, outputs[0]))
 
-        # Arrays are closed over, so that those with numbers in them still have them.
+        # The trace closes over the arrays, so that `fn` can still read their values.
         closed = jax.make_jaxpr(arrays)()
         outs = _evaluate(closed.jaxpr, closed.consts, (), plan)
         outs = map(_as_array, outs, closed.out_avals)
@@ -93,7 +92,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _as_array(out: Any, aval) -> Any:
-    """A number that was written into the jaxpr, as the array that it stands for."""
+    """An output as an array; a jaxpr holds some constants as plain numbers."""
     if isinstance(out, jax.Array):
         return out
     weak = aval.weak_type and np.ndim(out) == 0
@@ -155,7 +154,7 @@ def _checkpoint(eqn, values, plan):
 
 
 def _cond(eqn, values, plan):
-    # Of branches for other platforms some may not even compile here.
+    # Some branches for other platforms may not even compile here.
     if compat.is_by_platform(eqn):
         return _as_it_is(eqn, values, plan)
     which, *operands = values

@@ -11,21 +11,21 @@ _LARGE = 2**30
 
 
 def tune_allocator() -> bool:
-    """Keep freed memory in the process, to be used again, on Linux with glibc.
+    """Keep freed memory in the process for later use, on Linux with glibc.
 
     XLA on a CPU allocates the temporaries of a compiled function at every call. By
-    default glibc maps every large block afresh and unmaps it when freed, so each call
-    faults all its pages in again: thousands of faults for one training step whose
-    temporaries are tens of megabytes. This call raises the two thresholds above the
-    sizes that occur and keeps all threads in one arena (a thread's own arena cannot
-    hold large blocks). The process then keeps its largest footprint until it ends.
+    default glibc maps each large block anew and unmaps it when it is freed. So each
+    call causes page faults for all of them: thousands for one training step whose
+    temporaries are tens of megabytes. This function raises two thresholds of glibc to
+    1 GiB, and keeps all threads in one arena, because a thread's own arena cannot hold
+    large blocks. The process then keeps its largest footprint until it ends.
 
-    Call it once, before the first JAX computation; it does nothing on import, and
-    nothing on systems without glibc. A comparison of speeds is fair only if every
-    contender runs with it or every contender runs without it.
+    Call it once, before the first JAX computation. Importing scanrnn does not call it.
+    On systems without glibc it does nothing. A comparison of speeds is fair only if all
+    programs run with it, or all without it.
 
     Returns:
-        Whether the setting took effect.
+        Whether glibc accepted every setting; False on systems without glibc.
 
     Example:
         >>> import scanrnn
@@ -45,6 +45,6 @@ def tune_allocator() -> bool:
         _M_MMAP_THRESHOLD: _LARGE,
         _M_ARENA_MAX: 1,
     }
-    # mallopt answers 1 for each option that it accepts.  A list, so that one refusal
-    # does not leave the others unset.
+    # mallopt returns 1 for each option that it accepts. The list makes all the calls,
+    # even if one option is refused.
     return all([libc.mallopt(name, value) == 1 for name, value in options.items()])

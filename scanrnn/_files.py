@@ -1,4 +1,4 @@
-"""Files that are there when they are complete."""
+"""Files that appear only when they are complete."""
 
 import os
 import tempfile
@@ -9,13 +9,18 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
-    """A name to write a file to, which takes its place when all went well.
+    """Write a file under a temporary name, and rename it when it is complete.
+
+    If the block raises, the temporary file is deleted, and an older file stays.
 
     Args:
-        path: of the file that shall be there in the end.
+        path: the final path of the file. Its folder must exist.
 
     Yields:
-        Where to write it.
+        The temporary path to write to, in the same folder.
+
+    Raises:
+        OSError: if the folder cannot be written.
 
     Example:
         >>> import pathlib, tempfile

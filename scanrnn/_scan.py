@@ -1,4 +1,4 @@
-"""The front door: `scan` and `plan`."""
+"""The main functions: `scan` and `plan`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from scanrnn.executors import assign, check_name
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Options, Plan, Traced, make_plan, trace
 
-# One plan per traced step and options: JAX gives the same jaxpr object for the
-# same function and shapes, and it lives as long as the function does.
+# The plans of each traced step. JAX returns the same jaxpr object for the same
+# function and shapes, and keeps it as long as the function lives.
 _plans: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
 
@@ -41,9 +41,9 @@ def scan(
     .. math:: c_{t+1}, y_t = f(c_t, x_t), \qquad t = 0, \dots, T - 1
 
     The signature and the meaning are those of `jax.lax.scan`, for every step
-    function and under every transformation. What differs is where the work is
-    done: contractions that need no carry run once before the loop, readouts once
-    after it, and all weight gradients once after the reverse loop.
+    function and under every transformation. Only the place of the work differs:
+    matrix products that need no carry run once before the loop, readouts run once
+    after it, and weight gradients are computed once, after the reverse loop.
 
     Args:
       f: one time step, `f(carry, x) -> (carry, y)`; it may close over arrays.
@@ -51,23 +51,25 @@ def scan(
       xs: inputs, a pytree of arrays `[T, ...]`, or None.
       length: T; needed only if `xs` is None.
       reverse: run from the last step to the first.
-      unroll: the unroll factor of the loop, or True to unroll it fully.
-      _split_transpose: as for `jax.lax.scan`, where that is what runs; a planned
-        reverse loop is split already.
+      unroll: the unroll factor of the loop; 0 or True unrolls it fully.
+      _split_transpose: as for `jax.lax.scan`. It has an effect only where
+        `jax.lax.scan` itself runs; a planned reverse loop is always split.
       plan: `Options` for the planner, or a `Plan` of this step to use again.
-      implementation: None for the best, "planned" for that or an error that
-        says why not, "scan" for `jax.lax.scan` itself. "pallas_tpu" makes one kernel
-        of each loop, on a TPU; it has never run on one, so it has to be asked for, or
-        found right and faster by `scanrnn.plan(..., tune=True)`.
+      implementation: the executor. None takes the one with the lowest estimate.
+        "planned" runs the planner's loops, or raises an error that says why it cannot.
+        "scan" is `jax.lax.scan` itself. "pallas_tpu" makes one kernel of each loop, on
+        a TPU. It has never run on a TPU, so it runs only if you ask for it, or if
+        `scanrnn.plan(..., tune=True)` finds it right and faster.
 
     Returns:
       `(carry, ys)`: the final carry, and the outputs stacked to `[T, ...]`.
 
     Raises:
-      TypeError: if `f` changes its carry's structure, shape or dtype, or an
-        argument has the wrong type.
-      ValueError: if leading sizes disagree, an option is unknown, `plan` was made
-        for other shapes, or `implementation` cannot run this step.
+      TypeError: if `f` changes the structure, a shape or a dtype of its carry, or if
+        an argument has the wrong type.
+      ValueError: if the leading sizes of `xs` disagree, if `unroll` is negative, if
+        `plan` was made for other arguments, or if `implementation` is unknown or
+        cannot run this step.
 
     Example:
       >>> import jax, jax.numpy as jnp, scanrnn
@@ -110,7 +112,9 @@ def plan(
     tune: bool | str = False,
     **options: Any,
 ) -> Plan:
-    """What `scan` will run for these arguments, and why. Only `tune` runs anything.
+    """Plan what `scan` will run for these arguments, and say why.
+
+    Nothing runs, except with `tune`.
 
     Args:
       f: one time step, as for `scan`.
@@ -119,13 +123,14 @@ def plan(
       length: T; needed only if `xs` is None.
       reverse: as for `scan`.
       unroll: as for `scan`.
-      tune: True, "train" (the step with its gradient) or "forward": run the step
-        with each of a handful of plans for about ten seconds, and take the one that is
-        clearly fastest. Options that you give are not changed. Arrays are used as they
-        are; for `jax.ShapeDtypeStruct`, and inside `jax.jit`, made-up numbers are used.
-        The choice is kept in `$SCANRNN_CACHE`, or in `scanrnn` in the user's cache
-        folder, and read again for the same step, shapes, versions and machine. True
-        means "forward" for a step that has no gradient.
+      tune: False, True, "train" or "forward". The tuner measures a few plans, for
+        about ten seconds in all, and takes another plan only if it is clearly faster.
+        "train" measures the loop with its gradient, "forward" the loop alone. True
+        means "train", or "forward" for a step that has no gradient. Options that you
+        give are not changed. The arrays you give are used; for `jax.ShapeDtypeStruct`,
+        and inside `jax.jit`, made-up numbers are used. The choice is kept in the folder
+        `$SCANRNN_CACHE`, or in `scanrnn` in the user's cache folder. It is read again
+        for the same step, shapes, versions and machine.
       **options: fields of `Options`, such as `residuals="recompute"`.
 
     Returns:
@@ -133,12 +138,12 @@ def plan(
 
     Raises:
       TypeError: as `scan` does, or for an option that does not exist.
-      ValueError: as `scan` does; with `tune`, if it is unknown, if a size is
-        symbolic, or if the step cannot be run on its own.
+      ValueError: as `scan` does; also if `tune` is unknown, or, with `tune`, if a size
+        is symbolic or the step cannot be run on its own.
 
     Warns:
-      UserWarning: if a file of the tuner cannot be trusted (it tunes again), or
-        its folder cannot be written.
+      UserWarning: if the tuner does not trust one of its files (then it measures
+        again), or if its folder cannot be written.
 
     Example:
       >>> import jax.numpy as jnp, scanrnn
@@ -188,7 +193,10 @@ def _check(plan, implementation) -> None:
 
 
 def _unrolled(unroll) -> int:
-    """The unroll factor, 0 for all steps: `True == 1` would be one plan for two."""
+    """The unroll factor; 0 unrolls all steps.
+
+    `True == 1` in Python, so True as a key would share its plan with 1.
+    """
     if isinstance(unroll, bool | np.bool_):
         return 0 if unroll else 1
     try:
@@ -204,7 +212,7 @@ def _unrolled(unroll) -> int:
 
 
 def _fitted(traced: Traced, plan, reverse, unroll, implementation=None) -> Plan:
-    """The plan of a traced step, made once; an old plan must fit it."""
+    """The plan of a traced step, made once. A plan that was given must fit it."""
     options = plan.options if isinstance(plan, Plan) else plan or Options()
     if implementation is not None:
         options = dataclasses.replace(options, implementation=implementation)
@@ -227,7 +235,7 @@ def _fitted(traced: Traced, plan, reverse, unroll, implementation=None) -> Plan:
 
 
 def _machine(traced: Traced, plan, options: Options) -> Machine:
-    """What was said, what a plan was made for, or where the arrays are."""
+    """The machine: that of the options, else of a given plan, else of the arrays."""
     if options.machine is not None:
         return machine_named(options.machine)
     if isinstance(plan, Plan):

@@ -1,4 +1,4 @@
-"""Every way to run on every cell, on the device that is here: a report to send."""
+"""Run every cell with every executor on this device: a report to send."""
 
 from __future__ import annotations
 
@@ -43,15 +43,16 @@ BASE = "scan"
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One way to run one cell.
+    """The result of one cell with one executor.
 
     Attributes:
-      cell: its name.
-      dtype: of parameters, inputs and carry.
-      implementation: who ran it.
-      error: the largest of all outputs and gradients beside `lax.scan`, each by its
-        2-norm, or by 1e-4 of the largest norm if that is more; None if it was not run.
-      seconds: of a training step; None if it was not run.
+      cell: the name of the cell.
+      dtype: the dtype of parameters, inputs and carry.
+      implementation: the name of the executor.
+      error: the largest error of an output or gradient against `lax.scan`: its 2-norm
+        divided by that of the result, or by 1e-4 of the largest result's if that is
+        more; None if it was not run.
+      seconds: the median time of a training step, in seconds; None if it was not timed.
       reason: why it was not run, or "".
     """
 
@@ -65,18 +66,18 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class SelfCheck:
-    """What `selfcheck` found; `print` it.
+    """The report of `selfcheck`; `print` it.
 
     Attributes:
-      where: the device, and versions.
-      checks: one for each cell, dtype and implementation.
+      where: the device, and the versions of jax and scanrnn.
+      checks: one `Check` for each cell, dtype and executor.
     """
 
     where: str
     checks: tuple[Check, ...]
 
     def __str__(self) -> str:
-        """A table."""
+        """The report as a table, one line for each check."""
         lines = [f"scanrnn.selfcheck on {self.where}"]
         for c in self.checks:
             found = c.reason
@@ -93,22 +94,24 @@ def selfcheck(
     sizes: tuple[int, int, int] = (16, 8, 128),
     runs: int = 5,
 ) -> SelfCheck:
-    """Run every cell in every way that there is, and compare with `lax.scan`.
+    """Run every cell with every executor, and compare with `lax.scan`.
 
-    Whoever has a TPU or GPU may run this, and send what it prints: kernels that were
-    only ever compiled for it are then known to be right there, and how fast.
+    If you have a TPU or a GPU, run this and send us what it prints. Some kernels were
+    compiled for such a device but have never run on one. The report says whether they
+    are right there, and how fast they are.
 
     Args:
-      names: of the cells, as in what it prints; None is all.
-      dtypes: of parameters, inputs and carry.
-      sizes: `(T, B, H)`: steps, batch, features in and out.
-      runs: training steps that are timed; 0 for none.
+      names: names of cells, as in the printed report; None for all of them.
+      dtypes: names of the dtypes of parameters, inputs and carry.
+      sizes: `(T, B, H)`: the number of steps, the batch size, and the number of
+        features of inputs and carry.
+      runs: how many training steps are timed; 0 for none.
 
     Returns:
-      A `SelfCheck`: errors of values and gradients, and times.
+      A `SelfCheck`: errors of values and gradients, and times in seconds.
 
     Raises:
-      ValueError: for a name that is not there.
+      ValueError: if there is no cell of such a name.
 
     Example:
       >>> report = selfcheck(["gru"], dtypes=["float32"], sizes=(3, 2, 8), runs=1)
@@ -128,7 +131,7 @@ def selfcheck(
             checks += _checks(name, jnp.dtype(dtype), sizes, runs)
     device = jax.devices()[0]
     where = f"{device.device_kind} ({device.platform}), jax {jax.__version__}"
-    # This package is always loaded before its modules.
+    # The package itself cannot be imported from here; by now it is loaded.
     version = sys.modules["scanrnn"].__version__
     return SelfCheck(f"{where}, scanrnn {version}", tuple(checks))
 
@@ -163,7 +166,7 @@ def _checks(name, dtype, sizes, runs) -> list[Check]:
 
 
 def _train(cell, implementation, params, carry, xs):
-    """Values, and gradients of all that comes in."""
+    """The outputs, and the gradients of parameters, carry and inputs."""
 
     def loss(params, carry, xs):
         step = functools.partial(cell.step, params)

@@ -19,17 +19,17 @@ from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
 from scanrnn.planner.rows import Rows
 from scanrnn.planner.trace import inline
 
-# Residuals are rounding up to so many units of the last place.
+# A residual of at most this many machine epsilons counts as rounding.
 _UNITS = 32
 
 
 class Solved(NamedTuple):
-    """How a recurrence was solved.
+    """How `solve` reached its result.
 
     Attributes:
-      iterations: how many there were.
-      steps: how many steps, from the first on, they found within the tolerance; the
-        others were then computed one by one.
+      iterations: the number of Newton iterations, an int32 scalar.
+      steps: the number of steps, counted from the first, that the iterations brought
+        within the tolerance, an int32 scalar. The other steps were computed one by one.
     """
 
     iterations: jax.Array
@@ -46,40 +46,45 @@ def solve(
     iterations: int = 16,
     tolerance: float | None = None,
 ) -> tuple[Any, Any, Solved]:
-    r"""What `jax.lax.scan` gives, with all steps at once, by Newton's method.
+    r"""Compute what `jax.lax.scan` gives, all steps at once, by Newton's method.
 
     .. math:: \delta_t = J_t \, \delta_{t-1} + f(h_{t-1}, x_t) - h_t, \qquad
         h_t \leftarrow h_t + \delta_t
 
-    with :math:`J_t` the derivative of a step by its carry. An iteration is an affine
-    scan. After k of them the first k steps are exact, whatever the guess was; most
-    recurrences that forget take few. It stops when every step's own residual is within
-    the tolerance. Steps that are not by then are computed one by one, so that the
-    result is that of the loop, and never NaN where that is not.
+    where :math:`J_t` is the derivative of a step by its carry, and the residual of step
+    t is :math:`f(h_{t-1}, x_t) - h_t`. An iteration is an affine scan. After k
+    iterations the first k steps are exact, whatever the guess was. Most recurrences
+    that forget need few iterations. The iterations stop when the residual of every
+    step is within the tolerance, or when there were as many as allowed. The steps from
+    the first one that is not within the tolerance are then computed one by one. So the
+    result is that of the loop, and it is never NaN where that of the loop is not.
 
-    An iteration costs what an affine scan does: it pays on a GPU or a TPU, where T is
-    large and iterations are few, and never on a CPU. Measure it.
+    An iteration costs as much as an affine scan. It can pay on a GPU or a TPU, if T is
+    large and iterations are few; it never pays on a CPU. Measure it.
 
     The gradient is exact, and is one affine scan in reverse.
 
     Args:
       f: one time step, as for `scanrnn.scan`. Numbers of the carry may be coupled in
-        blocks of up to 8; of a cell with a recurrent matrix they are not.
-      init: the initial carry, of floating-point arrays.
+        blocks of up to 8. A recurrent matrix couples more, so such cells are refused.
+      init: the initial carry, a pytree of floating-point arrays.
       xs: inputs, a pytree of arrays `[T, ...]`, or None.
-      length: T; needed only if `xs` is None.
-      guess: carries after each step, `[T, ...]`; None for `init` at every step.
-      iterations: the most there may be.
-      tolerance: of the residual of a step, relative to `1 + |h|`; None for rounding.
+      length: T; needed only if `xs` is None. It must be at least 1.
+      guess: a first guess of the carries after each step, `[T, ...]`; None for `init`
+        at every step.
+      iterations: the largest number of iterations.
+      tolerance: the largest residual of a step, relative to `1 + |h|`; None for a
+        residual that is only rounding.
 
     Returns:
-      `(carry, ys, solved)`: the final carry, the outputs stacked to `[T, ...]`, and how
-      it was solved.
+      `(carry, ys, solved)`: the final carry, the outputs stacked to `[T, ...]`, and a
+      `Solved` that says how it was solved.
 
     Raises:
       TypeError: as `scanrnn.scan` does, or if the carry is not all floating-point.
-      ValueError: as `scanrnn.scan` does; if too many numbers of the carry are coupled;
-        if a `guess` does not have the carry's structure and shapes.
+      ValueError: as `scanrnn.scan` does; if T is 0; if a step's derivative by its carry
+        does not consist of blocks of at most 8 numbers; if `guess` does not have the
+        carry's structure and shapes.
 
     Example:
       >>> import jax.numpy as jnp, scanrnn
@@ -118,14 +123,15 @@ def solve(
 
 
 class _Problem(NamedTuple):
-    """A recurrence, and the one that is linear in changes of its carry.
+    """A recurrence, and the linear recurrence of the changes of its carry.
 
     Attributes:
-      graph: a step.
-      length: how many there are.
-      linear: a step of changes; it reads carries, and residuals, of each step.
-      consts: values of the last of its weights, by name.
-      read: the names of residuals in it.
+      graph: one step of the recurrence.
+      length: the number of steps.
+      linear: one step of the changes. It reads the carry before the step and the
+        residual of the step.
+      consts: constants of `linear`, by variable.
+      read: the variables of the residuals in `linear`.
     """
 
     graph: Graph
@@ -135,17 +141,17 @@ class _Problem(NamedTuple):
     read: tuple[Var, ...]
 
     def at_all_steps(self, wanted, values, init, h) -> list:
-        """What steps make, given the carries after each."""
+        """Values of all steps, given the carry after each step."""
         known = {**values, **self._before(init, h)}
         return associative.over_time(self.graph, wanted, known, self.length)
 
     def residuals(self, values, init, h) -> list:
-        """What each step makes of the carry before it, less the carry after it."""
+        """The carry that each step computes, minus the guessed carry after it."""
         made = self.at_all_steps(self.graph.carry_out, values, init, h)
         return [lax.sub(a, b) for a, b in zip(made, h, strict=True)]
 
     def change(self, values, residuals, init, h) -> list:
-        """The changes of all carries that make up for residuals, to first order."""
+        """The changes of all carries that cancel the residuals, to first order."""
         known = {**values, **self.consts, **self._before(init, h)}
         known |= dict(zip(self.read, residuals, strict=True))
         start = [jnp.zeros_like(a) for a in init]
@@ -160,7 +166,7 @@ class _Problem(NamedTuple):
 
 
 def _linear(graph: Graph) -> tuple[Graph, Mapping[Var, Any], tuple[Var, ...]]:
-    """A step of changes of the carry, its constants, and what it adds to them."""
+    """One step of the changes, its constants, and the variables of the residuals."""
     changes, read = (variables_like(map(struct, graph.carry)) for _ in range(2))
 
     def run(known):
@@ -185,7 +191,7 @@ def _linear(graph: Graph) -> tuple[Graph, Mapping[Var, Any], tuple[Var, ...]]:
 
 
 def _trajectory(problem: _Problem, iterations: int, tolerance: float | None):
-    """The carries after each step, of values, init and a guess; and how they came."""
+    """A function from values, init and a guess to the carries and a `Solved`."""
 
     @jax.custom_jvp
     def solved(values, init, first):
@@ -205,10 +211,10 @@ def _trajectory(problem: _Problem, iterations: int, tolerance: float | None):
 
 
 def _iterated(problem, values, init, first, most, tolerance):
-    """Iterations, and after them steps one by one, from the first that is not found."""
+    """Iterate, then compute the steps that are not within the tolerance one by one."""
 
     def found(h, residuals):
-        """How many steps, from the first on, are within the tolerance."""
+        """The number of steps, from the first on, that are within the tolerance."""
         good = jnp.ones(problem.length, bool)
         for a, r in zip(h, residuals, strict=True):
             unit = _UNITS * jnp.finfo(a.dtype).eps if tolerance is None else tolerance
@@ -235,7 +241,7 @@ def _iterated(problem, values, init, first, most, tolerance):
 
 
 def _finished(problem, values, init, h, steps) -> list:
-    """The carries after each step, those from `steps` on computed one by one."""
+    """The carries after each step; those from `steps` on are computed one by one."""
     graph = problem.graph
     fixed = {v: a for v, a in values.items() if v in graph.weights}
 
@@ -253,7 +259,7 @@ def _finished(problem, values, init, h, steps) -> list:
 
 
 def _guessed(guess, init, traced) -> list:
-    """The guess as a list of arrays; if there is none, the initial carry throughout."""
+    """The guess as a list of arrays; the initial carry at all steps if it is None."""
     n = traced.length
     if guess is None:
         return [jnp.broadcast_to(a, (n, *a.shape)) for a in traced.init]

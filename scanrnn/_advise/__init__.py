@@ -1,4 +1,4 @@
-"""NVIDIA's checklist for the sizes of recurrent layers, as a function."""
+"""`advise`: NVIDIA's checklist for the sizes of recurrent layers, as a function."""
 
 from scanrnn._advise.advice import Advice as Advice
 from scanrnn._advise.advice import advise as advise

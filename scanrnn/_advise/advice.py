@@ -1,4 +1,4 @@
-"""Advice on sizes: what a layer costs, what bounds it, and what would help most."""
+"""Advice on sizes: what a layer costs, what limits it, and what would help most."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,11 +16,11 @@ from scanrnn.planner.costs import Cost
 
 
 class Change(NamedTuple):
-    """Something that could be done.
+    """A change of sizes or dtype that would help.
 
     Attributes:
-        what: in words.
-        gain: how many times as much work is done in the same time.
+        what: the change in words.
+        gain: how many times as much work would be done in the same time.
     """
 
     what: str
@@ -32,15 +32,16 @@ class Advice:
     """What `advise` found; `print` it.
 
     Attributes:
-        machine: the machine that it is for.
-        sizes: of the layer.
-        dtype: of the operands of its matrix products.
+        machine: the machine that the advice is for.
+        sizes: the sizes of the layer.
+        dtype: the dtype of the operands of its matrix products.
         plan: how the layer will run.
-        cost: the estimate for a training step.
+        cost: the estimated cost of a training step.
         misaligned: a message for each size that does not fit the machine.
-        changes: what would help, the best first.
-        persistent: whether cuDNN's persistent mode takes such sizes, and if not why;
-            "" on other machines. That mode is for cuDNN's own layers, not for JAX's.
+        changes: the changes that would help, the best one first.
+        persistent: whether cuDNN's persistent mode takes such sizes, and if not, why;
+            "" on machines without cuDNN. That mode is for cuDNN's own layers, not for
+            loops of JAX.
     """
 
     machine: Machine
@@ -93,23 +94,25 @@ def advise(
     """Say what a recurrent layer costs, what limits its speed, and what would help.
 
     The numbers come from the simple model of the machine that also chooses executors.
-    They are good for comparing sizes, not for predicting times. Nothing is run.
+    Use them to compare sizes, not to predict times. Nothing is run.
 
     Args:
-        cell: of the layer.
-        steps: T.
-        batch: B.
-        in_features: D.
-        hidden_features: H.
-        dtype: of the operands of products.
-        machine: name or `Machine`; None for the one that is there.
+        cell: the cell of the layer.
+        steps: T, the number of time steps.
+        batch: B, the batch size.
+        in_features: D, the number of input features.
+        hidden_features: H, the number of features of the carry.
+        dtype: the dtype of the operands of products.
+        machine: a `Machine` or its name; None for the one on which JAX computes.
 
     Returns:
-        The advice.
+        The advice; `print` it.
 
     Raises:
-        TypeError: if `cell` is no cell.
-        ValueError: if a size is less than one, or the machine is unknown.
+        TypeError: if `cell` is not a cell, if `machine` is neither a `Machine` nor a
+            name, or if `dtype` is float64 without `JAX_ENABLE_X64=1`.
+        ValueError: if a size is less than one or too large for JAX, or if the machine
+            is unknown.
 
     Example:
         >>> import scanrnn
@@ -158,21 +161,21 @@ def advise(
 
 
 def _changes(cell, sizes, dtype, plan) -> Iterator[Change]:
-    """What each alternative would give."""
-    # Backward there are two products for each one forward.
+    """Every alternative as a `Change`, with its gain."""
+    # The backward pass has two products for each one of the forward pass.
     step = plan.cost.flops / (3 * sizes.T)
     aside = plan.rules.runs_side_by_side(plan.machine, step, dtype)
     for other in checklist.alternatives(sizes, dtype, plan.machine, aside):
         try:
             cost = plan_of(cell, other.sizes, other.dtype, plan.machine).cost
         except (ValueError, OverflowError):
-            continue  # the cell cannot have these sizes, as one with a residual
-        # Layers side by side share the starts of kernels.
+            continue  # the cell cannot have these sizes, if it has a residual, say
+        # Layers that run side by side share the launches of kernels.
         seconds = other.layers * (cost.arithmetic + cost.memory) + cost.dispatch
         work = other.layers * _work(other.sizes) / _work(sizes)
         yield Change(other.what, work * plan.cost.seconds / seconds)
 
 
 def _work(sizes):
-    """The multiplications of a layer, up to a factor."""
+    """The multiplications of a layer, up to a constant factor."""
     return sizes.T * sizes.B * sizes.H * (sizes.D + sizes.H)

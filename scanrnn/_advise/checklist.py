@@ -1,4 +1,4 @@
-"""The checklist of NVIDIA's guide: which sizes fit, and what else could be tried."""
+"""The checklist of NVIDIA's guide: which sizes fit, and what else to try."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -9,19 +9,19 @@ from scanrnn._advise.layers import Sizes
 from scanrnn.machines import Machine
 from scanrnn.planner.costs import up
 
-# The side of a GPU's tiles: all kinds of products have tiles of 64, the best of 256.
+# The sides of a GPU's tiles: products of all kinds have tiles of 64; 256 is the best.
 TILE, BEST_TILE = 64, 256
-# Of a tile's rows or columns: what is worth a message when it is empty.
+# A message is given if more than this share of the rows or columns would be padding.
 WASTE = 0.1
 
 
 class Alternative(NamedTuple):
-    """Something that could be done instead.
+    """A layer with other sizes or another dtype, to compare with.
 
     Attributes:
-        what: in words.
-        sizes: of each layer then.
-        dtype: of the operands of products then.
+        what: the change in words.
+        sizes: the new sizes of each layer.
+        dtype: the new dtype of the operands of products.
         layers: how many layers run side by side.
     """
 
@@ -32,7 +32,7 @@ class Alternative(NamedTuple):
 
 
 def multiples(dtype: str, machine: Machine) -> tuple[int, int]:
-    """The multiples that a batch and a number of features should be of."""
+    """The numbers of which batch and features should be multiples, as a pair."""
     if machine.platform == "tpu":
         return 8, 128
     if machine.platform in ("cuda", "rocm"):
@@ -41,7 +41,7 @@ def multiples(dtype: str, machine: Machine) -> tuple[int, int]:
 
 
 def misaligned(sizes: Sizes, dtype: str, machine: Machine) -> Iterator[str]:
-    """What is wrong with sizes, in words."""
+    """Messages about sizes that do not fit the machine."""
     batch, features = multiples(dtype, machine)
     for name, multiple in (("B", batch), ("D", features), ("H", features)):
         size = getattr(sizes, name)
@@ -65,10 +65,10 @@ def misaligned(sizes: Sizes, dtype: str, machine: Machine) -> Iterator[str]:
 
 
 def persistent(sizes: Sizes, dtype: str, machine: Machine) -> str:
-    """Whether cuDNN could keep the weights on chip for all steps; "" if not NVIDIA's.
+    """Whether cuDNN could keep the weights on chip for all steps, and if not, why.
 
-    That is for its own LSTM, GRU and RNN, and so for others' programs, not for loops
-    of JAX.
+    "" if the machine is not an NVIDIA GPU. Only cuDNN's own LSTM, GRU and RNN have this
+    mode, not loops of JAX.
     """
     if machine.platform != "cuda":
         return ""
@@ -91,12 +91,12 @@ def persistent(sizes: Sizes, dtype: str, machine: Machine) -> str:
 def alternatives(
     sizes: Sizes, dtype: str, machine: Machine, side_by_side: bool
 ) -> Iterator[Alternative]:
-    """What could be changed, and what it would be then.
+    """List changes of sizes or dtype to compare with.
 
     Args:
-        sizes: of the layer.
-        dtype: of the operands of products.
-        machine: that it is for.
+        sizes: the sizes of the layer.
+        dtype: the dtype of the operands of products.
+        machine: the machine that the advice is for.
         side_by_side: whether equal layers may run at the same time.
     """
     for name, what in (

@@ -1,4 +1,4 @@
-"""The plan of a layer of given sizes, for what it costs."""
+"""The plan of a layer of given sizes, to estimate its cost."""
 
 import dataclasses
 from typing import NamedTuple
@@ -16,10 +16,10 @@ class Sizes(NamedTuple):
     """The sizes of a recurrent layer.
 
     Attributes:
-        T: steps.
-        B: sequences in a batch.
-        D: features of the input.
-        H: features of the carry.
+        T: the number of steps.
+        B: the number of sequences in a batch.
+        D: the number of input features.
+        H: the number of features of the carry.
     """
 
     T: int
@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
 
 
 def plan_of(cell: Cell, sizes: Sizes, dtype: str, machine: Machine) -> Plan:
-    """The plan of a layer of these sizes; no array is made."""
+    """Plan a layer of these sizes. No array is allocated."""
     if dtype != "float32" and "dtype" in vars(cell):
         cell = _of_dtype(cell, dtype)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -43,12 +43,13 @@ def plan_of(cell: Cell, sizes: Sizes, dtype: str, machine: Machine) -> Plan:
         state, y = cell.step(held, state, x)
         return (held, state), y
 
-    # The weights are carried unchanged, so that they need not be arrays.
+    # The weights are part of the carry, so that they can be abstract values. A plan
+    # treats a carry that does not change as weights.
     return plan(step, (params, carry), xs, machine=machine)
 
 
 def _of_dtype(cell, dtype):
-    """The cell with operands of another dtype."""
+    """The same cell, with operands of another dtype."""
     if hasattr(cell, "inner"):
         return dataclasses.replace(cell, inner=_of_dtype(cell.inner, dtype))
     return dataclasses.replace(cell, dtype=jnp.dtype(dtype))

@@ -1,4 +1,4 @@
-"""The opt-in tuner: time a handful of plans, remember the winner on disk."""
+"""The tuner, used only on request: time a few plans, and keep the choice on disk."""
 
 from scanrnn._tune.tuner import tuned
 

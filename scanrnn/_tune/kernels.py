@@ -1,4 +1,4 @@
-"""Kernels among the plans that are tried: measured only where they are right."""
+"""Kernels as candidates of the tuner: timed only if their results are right."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import jax.numpy as jnp
 from scanrnn.executors import EXECUTORS
 from scanrnn.planner import Options, Plan
 
-# The largest error beside XLA's loops, in the norm of an output. Products of a TPU
-# round float32 to bfloat16.
+# The largest relative error against XLA's loops, in the 2-norm of an output. ROUNDED is
+# for half precision, and for a TPU, whose products round float32 to bfloat16.
 EXACT, ROUNDED = 1e-3, 4e-2
 
 
 def kernels(plan: Plan, make: Callable[[Options], Plan]) -> dict[str, Options]:
-    """Options that ask for a kernel of the plan's platform, by label, if it can run."""
+    """Options for each executor with kernels that can run the plan here, by label."""
     found = {}
     for name, executor in EXECUTORS.items():
         if getattr(executor, "PLATFORM", None) != plan.machine.platform:
@@ -33,14 +33,17 @@ def kernels(plan: Plan, make: Callable[[Options], Plan]) -> dict[str, Options]:
 
 
 def without_wrong(candidates: list, labels: Mapping[str, Options]) -> list:
-    """The candidates without the kernels that differ from the first of all.
+    """Leave out kernels whose results differ from those of the first candidate.
 
     Args:
-      candidates: with a `label`, and a `run` that gives what is compared.
-      labels: those of kernels.
+      candidates: each with a `label`, and a `run` that returns the results to compare.
+      labels: the labels of the kernels among them.
+
+    Returns:
+      The candidates that are left.
 
     Warns:
-      UserWarning: for each that differs.
+      UserWarning: for each kernel that differs.
     """
     if not any(candidate.label in labels for candidate in candidates):
         return candidates
@@ -62,7 +65,10 @@ def without_wrong(candidates: list, labels: Mapping[str, Options]) -> list:
 
 
 def excess(got, wanted) -> float:
-    """The error of an array, in the norm, over the largest that it may have."""
+    """The relative error of an array in its 2-norm, divided by the largest allowed.
+
+    Infinite if the error is NaN, or if arrays that are not floats differ at all.
+    """
     if not jnp.issubdtype(wanted.dtype, jnp.inexact):
         return 0.0 if bool(jnp.all(got == wanted)) else float("inf")
     half = jnp.finfo(wanted.dtype).bits < 32

@@ -1,4 +1,4 @@
-"""What tuning found, kept on disk: one small file per question."""
+"""Keep the results of tuning on disk: one small file for each key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _unwritable: set[Path] = set()
 
 
 def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
-    """All that the choice depends on, or None if the step has no stable text."""
+    """All that the choice depends on; None if the text of the step is not stable."""
     step = str(traced.source)
     if " at 0x" in step:
         return None
@@ -42,7 +42,7 @@ def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
         "objective": goal,
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
-        # This package is always loaded before its modules.
+        # The package itself cannot be imported from here; by now it is loaded.
         "scanrnn": sys.modules["scanrnn"].__version__,
         "platform": device.platform,
         "device": device.device_kind,
@@ -54,13 +54,13 @@ def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
 
 
 def _fields(options: Options) -> dict:
-    """Options as plain values; of the machine the key says more than its name."""
+    """Options as plain values, without the machine, which the key describes itself."""
     names = [field.name for field in dataclasses.fields(options)]
     return {name: getattr(options, name) for name in names if name != "machine"}
 
 
 def _cores() -> int | None:
-    # Those this process may use, where the system can say.
+    # The cores that this process may use, if the system can say.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count()
@@ -76,7 +76,10 @@ def _processor() -> str:
 
 
 def path_of(key: dict | None) -> Path | None:
-    """The file of a key, in `$SCANRNN_CACHE` or the user's cache folder."""
+    """The path of a key's file, in `$SCANRNN_CACHE` or the user's cache folder.
+
+    None if the key is None.
+    """
     if key is None:
         return None
     folder = os.environ.get("SCANRNN_CACHE")
@@ -88,7 +91,14 @@ def path_of(key: dict | None) -> Path | None:
 
 
 def recalled(path: Path | None, key, known: dict[str, Options]):
-    """The choice and the seconds that a file holds, if it is for this very key."""
+    """The label of the choice and the seconds in a file, or None.
+
+    None if there is no file, or if the file cannot be used.
+
+    Warns:
+      UserWarning: if there is a file but it cannot be used, for example because it is
+        for another key.
+    """
     if path is None:
         return None
     try:
@@ -124,7 +134,14 @@ def _read(content: Any, key: dict, known: dict[str, Options]):
 
 
 def remember(path: Path | None, key, options: Options, seconds) -> bool:
-    """Write the choice, whole or not at all. Returns whether it was written."""
+    """Write the choice to a file, completely or not at all.
+
+    Returns:
+      Whether it was written.
+
+    Warns:
+      UserWarning: once for each folder that cannot be written.
+    """
     if path is None:
         return False
     content = {

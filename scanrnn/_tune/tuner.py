@@ -1,4 +1,4 @@
-"""Choose among plans by running them."""
+"""Choose among a few plans by measuring them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scanrnn._tune.kernels import kernels, without_wrong
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.graph import struct_of
 
-# What is tried, one at a time, where the option is as it is by default.
+# Values to try, one at a time, for options that have their default.
 VARIED = {
     "hoist": False,
     "layout": False,
@@ -37,7 +37,7 @@ LEAST_ROUNDS, MOST_ROUNDS = 3, 50
 
 
 class Candidate(NamedTuple):
-    """One way to run the step: its name, its options, and a call that runs it."""
+    """One way to run the step: its label, its options, and a function that runs it."""
 
     label: str
     options: Options
@@ -47,17 +47,23 @@ class Candidate(NamedTuple):
 def tuned(
     traced: Traced, options: Options, make: Callable[[Options], Plan], tune: bool | str
 ) -> Plan:
-    """The plan `make(options)`, or a faster variation of it.
+    """Measure the plan `make(options)` and variations of it. Returns the best plan.
+
+    Another plan is chosen only if it is at least `MARGIN` times as fast.
 
     Args:
       traced: the step; weights, init and xs may be abstract.
-      options: what was asked for. Options that differ from the default stay.
-      make: from options to a plan of this step.
+      options: the options that were asked for. Those that differ from the default are
+        not varied.
+      make: makes a plan of this step from options.
       tune: True, "train" or "forward".
 
+    Returns:
+      The plan, with its `tuning`; or the base plan if there is nothing to choose from.
+
     Raises:
-      ValueError: if `tune` is unknown, a size is symbolic, "train" is asked of a
-        step without a gradient, or the step cannot be run on its own.
+      ValueError: if `tune` is unknown, if a size is symbolic, if `tune` is "train" for
+        a step without a gradient, or if the step cannot be run on its own.
     """
     if tune is not True and tune not in ("train", "forward"):
         raise ValueError(
@@ -66,7 +72,7 @@ def tuned(
     _check_sizes(traced)
     given, base = options, make(options)
     if base.nothing is None and base.reason is not None:
-        # Too small by rule; what is measured need not be foreseen.
+        # The estimate prefers `lax.scan`, but a measurement may prefer a plan.
         options = dataclasses.replace(given, implementation="planned")
         base = make(options)
     if base.reason is not None:
@@ -110,7 +116,7 @@ def _candidates(given: Options, options: Options) -> dict[str, Options]:
     found, default = {DEFAULT: options}, Options()
     sized = (options.residuals, options.chunk) != (default.residuals, default.chunk)
     for name, value in VARIED.items():
-        # lax.scan keeps everything, which a choice of residuals is there to avoid.
+        # lax.scan ignores `residuals` and `chunk`, so do not try it if these are given.
         if getattr(given, name) != getattr(default, name):
             continue
         if not (name == "implementation" and sized):
@@ -120,7 +126,7 @@ def _candidates(given: Options, options: Options) -> dict[str, Options]:
 
 
 def _program(plan: Plan, goal: str) -> Callable:
-    """What is timed: the plan, or the gradient of the sum of all that it returns."""
+    """The program to time: the plan, or the gradient of the sum of its outputs."""
     run = plan.program
 
     def forward(weights, init, xs):
@@ -145,7 +151,7 @@ def _is_float(x) -> bool:
 
 
 def _goal(plan: Plan, traced: Traced, tune: bool | str) -> str:
-    """What to time: "train" if that is wanted and the step has a gradient."""
+    """What to time: "train", or "forward" if asked for or if there is no gradient."""
     if tune == "forward":
         return "forward"
     args = [[struct_of(jax.typeof(v)) for v in group] for group in _groups(traced)]
@@ -164,17 +170,17 @@ def _goal(plan: Plan, traced: Traced, tune: bool | str) -> str:
 def _measure(
     traced: Traced, plans: dict[str, Plan], goal: str, by_name: dict[str, Options]
 ) -> dict[str, float]:
-    """Median seconds of each plan whose program differs from those before it.
+    """The median seconds of each plan whose program differs from those before it.
 
-    Those of kernels, named in `by_name`, only where these are right.
+    Kernels, named in `by_name`, are timed only if their results are right.
     """
-    # Under jax.jit this runs now, on made numbers, and leaves nothing in the program.
+    # Under jax.jit, measure now, on made-up numbers; nothing of it enters the program.
     now = jax.ensure_compile_time_eval
     with now():
         args = [[_concrete(v) for v in group] for group in _groups(traced)]
         plans = {name: _with_numbers(plan) for name, plan in plans.items()}
     try:
-        # Traced outside of it: there is no number of a kernel's grid point yet.
+        # Trace outside `now`: in it, a kernel could not read the index of a grid point.
         candidates = _compiled(plans, goal, args)
         with now():
             return _medians(without_wrong(candidates, by_name))
@@ -187,7 +193,7 @@ def _measure(
 
 
 def _concrete(value):
-    """An array as it is; numbers of its kind for a struct or a tracer."""
+    """An array as it is; for a struct or a tracer, made-up numbers of its type."""
     if not isinstance(value, jax.ShapeDtypeStruct | Tracer):
         return value
     if not _is_float(value):
@@ -213,11 +219,14 @@ def _compiled(plans, goal, args) -> list[Candidate]:
 
 
 def _medians(candidates: list[Candidate]) -> dict[str, float]:
-    """Interleaved rounds, so that a slow spell of the machine hits all alike."""
+    """The median seconds of each candidate.
+
+    The rounds are interleaved, so that a slow phase of the machine affects all alike.
+    """
     if len(candidates) == 1:
         return {candidates[0].label: _seconds(candidates[0])}
     for candidate in candidates:
-        _seconds(candidate)  # the first run pays for pages and caches
+        _seconds(candidate)  # the first run is slow: it fills pages and caches
     times: dict[str, list[float]] = {c.label: [] for c in candidates}
     spent, rounds = 0.0, 0
     while rounds < LEAST_ROUNDS or (spent < BUDGET and rounds < MOST_ROUNDS):

@@ -1,14 +1,15 @@
-"""Ways to run a plan: one file each.
+"""Executors: ways to run a plan, one file each.
 
-An executor is a module with `NAME` and
+An executor is a module, or any object, with the attribute `NAME` and
 
-- `rules(machine) -> Rules`: what it prefers on a machine; its plans are made by these;
-- `refuse(plan) -> str | None`: why it does not run a plan;
+- `rules(machine) -> Rules`: what it prefers on a machine; its plans follow these rules;
+- `refuse(plan) -> str | None`: why it does not run a plan, or None;
 - `lower(body, constants, carry, known)`: runs one loop (see `Executor`);
-- `PLATFORM`, if its kernels have never run on that platform. It then runs only where it
-  is asked for by name, or where `tune` has checked it on the device.
+- `PLATFORM`, only if its kernels have never run on that platform. It then runs only if
+  it is asked for by name, or if `tune` has checked it on the device.
 
-A plan is made for each executor. The cheapest one that does not refuse is kept.
+A plan is made for each executor. The cheapest plan that its executor does not refuse is
+kept.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ EXECUTORS: dict[str, Any] = {
 
 
 def check_name(implementation: str | None) -> None:
-    """Raises unless it is None or the name of an executor."""
+    """Check the name of an executor.
+
+    Raises:
+      ValueError: unless it is None or the name of an executor.
+    """
     if implementation is not None and implementation not in EXECUTORS:
         raise ValueError(
             f"scan: implementation must be None or one of {', '.join(EXECUTORS)}; "
@@ -42,15 +47,15 @@ def check_name(implementation: str | None) -> None:
 def assign(
     make: Callable[[Rules], Plan], machine: Machine, implementation: str | None = None
 ) -> Plan:
-    """The plan of the executor that is asked for, or of the cheapest.
+    """Choose an executor: the one that is asked for, or the cheapest. Return its plan.
 
     Args:
       make: makes the plan under the rules of an executor.
-      machine: what it is for.
-      implementation: the name of an executor, or None.
+      machine: the machine that the plan is for.
+      implementation: the name of an executor, or None for the cheapest.
 
     Raises:
-      ValueError: if the one that is asked for is unknown, or refuses.
+      ValueError: if the executor that is asked for is unknown, or refuses the plan.
     """
     check_name(implementation)
     make = functools.cache(make)
@@ -62,7 +67,7 @@ def assign(
     found = {name: _candidate(name, plan) for name, plan in plans.items()}
     able = [c for c in found.values() if c.refusal is None]
     if plans[scan.NAME].options.residuals is not None and len(able) > 1:
-        # `lax.scan` keeps what it likes: a policy that is asked for needs a plan.
+        # `lax.scan` ignores a residual policy, so one that is asked for needs a plan.
         able = [c for c in able if c.name != scan.NAME]
     chosen = min(able, key=lambda c: c.seconds or 0.0)
     if implementation is not None:

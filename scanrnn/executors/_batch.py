@@ -12,7 +12,7 @@ from scanrnn.planner.graph import Env, Graph, reread, variables
 
 
 def _product(eqn, values) -> list | None:
-    """A product as one that knows its transpose."""
+    """Evaluate a product with weights by `gemm`, which knows its own transpose."""
     return [gemm(eqn.params, *values)] if _multiplies(eqn) else None
 
 
@@ -27,10 +27,10 @@ def _multiplies(eqn) -> bool:
 
 
 def stage_over_time(graph: Graph, known: Mapping, length, policy=None) -> list:
-    """The outputs of a stage for all steps at once, given its inputs by name.
+    """The outputs of a stage for all steps at once, given its inputs by variable.
 
-    What only passes through is not touched. `policy` is that of `jax.checkpoint` for
-    what is kept for the transpose, or None to leave that to JAX.
+    Outputs that are inputs of the stage are returned as they are. `policy` is a policy
+    of `jax.checkpoint` for what is kept for the transpose; None leaves that to JAX.
     """
     weights, xs = ([known[v] for v in group] for group in (graph.weights, graph.xs))
     missing = [a for a in graph.ys if a not in graph.xs]

@@ -1,4 +1,4 @@
-"""Run a sequence in chunks of steps, carrying over from one to the next."""
+"""Run a sequence in chunks of steps; the carry goes from one chunk to the next."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ def in_chunks(
 ):
     """Run `program(weights, carry, xs)` on chunks of a sequence, in order.
 
-    What it does before, in and after its loop it then does per chunk, so that its
-    arrays are of few steps and stay in the cache.
+    The work before, in and after the loop is then done for each chunk. So its arrays
+    have few steps and stay in the cache.
 
     Args:
-      programs: that of a chunk, and of what fills none if there is such a rest.
-      sizes: the numbers of steps, in all and in a chunk.
+      programs: the program of a chunk; and the program of the rest, if chunks do not
+        divide the sequence.
+      sizes: the number of steps of the sequence, and of a chunk.
       reverse: whether the last chunk comes first.
-      weights: the same for all chunks; their cotangents are summed in float32.
-      carry: that before the first chunk.
-      xs: arrays of all steps.
+      weights: the same weights for all chunks. Their cotangents are summed in float32
+        or wider.
+      carry: the carry before the first chunk.
+      xs: arrays of all steps, `[T, ...]`.
+
+    Returns:
+      The final carry, and the ys stacked to `[T, ...]`.
     """
     length, size = sizes
     count, rest = divmod(length, size)
-    # The part that does not fill a chunk comes last in the order of the loop.
+    # The rest, which does not fill a chunk, comes last in the order of the loop.
     cut = rest if reverse else count * size
     head, tail = ([x[:cut] for x in xs], [x[cut:] for x in xs])
     whole, left = (tail, head) if reverse else (head, tail)

@@ -1,4 +1,4 @@
-"""What weights and time inputs contribute to the tangents of a loop."""
+"""The contributions of weights and time inputs to the tangents of a loop."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ def contributions(
     known: Mapping[Var, Any],
     tangents: Mapping[Var, Any],
 ) -> dict[Var, Any]:
-    """`E` for all steps at once, by the cut at which it enters.
+    """Compute the contributions `E` for all steps at once, by cut.
 
-    `known` is arrays of all steps, and edges, by name; `tangents` those of weights and
-    time inputs that are not zero.
+    Args:
+      loop: the loop.
+      executor: what runs it.
+      constants: values of its weights, by variable.
+      known: arrays of all steps, and edges, by variable.
+      tangents: the tangents of weights and time inputs that are not zero, by variable.
     """
     rules, graph = loop.derivative, loop.graph
     moving = [v for v in (*graph.weights, *graph.xs) if v in tangents]
@@ -68,7 +72,7 @@ def _outside(loop, step, known) -> list:
 
 
 def _transposed(loop, executor, step: Step, names, machine: Machine, alone: bool):
-    """Cotangents of weights and time inputs, given those of `E` or None."""
+    """A function that gives cotangents of weights and time inputs from those of `E`."""
     del alone
     return functools.partial(_pulled, loop, step, names, executor.rules(machine))
 
@@ -85,7 +89,7 @@ def _pulled(loop, step, names, likes: Rules, fixed, cts: list) -> list:
         def make(*values):
             return rows.all(dict(zip(parts, values, strict=True)), v)
 
-        # A shifted copy would be made before the loop, and kept through it.
+        # Otherwise XLA makes the shifted copy before the loop, and keeps it throughout.
         early = v in rows.shifts and likes.delays_copies
         return late(ready, make, *parts.values()) if early else make(*parts.values())
 
@@ -100,7 +104,7 @@ def _pulled(loop, step, names, likes: Rules, fixed, cts: list) -> list:
     timed = step.graph.xs
     structs = [struct(v, loop.length) if v in timed else struct(v) for v in names]
     pull = jax.linear_transpose(outside, *structs)
-    # Where there are gains, all sums are one pass.
+    # If there are gains, their sums and the sums of biases share one pass.
     gains = any(e.primitive.name == "mul" for e in step.graph.eqns)
     pull = in_wide_sums(pull, likes.sums_biases_by_products and not gains)
     return list(pull(list(given.values())))

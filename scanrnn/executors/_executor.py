@@ -1,4 +1,4 @@
-"""What an executor is: a module, or any object, with these attributes."""
+"""The interface of an executor: a module, or any object, with these attributes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from scanrnn.planner.rules import Rules
 
 
 class Executor(Protocol):
-    """One way to run the loops of a plan. It decides nothing that its rules do not say.
+    """One way to run the loops of a plan. All its decisions are in its rules.
 
     Attributes:
-      NAME: under which it is asked for, as `implementation`.
+      NAME: its name, as in `implementation=`.
     """
 
     NAME: str
 
     def rules(self, machine: Machine) -> Rules:
-        """What it likes on a machine; a plan is made for it under these."""
+        """What it prefers on a machine. Its plans are made under these rules."""
         ...
 
     def refuse(self, plan: Plan) -> str | None:
-        """Why it does not run a plan here, or None."""
+        """Why it does not run a plan, or None."""
         ...
 
     def lower(
@@ -37,12 +37,15 @@ class Executor(Protocol):
         carry: list,
         known: Mapping[Var, Any],
     ) -> tuple[list, list]:
-        """Runs a body over all steps: the final carry, and its ys stacked.
+        """Run a body over all steps.
 
         Args:
           body: the loop: one step as a graph, and where its rows lie.
           constants: values of the graph's weights, by variable.
           carry: values of the graph's carry before the first step.
           known: arrays of all steps, and edges of shifts, by variable.
+
+        Returns:
+          The final carry, and the ys stacked to `[T, ...]`.
         """
         ...

@@ -1,7 +1,8 @@
-"""A body as one kernel: all its steps, with weights and carry in fast memory.
+"""Run a body as one kernel: all its steps, with weights and carry in fast memory.
 
-The grid is the sequence, some steps at each point of it. What a step reads of weights
-is brought in once and stays; the carry stays where it is; rows come and go.
+The grid of the kernel is the sequence, with some steps at each point. The weights are
+loaded into fast memory once and stay there, and so does the carry. Rows are loaded and
+stored at each point.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.rules import MB
 
-# Steps at a point of the grid: starting one takes some hundred cycles.
+# The most steps at a point of the grid. To start a point takes some hundred cycles.
 MOST_STEPS = 16
-# Of the memory for weights, carry and rows the rows of a point may take so much.
+# The share of the fast memory that the rows of a point may take.
 _ROWS_SHARE = 0.25
-# What Mosaic keeps for itself, and for what registers do not hold.
+# Memory for Mosaic itself, and for values that do not fit the registers.
 _RESERVED = 8 * MB
 _WIDE = ("int64", "uint64", "float64", "complex128")
 
 
 class Layout(NamedTuple):
-    """What a kernel holds of a body, and how many steps are at a point of its grid.
+    """What a kernel holds in fast memory, and the steps at a point of its grid.
 
     Attributes:
-      weights: by variable, those that a step reads.
-      multiplied: of these the matrices of which it reads some rows at a time.
-      carry: forms of the carry.
-      xs: forms of a step's time inputs.
-      ys: forms of what it stacks.
-      steps: at a point of the grid, a divisor of all.
+      weights: the forms of the weights that a step reads, by variable.
+      multiplied: the weights that are matrices read some rows at a time.
+      carry: the forms of the carry.
+      xs: the forms of a step's time inputs.
+      ys: the forms of a step's ys.
+      steps: the number of steps at a point of the grid, a divisor of the length.
     """
 
     weights: dict[Var, Form]
@@ -55,14 +56,14 @@ class Layout(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of fast memory: rows are there twice, for the next ones come early."""
+        """Bytes of fast memory. Rows count twice: the next ones are loaded early."""
         held = [*self.weights.values(), *self.carry, *self.carry]
         rows = sum(f.bytes() for f in (*self.xs, *self.ys))
         return sum(f.bytes() for f in held) + 2 * self.steps * rows
 
 
 def layout(body: Body) -> Layout:
-    """What the kernel of a body holds."""
+    """The layout of the kernel of a body."""
     graph = body.graph
     weights, matrices = weights_of(graph)
     carry, xs, ys = map(forms, (graph.carry, graph.xs, graph.ys))
@@ -73,7 +74,7 @@ def layout(body: Body) -> Layout:
 
 
 def memory(body: Body) -> int:
-    """Bytes of fast memory that a kernel may fill; the interpreter plays a TPU."""
+    """Bytes of fast memory that a kernel may fill; on a CPU, those of a typical TPU."""
     machine = body.machine
     if machine is None or machine.platform != "tpu":
         machine = machine_for("tpu")
@@ -91,10 +92,11 @@ def run(
 
     Args:
       body: the loop.
-      constants: values of its weights.
+      constants: values of its weights, by variable.
       carry: values of its carry before the first step.
       known: arrays of all steps, and edges, by variable.
-      interpret: run it by Pallas's interpreter, or by that which plays a TPU.
+      interpret: whether Pallas's interpreter runs it; `InterpretParams` for the
+        interpreter that simulates a TPU.
     """
     graph, rows = body.graph, body.rows
     part, split, parts = part_of(body)
@@ -132,7 +134,7 @@ def run(
         ),
         name="last_to_first" if rows.reverse else "first_to_last",
     )
-    # Where whole numbers have 64 bits by default, Mosaic mistakes the types of indices.
+    # If integers have 64 bits by default, Mosaic mistakes the types of indices.
     with jax.enable_x64(any(str(a.dtype) in _WIDE for a in args)):
         outs = call(*args)
     n = len(carry)
@@ -148,15 +150,15 @@ def _part(body, interpret, weights, carry, xs):
 
 
 def _in_parts(run: Callable, parts: int, at: list, weights, carry, xs):
-    """Run a loop for each part of a batch: under `vmap` a further axis of its grid.
+    """Run a loop for each part of a batch; by `vmap` the parts are an axis of the grid.
 
     Args:
-      run: of weights, carry and xs of a part.
-      parts: how many.
+      run: runs a part, from its weights, carry and xs.
+      parts: the number of parts.
       at: the axis of the batch in each of the weights, or None.
-      weights: of all parts, as are carry and xs.
-      carry: with the batch first.
-      xs: with the steps first.
+      weights: the weights of all parts.
+      carry: the carry of all parts, `[B, ...]`.
+      xs: the inputs of all parts, `[T, B, ...]`.
     """
 
     def cut_up(array, axis):

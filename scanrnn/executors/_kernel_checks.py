@@ -1,4 +1,4 @@
-"""Why a body is no kernel for a TPU: found when a plan is made."""
+"""Check, when a plan is made, whether a body can be a kernel for a TPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scanrnn.planner.graph import struct
 
 
 def refusal(body: Body) -> str | None:
-    """Why no kernel runs a body, by its types and sizes, or None."""
+    """Why no kernel can run a body of these types and sizes, or None."""
     graph = body.graph
     avals = list(map(ops.aval, (*graph.inputs, *graph.outs)))
     sizes = [body.rows.length, *itertools.chain(*(aval.shape for aval in avals))]
@@ -39,7 +39,7 @@ def refusal(body: Body) -> str | None:
 
 
 def unlowered(body: Body) -> str | None:
-    """What Mosaic does not lower of a body, in its words, or None."""
+    """Why Mosaic does not lower the kernel of a body, by its own error, or None."""
     graph, rows = body.graph, body.rows
     weights = list(map(struct, graph.weights))
     carry = list(map(struct, graph.carry))
@@ -53,7 +53,7 @@ def unlowered(body: Body) -> str | None:
 
 
 def _named(body, names, weights, carry, arrays):
-    """The kernel of a body, given the arrays and edges of some names."""
+    """Run the kernel of a body, given lists of weights, carry, arrays and edges."""
     constants = dict(zip(body.graph.weights, weights, strict=True))
     known = dict(zip(names, arrays, strict=True))
     return _kernel.run(body, constants, carry, known, interpret=False)
@@ -62,7 +62,7 @@ def _named(body, names, weights, carry, arrays):
 def _complaint(lower: Callable) -> str | None:
     try:
         lower()
-    # Whatever it is, this plan is not to be run.
+    # Whatever the error is, this plan must not run.
     except Exception as error:
         line = str(error.__cause__ or error).strip().splitlines()[0]
         return f"Mosaic does not lower it: {line}"

@@ -1,4 +1,4 @@
-"""How a kernel holds values: what comes from outside, and goes back."""
+"""Forms: how a kernel holds values that come from outside or go back."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from jax.extend.core import Var
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
-# A register has so many rows and columns of 32 bits; Mosaic's arrays are made of them.
+# The rows and columns, of 32 bits, of a register. Mosaic's arrays consist of registers.
 ROWS, COLUMNS = 8, 128
 # Dimension numbers of `a @ b`.
 _PRODUCT = (((1,), (0,)), ((), ()))
 
 
 class Form(NamedTuple):
-    """Values of a type in a kernel: with two axes at least, and no booleans.
+    """How a kernel holds values of a type: with two axes at least, and no booleans.
 
     Attributes:
-      aval: the type that the step knows.
-      packed: whether it is a matrix whose rows lie in pairs, each pair as one row of
-        32 bits. So the matrix units take bfloat16; from pairs of half rows, as arrays
-        lie otherwise, it would be put together at every step.
+      aval: the type of the values in the step.
+      packed: whether it is a bfloat16 matrix whose rows lie in pairs, each pair as one
+        row of 32 bits. This is the layout that the matrix units take. Any other layout
+        would be converted at every step.
     """
 
     aval: Any
@@ -49,46 +49,46 @@ class Form(NamedTuple):
         return jnp.dtype("int32") if self.aval.dtype == bool else self.aval.dtype
 
     def struct(self, *lead) -> jax.ShapeDtypeStruct:
-        """The type outside of the kernel, with more axes in front."""
+        """The type of the array that enters or leaves the kernel, with `lead` axes."""
         return jax.ShapeDtypeStruct((*lead, *self.shape), self.dtype)
 
     def bytes(self) -> int:
-        """Bytes in fast memory, whose registers may be filled in part."""
+        """Bytes in fast memory, with the last two axes padded to whole registers."""
         *lead, rows, columns = self.shape
         up = -(-rows // ROWS) * ROWS * -(-columns // COLUMNS) * COLUMNS
         return ops.product(lead) * up * self.dtype.itemsize
 
     def stored(self, array, *lead):
-        """Values from outside as the kernel holds them."""
+        """Convert an array from outside to the form that the kernel holds."""
         if self.packed:
-            # Of a bitcast that joins numbers XLA for CPU makes wrong constants.
+            # XLA for CPU folds a bitcast that joins two numbers to wrong constants.
             bits = lax.bitcast_convert_type(array, jnp.uint16).astype(self.dtype)
             return bits[0::2] | bits[1::2] << 16
         return lax.reshape(array.astype(self.dtype), (*lead, *self.shape))
 
     def restored(self, array, *lead):
-        """What a kernel gave, as it is outside of it."""
+        """Convert an array from the kernel to the type outside."""
         return lax.reshape(array, (*lead, *self.aval.shape)).astype(self.aval.dtype)
 
     def value(self, held):
-        """What a kernel holds, as the step knows it."""
+        """Convert a value that the kernel holds to the type in the step."""
         value = held if self.shape == self.aval.shape else held.reshape(self.aval.shape)
         return value != 0 if self.aval.dtype == bool else value
 
     def held(self, value):
-        """What a step made, as the kernel holds it."""
+        """Convert a value of the step to the form that the kernel holds."""
         value = jnp.asarray(value, self.aval.dtype).astype(self.dtype)
         return value if value.shape == self.shape else value.reshape(self.shape)
 
 
 class Matrix(NamedTuple):
-    """A matrix that stays where it is, read a few rows at a time."""
+    """A matrix in fast memory that a step reads a few rows at a time."""
 
     form: Form
     ref: Any
 
     def rows(self, start: int, size: int):
-        """Some of its rows."""
+        """`size` rows of the matrix from row `start` on."""
         if not self.form.packed:
             return self.ref[start : start + size]
         pairs = self.ref[start // 2 : (start + size) // 2]
@@ -96,7 +96,7 @@ class Matrix(NamedTuple):
 
 
 def weights_of(graph: Graph) -> tuple[dict[Var, Form], set[Var]]:
-    """The weights that a step reads, and those that it only multiplies by."""
+    """The forms of the weights that a step reads; and those it only multiplies by."""
     read = {*variables(graph.outs)}
     read |= {v for e in graph.eqns for v in variables(e.invars)}
     matrices = multiplied(graph)
@@ -111,7 +111,7 @@ def weights_of(graph: Graph) -> tuple[dict[Var, Form], set[Var]]:
 
 
 def multiplied(graph: Graph) -> set[Var]:
-    """The matrices that a step only multiplies by, each as `data @ matrix`."""
+    """The weights that a step reads only in products `data @ matrix`."""
     found, others = set(), {*variables(graph.outs)}
     for eqn in graph.eqns:
         for side, v in enumerate(eqn.invars):
@@ -130,11 +130,11 @@ def _is_product(eqn) -> bool:
 
 
 def forms(atoms: Iterable) -> list[Form]:
-    """The form of each of some values."""
+    """The forms of some values."""
     return [Form(ops.aval(v)) for v in atoms]
 
 
 def whole(form: Form) -> pl.BlockSpec:
-    """All of an array, at every point of the grid; once, as it never changes."""
+    """A block that is the whole array at every point of the grid, loaded once."""
     zeros = (0,) * len(form.shape)
     return pl.BlockSpec(form.shape, lambda _: zeros, pipeline_mode=pl.Buffered(1))

@@ -1,4 +1,4 @@
-"""One step inside a kernel: its equations, as Mosaic takes them."""
+"""Evaluate one step inside a kernel, in a form that Mosaic accepts."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def _evaluated(eqns, known, wanted) -> list:
 
 
 def _is_column(atom) -> bool:
-    """Whether it has one number for each row."""
+    """Whether a value has one number for each row."""
     aval = ops.aval(atom)
     return aval.ndim > 1 and aval.shape[-1] == 1 and ops.is_inexact(atom)
 
 
 def _quotient(a, b):
-    """Rows over numbers: each is inverted once, and not for every element."""
+    """Divide rows by one number each: by its inverse, computed once for a row."""
     kind = wide(b.dtype)
     return (a.astype(kind) * (1 / b.astype(kind))).astype(b.dtype)
 
 
 def _product(eqn: JaxprEqn, a, b, maker: JaxprEqn | None):
-    """A product: accumulated in float32, and rounded to what the plan says."""
+    """A product, accumulated in float32 or wider, and rounded to the plan's dtype."""
     dtype = ops.aval(eqn.outvars[0]).dtype
     numbers, precision = (eqn.params[p] for p in ("dimension_numbers", "precision"))
 
@@ -75,7 +75,7 @@ def _product(eqn: JaxprEqn, a, b, maker: JaxprEqn | None):
 
 
 def _contracted(a, b, numbers, precision, dtype):
-    """A product of arrays, contracted over one axis at a time: Mosaic takes no more."""
+    """A product of arrays, contracted over one axis at a time, as Mosaic requires."""
     (ours, theirs), batch = numbers
     if len(ours) <= 1:
         return lax.dot_general(a, b, numbers, precision, preferred_element_type=dtype)
@@ -102,8 +102,9 @@ def _contracted(a, b, numbers, precision, dtype):
 def _blocks(depth: int, maker: JaxprEqn | None) -> list[tuple[int, int]]:
     """Parts of the depth of a product, each as deep as a matrix unit.
 
-    Those of what is joined alternate: what an elementwise step makes of the same
-    features is ready at the same time, and multiplied while it makes the next ones.
+    If the left operand is a concatenation, the parts of its members alternate. An
+    elementwise step makes the same features of all members at the same time. So these
+    can be multiplied while it makes the next features.
     """
     parts = [depth]
     if maker is not None and maker.primitive.name == "concatenate":

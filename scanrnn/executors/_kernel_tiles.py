@@ -1,8 +1,8 @@
-"""A step for a part of its batch: where code for all of it would be long.
+"""Make a step for a part of its batch, if code for the whole batch would be long.
 
-Mosaic writes out a product for each element of a batch. Where the first axis of all
-that a step reads and makes is a batch, whose elements have nothing to do with each
-other, a kernel runs the whole sequence for some elements, and then for the next ones.
+Mosaic writes out one product for each element of a batched product. If the first axis
+of all that a step reads and makes is a batch of independent elements, a kernel runs the
+whole sequence for some elements, and then for the next ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph, variables
 from scanrnn.planner.rows import Rows
 
-# Bytes of all that a step makes up to which it is one piece: registers have 4 KB.
+# A step that makes at most this many bytes is not cut: registers have 4 KB.
 _MOST = 2**23
 
 _ELEMENTWISE = ops.POINTWISE | ops.ADDITIVE | set(ops.FROM_OUTPUT)
@@ -27,7 +27,7 @@ _ELEMENTWISE |= {"abs", "and", "clamp", "convert_element_type", "copy", "eq", "e
 _ELEMENTWISE |= {"exp2", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p"}
 _ELEMENTWISE |= {"lt", "ne", "not", "or", "pow", "select_n", "sign", "square"}
 _ELEMENTWISE |= {"stop_gradient"}
-# What leaves the first axis of its operands as it is, given such parameters.
+# Primitives that leave the first axis of their operands as it is, for such parameters.
 _FIRST_STAYS: dict[str, Callable[[dict], bool]] = {
     "concatenate": lambda params: params["dimension"] != 0,
     "split": lambda params: params["axis"] != 0,
@@ -39,7 +39,7 @@ _FIRST_STAYS: dict[str, Callable[[dict], bool]] = {
 
 
 def part_of(body: Body) -> tuple[Body, frozenset[Var], int]:
-    """The loop for a part of the batch, given its rows; as `tiled` of its step."""
+    """The body for a part of the batch; with the weights and parts of `tiled`."""
     graph, weights, parts = tiled(body.graph)
     if parts == 1:
         return body, weights, 1
@@ -48,9 +48,11 @@ def part_of(body: Body) -> tuple[Body, frozenset[Var], int]:
 
 
 def tiled(graph: Graph) -> tuple[Graph, frozenset[Var], int]:
-    """The step for a part of its batch, the weights that have that axis, and parts.
+    """Make a step for a part of its batch.
 
-    The step itself, and one part, where it is short or has no such axis.
+    Returns:
+      The step for one part, the weights that have the batch axis, and the number of
+      parts. If the step is short or has no batch axis: the step itself, no weights, 1.
     """
     inner = [e for e in graph.eqns if _has_batch(e)]
     made = sum(ops.bytes_of(v) for e in graph.eqns for v in e.outvars)
@@ -77,14 +79,14 @@ def tiled(graph: Graph) -> tuple[Graph, frozenset[Var], int]:
 
 
 def _has_batch(eqn: JaxprEqn) -> bool:
-    """Whether it is a product for each element of a batch."""
+    """Whether an equation is a product for each element of a batch."""
     return eqn.primitive.name == "dot_general" and bool(
         eqn.params["dimension_numbers"][1][0]
     )
 
 
 def _is_batched(eqn: JaxprEqn, batched: set[Var], size: int) -> bool:
-    """Whether what it makes has the axis: of what it reads, or in front of that."""
+    """Whether an equation's results have the batch axis: from an operand, or new."""
     return _spreads(eqn, size) or any(v in batched for v in variables(eqn.invars))
 
 
@@ -96,7 +98,7 @@ def _spreads(eqn: JaxprEqn, size: int) -> bool:
 
 
 def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | None:
-    """Its parameters for a part of the batch; None if it is not one along that axis."""
+    """An equation's parameters for a part of the batch; None if it cannot be cut."""
     name, params = eqn.primitive.name, dict(eqn.params)
     has = [not ops.is_literal(a) and a in batched for a in eqn.invars]
     if not _is_batched(eqn, batched, size):
@@ -132,7 +134,7 @@ def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | No
 
 
 def _keeps(numbers: Any, has: list[bool]) -> bool:
-    """Whether the first axis of a product is that of its operands."""
+    """Whether the first axis of a product's result is the batch of its operands."""
     (ours, theirs), (first, second) = numbers
     if first:
         return all(has) and first[0] == second[0] == 0
@@ -140,7 +142,7 @@ def _keeps(numbers: Any, has: list[bool]) -> bool:
 
 
 def _renamed(graph: Graph, batched: Iterable[Var], part: int) -> Graph:
-    """The same graph, whose batched variables are of a part of the batch."""
+    """The same graph, with batched variables of the size of a part."""
     names = {}
     for v in batched:
         aval = ops.aval(v)

@@ -1,9 +1,9 @@
-"""The loop of a plan, with its own derivative rule.
+"""Run the loop of a plan, with its own derivative rule.
 
-The tangent is a second loop in which only carry tangents flow; what weights contribute
-enters it as stacked inputs computed outside for all steps at once. Reverse mode is the
-transpose of that program: a reverse loop of state cotangents, then one contraction per
-weight.
+The tangent is a second loop, in which only tangents of the carry flow. The
+contributions of weights enter it as stacked inputs, computed outside for all steps at
+once. Reverse mode is the transpose of that program: a reverse loop of the cotangents of
+the carry, and then one contraction for each weight.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: lis
     """Run the loop. Returns the final carry and the stacked ys."""
     args = [*weights, *carry, *xs]
     function = functools.partial(_by_scan, loop)
-    # Types that speak of a mesh belong to the program that JAX makes.
+    # With arrays that are split over a mesh, JAX makes the program.
     build = functools.partial(_build, loop, executor)
     if split(args):
         build = lambda *_: function  # noqa: E731
@@ -55,7 +55,7 @@ def _build(loop, executor, machine, alone) -> Callable[..., list]:
 
 
 def _rule(loop, executor, primals, tangents):
-    """Primal loop with residuals, contributions from outside, tangent loop."""
+    """The derivative rule: the loop that records, then the loop of tangents."""
     graph, recording = loop.graph, loop.recording
     weights, carry, xs = graph.groups(primals)
     moving = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
@@ -68,7 +68,7 @@ def _rule(loop, executor, primals, tangents):
         tangents = named(moving, tangents)
         return tangent_loop(loop, executor, carry, constants, known, tangents)
 
-    # Rematerialised as a whole, so that what is kept is exactly its inputs.
+    # Under one `jax.checkpoint`, so that exactly its inputs are kept.
     program = remembering_inputs(program, loop.residuals)
     tangents = [t for t in tangents if t is not None]
     d_final, d_ys = program(weights, carry, xs, final, stacked, tangents)
@@ -76,7 +76,7 @@ def _rule(loop, executor, primals, tangents):
 
 
 def _again(loop, constants, known) -> dict:
-    """What was not stacked, but made again of what was, for all steps at once."""
+    """Recompute, for all steps at once, what was not stacked."""
     graph, rows = loop.recomputed, loop.recording.rows
     known = {**constants, **rows.whole(graph.xs, known)}
     return named(graph.ys, stage_over_time(graph, known, loop.length))

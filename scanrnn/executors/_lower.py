@@ -1,4 +1,4 @@
-"""A body as a loop of XLA: what the `planned` executor makes of each."""
+"""Lower a body to a loop of XLA, for the `planned` executor."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def lower(
 
     Args:
       body: the loop.
-      constants: values of its weights.
+      constants: values of its weights, by variable.
       carry: values of its carry before the first step.
-      known: arrays of all steps, and edges, by name.
+      known: arrays of all steps, and edges, by variable.
     """
     graph, rows = body.graph, body.rows
     over, block = rows.over, rows.block
@@ -40,10 +40,10 @@ def lower(
     inside = {v: a for v, a in known.items() if v in indexed}
     scanned = [v for v in graph.xs if v in known and v not in indexed]
     apart = [i for i in range(len(graph.ys)) if i not in over]
-    # Memory as it is has no weak type.
+    # Memory that is not filled cannot have a weak type.
     theirs = [i for i in apart if rows.filled or ops.is_weak(graph.ys[i])]
     ours = [i for i in apart if i not in theirs]
-    # XLA for TPU keeps an axis of one in a layout of its own, and takes two thousand
+    # XLA for TPU keeps an axis of size 1 in a layout of its own, and takes two thousand
     # cycles to drop it at every step.
     small = {v: jnp.squeeze(a) for v, a in with_transposed(body, constants).items()}
     step = functools.partial(_step, body, small)
@@ -68,7 +68,7 @@ def lower(
         arrays = [put(a, _stacked(made[i]), at * block) for i, a in pairs]
         return (carry, written, late, rows.after(count), arrays), ys
 
-    # A symbolic length cannot be given, only found in the shapes of xs.
+    # `lax.scan` takes no symbolic length; it finds it in the shapes of xs.
     counted = rows.filled and (indexed or block > 1 or not isinstance(rows.trips, int))
     trips = lax.iota("int32", rows.trips) if counted else None
     lead = (rows.trips, block) if block > 1 else (rows.trips,)
@@ -85,13 +85,13 @@ def lower(
 
 
 def with_transposed(body: Body, given: Mapping[Var, Any]) -> dict[Var, Any]:
-    """Values of the weights, and of the transposes of some."""
+    """The values of the weights, with the transposes that a body asks for."""
     turned = {v: copy_transposed(given[of]) for v, of in body.transposed.items()}
     return {**given, **turned}
 
 
 def _laid_out(body, known, indexed) -> dict:
-    """Arrays laid out step by step; what is read by places in its rows keeps them."""
+    """Arrays laid out step by step. Rows that are read in parts keep their axes."""
     if not body.pinned:
         return dict(known)
     return {v: pin(a if v in indexed else join_axes(a)) for v, a in known.items()}
@@ -111,10 +111,10 @@ def _step(body, constants, carry, here, t, scanned):
 
 
 def _with_own(graph, env, own):
-    """The ys of a step, of which some rows are not to be made again elsewhere."""
+    """The ys of a step; a barrier stops XLA from recomputing the rows in `own`."""
     joins = joined(graph)
     rows = parts(graph, joins)
-    # A reverse step reads what is joined, too: there it stays as it is.
+    # A reverse step also reads what is joined, without the barrier.
     made = named(rows, env.read_all(rows))
     made |= named(own, lax.optimization_barrier([made[v] for v in own]))
     return Env(joins, made).read_all(graph.ys)

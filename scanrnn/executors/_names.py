@@ -1,4 +1,4 @@
-"""Values by name: of several steps of a program, and as JAX takes them."""
+"""Values by variable, and what JAX keeps of a program."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from scanrnn.planner import ops
 
 
 def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Any, Any]:
-    """Values by variable, as a tree of JAX: of a plain dict it would sort the names."""
+    """Values by variable, as a tree for JAX: it would sort the keys of a plain dict."""
     return OrderedDict(zip(names, values, strict=True))
 
 
 def split(tree: Any) -> bool:
-    """Whether a type says that devices hold parts of an array, or different ones."""
+    """Whether, by their types, devices hold parts of arrays or different arrays."""
     return any(ops.is_split(jax.typeof(a)) for a in jax.tree.leaves(tree))
 
 
@@ -27,5 +27,5 @@ def remembering_inputs(f, residuals: str):
 
 
 def remembering(f, policy):
-    """Keep for the transpose of `f` what a policy of `jax.checkpoint` says."""
+    """Keep for the transpose of `f` what a policy of `jax.checkpoint` allows."""
     return jax.checkpoint(f, prevent_cse=False, policy=policy)

@@ -1,6 +1,6 @@
-"""Norms of whole sequences, and their transpose piece by piece.
+"""Compute norms of whole sequences, and their transpose piece by piece.
 
-Cotangents are written over those that came in.
+In the transpose, new cotangents reuse the buffers of the incoming ones.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type, zero_sum
 
 
 def normed(graph: Graph, loop: Loop, executor: Executor, inputs: Sequence) -> list:
-    """The outs of all steps, given the weights and the time inputs of a graph of norms.
+    """The outputs of a graph of norms for all steps, given its weights and time inputs.
 
-    `loop` is what they come before; it says how many steps make a piece.
+    `loop` is the loop that follows the norms; it says how many steps make a piece.
     """
     function = functools.partial(_of, graph, loop.length, {}, graph.inputs)
     rule = functools.partial(_rule, graph, loop, executor)
@@ -47,7 +47,7 @@ def _rule(graph, loop, executor, primals, tangents):
             given = {
                 v: ct for v, ct in zip(graph.ys, cts, strict=True) if ct is not None
             }
-            # In pieces for one machine alone; JAX's own for all others.
+            # Pieces suit the plan's rules on one device; else JAX's transpose is used.
             if alone and executor.rules(machine) == loop.rules:
                 return _in_pieces(graph, loop, executor, moving, known, given)
             return _pulled(graph, loop.length, moving, known, given)
@@ -60,12 +60,12 @@ def _rule(graph, loop, executor, primals, tangents):
 
 
 def _of(graph, length, known, moving: Sequence[Var], *values) -> list:
-    """The outs as a function of some inputs alone."""
+    """The outputs as a function of the inputs `moving`; the others are known."""
     return stage_over_time(graph, known | named(moving, values), length)
 
 
 def _pulled(graph, length, moving, known, given) -> list:
-    """Cotangents of some inputs, given those of some outs."""
+    """The cotangents of some inputs, given those of some outputs."""
 
     def asked(*values):
         outs = named(graph.ys, _of(graph, length, known, moving, *values))
@@ -76,7 +76,7 @@ def _pulled(graph, length, moving, known, given) -> list:
 
 
 def _in_pieces(graph, loop, executor, moving, known, given) -> list:
-    """The same, one piece after the other."""
+    """The same as `_pulled`, one piece of steps after the other."""
     size, summed = loop.piece, [v for v in moving if v in graph.weights]
     pieces, n = loop.length // size, len(summed)
     cut = {v: known[v] for v in graph.xs} | given

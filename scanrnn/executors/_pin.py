@@ -1,12 +1,13 @@
-"""Arrays laid out step by step, whatever comes before and after a loop.
+"""Pin the layout of arrays: step by step, whatever comes before and after a loop.
 
-The memory of a TPU has tiles of 8 by 128 numbers. Rows whose last axes do not fill
-them take more than their size: `[1024, 16]` eight times as much, `[16, 64]` twice. So
-the axes of a large row are reordered where that saves more than half of it, and the
-last ones of a small row are joined where that fills its tiles.
+The memory of a TPU has tiles of 8 by 128 numbers. A row whose last axes do not fill the
+tiles takes more memory than its size: `[1024, 16]` eight times as much, `[16, 64]`
+twice. So the axes of a large row are reordered if that saves more than half of its
+memory. The last axes of a small row are joined if that fills its tiles.
 
-The program of a plan is the same where it will be stored, as by `jax.export`: there
-alone a layout may not be named, and the array is left as it is. Never differentiated.
+A program that is exported, as by `jax.export`, cannot name a layout. There the arrays
+are left as they are, and the rest of the program is the same. `pin` is never
+differentiated.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from jax.interpreters import batching, mlir
 from scanrnn.planner import compat
 
 pin_p = Primitive("pin")
-# Numbers in a tile, and in a row that is small.
+# Numbers in a tile; and the most numbers in a small row.
 _TILE = 8 * 128
 _SMALL = 16 * _TILE
 
 
 def pin(array):
-    """The same array, its rows one after the other in memory."""
+    """The same array, with its rows one after the other in memory."""
     if jnp.issubdtype(array.dtype, jax.dtypes.extended):
-        return array  # keys have axes of their own below
+        return array  # a layout of keys would need the axes of their data
     return pin_p.bind(array, lead=1)
 
 
 def join_axes(array):
-    """The array with the last axes of its rows joined, where that fills tiles.
+    """The array with the last two axes of its rows joined, if that fills tiles.
 
-    To take a row apart again costs the less, the smaller it is: rows of one to sixteen
-    tiles are joined. Where a size is symbolic nothing is.
+    A row must be split again later, which is cheap for a small one. So only rows of one
+    to sixteen tiles are joined. An array with a symbolic size stays as it is.
     """
     row = range(1, array.ndim)
     if not all(isinstance(size, int) for size in array.shape):
@@ -63,7 +64,7 @@ def _named(array, lead):
 
 
 def _padded(array, order) -> int:
-    """Numbers that a row takes in memory, its axes in some order."""
+    """The numbers that a row takes in memory, with its axes in a given order."""
     *lead, sublanes, lanes = (1, 1, *(array.shape[i] for i in order))
     return math.prod(lead) * -(-sublanes // 8) * 8 * -(-lanes // 128) * 128
 

@@ -1,4 +1,4 @@
-"""Where an executor runs: kernels on the machine that they were planned for, alone."""
+"""Where an executor runs: kernels only on one device of the planned platform."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from scanrnn.planner.loops import Loop
 
 
 def by_name(executor: Executor) -> bool:
-    """Whether it runs only where it is asked for by name."""
+    """Whether an executor runs only if it is asked for by name."""
     return getattr(executor, "PLATFORM", None) is not None
 
 
 def on(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Any:
-    """Who runs a loop on a machine, if one device runs all of it or not.
+    """The executor that runs a loop on a machine; `alone` says if on one device.
 
-    XLA does not divide a kernel among devices, and one for another platform is none.
+    It is `planned` in place of an executor with kernels if there are several devices or
+    if the platform is not the planned one. XLA cannot divide a kernel among devices.
     """
     here = alone and machine.platform == loop.machine.platform
     return executor if here or not by_name(executor) else planned

@@ -1,7 +1,7 @@
-"""A plan as a program: before the loop, the loop, after it, in chunks of steps.
+"""Run a plan: the work before the loop, the loop, the work after it, in chunks.
 
-Stages, derivatives, batching and sharding stand here and in what this reads, once for
-all executors: an executor says what it likes, and how a body is lowered.
+Stages, derivatives, batching and sharding are here and in the modules that this one
+imports, once for all executors. An executor only has rules, and lowers bodies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.graph import Env
 from scanrnn.planner.plan import Plan
 
-# What is kept of a run over a chunk, where the rest is made again.
+# Policies for what is kept of a run over a chunk; the rest is recomputed.
 _KEEP = {"chunked": ops.keep_inputs, "recompute": keep_loops}
 
 
@@ -34,7 +34,7 @@ def run(executor: Executor, plan: Plan, weights: list, init: list, xs: list):
     assert stages is not None
     known = named(stages.graph.weights, weights)
     constants = Env(stages.constants.eqns, known).read_all(stages.constants.ys)
-    # A loop that JAX differentiates is not one of ours to be kept.
+    # `keep_loops` knows only loops with the planner's derivative rule.
     again = plan.defer or plan.residuals == "chunked"
     keep = _KEEP.get(plan.residuals) if again else None
     program = _whole(plan, executor, plan.loops, keep)
@@ -47,7 +47,7 @@ def run(executor: Executor, plan: Plan, weights: list, init: list, xs: list):
 
 
 def _whole(plan, executor, loops, keep=None) -> Callable:
-    """The program of all steps: of one loop, or of one for each chunk."""
+    """The program of all steps: one run of the loop, or one for each chunk."""
     programs = [functools.partial(_run, plan, executor, loop) for loop in loops]
     if keep is not None:
         programs = [remembering(run, keep) for run in programs]
@@ -61,7 +61,7 @@ def _run(plan, executor, loop, constants, init, xs):
     stages = plan.stages
     known = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
 
-    # Of the work outside the loop is kept what contractions made.
+    # Of the work outside the loop, keep the results of contractions.
     policy = None if plan.residuals == "everything" else ops.keep_products
 
     def stage(graph):
@@ -70,7 +70,7 @@ def _run(plan, executor, loop, constants, init, xs):
     known |= named(stages.before.ys, stage(stages.before))
     graph = stages.norms
     inputs = [known[v] for v in graph.inputs]
-    # Norms before the loop: in pieces where that pays, else at once.
+    # The norms before the loop run in pieces if that pays, else at once.
     whole = loop.piece is None or split(inputs)
     made = stage(graph) if whole else normed(graph, loop, executor, inputs)
     known |= named(graph.ys, made)

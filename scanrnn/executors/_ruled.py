@@ -1,7 +1,8 @@
-"""A program with rules of its own, whose details wait for the platform.
+"""A program with derivative rules of its own, whose details depend on the platform.
 
-JAX differentiates and transposes a program equation by equation, and runs the same one
-on every platform. Where that is not the best there is, a `Ruled` says what is.
+JAX differentiates and transposes a program equation by equation, and runs the same
+program on every platform. A `Ruled` gives JAX a better derivative, a better transpose,
+or a better program for each platform.
 """
 
 from __future__ import annotations
@@ -24,34 +25,34 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 ruled_p = Primitive("ruled")
 ruled_p.multiple_results = True
 
-# `(machine, alone) -> program`: for one device, or for several.
+# `(machine, alone) -> program`; `alone` says whether it is for one device.
 Build = Callable[[Machine, bool], Callable[..., list]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Ruled:
-    """A function of arrays, to a list of them.
+    """A function from arrays to a list of arrays, with rules of its own.
 
-    What is traced is the program of the plan's machine. Where JAX lowers for another
-    platform, for several at once (`jax.export`), or for several devices, the same
-    values are computed by the program of that machine. Under `vmap` the axis of a
-    batch is the first one of each output, whatever reaches it: so a function and its
-    rules make each output in the same way.
+    The program for the plan's machine is traced. If JAX lowers for another platform,
+    for several at once (`jax.export`), or for several devices, the program for that
+    machine computes the same values. Under `vmap` the axis of the batch is always the
+    first axis of each output, whatever reaches it. So a function and its rules agree.
 
     No callable may close over traced values.
 
     Attributes:
-      function: the function, as JAX may differentiate and transpose it.
-      build: how it is computed on a machine.
-      machine: that of the plan.
-      jvp: `(primals, tangents) -> (outs, tangents)`, or None for that of `function`; a
-        tangent that is None is zero.
+      function: the function in a form that JAX can differentiate and transpose.
+      build: from a machine to the program that runs there.
+      machine: the machine of the plan.
+      jvp: `(primals, tangents) -> (outs, tangents)`, or None for the derivative of
+        `function`; a tangent that is None is zero.
       transposed: the transpose by machine, `(fixed, cts) -> cts of the others`, or None
-        for that of `function`; a cotangent that is None is zero. Never differentiated.
-      fixed: how many arguments come first in which the function need not be linear.
+        for the transpose of `function`; a cotangent that is None is zero. It is never
+        differentiated.
+      fixed: how many of the first arguments the function need not be linear in.
       loop: whether it is a loop, which no gradient should run again.
-      types: of what it gives, where that is known: then it is traced only where it
-        runs, which the tangents of a gradient never do. Empty if they are to be found.
+      types: the types of its outputs, if known; else empty. If they are known, the
+        program is traced only if it runs. The tangents of a gradient never run.
     """
 
     function: Callable[..., list]
@@ -65,18 +66,18 @@ class Ruled:
 
     def __call__(self, *args) -> list:
         """Apply the function."""
-        # A derivative of it is another program: this one would be traced for nothing.
+        # If it is differentiated, another program runs: this trace would be wasted.
         untraced = self.types or any(map(compat.has_tangent, args))
         jaxpr = None if untraced else self.traced(*args)
         return ruled_p.bind(*args, jaxpr=jaxpr, program=self)
 
     def traced(self, *args):
-        """What runs on the plan's machine, as a jaxpr."""
+        """The program for the plan's machine, as a jaxpr."""
         return jax.make_jaxpr(self.build(self.machine, True))(*args)
 
 
 def keep_loops(primitive, *args, **params) -> bool:
-    """A policy for `jax.checkpoint`: keep what loops made."""
+    """A policy for `jax.checkpoint`: keep the outputs of loops."""
     del args
     return primitive is ruled_p and params["program"].loop
 
@@ -84,14 +85,14 @@ def keep_loops(primitive, *args, **params) -> bool:
 def linear(
     forward: Callable, transposed: Build, machine: Machine, types: tuple = ()
 ) -> Callable:
-    """A function of trees `(fixed, moving)`, linear in the second, with its transpose.
+    """A function of trees `(fixed, moving)`, linear in `moving`, with its transpose.
 
     Args:
-      forward: the function, to a list; JAX may differentiate it in both.
-      transposed: by machine, `(fixed, cts) -> cts of moving`, a list of its leaves, as
-        in `Ruled`.
-      machine: that of the plan.
-      types: of what it gives, as in `Ruled`.
+      forward: the function; it returns a list. JAX may differentiate it in both trees.
+      transposed: the transpose by machine, as in `Ruled`: `(fixed, cts) -> cts of
+        moving`, a list of its leaves.
+      machine: the machine of the plan.
+      types: the types of its outputs, as in `Ruled`.
     """
 
     def run(fixed, moving) -> list:
@@ -147,14 +148,14 @@ def _transpose(cts, *args, program, **_):
 
 
 def _transposed(program, cts, args) -> list:
-    """The given transpose. Its own derivatives are those of the one that JAX makes."""
+    """Run the given transpose. Its derivatives are those of JAX's own transpose."""
     n, zeros = program.fixed, [isinstance(ct, ad.Zero) for ct in cts]
     moving = [a.aval if ad.is_undefined_primal(a) else jax.typeof(a) for a in args[n:]]
     structs = list(map(struct_of, moving))
     avals = [ct.aval if zero else None for ct, zero in zip(cts, zeros, strict=True)]
 
     def of_given(f, zero):
-        """A function of the cotangents that are not zero."""
+        """`f` as a function of the fixed arguments and the nonzero cotangents."""
 
         def flat(*args):
             given = iter(args[n:])
@@ -179,7 +180,7 @@ def _batched(args, axes, *, program, **_):
     args, axes, n = list(args), list(axes), program.fixed
     size = next(a.shape[d] for a, d in zip(args, axes, strict=True) if d is not None)
     if program.transposed is not None:
-        # A cotangent has its axis where the tangent has its own.
+        # A tangent and its cotangent must have the batch at the same axis: the first.
         pairs = zip(args[n:], axes[n:], strict=True)
         args[n:] = [batching.bdim_at_front(a, axis, size) for a, axis in pairs]
         axes[n:] = [0] * len(args[n:])

@@ -1,7 +1,7 @@
 """Scans over time with an associative operation: `h' = A h + b`, and `max(h + a, b)`.
 
-Elements of a scan stand for stretches of steps. Nothing is divided, and a factor of
-zero forgets whatever came before it, infinities among that.
+An element of a scan stands for several steps in a row. There is no division. A factor
+of zero forgets all that came before it, even an infinity.
 """
 
 from __future__ import annotations
@@ -15,33 +15,40 @@ from jax import lax
 
 
 class Steps(NamedTuple):
-    """How many there are, and whether the last one comes first."""
+    """The steps of a scan.
+
+    Attributes:
+      length: the number of steps.
+      reverse: whether the last step comes first.
+    """
 
     length: int
     reverse: bool = False
 
     @property
     def first(self) -> int:
-        """The first one."""
+        """The index of the step that comes first."""
         return self.length - 1 if self.reverse else 0
 
     @property
     def last(self) -> int:
-        """The last one."""
+        """The index of the step that comes last."""
         return 0 if self.reverse else self.length - 1
 
 
 def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
-    """The values after each step of n numbers that are coupled.
+    """The values after each step of `h' = A h + b`, where h has n coupled numbers.
 
-    Arrays have axes of size 1, that of time among them, where they are the same all
-    along.
+    An array may have size 1 along an axis (also that of time) where it is constant.
 
     Args:
       A: n rows of n arrays each, `[T, ...]`.
       b: n arrays `[T, ...]`.
       start: n arrays `[...]`, the values before the first step.
-      steps: which there are.
+      steps: the steps of the scan.
+
+    Returns:
+      n arrays `[T, ...]`.
     """
     n = len(b)
     factors, added = _stacked(A, (n, n)), _stacked(b, (n, 1))
@@ -64,7 +71,7 @@ def largest(a, b, start, steps: Steps):
 
 
 def before(after, start, steps: Steps):
-    """The values before each step, of those after each."""
+    """The values before each step, given the values after each step."""
     start = jnp.expand_dims(start, 0)
     parts = [after[1:], start] if steps.reverse else [start, after[:-1]]
     return lax.concatenate(parts, 0)
@@ -80,7 +87,7 @@ def _first(array, steps: Steps):
 
 
 def _with_first(b, value, steps: Steps):
-    """All steps, of which the first has another value."""
+    """The array `b` for all steps, with another value at the first step."""
     shape = jnp.broadcast_shapes(b.shape[1:], value.shape)
     sizes = (steps.length, *(1 for _ in shape))
     here = lax.broadcasted_iota("int32", sizes, 0) == steps.first
@@ -88,7 +95,7 @@ def _with_first(b, value, steps: Steps):
 
 
 def _stacked(arrays: Sequence, shape: tuple[int, int]):
-    """Arrays `[T, ...]` as one of matrices, `[T, *shape, ...]`."""
+    """Join arrays `[T, ...]` to one array of matrices, `[T, *shape, ...]`."""
     array = jnp.stack(jnp.broadcast_arrays(*arrays), 1)
     return array.reshape(len(array), *shape, *array.shape[2:])
 
@@ -99,7 +106,7 @@ def _next(early, late):
 
 
 def _product(A, B):
-    """Products of small matrices, `[T, n, n, ...]` by `[T, n, m, ...]`."""
+    """Multiply small matrices, `[T, n, n, ...]` by `[T, n, m, ...]`."""
     terms = (_times(A[:, :, k, None], B[:, None, k]) for k in range(A.shape[1]))
     return functools.reduce(jnp.add, terms)
 
@@ -110,5 +117,5 @@ def _next_largest(early, late):
 
 
 def _times(factor, value):
-    """A product in which a factor of zero makes zero of anything."""
+    """A product that is zero wherever the factor is zero, even times an infinity."""
     return jnp.where(factor == 0, 0, factor * value).astype(value.dtype)

@@ -1,6 +1,6 @@
-"""The loop in which tangents flow, and its transpose.
+"""Run the loop of tangents, and its transpose.
 
-The transpose is what a gradient runs: the planner's reverse loop.
+A gradient runs the transpose: the planner's reverse loop.
 """
 
 from __future__ import annotations
@@ -40,10 +40,15 @@ def tangent_loop(
     known: Mapping[Var, Any],
     tangents: Mapping[Var, Any],
 ):
-    """Tangents of the final carry and the ys; None where structurally zero.
+    """The tangents of the final carry and of the ys; None for one that is always zero.
 
-    `known` is arrays of all steps, and edges, by name; `tangents` those of inputs that
-    are not zero.
+    Args:
+      loop: the loop.
+      executor: what runs it.
+      carry: values of the carry before the first step.
+      constants: values of the weights, by variable.
+      known: arrays of all steps, and edges, by variable.
+      tangents: the tangents of inputs that are not zero, by variable.
     """
     graph, rules = loop.graph, loop.derivative
     entering = contributions(loop, executor, constants, known, tangents)
@@ -89,7 +94,7 @@ def _forward(loop: Loop, step: Step, fixed, moving) -> list:
 def _reversed(
     loop: Loop, executor: Executor, step: Step, machine: Machine, alone: bool
 ) -> Callable[..., list]:
-    """Cotangents of all that moves, given those of the outputs or None."""
+    """A function that gives the cotangents of the inputs from those of the outputs."""
     rules, n = loop.derivative, len(step.carry)
     executor = on(executor, loop, machine, alone)
     target = Target(executor.rules(machine), alone)

@@ -1,8 +1,8 @@
-"""Run a sequence for its values alone: in chunks, of which nothing is kept.
+"""Run a sequence for its values alone, in chunks of which nothing is kept.
 
-A gradient reads again what was computed before the loop. Without one that is memory
-for nothing, so the same is done for a few steps at a time. What is differentiated is
-the program for all steps at once.
+A gradient reads again what was computed before the loop. Without a gradient that memory
+would be wasted, so the work is done for a few steps at a time. A gradient
+differentiates the program for all steps at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from scanrnn.machines import Machine
 
 
 def with_values_by(values: Callable, program: Callable, machine: Machine) -> Callable:
-    """`program`, its values alone by `values`: functions of weights, carry and xs."""
+    """A program that runs `values` without a gradient, and `program` with one.
+
+    Both are functions `(weights, carry, xs) -> (carry, ys)` with equal results.
+    """
 
     def either(weights, carry, xs):
         n, m = len(weights), len(weights) + len(carry)
@@ -27,7 +30,7 @@ def with_values_by(values: Callable, program: Callable, machine: Machine) -> Cal
             return outs
 
         def build(where, alone):
-            # Devices may share the steps: they are not taken apart.
+            # Several devices may share the steps, so these are not cut into chunks.
             return flat(values if alone and where == machine else program)
 
         outs = Ruled(flat(program), build, machine)(*weights, *carry, *xs)

@@ -1,6 +1,7 @@
-"""Loops that are affine in their carry, by scans with an associative operation.
+"""Run loops that are affine in their carry by scans with an associative operation.
 
-Of T steps they take some 2 log T in a row. What is not affine runs as a loop of XLA.
+T steps then take about 2 log T operations one after the other. A loop that is not
+affine runs as a loop of XLA.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 
 NAME = "associative"
-# Kernels of XLA for a GPU before and after a scan, and for each doubling of its steps;
-# and how often all steps are read and written in it.
+# The number of XLA's kernels on a GPU around a scan, and for each doubling of its
+# steps; and how often a scan reads and writes all steps.
 AROUND, LEVEL, PASSES = 8, 2, 4
 
 
 def rules(machine: Machine) -> Rules:
-    """What XLA likes there, but for chunks: each would be a scan of its own."""
+    """XLA's rules; off the CPU without chunks, as each would be a scan of its own."""
     found = _xla.rules(machine)
     if machine.platform == "cpu":
         return found
@@ -68,7 +69,7 @@ def refuse(plan: Plan) -> str | None:
 
 
 def work(plan: Plan) -> tuple[float, float]:
-    """Launches of a training step's loops, and bytes that they read and write."""
+    """The launches of a training step's loops, and the bytes they read and write."""
     launches = moved = 0.0
     bodies = emit(plan)
     for name in ("that records", "in reverse"):
@@ -89,10 +90,10 @@ def work(plan: Plan) -> tuple[float, float]:
 
 
 def runs(body: Body) -> bool:
-    """Whether a body has something to gain: all of its numbers are affine."""
+    """Whether a body runs in parallel: all its floating-point leaves are affine."""
     graph, length = body.graph, body.rows.length
     found = affine.groups(graph)
-    # What a scan makes has no weak type.
+    # The results of a scan have no weak type.
     weak = any(map(ops.is_weak, graph.carry_out))
     if weak or not isinstance(length, int) or not found:
         return False
@@ -103,13 +104,16 @@ def runs(body: Body) -> bool:
 def lower(
     body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
 ) -> tuple[list, list]:
-    """Run a body over all steps: each group of its carry at once, in order.
+    """Run a body over all steps: one group of its carry after the other.
 
     Args:
       body: the loop.
-      constants: values of its weights.
+      constants: values of its weights, by variable.
       carry: values of its carry before the first step.
-      known: arrays of all steps, and edges, by name.
+      known: arrays of all steps, and edges, by variable.
+
+    Returns:
+      The final carry, and the ys stacked to `[T, ...]`.
     """
     if not runs(body):
         return _lower.lower(body, constants, carry, known)
@@ -130,13 +134,16 @@ def lower(
             values[v] = _scans.before(found, start, steps)
             for made in variables([out]):
                 values.setdefault(made, found)
-    # Values that are known stand in place of the equations that make them.
+    # Known values take the place of the equations that make them.
     ends = dataclasses.replace(graph, carry=(), xs=tuple(values), carry_out=())
     return final, over_time(ends, graph.ys, values, rows.length)
 
 
 def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
-    """Some values at all steps, given others: of weights alone, or at all steps."""
+    """The values of `ys` at all steps, given those of weights and of other variables.
+
+    The values of weights are those of one step, the others are arrays of all steps.
+    """
     known = [v for v in values if v not in graph.weights]
     part = graph.part(tuple(ys), known)
     return stage_over_time(part, values, length)
@@ -171,7 +178,7 @@ def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> lis
 
 
 def _total(body: Body, group: Group, start, values):
-    """The last value of a leaf to which something is added; no other is read."""
+    """The last value of a leaf `h' = h + b`, if nothing reads the other values."""
     made, consts = affine.coefficients(body.graph, group)
     _, added = _made(made, values | consts, body.rows.length)
     times = 1 if len(added) == body.rows.length else body.rows.length
@@ -180,7 +187,7 @@ def _total(body: Body, group: Group, start, values):
 
 
 def _made(graph: Graph, values, length) -> list:
-    """The ys of a graph at all steps; of those made of weights alone, at one."""
+    """The ys of a graph at all steps; those made of weights alone at one step."""
     bits = graph.depends()
     timed = [v for v in graph.ys if not ops.is_literal(v) and bits[v]]
     constant = [v for v in graph.ys if ops.is_literal(v) or not bits[v]]
@@ -194,7 +201,7 @@ def _made(graph: Graph, values, length) -> list:
 
 
 def _step_by_step(body: Body, group: Group, starts, values) -> list:
-    """A loop of some leaves alone."""
+    """Run a loop for the leaves of one group alone."""
     graph, rows = body.graph, body.rows
     leaves, outs = (
         [of[k] for k in group.leaves] for of in (graph.carry, graph.carry_out)
@@ -214,14 +221,14 @@ def _step_by_step(body: Body, group: Group, starts, values) -> list:
 
 
 def _apart(value, mixed) -> list:
-    """The numbers that are coupled, each an array of its own."""
+    """Split a value into its coupled numbers, each an array of its own."""
     shape = [value.shape[i] for i in mixed]
     value = jnp.moveaxis(value, mixed, range(len(mixed)))
     return list(value.reshape(math.prod(shape), *value.shape[len(mixed) :]))
 
 
 def _together(parts, mixed, shape):
-    """Arrays of all steps, each of a number that is coupled, as one."""
+    """Join arrays of all steps, one for each coupled number, to one array."""
     if not mixed:
         return parts[0]
     rest = [d for i, d in enumerate(shape) if i not in mixed]

@@ -1,8 +1,8 @@
-"""Each loop as one kernel for a TPU: weights and carry stay in its fast memory.
+"""Run each loop as one kernel for a TPU: weights and carry stay in its fast memory.
 
-It has never run on a TPU: it is checked by Pallas's interpreter, and by what the TPU's
-compiler makes of it. So it runs where it is asked for by name. On a CPU it then runs in
-the interpreter, for tests.
+These kernels have never run on a TPU. Pallas's interpreter runs them in tests, and the
+TPU's compiler compiles them. So they run only if asked for by name, or if `tune` has
+checked them on the device. On a CPU they run in the interpreter, for tests.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ NAME = "pallas_tpu"
 PLATFORM = "tpu"
 
 RULES = Rules(
-    # Else each step would turn the matrix again.
+    # Otherwise each step would transpose the matrix again.
     transposes_weights=True,
-    # Columns are summed two to seven times slower than the matrix units do it.
+    # Sums of columns are two to seven times slower than products on the matrix units.
     sums_biases_by_products=True,
-    # What products made is made again for a chunk at once, where they are fast. Kept,
-    # it would be the largest array of a training step.
+    # Results of products are recomputed for a chunk at once, which is fast. If they
+    # were kept, they would be the largest array of a training step.
     recomputes="always",
-    # As of XLA's loops: what is made again for a chunk stays near.
+    # As for XLA's loops: what is recomputed for a chunk stays in fast memory.
     chunk_share=0.4,
     outside_bytes=1024 * MB,
-    # Norms of what came before the loop: in it they take as long as a product.
+    # For norms of time inputs: in the loop they take as long as a product.
     precomputes_sums=True,
     tile=(128, 8, 128),
 )
 
 
 def rules(machine: Machine) -> Rules:
-    """The same on every machine: the interpreter shows what a TPU would run."""
+    """The same rules on every machine: the interpreter shows what a TPU would run."""
     del machine
     return RULES
 
@@ -67,7 +67,7 @@ def refuse(plan: Plan) -> str | None:
 def lower(
     body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
 ) -> tuple[list, list]:
-    """Runs a body as one kernel."""
+    """Run a body as one kernel. Returns the final carry and the stacked ys."""
     assert body.machine is not None
     interpret = body.machine.platform == "cpu"
     return _kernel.run(body, constants, carry, known, interpret)

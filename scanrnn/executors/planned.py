@@ -1,4 +1,4 @@
-"""The XLA executor: bodies as loops of XLA, under XLA's rules."""
+"""The `planned` executor: it runs bodies as loops of XLA, under XLA's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor of last resort: `lax.scan` over the step as traced. The oracle."""
+"""The `scan` executor: `lax.scan` over the step as traced. It is the tests' oracle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "scan"
 
 
 def refuse(plan: Plan) -> str | None:
-    """Why this plan does not run here: `lax.scan` runs everything."""
+    """None: `lax.scan` runs every plan."""
     del plan
     return None
 
@@ -27,7 +27,11 @@ def run(plan: Plan, weights: list, init: list, xs: list):
 
 
 def lower(body: Body, constants: Mapping, carry: list, known: Mapping):
-    """A body is a loop of a plan, which this executor does not run."""
+    """Refuse: this executor runs no bodies.
+
+    Raises:
+      NotImplementedError: always.
+    """
     raise NotImplementedError(f"implementation={NAME!r} runs steps as they were traced")
 
 
@@ -39,13 +43,13 @@ def scan_graph(
     loop: Plan | Loop,
     wrapped: Callable = lambda step: step,
 ):
-    """A graph under `lax.scan`, as long, in the direction and unrolled as `loop` is.
+    """Run a graph under `lax.scan`, with the length, direction and unroll of `loop`.
 
-    `wrapped` makes of a step what is run, as `jax.checkpoint` does.
+    `wrapped` is applied to the step function, for example `jax.checkpoint`.
     """
     constants = dict(zip(graph.weights, weights, strict=True))
 
-    # A symbolic length cannot be given, only found in the shapes of xs.
+    # `lax.scan` takes no symbolic length; it finds it in the shapes of xs.
     symbolic = not isinstance(loop.length, int)
     xs = xs if xs or not symbolic else [lax.iota("int32", loop.length)]
 

@@ -1,4 +1,4 @@
-"""Machines: what a plan has to know of them, and which there are."""
+"""Machines: data sheets of processors, and how to find the right one."""
 
 from scanrnn.machines._machine import Machine as Machine
 from scanrnn.machines._table import MACHINES as MACHINES

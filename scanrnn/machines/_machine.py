@@ -1,6 +1,6 @@
-"""What a machine is: a data sheet.
+"""A machine: the data sheet of a processor.
 
-What an executor likes on it is not here: see `scanrnn.planner.rules`.
+What an executor prefers on it is in `scanrnn.planner.rules`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ MB = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """One kind of device: what a plan needs to know of it.
+    """One kind of device: what a plan needs to know about it.
 
     Attributes:
-      kind: its name, as in `MACHINES`.
-      platform: what JAX lowers for: "cpu", "cuda", "rocm" or "tpu".
-      cores: processors, multiprocessors or tensor cores.
+      kind: the name of the machine, as in `MACHINES`.
+      platform: the platform that JAX lowers for: "cpu", "cuda", "rocm" or "tpu".
+      cores: the number of processor cores, multiprocessors (GPU) or tensor cores (TPU).
       fast_memory: bytes of fast memory per core (second-level cache, shared memory,
         VMEM).
       bandwidth: bytes per second from main memory.
-      peaks: floating-point operations per second in products, by dtype.
+      peaks: peak rates of products in floating-point operations per second, by the name
+        of the dtype. "float32" must be among them.
       launch: seconds to start one kernel.
-      units: the CPU's instructions for matrix products, by their names in Linux.
+      units: a CPU's instruction sets for matrix products, by their names in Linux.
 
     Example:
       >>> from scanrnn.machines import MACHINES
@@ -42,5 +43,5 @@ class Machine:
     units: frozenset[str] = frozenset()
 
     def pays(self, dtype: str) -> bool:
-        """Whether products take no longer in a dtype than in float32."""
+        """Whether products in a dtype are at least as fast as in float32."""
         return self.peaks.get(dtype, 0.0) >= self.peaks["float32"]

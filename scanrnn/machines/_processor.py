@@ -1,20 +1,20 @@
-"""What the processor here says of itself."""
+"""What the system says about the processor of this computer."""
 
 import os
 
 
 def cores() -> int:
-    """The cores that this process may use, where the system can say."""
+    """The number of cores that this process may use; all, if the system cannot say."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def flags() -> frozenset[str]:
-    """The names of its instruction sets, as Linux has them; none elsewhere."""
+    """The names of the processor's instruction sets on Linux; elsewhere none."""
     try:
         with open("/proc/cpuinfo") as file:
-            # No further than the first core: a list of many takes long to make.
+            # Read only the first core: the list of many cores takes long to make.
             line = next((line for line in file if line.startswith("flags")), "")
     except OSError:
         return frozenset()

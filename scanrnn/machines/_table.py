@@ -1,4 +1,4 @@
-"""The machines that are known, by name; found by it, or from where arrays are."""
+"""The known machines by name, and how to find one by name, device or arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax.core import Tracer
 from scanrnn.machines import _processor
 from scanrnn.machines._machine import MB, Machine
 
-# Instructions that multiply, and those that multiply bfloat16.
+# Instruction sets for products, and those for products of bfloat16.
 _UNITS = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}
 _HALVES = {"avx512_bf16", "amx_bf16"}
 
@@ -24,15 +24,15 @@ def _peaks(**flops: float) -> Mapping[str, float]:
 
 def _cpu(flags: Iterable[str]) -> Machine:
     cores = _processor.cores()
-    # A training step in bfloat16 took 1.22 times as long where it is only emulated.
+    # A training step in bfloat16 took 1.22 times as long where bfloat16 is emulated.
     half = 1.5e11 if _HALVES.intersection(flags) else 8e10
     peaks = _peaks(float64=3e10 * cores, float32=1e11 * cores, bfloat16=half * cores)
     units = frozenset(_UNITS.intersection(flags))
     return Machine("cpu", "cpu", cores, 2 * MB, 2e10, peaks, 1e-7, units)
 
 
-# Data sheets; the cost of a launch is a rule of thumb. The last one is for what has no
-# row: it is planned for as a large accelerator.
+# The data sheets. The cost of a launch is a rule of thumb. The last row is for unknown
+# machines: it describes a large accelerator.
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
         row.kind: row
@@ -50,7 +50,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                 ),
                 3e-6,
             ),
-            # It multiplies no bfloat16.
+            # It has no products of bfloat16.
             Machine(
                 *("v100", "cuda", 80, 96 * 1024, 9e11),
                 _peaks(float64=7.8e12, float32=1.57e13, float16=1.25e14),
@@ -75,10 +75,10 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
         )
     }
 )
-# The row of a platform of which no device is at hand.
+# The row of a platform if the kind of device is not known.
 _TYPICAL = {"cpu": "cpu", "cuda": "h100", "rocm": "h100", "gpu": "h100"}
 _TYPICAL |= {"tpu": "tpu v5e"}
-# How TPUs call themselves.
+# The device kinds that TPUs report, in lower case.
 _NAMES = {
     "tpu v5 lite": "tpu v5e",
     "tpu v5e": "tpu v5e",
@@ -87,12 +87,12 @@ _NAMES = {
     "tpu v6 lite": "tpu v6e",
     "tpu v6e": "tpu v6e",
 }
-# NVIDIA's GPUs from this compute capability on are planned for as that one.
+# An NVIDIA GPU of at least this compute capability is planned for as that machine.
 _CAPABILITIES = ((9.0, "h100"), (8.0, "a100"), (0.0, "v100"))
 
 
 def machine_named(machine: Machine | str) -> Machine:
-    """A `Machine` as it is, or the data sheet of that name.
+    """Find the `Machine` of a name; a `Machine` is returned as it is.
 
     Args:
       machine: a `Machine`, or a name in `MACHINES`.
@@ -101,8 +101,8 @@ def machine_named(machine: Machine | str) -> Machine:
       The `Machine`.
 
     Raises:
-      ValueError: for an unknown name.
-      TypeError: for anything else.
+      ValueError: if the name is unknown.
+      TypeError: if `machine` is neither a `Machine` nor a name.
 
     Example:
       >>> machine_named("h100").platform
@@ -127,13 +127,16 @@ def machine_named(machine: Machine | str) -> Machine:
 def machine_for(
     platform: str, device_kind: str = "", capability: float | None = None
 ) -> Machine:
-    """The data sheet of a platform, or of one kind of its devices if that is known.
+    """Find the `Machine` of a kind of device, or a typical one of its platform.
 
     Args:
-      platform: what JAX lowers for: "cpu", "cuda", "rocm" or "tpu".
-      device_kind: how the device calls itself.
+      platform: the platform that JAX lowers for: "cpu", "cuda", "rocm" or "tpu".
+      device_kind: the kind that the device reports; used for TPUs.
       capability: the compute capability of an NVIDIA GPU, such as 8.0 for an A100. It
-        stands for its generation: before 8.0 there are no products of bfloat16.
+        tells the generation: before 8.0 there are no products of bfloat16.
+
+    Returns:
+      The `Machine`; the one named "unknown" for an unknown platform.
 
     Example:
       >>> machine_for("cuda", "Tesla T4", 7.5).kind
@@ -146,9 +149,9 @@ def machine_for(
 
 
 def machine_of(arrays: Iterable[Any] = ()) -> Machine:
-    """The machine that arrays are on, else the one on which JAX computes by default.
+    """Find the machine that arrays are on, else the one where JAX computes by default.
 
-    Under `jax.jit` an array is on no machine yet, unless its type names a mesh.
+    Under `jax.jit` an array is on no machine yet, so it is ignored there.
     """
     for array in arrays:
         for device in _devices(array):
@@ -169,7 +172,7 @@ def _machine_of_device(device) -> Machine:
 
 
 def _platform(device) -> str:
-    """What JAX lowers for: it calls a GPU's devices "gpu", whoever made them."""
+    """The platform that JAX lowers for. A device of any GPU only says "gpu"."""
     if device.platform != "gpu":
         return device.platform
     version = getattr(device.client, "platform_version", "").lower()

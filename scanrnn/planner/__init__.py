@@ -1,4 +1,4 @@
-"""The planner: from a step function to a plan. Knows jaxprs, never a cell."""
+"""The planner turns a step function into a plan. It knows jaxprs, but no cells."""
 
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.decide import make_plan

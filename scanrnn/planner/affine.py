@@ -1,9 +1,9 @@
-"""What of a loop need not run step by step: leaves of its carry that are affine.
+"""Find the leaves of a carry that need not run step by step: the affine ones.
 
-Where a step makes `h' = A h + b` of a leaf, with A and b of inputs alone, the values of
-all steps are a scan with an associative operation. The leaves are taken in groups that
-depend on one another, in order: the values of a group, once they are known at all
-steps, are inputs of the next.
+A leaf is affine if a step computes `h' = A h + b` from it, where A and b depend on
+inputs alone. Then its values at all steps are a scan with an associative operation.
+Leaves that depend on one another form a group. The groups have an order: once the
+values of a group are known at all steps, they are inputs of the next groups.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scanrnn.planner.affine_rules import NotAffineError, rule_of, spread
 from scanrnn.planner.axis_maps import AxisMap, kept, of_leaf
 from scanrnn.planner.graph import Env, Graph, graph_of, needed, variables
 
-# Numbers in a block of coupled ones: a product of two blocks takes its third power.
+# The most numbers in a coupled block. The product of two blocks of n costs n**3.
 LARGEST_BLOCK = 8
 
 
@@ -32,14 +32,15 @@ class Group:
     """Leaves of the carry that depend on one another, and how.
 
     Attributes:
-      leaves: their places in the carry.
-      kind: "constant" (of inputs alone), "sum" (what was, plus something), "diagonal"
-        (each number by itself), "block" (a few numbers together), "max-plus" (the
-        larger of what was, plus something, and something), or "sequential".
-      why: what keeps it from running in parallel, or what is coupled.
-      mixed: axes of the leaves along which numbers are coupled, for a "block".
-      size: how many numbers are coupled.
-      read: whether anything but these leaves reads them before the last step is done.
+      leaves: the indices of the leaves in the carry.
+      kind: how a step computes these leaves: "constant" (from inputs alone), "sum"
+        (`h' = h + b`), "diagonal" (`h' = a * h + b` for each number by itself), "block"
+        (`h' = A h + b` with small matrices A), "max-plus" (`h' = max(h + a, b)`), or
+        "sequential" (any other way: step by step).
+      why: why it cannot run in parallel, or how many numbers are coupled; else "".
+      mixed: axes of the leaves along which numbers are coupled.
+      size: how many numbers are coupled with one another.
+      read: whether the outputs of a step or other leaves read these leaves.
     """
 
     leaves: tuple[int, ...]
@@ -51,13 +52,13 @@ class Group:
 
     @property
     def parallel(self) -> bool:
-        """Whether its values at all steps are made at once."""
+        """Whether its values at all steps can be computed at once."""
         return self.kind != "sequential"
 
 
 @functools.lru_cache(maxsize=512)
 def groups(graph: Graph) -> tuple[Group, ...]:
-    """The leaves of a loop's carry, in the order in which they are to be known."""
+    """Group the leaves of a loop's carry, in the order in which to compute them."""
     reads = _reads(graph)
     after = [reads[v] if variables([v]) else frozenset() for v in graph.carry_out]
     seen = {i for v in variables(graph.ys) for i in reads[v]}
@@ -81,7 +82,7 @@ def _reads(graph) -> dict[Any, frozenset[int]]:
 
 
 def _components(reads) -> list[tuple[int, ...]]:
-    """Strongly connected components of who reads whom, those that are read first."""
+    """Strongly connected components of "leaf reads leaf", those that are read first."""
     reach = [set(of) for of in reads]
     for through, i in itertools.product(range(len(reads)), repeat=2):
         if through in reach[i]:
@@ -94,7 +95,7 @@ def _components(reads) -> list[tuple[int, ...]]:
 
 
 def _group(graph, leaves, after) -> Group:
-    """What a group of leaves is; of each is known which leaves it reads."""
+    """Classify a group of leaves. `after` lists the leaves that each leaf reads."""
     if all(after[k].isdisjoint(leaves) for k in leaves):
         return Group(leaves, "constant")
     sizes = [d for k in leaves for d in ops.aval(graph.carry[k]).shape]
@@ -129,10 +130,13 @@ def _of_maps(graph, leaves, maps) -> Group:
 
 
 def depend(graph: Graph, leaves: tuple[int, ...]) -> list[Mapping[int, AxisMap]]:
-    """How each of some leaves of the next carry depends on these leaves.
+    """How some leaves of the next carry depend on the same leaves before the step.
+
+    Returns:
+      For each leaf, an `AxisMap` by the index of the leaf that it depends on.
 
     Raises:
-      NotAffineError: if one of them is not affine in one of them.
+      NotAffineError: if one of the leaves is not affine in these leaves.
     """
     found: dict[Any, dict[int, AxisMap]] = {
         graph.carry[k]: {k: of_leaf(ops.aval(graph.carry[k]).shape)} for k in leaves
@@ -153,12 +157,15 @@ def depend(graph: Graph, leaves: tuple[int, ...]) -> list[Mapping[int, AxisMap]]
 
 
 def coefficients(graph: Graph, group: Group) -> tuple[Graph, Mapping[Var, Any]]:
-    """What makes `A` and `b` of a step, of an affine group; and new constants.
+    """The graph that computes `A` and `b` of a step of an affine group; and constants.
 
-    Of n numbers that are coupled the ys are the n rows of A, each of n arrays, and then
-    the n of b. These have an axis for each of the leaves' that is not mixed, of size 1
-    where they are the same all along. A rounding to half precision of what is carried
-    is left out.
+    If n numbers are coupled, the ys of the graph are the n rows of A, with n arrays
+    each, and then the n arrays of b. These arrays have the axes of the leaves that are
+    not mixed. An axis has size 1 where the array is constant along it. A rounding of
+    the carry to half precision at the end of a step is left out.
+
+    Returns:
+      The graph, and its new constants by variable.
     """
     carry = [graph.carry[k] for k in group.leaves]
     outs = [unrounded(graph, graph.carry_out[k]) for k in group.leaves]
@@ -186,7 +193,7 @@ def coefficients(graph: Graph, group: Group) -> tuple[Graph, Mapping[Var, Any]]:
 
 
 def unrounded(graph: Graph, atom):
-    """What a value was before it was rounded to fewer bits, if that came last."""
+    """The value before a cast to fewer bits, if that cast is its last equation."""
     eqn = None if ops.is_literal(atom) else graph.producers().get(atom)
     if eqn is None or eqn.primitive.name != "convert_element_type":
         return atom
@@ -196,14 +203,14 @@ def unrounded(graph: Graph, atom):
 
 
 def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
-    """Values of what depends on some leaves, by variable; None is zero.
+    """Evaluate what depends on some leaves. Returns values by variable; None is zero.
 
     Args:
       graph: the step.
-      eqns: those of its equations that are asked for.
-      seeds: values of the leaves.
-      free: values of what does not depend on them.
-      constant: whether what is added is.
+      eqns: the equations of the step to evaluate.
+      seeds: values of the leaves, by variable.
+      free: values that do not depend on the leaves.
+      constant: whether to add the terms that do not depend on the leaves.
     """
     values, producers = dict(seeds), graph.producers()
     for eqn in eqns:
@@ -222,7 +229,7 @@ def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
 
 
 def thin(producers, free: Env, atom):
-    """A value that may have axes of size 1, where it is a broadcast of such a one."""
+    """The value of an atom; a broadcast keeps axes of size 1 where it repeats."""
     eqn = None if ops.is_literal(atom) else producers.get(atom)
     if eqn is None or atom in free or eqn.primitive.name != "broadcast_in_dim":
         return jnp.asarray(free.read(atom))
@@ -230,13 +237,13 @@ def thin(producers, free: Env, atom):
 
 
 def _ranked(value, v):
-    """A value with as many axes as it is to have."""
+    """The value with the number of axes of its variable."""
     rank = ops.aval(v).ndim
     return value if value.ndim == rank else jnp.reshape(value, (1,) * rank)
 
 
 def _one(v, mixed, at):
-    """One at some places of the mixed axes, along all others."""
+    """An array of ones at one index of the mixed axes, and zeros elsewhere."""
     shape = ops.aval(v).shape
     place = dict(zip(mixed, at, strict=True))
     seed = jnp.ones([1] * len(shape), ops.aval(v).dtype)
@@ -248,7 +255,7 @@ def _one(v, mixed, at):
 
 
 def _entry(v, values, mixed, at):
-    """A value at some places of the mixed axes, without these."""
+    """A value at one index of the mixed axes, without these axes."""
     aval, value = ops.aval(v), values.get(v)
     if value is None:
         return jnp.zeros([1] * (aval.ndim - len(mixed)), aval.dtype)

@@ -1,7 +1,7 @@
-"""What the planner knows of primitives that are linear in some of their operands.
+"""Rules for primitives that are linear in some of their operands.
 
-A rule says how the results depend on a leaf of the carry (`depend`), and what they are
-of values that may have axes of size 1 where they are the same all along (`apply`).
+A rule says how the results depend on a leaf of the carry (`depend`), and computes the
+results (`apply`). A value may have size 1 along an axis where it is constant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scanrnn.planner.graph import eval_eqn
 
 
 class NotAffineError(Exception):
-    """Why a step is not affine in a leaf of its carry."""
+    """The reason why a step is not affine in a leaf of its carry."""
 
 
 class Rule(NamedTuple):
@@ -29,8 +29,9 @@ class Rule(NamedTuple):
       depend: `(eqn, maps) -> [map of each result]`; a map is None for an operand that
         does not depend on the leaf.
       apply: `(eqn, values) -> results`; a value is None for zero.
-      added: from which operand on those that do not depend on the carry are added to
-        what does; None where they are multiplied with it, or say where it goes.
+      added: the number of the first operand that may be an added term. Such an operand,
+        if it does not depend on the carry, belongs to `b` and not to `A`. None if other
+        operands are factors or indices.
     """
 
     depend: Callable[[JaxprEqn, Sequence[AxisMap | None]], list[AxisMap]]
@@ -39,10 +40,10 @@ class Rule(NamedTuple):
 
 
 def rule_of(eqn: JaxprEqn, moving: Sequence[bool]) -> Rule:
-    """The rule of an equation, some operands of which depend on the carry.
+    """The rule of an equation. `moving` says which operands depend on the carry.
 
     Raises:
-      NotAffineError: if it is not linear in these.
+      NotAffineError: if the equation is not linear in these operands.
     """
     name = eqn.primitive.name
     read = [a for a, m in zip(eqn.invars, moving, strict=True) if m]
@@ -64,14 +65,14 @@ def rule_of(eqn: JaxprEqn, moving: Sequence[bool]) -> Rule:
 
 
 def _keeps_kind(eqn) -> bool:
-    """Whether a cast is one between floats, or between complex numbers."""
+    """Whether a cast keeps the dtype, or stays among floats or complex numbers."""
     old, new = (ops.aval(v).dtype for v in (eqn.invars[0], eqn.outvars[0]))
     kinds = [k for k in (jnp.floating, jnp.complexfloating) if jnp.issubdtype(old, k)]
     return old == new or any(jnp.issubdtype(new, k) for k in kinds)
 
 
 def full(value, atom):
-    """A value with all its elements."""
+    """The value with its axes of size 1 broadcast to the shape of the atom."""
     return jnp.broadcast_to(value, ops.aval(atom).shape)
 
 
@@ -120,7 +121,7 @@ def _squeeze(eqn, maps) -> list:
 
 
 def _along(axes: Callable) -> Callable:
-    """A rule of results that mix the operands along some axes."""
+    """Make a `depend` for results that mix the operands along some axes."""
 
     def depend(eqn, maps):
         found = []
@@ -135,7 +136,7 @@ def _along(axes: Callable) -> Callable:
 
 
 def _changed(eqn) -> list[int]:
-    """Axes of which a part is taken, or to which something is added."""
+    """The axes that a slice or a pad changes."""
     if eqn.primitive.name == "pad":
         around = enumerate(eqn.params["padding_config"])
         return [i for i, sizes in around if tuple(sizes) != (0, 0, 0)]
@@ -158,7 +159,7 @@ def _dot(eqn, maps) -> list:
 
 
 def _wide(function: Callable) -> Callable:
-    """Elementwise, of values with axes of size 1; zero of zero."""
+    """Make an `apply` that keeps axes of size 1; zero gives zero."""
 
     def apply(eqn, values):
         return [None if values[0] is None else function(eqn, *values)]
@@ -192,7 +193,7 @@ def _choose(eqn, values) -> list:
 
 
 def spread(eqn, value):
-    """A broadcast: axes of size 1 stay."""
+    """Apply a broadcast to a value, but leave the new axes at size 1."""
     shape = [1] * len(eqn.params["shape"])
     for size, i in zip(value.shape, eqn.params["broadcast_dimensions"], strict=True):
         shape[i] = size
@@ -208,7 +209,7 @@ def _reshaped(eqn, value):
 
 
 def _as_it_is(eqn, values) -> list:
-    """Evaluated by JAX, of values with all their elements."""
+    """Evaluate the equation by JAX, on values broadcast to their full shapes."""
     if all(v is None for v in values[: len(_data(eqn))]):
         return [None] * len(eqn.outvars)
     zeros = [ops.zeros(ops.aval(a)) if v is None else v
@@ -217,7 +218,7 @@ def _as_it_is(eqn, values) -> list:
 
 
 def _data(eqn) -> Sequence:
-    """Operands that are data, and do not say where."""
+    """The operands that are data, not indices."""
     return eqn.invars[:1] if eqn.primitive.name == "dynamic_slice" else eqn.invars
 
 

@@ -1,6 +1,7 @@
-"""A step without what can be done for many steps at once: before its loop, and after.
+"""Take out of a step what can run for many steps at once, before or after its loop.
 
-Before it goes what time inputs alone make, after it the joining of what is stacked.
+What depends on time inputs alone runs before the loop. Equations that only join what
+the loop stacks run after it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ from scanrnn.planner.graph import TIME, Graph, free, needed, variables
 
 
 def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, Graph]:
-    """What makes time inputs of a step, the step, and what makes ys of those it has.
+    """Split a step into what runs before its loop, the loop, and what runs after it.
 
-    All of it is the step if that does not pay, but for sums over axes if these do.
+    Args:
+      graph: the step.
+      pays: whether to take equations out of the loop. If not, they stay in the step.
+      sums: whether to take out sums over axes even so, with what they need.
+
+    Returns:
+      Three graphs: the one before makes new time inputs of the step, the one after
+      makes the ys from those of the step.
     """
     early = _early(graph) if pays or sums else set()
     early = early if pays else _for_sums(early, graph)
@@ -35,24 +43,24 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
 
 
 def joined(graph: Graph) -> list[JaxprEqn]:
-    """Equations that only join what is stacked."""
+    """The equations that only join values into one stacked output."""
     return [e for e in graph.eqns if _joins(e) and e.outvars[0] in graph.ys]
 
 
 def parts(graph: Graph, joins: Iterable[JaxprEqn]) -> tuple[Var, ...]:
-    """What a step stacks, without what some equations join of it."""
+    """What a step stacks, with the parts in place of what `joins` joins from them."""
     made = {v: variables(e.invars) for e in joins for v in e.outvars}
     found = (made.get(v, [v]) for v in variables(graph.ys))
     return tuple(dict.fromkeys(itertools.chain(*found)))
 
 
 def own_rows(graph: Graph, block: int) -> list[Var]:
-    """Rows that each step is to make itself where a trip has several.
+    """The rows that each step computes itself, if a trip holds several steps.
 
-    XLA for GPU would let the kernel that stacks those of all steps make them again, of
-    what products gave it: for an LSTM four pieces of each sum. That kernel takes long
-    to compile, too. With norms it takes more kernels to make a row than to make it
-    again.
+    Otherwise XLA for GPU lets the kernel that stacks the rows of all steps compute
+    them again from the products: for an LSTM, from four pieces of each sum. That kernel
+    also takes long to compile. With norms this is not done: then a row takes more
+    kernels if each step computes it itself.
     """
     if block == 1 or any(map(ops.is_reduction, graph.eqns)):
         return []
@@ -62,7 +70,7 @@ def own_rows(graph: Graph, block: int) -> list[Var]:
 
 
 def _early(graph) -> set:
-    """Equations of time inputs alone, but for what they would make larger."""
+    """The movable equations of time inputs alone, except broadcasts that grow."""
     bits, made, early = graph.depends(), {*graph.weights, *graph.xs}, set()
     for eqn in graph.eqns:
         fits = bits[eqn] == TIME and made.issuperset(variables(eqn.invars))
@@ -73,7 +81,7 @@ def _early(graph) -> set:
 
 
 def _for_sums(early, graph) -> set:
-    """Those that sum over axes, what they need, and what is made of sums alone."""
+    """Of these equations: sums over axes, what the sums need, what is made of them."""
     sums = {e for e in graph.eqns if e in early and ops.is_reduction(e)}
     made = {v for e in sums for v in e.outvars}
     for eqn in graph.eqns:

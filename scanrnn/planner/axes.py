@@ -1,4 +1,4 @@
-"""What the axes of a contraction mean: of a dot, and of a convolution."""
+"""What the axes of a contraction (a dot or a convolution) mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scanrnn.planner import ops
 
 
 def contracted(eqn: JaxprEqn, side: int) -> dict[int, int]:
-    """The axes of an operand that meet one of the other's, and are summed, with it."""
+    """The contracted axes of one operand, each with its partner in the other one."""
     if eqn.primitive.name == "dot_general":
         (contract, _) = eqn.params["dimension_numbers"]
         return dict(zip(contract[side], contract[1 - side], strict=True))
@@ -20,9 +20,10 @@ def contracted(eqn: JaxprEqn, side: int) -> dict[int, int]:
 
 
 def features(eqn: JaxprEqn, side: int) -> tuple[int, int] | None:
-    """The axis of a matrix that is one of the result, and that; None if it is none.
+    """The feature axis of a weight matrix, and the same axis in the result.
 
-    Of a convolution it is the axis of the window that makes channels.
+    For a convolution it is the axis of the kernel with the output channels. None if the
+    operand is not such a matrix or kernel.
     """
     if ops.is_matrix_of(eqn, side):
         (contract, _) = eqn.params["dimension_numbers"]

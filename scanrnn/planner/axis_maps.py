@@ -1,9 +1,9 @@
-"""Which axes of a value are axes of the carry: how a value depends on a leaf of it.
+"""Which axes of a value are axes of a leaf of the carry.
 
-Along an axis that is *kept*, an element of the value depends on elements of the leaf
-with the same index alone. Along one that is *mixed* it may depend on all of them. An
-axis of the leaf may be split in the value, or joined with another one: so each axis of
-the value is a list of parts of axes of the leaf.
+Along a *kept* axis, an element of the value depends only on elements of the leaf with
+the same index. Along a *mixed* axis it may depend on all of them. The value may have
+an axis of the leaf split in two, or joined with another axis. So each axis of the value
+is a list of parts of axes of the leaf.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """A part of an axis of a leaf: `index // stride % size`. None is no axis of it."""
+    """A part of an axis of a leaf: `index // stride % size`.
+
+    The axis is None if the part belongs to no axis of the leaf.
+    """
 
     axis: int | None
     stride: int
@@ -25,9 +28,9 @@ class AxisMap(NamedTuple):
     """How a value depends on a leaf of the carry, linearly.
 
     Attributes:
-      dims: for each axis of the value, the parts of the leaf's axes that it is.
+      dims: for each axis of the value, its parts, from the axes of the leaf.
       mixed: axes of the leaf along which elements are mixed.
-      unit: whether the leaf's elements stand in it as they are, times one.
+      unit: whether the value holds the leaf's elements unscaled (times one).
     """
 
     dims: tuple[tuple[Part, ...], ...]
@@ -36,15 +39,15 @@ class AxisMap(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the value."""
+        """The shape of the value."""
         return tuple(math.prod(p.size for p in dim) for dim in self.dims)
 
     def scaled(self) -> AxisMap:
-        """This value times something."""
+        """This value times a factor."""
         return self._replace(unit=False)
 
     def placed(self, shape: Sequence[int], at: Sequence[int]) -> AxisMap:
-        """This value in more axes: its own are `at` some of them."""
+        """This value broadcast to a shape; `at` says where its own axes go."""
         dims = list(map(other, shape))
         for i, dim in zip(at, self.dims, strict=True):
             if shape[i] == math.prod(p.size for p in dim):
@@ -52,7 +55,7 @@ class AxisMap(NamedTuple):
         return self._replace(dims=tuple(dims))
 
     def without(self, axes: Sequence[int], mix: bool = True) -> AxisMap:
-        """This value without some of its axes, which are summed over, or of size 1."""
+        """This value without some axes: summed over, or (not `mix`) of size 1."""
         rest = tuple(d for i, d in enumerate(self.dims) if i not in axes)
         lost = _axes(self.dims[i] for i in axes) if mix else frozenset()
         return AxisMap(rest, self.mixed | lost, self.unit and not lost)
@@ -62,7 +65,7 @@ class AxisMap(NamedTuple):
         return self._replace(dims=tuple(self.dims[i] for i in order))
 
     def blurred(self, shape: Sequence[int], axes: Sequence[int]) -> AxisMap:
-        """A value of another shape, some axes of which mix those of this one."""
+        """A value of another shape that mixes elements of this one along some axes."""
         dims = [other(s) if i in axes else self.dims[i] for i, s in enumerate(shape)]
         lost = _axes(self.dims[i] for i in axes)
         return AxisMap(tuple(dims), self.mixed | lost, self.unit and not lost)
@@ -85,17 +88,17 @@ class AxisMap(NamedTuple):
 
 
 def of_leaf(shape: Sequence[int]) -> AxisMap:
-    """A leaf of the carry itself."""
+    """The map of a leaf of the carry itself."""
     return AxisMap(tuple(_normal([Part(i, 1, s)]) for i, s in enumerate(shape)))
 
 
 def other(size: int) -> tuple[Part, ...]:
-    """An axis that is none of the leaf's."""
+    """An axis that is not an axis of the leaf."""
     return _normal([Part(None, 0, size)])
 
 
 def kept(value: AxisMap, shape: Sequence[int]) -> frozenset[int]:
-    """Axes along which a value, of the shape of the leaf, depends on its own index."""
+    """The kept axes of a value that has the shape of the leaf."""
     leaf = of_leaf(shape).dims
     pairs = enumerate(zip(value.dims, leaf, strict=True))
     return frozenset(i for i, (a, b) in pairs if a == b and i not in value.mixed)
@@ -106,7 +109,7 @@ def _axes(dims) -> frozenset[int]:
 
 
 def _normal(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The same axis in as few parts as there can be."""
+    """The same axis in as few parts as possible."""
     found: list[Part] = []
     for part in parts:
         outer = part.axis, part.stride * part.size
@@ -118,7 +121,7 @@ def _normal(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def _regrouped(parts: Sequence[Part], shape: Sequence[int]):
-    """Parts, in order, as axes of given sizes; None if they cannot be cut so."""
+    """Regroup parts, in order, as axes of given sizes; None if that is impossible."""
     rest, dims = list(parts), []
     for size in shape:
         dim, wanted = [], size

@@ -1,4 +1,4 @@
-"""What `vmap` can do with an equation of which nothing is known: JAX is asked."""
+"""Ask JAX whether `vmap` can batch an equation that the planner does not know."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _REFUSALS = (NotImplementedError, TypeError, ValueError)
 
 
 def can_be_batched(eqn: JaxprEqn) -> bool:
-    """Whether `vmap` has a rule for an equation, whatever of it is batched.
+    """Whether `vmap` has a rule for an equation, whichever operand is batched.
 
-    And, if it has a gradient, whether that is left: of a sparse product with a batch
-    on one side JAX has the value alone.
+    If the equation has a gradient, the batched one must have it too. For example, JAX
+    has no gradient of a sparse product with a batch on one side.
     """
     count = len(eqn.invars)
     alone = [[0 if i == k else None for i in range(count)] for k in range(count)]
@@ -31,7 +31,7 @@ def can_be_batched(eqn: JaxprEqn) -> bool:
 
 
 def _works(eqn: JaxprEqn, axes: Sequence[int | None], gradient: bool = False) -> bool:
-    """Whether an equation's outputs, or gradient, can be had, two steps at once."""
+    """Whether JAX can trace the outputs, or the gradient, for two steps at once."""
     avals: list[Any] = [a.aval for a in eqn.invars]
     structs = [
         jax.ShapeDtypeStruct((*([2] * (axis == 0)), *aval.shape), aval.dtype)

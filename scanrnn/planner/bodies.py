@@ -1,4 +1,4 @@
-"""The loops that run: what a plan gives its executor to lower."""
+"""Bodies: the loops that run, as a plan gives them to its executor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scanrnn.planner.rules import Rules
 
 
 class Target(NamedTuple):
-    """What bodies are made for: whose rules, and whether one device runs all of it."""
+    """What bodies are made for: rules, and whether one device runs the whole loop."""
 
     rules: Rules
     alone: bool = True
@@ -34,16 +34,18 @@ class Body:
 
     Attributes:
       graph: one step.
-      rows: the number of steps, their direction, how many are in a trip, and where the
-        rows of each step lie.
-      unroll: the unroll factor; each of these steps writes its own rows. 0 is no loop.
-      transposed: by weight of the graph, the matrix whose transpose it is.
-      own: rows that are computed where the step is, and not again where they are
+      rows: the number of steps, their direction, how many steps of a trip write their
+        rows together, and where the rows of each step lie.
+      unroll: the unroll factor; each of these steps writes its own rows. 0 means fully
+        unrolled: there is no loop.
+      transposed: for some weights of the graph, the matrix that each is the transpose
+        of.
+      own: rows that each step computes itself. They are not recomputed where they are
         stacked.
       pinned: whether time is the major axis of the arrays that it reads and stacks.
-      separate: whether the steps of a trip are compiled one by one, nothing fused
-        across them.
-      machine: that of the plan.
+      separate: whether the steps of a trip are compiled one by one, so that nothing is
+        fused across them.
+      machine: the machine of the plan.
     """
 
     graph: Graph
@@ -57,7 +59,7 @@ class Body:
 
 
 def forward(loop: Loop, target: Target) -> Body:
-    """The loop itself, for its values and for what it records."""
+    """The body of a forward loop, for values or one that records."""
     graph, places = loop.graph, {}
     if target.rules == loop.rules:
         graph, places = loop.laid
@@ -71,7 +73,7 @@ def forward(loop: Loop, target: Target) -> Body:
 
 
 def made(graph: Graph, rows: Rows, unroll: int, target: Target) -> Body:
-    """A body of a graph: its products turned, its rows apart, as the rules like it."""
+    """Make a body of a graph, with the options that the rules prefer."""
     rules = target.rules
     graph, transposed = features_first(graph, rules)
     return Body(
@@ -86,7 +88,7 @@ def made(graph: Graph, rows: Rows, unroll: int, target: Target) -> Body:
 
 
 def _is_full_product_step(graph: Graph) -> bool:
-    """Whether weights are multiplied in a step, and nothing has half precision."""
+    """Whether a step has a matrix product with weights and no half precision."""
     weights = {*graph.weights}
     heavy = [eqn.invars for eqn in graph.eqns if ops.is_heavy(eqn)]
     made = itertools.chain(graph.inputs, *(eqn.outvars for eqn in graph.eqns))
@@ -105,9 +107,10 @@ def _is_tiny(graph: Graph, rules: Rules) -> bool:
 
 
 def rows_of(loop: Loop, target: Target, **where: Any) -> Rows:
-    """Where rows lie, of a loop that may have its steps in trips."""
+    """The rows of a loop; a trip may hold several steps."""
     rules = target.rules
-    # Devices may share an array; of a symbolic length none can be given.
+    # Memory that is not filled can be given only if one device runs the loop, and only
+    # if the length is a number.
     sized = target.alone and isinstance(loop.length, int)
     carry = sum(map(ops.bytes_of, loop.graph.carry))
     block = rules.steps_per_trip(loop.length, carry) if loop.unroll == 1 else 1
@@ -117,7 +120,7 @@ def rows_of(loop: Loop, target: Target, **where: Any) -> Rows:
 
 
 def unrolled(loop: Loop, target: Target, reverse: bool) -> int:
-    """Steps in a trip of a loop or its reverse loop: as asked for, or as is liked."""
+    """The unroll factor of a loop or its reverse: as asked for, else as preferred."""
     if loop.unroll != 1 or not isinstance(loop.length, int):
         return loop.unroll
     row = max(map(ops.bytes_of, loop.graph.outs), default=0)

@@ -1,9 +1,10 @@
 """What a `jax.checkpoint` in a step asks for.
 
-All of a step under one asks for a loop in chunks, of which the first carries are kept.
-A part under one is recomputed: a plan recomputes what is pointwise anyhow, but keeps
-what contractions make, so a part with contractions in it is left to JAX. So is one
-whose policy is its author's own: what JAX's policies save of contractions, a plan does.
+If the whole step is under one, the loop runs in chunks and keeps the carry at the start
+of each chunk. If a part of the step is under one, that part must be recomputed. A plan
+recomputes pointwise work anyway, but keeps the results of contractions. So a part that
+contains contractions is left to JAX. A checkpoint with a policy of its author's own is
+left to JAX too. JAX's policies that save contractions agree with what a plan saves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SAVES = (
     _POLICIES.everything_saveable,
     _POLICIES.dots_saveable,
     _POLICIES.dots_with_no_batch_dims_saveable,
-    # A planned scan within the step has these.
+    # A planned scan inside the step uses these two.
     ops.keep_inputs,
     ops.keep_products,
 )
@@ -31,7 +32,8 @@ _SAVES = (
 def is_checkpointed(graph: Graph) -> bool:
     """Whether the author put the step as a whole under `jax.checkpoint`.
 
-    That is, all of its contractions; all of its equations if there are none.
+    All contractions of the step must be under one, or all equations if there is no
+    contraction.
     """
     found = [pair for eqn in graph.eqns for pair in _opened(eqn, under=False)]
     heavy = [(eqn, under) for eqn, under in found if _is_heavy(eqn)]
@@ -53,7 +55,7 @@ def opens(eqn: JaxprEqn, whole: bool) -> bool:
 
 
 def _opened(eqn, under) -> Iterator[tuple[JaxprEqn, bool]]:
-    """What is in calls and checkpoints, and whether it is to be recomputed."""
+    """The equations inside calls and checkpoints, each with whether to recompute it."""
     recomputes = compat.is_checkpoint(eqn) and eqn.params["policy"] in _RECOMPUTES
     saves = compat.is_checkpoint(eqn) and eqn.params["policy"] in _SAVES
     if not (compat.is_call(eqn) or recomputes or saves):

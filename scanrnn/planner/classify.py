@@ -1,9 +1,9 @@
-"""Where each equation runs: before the loop, in it, or after it.
+"""Decide where each equation runs: before the loop, in it, or after it.
 
-Time-parallel contractions (and what only follows them) move before the loop;
-readout contractions (and what follows them) move after it, where that pays; both
-then run once, batched over time. Cheap pointwise work moves only when fewer bytes
-cross the loop's edge: every array that crosses is written and read once per sequence.
+Time-parallel contractions, and what only follows them, move before the loop. Readout
+contractions, and what follows them, move after it, where that pays. Both then run
+once, batched over time. Cheap pointwise work moves only if then fewer bytes cross the
+edge of the loop: each array that crosses is written and read once per sequence.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Stages:
 
     Attributes:
       graph: the whole step.
-      constants: what the other stages read of weights alone.
-      before: from time inputs to what is computed before the loop, for all steps.
-      norms: what is left to do before the loop where there are reductions in it; it
-        reads what `before` makes.
-      loop: what remains; its `ys` are stacked.
-      after: from all of these to the outputs of the step, for all steps.
+      constants: computes, from weights alone, what the other stages read.
+      before: computes from time inputs, before the loop and for all steps.
+      norms: the rest of the work before the loop, if it contains reductions. It reads
+        the outputs of `before`.
+      loop: the part of the step that stays in the loop; its `ys` are stacked.
+      after: computes the outputs of the step after the loop, for all steps.
     """
 
     graph: Graph
@@ -50,13 +50,13 @@ class Stages:
 
     @property
     def hoisted(self) -> tuple[Var, ...]:
-        """What is computed before the loop and read in it, or after it."""
+        """The variables computed before the loop and read in it or after it."""
         read = {*self.loop.xs, *self.after.xs}
         return tuple(v for v in (*self.before.ys, *self.norms.ys) if v in read)
 
 
 def classify(graph: Graph, hoist: bool = True, sink: bool = True) -> Stages:
-    """Cut a step into stages."""
+    """Cut a step into stages; `hoist` and `sink` say what may leave the loop."""
     bits = graph.depends()
     large = find_large(graph, bits)
     hoisted = find_hoisted(graph, bits, large) if hoist else set()
@@ -68,7 +68,7 @@ def _cut(graph, bits, large, hoisted, sunk) -> Stages:
     """Turn sets of moved equations into the variables that cross each edge."""
     made_before = {v for e in hoisted for v in e.outvars}
     made_after = {v for e in sunk for v in e.outvars}
-    # In the order of the step: a set of equations has another in every process.
+    # In the order of the step, because the order of a set differs between processes.
     readout = [v for e in graph.eqns if e in sunk for v in variables(e.invars)]
     readout += variables(graph.ys)
     stacked = [v for v in readout if bits[v] & CARRY or v in large]
@@ -104,10 +104,10 @@ def _cut(graph, bits, large, hoisted, sunk) -> Stages:
 
 
 def _stage(graph, bits, known, wanted, carries: bool = False) -> Graph:
-    """The part of a step that makes some values, given others of each step.
+    """The part of a step that computes `wanted`, given the `known` values of each step.
 
-    It carries what the step does, if it `carries`. What is made of weights alone is
-    not made here, but where that is larger than the weights.
+    With `carries` it has the carry of the step. What depends on weights alone is not
+    computed here, except a broadcast that is larger than what it reads.
     """
     carry, carry_out = (graph.carry, graph.carry_out) if carries else ((), ())
     outs = (*carry_out, *wanted)
@@ -120,7 +120,7 @@ def _stage(graph, bits, known, wanted, carries: bool = False) -> Graph:
 
 
 def _before(graph, bits, wanted) -> tuple[Graph, Graph]:
-    """What runs before the loop: all of it, or contractions and then norms."""
+    """What runs before the loop, as one graph, or as contractions and then norms."""
     heavy = [v for e in graph.eqns if ops.is_heavy(e) for v in e.outvars]
     known = (*graph.xs, *(v for v in heavy if bits[v] & TIME))
     late = tuple(v for v in wanted if v not in known)
@@ -135,12 +135,13 @@ def _before(graph, bits, wanted) -> tuple[Graph, Graph]:
 
 
 def can_defer(loop: Graph) -> bool:
-    """Whether a loop may have a derivative rule of ours.
+    """Whether the planner may give a loop its own derivative rule.
 
-    Not where the author gave a part of it one by `jax.custom_vjp`: that need not be
-    the derivative, so only JAX may differentiate it, and once for each order. Nor where
-    something cannot be batched over time: the rule of a `jax.custom_jvp`, or what is
-    made of time inputs alone, whose tangents are computed for all steps at once.
+    It may not if a part of the loop has a `jax.custom_vjp`. The author's rule need not
+    be the derivative, so only JAX may apply it, and once for each order. It also may
+    not if something cannot be batched over time: the rule of a `jax.custom_jvp`, or an
+    equation of time inputs alone, because its tangents are computed for all steps at
+    once.
     """
     bits = loop.depends()
 
@@ -148,16 +149,17 @@ def can_defer(loop: Graph) -> bool:
         if has_own_rule(eqn) or not ops.has_batched_rule(eqn):
             return False
         timed = not bits[eqn] & CARRY
-        # All steps of a checkpoint at once take the memory that it is there to save.
+        # A checkpoint is there to save memory; all its steps at once would use it up.
         return not timed or (ops.can_be_batched(eqn) and not compat.is_checkpoint(eqn))
 
     return all(map(can, loop.eqns))
 
 
 def _before_bias(v, producers, bits) -> Var:
-    """`x @ W` in place of `x @ W + b`: in the loop the sum is part of a fusion.
+    """Let `x @ W` cross into the loop instead of `x @ W + b`.
 
-    Before it, it would be a pass over the whole sequence and a second array.
+    In the loop the sum is part of a fusion. Before the loop it would be a pass over the
+    whole sequence and a second array.
     """
     while (eqn := producers[v]).primitive.name in ops.ADDITIVE:
         timed = [a for a in variables(eqn.invars) if bits[a] == TIME]

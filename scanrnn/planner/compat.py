@@ -1,6 +1,6 @@
-"""Names of JAX that nobody promises, or that differ from version to version.
+"""Names of JAX that are not public API, or that differ between versions.
 
-They are read here and in no other module, so that a new JAX is one file to look at.
+Only this module reads them. For a new version of JAX, this is the one file to check.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from jax.core import Tracer
 from jax.extend.core import JaxprEqn, primitives
 from jax.interpreters import mlir
 
-# Calls that only group equations, under whatever names.
+# Calls that only group equations.
 _CALLS = (primitives.jit_p, primitives.call_p, primitives.closed_call_p)
-# What JAX's calls are called, those with a derivative of their own included.
+# The names of JAX's calls, including those with a derivative rule of their own.
 _RUNS = {
     *("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2"),
     *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
@@ -24,7 +24,7 @@ _RUNS = {
 
 
 def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
-    """Evaluate one equation, in the context (mesh, metadata) it was traced in."""
+    """Evaluate one equation in the context (mesh, metadata) in which it was traced."""
     bound = eqn.primitive.get_bind_params(params or eqn.params)
     with eqn.ctx.manager:
         out = eqn.primitive.bind(*values, **bound)
@@ -32,7 +32,7 @@ def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
 
 
 def context(eqn: JaxprEqn) -> Hashable:
-    """The context an equation was traced in."""
+    """The context in which an equation was traced."""
     return eqn.ctx
 
 
@@ -47,7 +47,7 @@ def is_checkpoint(eqn: JaxprEqn) -> bool:
 
 
 def only_runs(eqn: JaxprEqn) -> bool:
-    """Whether an equation gives what the program that it holds gives: any call."""
+    """Whether an equation is any call: its outputs are the outputs of its program."""
     return eqn.primitive.name in _RUNS
 
 
@@ -63,13 +63,13 @@ def opened(jaxpr) -> tuple[Any, Sequence]:
 
 
 def calling(eqn: JaxprEqn, closed) -> JaxprEqn:
-    """An equation with the inputs and outputs of another, that calls a program."""
+    """An equation that calls a program, with the inputs and outputs of `eqn`."""
     params = {"call_jaxpr": closed}
     return eqn.replace(primitive=primitives.closed_call_p, params=params)
 
 
 def joining(eqn: JaxprEqn, parts: Sequence, whole: Sequence, axis: int) -> JaxprEqn:
-    """An equation that joins values, in the context of another."""
+    """An equation that joins `parts` to `whole`, in the context of `eqn`."""
     params = {"dimension": axis}
     return eqn.replace(
         primitive=primitives.concatenate_p,
@@ -86,7 +86,7 @@ def is_by_platform(eqn: JaxprEqn) -> bool:
 
 
 def scan_arity(eqn: JaxprEqn) -> tuple[int, int]:
-    """How many operands of a scan are constants, and how many carries."""
+    """The number of constants, and the number of carries, among a scan's operands."""
     params = eqn.params
     if "num_carry" in params:
         return params["num_consts"], params["num_carry"]
@@ -95,20 +95,20 @@ def scan_arity(eqn: JaxprEqn) -> tuple[int, int]:
 
 
 def type_of(primitive, *avals, **params) -> Any:
-    """The type of what a primitive makes of operands of given types."""
+    """The type of a primitive's result, given the types of its operands."""
     aval, _ = primitive.abstract_eval(*avals, **params)
     return aval
 
 
 def has_tangent(value: Any) -> bool:
-    """Whether a value is being differentiated, by the innermost transformation."""
+    """Whether the innermost transformation differentiates a value."""
     return isinstance(value, Tracer) and hasattr(value, "tangent")
 
 
 def manual_axes(aval) -> dict[str, Any]:
-    """The axes of a mesh over which a type varies, as for `jax.ShapeDtypeStruct`.
+    """The mesh axes over which a type varies, as keywords of `jax.ShapeDtypeStruct`.
 
-    Empty but for types inside `jax.shard_map`.
+    Empty, except for types inside `jax.shard_map`.
     """
     manual = getattr(aval, "manual_axis_type", None)
     return {} if manual is None else {"manual_axis_type": manual}
@@ -121,7 +121,7 @@ def varying_axes(aval) -> tuple:
 
 
 def is_counter_based(dtype) -> bool:
-    """Whether keys of a type give the same numbers under `vmap` as one by one."""
+    """Whether random keys of a dtype give the same numbers under `vmap` as alone."""
     return dtype == _counter_based()
 
 
@@ -131,7 +131,7 @@ def _counter_based():
 
 
 def lower_alone(primitive, platform, alone, otherwise) -> None:
-    """Lower a primitive of one result by another function where there is one device."""
+    """Lower a primitive of one result by `alone` on one device, else by `otherwise`."""
 
     def lower(ctx, *args, **params):
         f = alone if on_one_device(ctx) else otherwise
@@ -146,5 +146,5 @@ def on_one_device(ctx) -> bool:
 
 
 def is_for_export(ctx) -> bool:
-    """Whether what is being lowered will be stored, as by `jax.export`."""
+    """Whether the program being lowered will be exported, as by `jax.export`."""
     return bool(ctx.module_context.lowering_parameters.for_export)

@@ -1,4 +1,4 @@
-"""What running a plan takes on a machine: a rough estimate, to compare executors."""
+"""Estimate roughly what running a plan costs on a machine, to compare executors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from scanrnn.planner import counts, ops
 from scanrnn.planner.graph import variables
 
-# A symbolic number of steps is taken to be this many.
+# The number of steps to assume if it is symbolic.
 _STEPS = 64
 
 
 def work(plan) -> int | None:
-    """Operations of one step, or None if there are loops of unknown length in it."""
+    """The operations of one step; None if the step contains programs of its own."""
     graph = plan.stages.graph
     if any(map(ops.has_subjaxpr, graph.eqns)):
         return None
@@ -24,26 +24,26 @@ def work(plan) -> int | None:
 
 
 def _work_of(eqn) -> int:
-    """Multiplications of a contraction; numbers made by anything else."""
+    """Multiplications of a contraction; output elements of any other equation."""
     if ops.is_heavy(eqn):
         return math.prod(counts.sizes_of(eqn))
     return sum(ops.size_of(ops.aval(v)) for v in eqn.outvars)
 
 
 class Cost(NamedTuple):
-    """What a training step takes, by a model that knows no more than this.
+    """The cost of a training step, by a simple model.
 
-    A product takes as long as the longest of three: its arithmetic, its traffic with
-    the memory, and starting it. What a loop keeps for its reverse is written once and
-    read once.
+    The time of a product is the largest of three times: of its arithmetic, of its
+    memory traffic, and of its launch. Residuals are written once and read once.
 
     Attributes:
-      flops: operations of its products.
-      moved: bytes that products read and write.
-      kept: bytes that the forward loop keeps for its reverse, of all steps.
-      arithmetic: seconds of products that are bound by arithmetic.
-      memory: seconds of those bound by memory, and of what is kept.
-      dispatch: seconds of those bound by being started, and of the loop's trips.
+      flops: floating-point operations of the products.
+      moved: bytes that the products read and write.
+      kept: bytes that the forward loop keeps for the reverse loop, over all steps.
+      arithmetic: seconds of the products that are bound by arithmetic.
+      memory: seconds of the products that are bound by memory, and of the residuals.
+      dispatch: seconds of the products that are bound by their launch, and of the other
+        launches of the loop.
     """
 
     flops: float
@@ -55,21 +55,24 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The total, in seconds."""
         return self.arithmetic + self.memory + self.dispatch
 
     @property
     def bound(self) -> str:
-        """The largest of the three."""
+        """The name of the largest of the three times."""
         parts = ("arithmetic", "memory", "dispatch")
         return max(parts, key=lambda part: getattr(self, part))
 
 
 def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) -> Cost:
-    """A training step by a plan, or with everything `in_loop`, as by `lax.scan`.
+    """Estimate a training step by a plan.
 
-    `loops` is what its loops take besides products, where they are none of XLA's:
-    launches, and bytes that these read and write.
+    Args:
+      plan: the plan.
+      in_loop: whether everything runs in the loop, as by `lax.scan`.
+      loops: for loops that XLA does not run, what they take besides products: the
+        number of launches, and the bytes read and written.
     """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
     steps = plan.length if isinstance(plan.length, int) else _STEPS
@@ -77,7 +80,7 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
     heavy = [e for e in plan.source.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
     peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
-    # Besides products, a trip starts one kernel for all the rest, there and back.
+    # Besides products, each step launches one kernel forward and one in reverse.
     seconds = {"arithmetic": 0.0, "memory": 0.0}
     launches, moved = loops or (2.0 * steps, 0.0)
     seconds["dispatch"] = launches * machine.launch
@@ -89,7 +92,7 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
         padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)
         weights = row.M * row.K
         if dtype.itemsize * weights <= machine.fast_memory * machine.cores:
-            weights /= max(1, row.count)  # it stays where it was read to
+            weights /= max(1, row.count)  # they stay in fast memory
         bytes_once = dtype.itemsize * (weights + row.K * row.N + row.M * row.N)
         parts = {
             "arithmetic": 2 * padded / peak,
@@ -104,11 +107,11 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
 
 
 def _kept(plan, in_loop: bool) -> set:
-    """Values of a step that are kept for the reverse loop, but for its ys."""
+    """The values of a step that are kept for the reverse loop, without its ys."""
     if not in_loop and plan.defer:
         ys = plan.loop.graph.ys
         return {v for v in plan.loop.recording.loop.graph.ys if v not in ys}
-    # JAX keeps what the derivative of each equation reads.
+    # Without our rule, JAX keeps what the derivative of each equation reads.
     graph = plan.source if plan.stages is None or in_loop else plan.stages.loop
     bits = graph.depends()
     kept = {v for eqn in graph.eqns for v in _read_by_derivative(eqn) if bits[v]}
@@ -117,7 +120,7 @@ def _kept(plan, in_loop: bool) -> set:
 
 
 def _read_by_derivative(eqn) -> list:
-    """What the derivative of an equation reads: operands of products, else results."""
+    """What an equation's derivative reads: several operands, else the results."""
     if eqn.primitive.name in ops.LINEAR:
         return []
     several = len(variables(eqn.invars)) > 1

@@ -1,4 +1,4 @@
-"""Every contraction of a plan, with its sizes and how often it runs."""
+"""List every contraction of a plan, with its sizes and how often it runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,18 @@ PHASES = ("forward", "activation gradient", "weight gradient")
 class Gemm(NamedTuple):
     """One row of the table: `count` contractions of `[M, K] @ [K, N]`.
 
-    M is the side of the weights (gates times features), N of the data (batch,
-    or batch times steps where steps are batched), as in NVIDIA's tables.
+    M is the size on the side of the weights (gates times features). N is the size on
+    the side of the data (batch, or batch times steps where steps are batched). NVIDIA's
+    tables use the same letters.
+
+    Attributes:
+      path: "layer-to-layer", "recurrent" or "readout".
+      phase: "forward", "activation gradient" or "weight gradient".
+      M: rows of the left operand.
+      N: columns of the right operand.
+      K: the contracted size.
+      count: how often it runs in a sequence.
+      where: "before", "loop", "after" or "recomputed".
     """
 
     path: str
@@ -29,7 +39,7 @@ class Gemm(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of all `count` of them."""
+        """Floating-point operations of all `count` contractions together."""
         return 2 * self.M * self.N * self.K * self.count
 
 
@@ -42,7 +52,7 @@ def planned_gemms(plan, steps: int) -> tuple[Gemm, ...]:
 
 
 def _again(plan) -> list:
-    """Equations that run once more, for the gradient, before the reverse loop."""
+    """The equations that run again for the gradient, before the reverse loop."""
     if not plan.defer:
         return []
     again, graph = plan.derivative.recomputed, plan.stages.graph
@@ -51,7 +61,7 @@ def _again(plan) -> list:
 
 
 def scan_gemms(plan, steps: int) -> tuple[Gemm, ...]:
-    """Every contraction of the step with all of them in the loop."""
+    """Every contraction of a sequence if all of them run in the loop."""
     graph = plan.source if plan.stages is None else plan.stages.graph
     eqns = [(e, "loop") for e in graph.eqns]
     return _gemms(graph, eqns, set(), (steps, steps))
@@ -75,7 +85,7 @@ def _gemms(graph, eqns, deferred, sizes) -> tuple[Gemm, ...]:
 
 
 def placed(stages) -> Iterator:
-    """Each equation with the stage it runs in; weights-only ones are left out."""
+    """Each equation with the stage where it runs; weights-only ones are left out."""
     in_loop = set(stages.loop.eqns)
     before = set(needed(stages.graph.eqns, stages.hoisted))
     bits = stages.graph.depends()

@@ -1,9 +1,9 @@
-"""Which arrays cross from before the loop into it: a minimum cut.
+"""Choose by a minimum cut which arrays cross from before the loop into it.
 
-Equations after a hoisted contraction may run before the loop or in it. What
-crosses is written once and read once per sequence, so the fewest bytes win:
-`alpha * a`, `beta * a + b` and `a` itself may all be wanted inside, and then
-only `a` should cross. The cut of least weight in the graph of values says so.
+Equations after a hoisted contraction may run before the loop or in it. An array that
+crosses is written once and read once per sequence, so the choice with the fewest bytes
+wins. For example, if the loop needs `alpha * a`, `beta * a + b` and `a`, then only `a`
+should cross. The minimum cut in the graph of values finds this choice.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def cheapest_crossing(
     xs: set[Var],
     wanted: Iterable[Var],
 ) -> set[Var]:
-    """The variables to carry into the loop so that `wanted` can be had there.
+    """The variables that must cross into the loop so that it can compute `wanted`.
 
     Args:
       hoisted: equations that may run before the loop, in order.
-      must: those of them that have to; the others may be left to the loop.
+      must: those of them that must run before it; the loop may run the others.
       xs: the step's time inputs.
-      wanted: time-parallel variables the loop reads.
+      wanted: time-parallel variables that the loop reads.
 
     Returns:
-      Variables made by `hoisted` that cross, latest where there is a choice.
+      The outputs of `hoisted` that cross; of equal choices, the latest.
     """
     made = [v for e in hoisted for v in e.outvars]
     names = list(dict.fromkeys([*made, *xs]))
@@ -61,7 +61,7 @@ def cheapest_crossing(
 
 
 def _sink_side(edges, source, sink) -> set[int]:
-    """Nodes on the sink's side of the minimum cut nearest to the sink."""
+    """The nodes on the sink's side of the minimum cut that is nearest to the sink."""
     if not edges:
         return set()
     (rows, cols), weights = np.array(list(edges)).T, list(edges.values())

@@ -1,4 +1,4 @@
-"""From a traced step to a plan for a machine: every choice, made once."""
+"""Make every choice of a plan, once: from a traced step to a plan for a machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,19 @@ def make_plan(
     reverse: bool = False,
     unroll: int = 1,
 ) -> Plan:
-    """Plan a traced step for a machine, under the rules of who would run it."""
+    """Plan a traced step for a machine, under the rules of one executor.
+
+    Args:
+      traced: the step.
+      options: which passes run, and what is kept.
+      machine: the machine to plan for.
+      rules: what the executor prefers on that machine.
+      reverse: whether the loop runs from the last step to the first.
+      unroll: the unroll factor; 0 for a fully unrolled loop.
+
+    Returns:
+      A `Plan` without an executor.
+    """
     graph = traced.graph
     own = "chunked" if is_checkpointed(graph) else "minimal"
     base = Plan(
@@ -62,26 +74,26 @@ def make_plan(
     plan = _with_value_chunk(plan)
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
     if not moved and not _keeps_less(plan):
-        # Its loops stay: that they can run otherwise than step by step is no move.
+        # The plan keeps its loops: an executor may run them in parallel over time.
         nothing = "nothing in the step can be moved, merged or deferred"
         return dataclasses.replace(plan, nothing=nothing)
     return plan
 
 
 def _keeps_less(plan: Plan) -> bool:
-    """Whether the loop's own derivative is a gain where nothing leaves the loop.
+    """Whether the planner's derivative rule is a gain although nothing leaves the loop.
 
-    JAX keeps what every equation reads, ours the carry and what contractions made:
-    selective scans, RWKV's state and chunks of a delta rule take a third to a half of
-    the memory, and on a CPU some 0.7 of the time. Where neither keeps anything, or a
-    product would be made again, nothing is gained.
+    JAX keeps what every equation reads. The planner's rule keeps the carry and the
+    results of contractions. With it, selective scans, RWKV's state and chunks of a
+    delta rule take a third to a half of the memory, and on a CPU some 0.7 of the time.
+    There is no gain if the rule keeps nothing and has no cuts.
     """
     rules = plan.derivative if plan.defer else None
     return rules is not None and bool(rules.cuts or rules.saved or rules.carry_saved)
 
 
 def _kept(plan: Plan) -> Plan:
-    """The plan with what it keeps of a step, and with the size of its chunks."""
+    """The plan with its residual policy and the size of its chunks."""
     asked = plan.residuals == "recompute"
     may = plan.options.residuals is None and plan.residuals == "minimal"
     may = may and plan.rules.may_recompute(made=True, cut=True) and _can_be_cut(plan)
@@ -103,7 +115,7 @@ def _kept(plan: Plan) -> Plan:
 def _chunk(plan: Plan, passing: int = 0) -> int | None:
     """Steps per chunk, or None to run the sequence as a whole.
 
-    `passing` is bytes of a step that are there for its chunk alone.
+    `passing` is the number of bytes per step that live only as long as their chunk.
     """
     if not _can_be_cut(plan):
         return None
@@ -120,10 +132,10 @@ def _chunk(plan: Plan, passing: int = 0) -> int | None:
 
 
 def _can_be_cut(plan: Plan) -> bool:
-    """Whether a sequence may be run in chunks.
+    """Whether a sequence may run in chunks.
 
-    Not where a step changes the weak types of its carry: what they are after one
-    chunk is not what the next one has to start with.
+    It may not if a step changes the weak type of a carry. Then the carry after one
+    chunk has another type than the one with which the next chunk must start.
     """
     pairs = zip(plan.source.carry, plan.source.carry_out, strict=True)
     changes = any(ops.is_weak(v) != ops.is_weak(out) for v, out in pairs)
@@ -131,11 +143,12 @@ def _can_be_cut(plan: Plan) -> bool:
 
 
 def _with_value_chunk(plan: Plan) -> Plan:
-    """The plan with its chunks for values alone, and their loops.
+    """The plan with its chunks for values alone, without a gradient, and their loops.
 
-    What the loop's outputs are written over takes no memory. A chunk may take as much
-    as the matrices that it is multiplied by: smaller ones would be reading these. What
-    is less than two chunks is not cut: copies of their xs and ys take 3 % of the time.
+    Outputs that reuse a buffer need no memory of their own. A chunk may be as large as
+    the matrices that multiply it: smaller chunks would spend their time reading these.
+    A sequence of less than two chunks is not cut: copying the xs and ys of chunks takes
+    3 % of the time.
     """
     most = plan.rules.share(plan.machine, plan.rules.forward_share)
     asked = plan.options.chunk is not None
@@ -155,20 +168,20 @@ def _with_value_chunk(plan: Plan) -> Plan:
 
 
 def _even(length: int, most: int) -> int:
-    """A chunk of at most so many steps: one that leaves no rest, if that is not small.
+    """Steps of a chunk, at most `most`: a divisor of `length` if that is not too small.
 
-    What is left over would be compiled once more.
+    A shorter last chunk would need a second compiled loop.
     """
     even = cut(length, most)
     return even if 2 * even > most else most
 
 
 def _loop(plan: Plan, length) -> Loop:
-    """The loop for so many steps, with all its choices."""
+    """The loop for `length` steps, with all its choices."""
     stages, rules = plan.stages, plan.rules
     assert stages is not None
-    # Where JAX differentiates a loop, what a step reads from the whole sequence would
-    # have a cotangent as long, to add to at every step.
+    # Gates are read from the whole sequence only under our derivative rule. JAX would
+    # add to a cotangent as long as the sequence at every step.
     laid_out, piece = plan.options.layout and plan.defer, None
     if stages.norms.ys and laid_out:
         row = max(map(ops.bytes_of, (*stages.norms.xs, *stages.norms.ys)))
@@ -203,7 +216,7 @@ def _left_alone(graph, length, options) -> str | None:
 
 
 def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
-    """Carries that are returned unchanged are weights in disguise."""
+    """Turn carries that a step returns unchanged into weights; and their indices."""
     pairs = list(zip(graph.carry, graph.carry_out, strict=True))
     fixed = tuple(i for i, (v, out) in enumerate(pairs) if v is out)
 

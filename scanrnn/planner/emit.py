@@ -1,4 +1,4 @@
-"""All loops of a plan, as they run on its machine."""
+"""Emit the bodies of a plan: all its loops, as they run on its machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from scanrnn.planner.steps import inside_step
 
 
 def emit(plan) -> dict[str, Body]:
-    """The bodies of a plan, by what they are for.
+    """The bodies of a plan, by name.
 
-    The reverse loop is that of a gradient of everything; one of less may be smaller.
+    The reverse body is for a gradient of all inputs. For a gradient of fewer inputs it
+    may be smaller.
     """
     target = Target(plan.rules)
     values = plan.value_loops or plan.loops
@@ -31,7 +32,7 @@ def _reverse(loop: Loop, target) -> dict[str, Body]:
     try:
         step = inside_step(rules, frozenset(filter(ops.is_inexact, moving)))
     except (NotImplementedError, TypeError, ValueError):
-        return {}  # not everything has a derivative at once
+        return {}  # JAX cannot differentiate the step by all of these at once
     if not step.carry and not step.ys:
         return {}
     return {"in reverse": reverse(loop, step, step.ys, target).body}

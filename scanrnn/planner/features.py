@@ -1,7 +1,8 @@
-"""Products of a loop with their features first: `W.T @ h.T` in place of `h @ W`.
+"""Compute products of a loop with the features first: `(W.T @ h.T).T` for `h @ W`.
 
-XLA for CPU multiplies a large matrix by a small batch faster from the left. The matrix
-is transposed once, before the loop; the batch, and the result, at every step.
+XLA for CPU multiplies a large matrix by a small batch faster if the matrix is on the
+left. The matrix is transposed once, before the loop. The batch and the result are
+transposed at every step.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import Graph, retrace, struct, variables_like
 from scanrnn.planner.rules import Rules
 
-# The only types of which it was measured.
+# Only these dtypes were measured.
 _DTYPES = ("float32", "float64")
 
 
 def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
-    """The graph with large products turned, and what its new weights transpose."""
+    """The graph with large products turned; and, by new weight, what it transposes."""
     sides = {eqn: _side(eqn, graph, rules) for eqn in graph.eqns}
     sides = {eqn: side for eqn, side in sides.items() if side is not None}
-    # Read from the left, a matrix is contracted along its rows.
+    # A matrix on the left is contracted along its rows, so some need a transpose.
     columns = [(e.invars[i], _axis(e, i)) for e, i in sides.items()]
     sources: list[Any] = list(dict.fromkeys(v for v, i in columns if i == 0))
     names = variables_like(jax.eval_shape(copy_transposed, struct(v)) for v in sources)
@@ -54,7 +55,7 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
 
 
 def _side(eqn, graph, rules) -> int | None:
-    """On which side of a product its large matrix is; None if it has none."""
+    """The side of a product on which a large matrix stands; None if there is none."""
     if rules.features_first is None or eqn.primitive.name != "dot_general":
         return None
     for side, v in enumerate(eqn.invars):
@@ -78,6 +79,6 @@ def _pays(matrix, batch: int, rules: Rules) -> bool:
 
 
 def _axis(eqn, side) -> int:
-    """The axis of an operand that is contracted."""
+    """The contracted axis of an operand."""
     (contract, _) = eqn.params["dimension_numbers"]
     return contract[side][0]

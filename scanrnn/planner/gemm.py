@@ -1,16 +1,17 @@
-"""A product that says how its own transpose is computed.
+"""A matrix product that says how to compute its own transpose.
 
 `gemm` is `lax.dot_general` without batch axes, with two decisions of its own:
 
-- What JAX makes of the transpose of a bfloat16 product that accumulates in float32
-  is a product of float32 with bfloat16, which no library has a kernel for. Here the
-  cotangent is rounded to bfloat16 as the operands were (as under autocast in torch,
-  and in Flax with `dtype=bfloat16`); the product still accumulates in float32.
-- XLA for CPU transposes a whole `[T, B, N]` operand to contract over T and B together,
-  as the gradient of `x @ W` does; over one axis of T * B it need not. And it has fast
-  kernels only for the columns of the left operand, while a weight gradient
-  `x.T @ dz` contracts the rows of both. So there, on one device, axes are joined and
-  the left operand is turned. A batch that is split among devices stays an axis.
+- If a bfloat16 product accumulates in float32, its transpose in JAX is a product of
+  float32 with bfloat16. No library has a kernel for that. Here the cotangent is
+  rounded to bfloat16 as the operands were (as under autocast in torch, and in Flax
+  with `dtype=bfloat16`). The product still accumulates in float32.
+- The gradient of `x @ W` contracts over T and B. XLA for CPU transposes a whole
+  `[T, B, N]` operand for this, but not if T and B are one axis. It also has fast
+  kernels only for contracting the columns of the left operand, while a weight gradient
+  `x.T @ dz` contracts the rows of both operands. So on a CPU, on one device, the two
+  axes are joined and the left operand is transposed. A batch that is split among
+  devices keeps its axis.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from scanrnn.planner import compat, ops
 from scanrnn.planner.ordering import in_branch
 
 gemm_p = Primitive(ops.PRODUCT)
-# The product as JAX has it.
+# The product of JAX.
 dot = lax.dot_general
 
 _PARAMS = ("dimension_numbers", "precision", "preferred_element_type")
 _FLOATS = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
-# Multiplications of a weight gradient that are worth turning an operand for.
+# A weight gradient of this many multiplications is worth transposing an operand.
 _LARGE = 2**22
 # Dimension numbers of `a @ b`, and of `a.T @ b`.
 _ROWS, _COLUMNS = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
@@ -44,7 +45,7 @@ def gemm(eqn_params: dict, a, b):
     (contract, batch) = eqn_params["dimension_numbers"]
     types = map(jax.typeof, (a, b))
     floats = all(v.dtype in _FLOATS and not ops.is_split(v) for v in types)
-    # The operands have no axes in common but contracted ones.
+    # No batch axes: the operands share only contracted axes.
     if batch == ((), ()) and len(contract[0]) > 0 and floats:
         return gemm_p.bind(a, b, **{name: eqn_params[name] for name in _PARAMS})
     return lax.dot_general_p.bind(a, b, **eqn_params)
@@ -53,7 +54,7 @@ def gemm(eqn_params: dict, a, b):
 def copy_transposed(matrix):
     """The transpose of a matrix, as an array of its own.
 
-    XLA for CPU turns 16-bit elements one by one, 14 times slower than 32-bit ones.
+    XLA for CPU transposes 16-bit elements one by one, 14 times slower than 32-bit ones.
     """
     if matrix.dtype != jnp.bfloat16:
         return matrix.T
@@ -62,19 +63,19 @@ def copy_transposed(matrix):
 
 
 def _cotangent(side, ct, *operands, dimension_numbers, precision, **_):
-    """That of the operand on one side: `ct` times the other one."""
+    """The cotangent of the operand on one side: `ct` times the other operand."""
     aval, other = operands[side].aval, operands[1 - side]
     ours, theirs = (dimension_numbers[0][i] for i in (side, 1 - side))
     # The axes of the result are those of the left operand, then of the right one.
     count = other.ndim - len(theirs)
     axes = tuple(range(count) if side == 1 else range(ct.ndim - count, ct.ndim))
-    # Not for float16, whose range a cotangent may leave.
+    # Not for float16: a cotangent may exceed its range.
     if aval.dtype == other.dtype == jnp.bfloat16:
         ct = ct.astype(jnp.bfloat16)
     free = tuple(i for i in range(other.ndim) if i not in theirs)
     came = [ours[theirs.index(i)] for i in sorted(theirs)]
     rest = [i for i in range(aval.ndim) if i not in ours]
-    # The one of two orders of the operands whose result lies as the operand does.
+    # Of the two orders of the operands, take the one whose result has our axes' order.
     first = came == sorted(came) and came + rest == list(range(aval.ndim))
     pairs = [(other, free), (ct, axes)] if first else [(ct, axes), (other, free)]
     (a, axes_a), (b, axes_b) = pairs
@@ -97,13 +98,13 @@ def _batched(values, axes, **params):
 
 
 def _on_cpu(a, b, *, dimension_numbers, **params):
-    """The product in a form that XLA for CPU has a kernel for."""
+    """The product in a form for which XLA for CPU has a kernel."""
     product = functools.partial(dot, dimension_numbers=dimension_numbers, **params)
     (ours, theirs), _ = dimension_numbers
     sizes = (*a.shape, *b.shape)
     if not all(isinstance(d, int) for d in sizes):
         return product(a, b)
-    # Leading axes that are contracted, or free, together are one axis in memory.
+    # Leading axes that are all contracted, or all free, are like one axis in memory.
     lead = tuple(range(len(ours)))
     if ours == theirs == lead and a.ndim == b.ndim == len(lead) + 1:
         return _columns(_joined(a), _joined(b), **params)
@@ -114,7 +115,7 @@ def _on_cpu(a, b, *, dimension_numbers, **params):
 
 
 def _joined(a):
-    """All axes but the last as one; any of them may be of no size."""
+    """The array with all axes but the last joined; axes of size 0 are allowed."""
     return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
 
 
@@ -124,21 +125,22 @@ def _columns(a, b, **params):
         return dot(a, b, _COLUMNS, **params)
     halved = a.dtype == jnp.bfloat16 and not b.shape[1] % 2
     product = functools.partial(_halves if halved else _turned, **params)
-    # Else the copy of an input would be made before the loops.
+    # Outside a branch, XLA would copy an input before the loops run.
     return in_branch(b, product, a, b)
 
 
 def _turned(a, b, **params):
     out = dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
-    # Else a transpose of the result would be undone, and the operands swapped.
+    # Without the barrier XLA would swap the operands to undo a transpose of the result.
     return lax.optimization_barrier(out)
 
 
 def _halves(a, b, **params):
-    """For bfloat16, in which a barrier would be a change of layout only.
+    """`a.T @ b` for bfloat16, in two halves of the columns of `b`.
 
-    There is no kernel for that. What enters a loop lies in memory as it says; a slice
-    of bfloat16 would be one of float32, so it is taken from the bits.
+    For bfloat16 a barrier would only change the layout, and there is no kernel for
+    that. But operands of a loop have the layout that they declare. A slice of bfloat16
+    would become one of float32, so the bits are sliced instead.
     """
     turned, half = copy_transposed(a), b.shape[1] // 2
     bits = lax.bitcast_convert_type(b, jnp.uint16)

@@ -1,14 +1,14 @@
 """Derivative rules of the loop: where each tangent enters.
 
-The tangent of the loop is split in two. *Inside*, only carry tangents (and those
-of time inputs that enter pointwise) flow. *Outside*, for all steps at once, the
-contribution `E_t` of every weight and of every hoisted input is computed where
-it enters. JAX transposes both: the loop yields stacked cotangents of `E_t`, and
-the transpose of the outside half is one contraction per weight.
+The tangent of the loop has two parts. *Inside* the loop flow only tangents of the carry
+(and of time inputs that enter pointwise). *Outside*, for all steps at once, the
+contributions `E_t` of weights and hoisted inputs are computed. JAX transposes both
+parts. The loop then stacks cotangents of `E_t`, and the transpose of the outside part
+is one contraction for each weight.
 
-A *region* is where contributions enter together: a contraction (or what gathers
-or rearranges a weight) with the sums, casts and splits that follow it. Its ends
-are the *cuts*; `dcut = region(dcarry) + E`.
+A *region* is a contraction (or an equation that gathers or rearranges a weight) with
+the sums, casts and splits that follow it. Its contributions enter together, at its
+ends: the *cuts*. There `dcut = region(dcarry) + E`.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ class Derivative:
       loop: the loop's graph.
       region: equations whose outside operands contribute through `E`.
       cuts: variables at which `E` is added.
-      saved: variables the forward loop stacks for the reverse one.
+      saved: variables whose values the derivative reads for each step: stacked by the
+        forward loop, or recomputed.
       carry_saved: indices of carries whose value before each step is needed.
       inner_weights: weights whose tangents flow inside (gains, control flow).
       inner_xs: time inputs whose tangents flow inside.
-      tangents: the names of tangents, by variable.
-      cotangents: the names of cotangents of what is stacked, by variable.
-      transposed: the names of transposes of the matrices that the recurrence multiplies
-        by, where these are made before the reverse loop.
-      recomputed: what makes some of `saved` for all steps at once, of carries and time
-        inputs, in place of stacking them.
+      tangents: for each variable, the variable of its tangent.
+      cotangents: for each stacked variable, the variable of its cotangent.
+      transposed: for each matrix that the loop multiplies by, the variable of its
+        transpose; empty if matrices are not transposed before the reverse loop.
+      recomputed: computes some of `saved` again, for all steps at once, from carries
+        and time inputs; these are not stacked.
       read_inside: variables whose values the tangent loop reads.
       read_outside: variables whose values the contributions read.
-      steps: steps that were made, by what moves in them.
+      steps: the derivative's steps made so far, by the variables that have tangents.
     """
 
     loop: Graph
@@ -73,25 +74,26 @@ class Derivative:
 
     @functools.cached_property
     def internal(self) -> frozenset[Var]:
-        """Variables inside regions: their primal values are never needed."""
+        """Variables inside regions. Their own values are never needed."""
         made = {v for e in self.region for v in e.outvars}
         return frozenset(made - set(self.cuts))
 
     def rows(self, read: frozenset[Var]) -> tuple[Var, ...]:
-        """What is read of each step, in the order of the loop."""
+        """The inputs, carries and saved variables among `read`, in the loop's order."""
         loop = self.loop
         carry = [loop.carry[i] for i in self.carry_saved]
         asked = dict.fromkeys((*loop.xs, *carry, *self.saved))
         return tuple(v for v in asked if v in read)
 
     def propagate(self, known: Mapping, outside: bool = False) -> dict:
-        """Tangents of one step's variables; outside, the `E` that weights and xs make.
+        """Tangents of the variables of one step, by variable.
 
-        They are made of values and tangents by name: values of what is saved, those of
-        carries and cuts that have one.
+        Args:
+          known: values of saved variables, and known tangents, by variable.
+          outside: whether to compute only the contributions `E` of weights and xs.
         """
         loop, names = self.loop, self.tangents
-        # What no tangent depends on may be evaluated all the same, as by `jax.jvp`.
+        # `jax.jvp` also evaluates values that no tangent depends on; zeros will do.
         asked = (*loop.carry, *loop.xs, *self.saved)
         zeros = {v: ops.zeros(ops.aval(v)) for v in asked if v not in known}
         values = {**zeros, **known}
@@ -120,14 +122,14 @@ class Derivative:
 
     @functools.cached_property
     def differentiated(self) -> tuple[JaxprEqn, ...]:
-        """The loop's equations, for values that are needed beside tangents."""
+        """The equations of the loop as a derivative of it evaluates them."""
         return tuple(map(tangent.differentiated, self.loop.eqns))
 
     @functools.cached_property
     def pieced(self) -> dict[JaxprEqn, JaxprEqn]:
-        """Splits of a contraction's result, with the contraction.
+        """For each split of a contraction's result, the contraction.
 
-        Outside, `h @ dU_i` for each piece needs no array of all pieces.
+        Outside, one product `h @ dU_i` for each piece needs no array of all pieces.
         """
         producers = self.loop.producers()
         found = {}

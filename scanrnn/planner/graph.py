@@ -14,7 +14,7 @@ from scanrnn.planner import compat
 
 type_Atom = Var | Literal
 
-# What a value depends on, as bits. 0 is weights-only.
+# What a value depends on, as bits; 0 means on weights alone.
 WEIGHTS, TIME, CARRY = 0, 1, 2
 
 
@@ -22,8 +22,8 @@ WEIGHTS, TIME, CARRY = 0, 1, 2
 class Graph:
     """One time step: `(weights, carry, xs) -> (carry_out, ys)`.
 
-    The same record describes the user's whole step and the part of it that
-    stays in the loop; passes are functions from `Graph` to `Graph`.
+    The same record describes the user's whole step and the part of it that stays in
+    the loop. Passes are functions from `Graph` to `Graph`.
     """
 
     weights: tuple[Var, ...]
@@ -35,9 +35,9 @@ class Graph:
 
     @classmethod
     def of(cls, jaxpr, weights: int, carry: int) -> Graph:
-        """A jaxpr that takes so many weights and carries first; constants are weights.
+        """The graph of a jaxpr whose inputs are weights, carries, then xs.
 
-        It gives as many carries as it takes.
+        Its constants become weights. It returns as many carries as it takes, first.
         """
         ins, outs = tuple(jaxpr.invars), tuple(jaxpr.outvars)
         return cls(
@@ -51,19 +51,19 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[Var, ...]:
-        """Every input: weights, the carry, and what is scanned over."""
+        """Every input: the weights, the carry, and the xs."""
         return (*self.weights, *self.carry, *self.xs)
 
     @property
     def outs(self) -> tuple[type_Atom, ...]:
-        """Every output: the next carry, then what is stacked."""
+        """Every output: the next carry, then the ys."""
         return (*self.carry_out, *self.ys)
 
     def depends(self) -> dict[Any, int]:
         """For each variable and each equation, which of TIME and CARRY it depends on.
 
-        What a `jax.custom_vjp` makes counts as recurrent even where it is made of
-        weights: its rule has to see the cotangent of each step, not their sum.
+        The outputs of a `jax.custom_vjp` count as recurrent even if they depend only on
+        weights: its rule must see the cotangent of each step, not their sum.
         """
         bits: dict[Any, int] = dict.fromkeys(self.weights, WEIGHTS)
         bits |= dict.fromkeys(self.xs, TIME) | dict.fromkeys(self.carry, CARRY)
@@ -91,7 +91,7 @@ class Graph:
         return table
 
     def part(self, wanted: Sequence[Var], known: Iterable[Var] = ()) -> Graph:
-        """What makes some values of weights and, for each step, of others."""
+        """The part that computes `wanted` from weights and, as xs, `known` values."""
         eqns = needed(self.eqns, wanted, known)
         read = free(eqns, wanted)
         weights = tuple(v for v in read if v in self.weights)
@@ -99,19 +99,19 @@ class Graph:
         return Graph(weights, (), xs, tuple(eqns), (), tuple(wanted))
 
     def groups(self, values: Iterable) -> list[list]:
-        """Values of its inputs: of weights, of the carry, of what is scanned over."""
+        """Split a flat list of inputs into weights, carry and xs."""
         found = iter(values)
         groups = self.weights, self.carry, self.xs
         return [[next(found) for _ in group] for group in groups]
 
 
 def variables(atoms: Iterable[type_Atom]) -> list[Var]:
-    """The variables among atoms (constants left out)."""
+    """The variables among atoms, without constants."""
     return [a for a in atoms if not isinstance(a, Literal)]
 
 
 def free(eqns: Iterable[JaxprEqn], outs: Iterable[type_Atom] = ()) -> tuple[Var, ...]:
-    """What equations and outputs read that the equations do not make."""
+    """The variables that equations and outputs read but the equations do not make."""
     eqns = list(eqns)
     made = {v for e in eqns for v in e.outvars}
     read = [v for e in eqns for v in variables(e.invars)] + variables(outs)
@@ -121,7 +121,7 @@ def free(eqns: Iterable[JaxprEqn], outs: Iterable[type_Atom] = ()) -> tuple[Var,
 def needed(
     eqns: Sequence[JaxprEqn], wanted: Iterable[type_Atom], known: Iterable[Var] = ()
 ) -> list[JaxprEqn]:
-    """The equations, in order, that `wanted` needs when `known` is given."""
+    """The equations, in order, that compute `wanted` when `known` is given."""
     known = set(known)
     want = {v for v in variables(wanted) if v not in known}
     kept = []
@@ -133,7 +133,7 @@ def needed(
 
 
 def renamed(graph: Graph, names: Mapping[Var, Var]) -> Graph:
-    """The same graph, some of its inputs under other names."""
+    """The same graph with other variables for some of its inputs."""
 
     def new(atoms) -> tuple:
         return tuple(a if isinstance(a, Literal) else names.get(a, a) for a in atoms)
@@ -155,7 +155,7 @@ def has_own_rule(eqn: JaxprEqn) -> bool:
 
 
 def inside(eqn: JaxprEqn) -> Iterable[JaxprEqn]:
-    """The equations of an equation's own programs, and of those in them."""
+    """The equations of the programs in an equation, at every depth."""
     for jaxpr in jaxprs_in_params(eqn.params):
         for inner in jaxpr.eqns:
             yield inner
@@ -166,15 +166,15 @@ eval_eqn = compat.bind
 
 
 class Env(dict):
-    """Values by variable; what is missing is computed from its equation."""
+    """Values by variable. A missing value is computed from its equation."""
 
     def __init__(self, eqns: Sequence[JaxprEqn], values: Iterable = ()):
-        """Start from known values; `eqns` say how to get the others."""
+        """Start from known values; `eqns` compute the others."""
         super().__init__(values)
         self._eqns = eqns
 
     def read(self, atom: type_Atom):
-        """The value of an atom, computing what it needs and no more."""
+        """The value of an atom; only what is missing is computed."""
         if isinstance(atom, Literal):
             return atom.val
         if atom not in self:
@@ -190,8 +190,8 @@ class Env(dict):
     def run(self, eqns: Iterable[JaxprEqn]) -> None:
         """Evaluate equations in the given order.
 
-        What is known stays as it is: of the parts of a split some may be known, and
-        the others be asked for where nothing depends on what they are.
+        Known values stay as they are. For example, some parts of a split may be known
+        while the other parts are asked for.
         """
         for eqn in eqns:
             values = [a.val if isinstance(a, Literal) else self[a] for a in eqn.invars]
@@ -203,7 +203,7 @@ class Env(dict):
 def evaluate(jaxpr, consts: Sequence, values: Iterable, rule: Callable) -> list:
     """Evaluate a jaxpr, each equation by `rule(eqn, values)`.
 
-    Where the rule gives None an equation is evaluated as it is.
+    If the rule returns None, the equation is evaluated as it is.
     """
     names = (*jaxpr.constvars, *jaxpr.invars)
     env = Env((), zip(names, (*consts, *values), strict=True))
@@ -216,7 +216,7 @@ def evaluate(jaxpr, consts: Sequence, values: Iterable, rule: Callable) -> list:
 
 
 def reread(f: Callable, rule: Callable) -> Callable:
-    """A function whose equations are evaluated by a rule, as `evaluate` takes it."""
+    """A function that traces `f` and evaluates its equations by a rule."""
 
     def run(*args):
         closed, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
@@ -227,7 +227,7 @@ def reread(f: Callable, rule: Callable) -> Callable:
 
 
 def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:
-    """A function of its arguments at some places alone, the others given."""
+    """`f` as a function of the arguments at some places only; the others are given."""
 
     def of(*values):
         full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
@@ -237,13 +237,13 @@ def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:
 
 
 def struct(atom, *lead) -> jax.ShapeDtypeStruct:
-    """The type of a variable as `jax.make_jaxpr` takes it, with more axes in front."""
+    """The type of a variable for `jax.make_jaxpr`, with `lead` axes in front."""
     found = struct_of(atom.aval)
     return found.update(shape=(*lead, *found.shape)) if lead else found
 
 
 def struct_of(aval) -> jax.ShapeDtypeStruct:
-    """An abstract value in public form, sharding and weak type kept."""
+    """The `jax.ShapeDtypeStruct` of an abstract value, with sharding and weak type."""
     extra = {}
     sharding = getattr(aval, "sharding", None)
     if sharding is not None and not sharding.mesh.empty:
@@ -255,11 +255,11 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
 
 
 def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
-    """Trace the graph again, `rule(eqn, env)` giving the outputs of some equations.
+    """Trace the graph again; `rule(eqn, env)` gives the outputs of the equations `at`.
 
-    Where there are none of these only what is unused is dropped. Returns the new
-    graph, whose inputs have the same names, and the values of constants that the
-    rewriting exposed, which become the last weights.
+    If `at` is empty, only unused equations are dropped. Returns the new graph, whose
+    inputs are the same variables, and the values of the constants that the rewriting
+    exposed. These become the last weights.
     """
     if not at:
         return dataclasses.replace(graph, eqns=(*needed(graph.eqns, graph.outs),)), []
@@ -278,10 +278,10 @@ def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
 
 
 def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
-    """The graph of a function of values by name, which gives the next carry and ys.
+    """The graph of `f`, a function from values by variable to the next carry and ys.
 
-    Its inputs have the names that are given; what was constant has one of its own.
-    Returns the graph, and the constants by name.
+    The inputs of the graph are the given variables. Constants become the last weights.
+    Returns the graph, and the constants by variable.
     """
     names = (*weights, *carry, *xs)
 

@@ -1,10 +1,10 @@
-"""Arrays of their own for gates that a step takes out of one array by `split`.
+"""Give gates that a step takes from one array by `split` arrays of their own.
 
-XLA for CPU is about five times slower on a loop body that takes several slices of
-one scanned array than on separate arrays. So what stands above a `split` runs once
-per piece. Before the loop that is `x @ W_i` instead of a slice of `x @ W`. In the
-loop it is a rule of evaluation, not a change of the step: each piece of a scanned
-array is read from where the whole sequence lies. The derivative stays that of the
+A loop body that takes several slices of one scanned array is about five times slower on
+XLA for CPU than one that reads separate arrays. So the equations above a `split` run
+once for each piece. Before the loop, this computes `x @ W_i` instead of a slice of
+`x @ W`. In the loop, the step does not change; only its evaluation does: each piece is
+read as its own slice of the array of all steps. The derivative stays that of the
 unsplit step, with one cotangent array for all gates of a contraction.
 """
 
@@ -34,7 +34,7 @@ from scanrnn.planner.rows import Place, spans
 
 
 def push_splits(graph: Graph) -> tuple[Graph, list]:
-    """`split(x @ W + b)` becomes `x @ W_i + b_i`."""
+    """Rewrite `split(x @ W + b)` as `x @ W_i + b_i` for each piece i."""
     bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
     trees = {}
     for eqn in graph.eqns:
@@ -69,9 +69,9 @@ def _split_weights(eqn, bits, sizes, env) -> list:
 
 
 def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
-    """The loop with a time input for each gate that it takes out of another, and where.
+    """The loop with a time input for each gate; and where it lies in another input.
 
-    So are splits of recurrent values that have time inputs above them.
+    This is for splits of recurrent values that have time inputs above them.
     """
     bits, xs = loop.depends(), set(loop.xs)
     producers, trees = loop.producers(), {}
@@ -120,7 +120,7 @@ def _split(eqn, value) -> list:
 
 
 def _in_pieces(split, tree, producers, env, leaf) -> list:
-    """The outputs of a split, what stands above it run once per piece."""
+    """The outputs of a split; the equations above it run once for each piece."""
     axis, count = split.params["axis"], len(split.params["sizes"])
     done: dict[Var, list] = {}
 
@@ -140,7 +140,7 @@ def _in_pieces(split, tree, producers, env, leaf) -> list:
 
 
 def _divides(eqn) -> bool:
-    """Whether an equation is a split, and not one of a single row."""
+    """Whether an equation is a split of an axis that is longer than 1."""
     split = eqn.primitive.name == "split"
     return split and _has_pieces(eqn.invars[0], eqn.params["axis"])
 
@@ -153,8 +153,8 @@ def _has_pieces(atom, axis) -> bool:
 def _tree(split, graph, is_source) -> set[JaxprEqn]:
     """The pointwise equations between a split and the sources above it.
 
-    An equation whose value is also read by others runs whole: per piece it would
-    run twice.
+    An equation whose value is also read elsewhere is not among them: it would run both
+    in pieces and as a whole.
     """
     producers, consumers = graph.producers(), graph.consumers()
     axis = split.params["axis"]
@@ -172,7 +172,7 @@ def _tree(split, graph, is_source) -> set[JaxprEqn]:
     def walk(atom) -> bool:
         made, found = producers.get(atom), is_source(atom)
         if made is not None and made.primitive.name in ops.POINTWISE:
-            # Every branch is walked: each adds its own part of the tree.
+            # The list walks every branch: each adds its own part of the tree.
             found = any([grows(a) for a in made.invars]) or found
             if found:
                 tree.add(made)

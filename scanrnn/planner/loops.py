@@ -1,4 +1,4 @@
-"""The loop of a plan for one number of steps, with every choice about it made."""
+"""The loop of a plan for one number of steps, with every choice made."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ class Loop:
     """A loop graph and how it runs; the graph's `ys` are stacked.
 
     Attributes:
-      graph: one step of it.
+      graph: one step of the loop.
       length: the number of steps.
       reverse: whether the last step comes first.
-      unroll: steps per trip as asked for, 0 for no loop.
-      residuals: what is kept for the reverse loop.
-      laid_out: whether gates may be read, and kept, otherwise than the step says.
-      machine: where it runs.
-      rules: what its executor likes there.
+      unroll: the unroll factor as asked for; 0 for fully unrolled.
+      residuals: the policy for what is kept for the reverse loop.
+      laid_out: whether gates may be read and kept in another layout than the step has.
+      machine: the machine that it runs on.
+      rules: what its executor prefers on that machine.
       spare: time inputs that nothing reads after the loop.
-      over: for ys, by number, what they are written over; None is to be decided.
-      piece: steps in a piece of the norms before the loop, None for all at once.
+      over: for some ys, by index, the variable whose buffer they reuse; None if that
+        is still to be decided.
+      piece: steps in a piece of the norms before the loop; None for all at once.
     """
 
     graph: Graph
@@ -55,7 +56,7 @@ class Loop:
 
     @functools.cached_property
     def regions(self) -> Regions:
-        """Where contributions from outside enter."""
+        """The regions where contributions from outside enter."""
         sums = self.rules.sums_gains_in_loop
         return find_regions(self.graph, self.graph.depends(), sums)
 
@@ -68,13 +69,13 @@ class Loop:
 
     @functools.cached_property
     def laid(self) -> tuple[Graph, dict[Var, Place]]:
-        """The graph as it is run, and where in others its further time inputs lie."""
+        """The graph as it runs, and where its additional time inputs lie in others."""
         pieces = self.laid_out and self.rules.reads_gates_apart
         return lay_out(self.graph) if pieces else (self.graph, {})
 
     @functools.cached_property
     def overwritten(self) -> Mapping[int, Var]:
-        """For ys, by number, what they are written over."""
+        """For some ys, by index, the variable whose buffer they reuse."""
         if self.over is not None:
             return self.over
         spare = [v for v in self.graph.xs if v in self.spare]
@@ -82,10 +83,10 @@ class Loop:
 
     @property
     def in_place(self) -> bool:
-        """Whether stacked arrays may be written over those that are read no more.
+        """Whether stacked arrays may reuse buffers that are no longer needed.
 
-        Not of an unrolled loop: the second trip would write before all reads of the
-        first were done.
+        Not in an unrolled loop: there a write could come before an earlier step's
+        reads are done.
         """
         return (
             self.rules.overwrites
@@ -98,12 +99,12 @@ class Loop:
 
     @property
     def precomputes(self) -> bool:
-        """Whether its reverse loop is rid of what is done at once for many steps."""
+        """Whether part of a reverse step runs before the loop, for a whole chunk."""
         return self.rules.precomputes and self.residuals == "recompute"
 
     @functools.cached_property
     def dead(self) -> tuple[Var, ...]:
-        """Time inputs whose memory the reverse loop may have: nothing reads them."""
+        """Time inputs that are no longer read; the reverse loop may reuse them."""
         if self.rules.zero_fills or self.over is not None:
             return ()
         rules = self.derivative
@@ -112,7 +113,7 @@ class Loop:
 
     @functools.cached_property
     def recording(self) -> Recording:
-        """This loop, stacking what its derivative reads, each value once."""
+        """This loop, which also stacks what its derivative reads, each value once."""
         graph, rules = self.graph, self.derivative
         packs = self._packs(kept=True)
         inside = dict(itertools.chain(*map(places, (*packs, *self._joined))))
@@ -132,7 +133,7 @@ class Loop:
 
     @functools.cached_property
     def read_inside(self) -> tuple[Var, ...]:
-        """The arrays and edges that the loop of tangents is given, the dead first."""
+        """The arrays and edges that the loop of tangents reads, the `dead` first."""
         rules, recording = self.derivative, self.recording
         sources = recording.rows.sources(rules.rows(rules.read_inside))
         kept = (
@@ -146,7 +147,7 @@ class Loop:
 
     @functools.cached_property
     def recomputed(self) -> Graph:
-        """What makes again, for all steps at once, what was not stacked."""
+        """The graph that recomputes, for all steps at once, what was not stacked."""
         again, packs = self.derivative.recomputed, self._joined
         inside = {v for pack in packs for v in pack.invars}
         ys = [pack.outvars[0] for pack in packs]
@@ -155,11 +156,11 @@ class Loop:
 
     @functools.cached_property
     def _joined(self) -> list[JaxprEqn]:
-        """What joins what is made again."""
+        """The equations that join recomputed values."""
         return self._packs(kept=False)
 
     def _packs(self, kept: bool) -> list[JaxprEqn]:
-        """What joins values that are kept, or that are made again."""
+        """The equations that join saved values: kept ones, or recomputed ones."""
         likes, rules = self.rules, self.derivative
         split = any(map(ops.is_split, map(ops.aval, self.graph.inputs)))
         if split or not self.laid_out or self.residuals == "everything":
@@ -170,10 +171,10 @@ class Loop:
         return [*gates, *numbers]
 
     def _stacking(self, ys: Iterable[Var], eqns: Iterable[JaxprEqn]) -> Loop:
-        """This loop, which stacks more, for a tangent that will read some inputs.
+        """This loop with more ys, made by the equations `eqns` where needed.
 
-        What it stacked already it writes where it did: under `vmap` a function and
-        its derivative rule must make each output in the same way.
+        The old ys keep their buffers: under `vmap` a function and its derivative rule
+        must make each output in the same way.
         """
         graph, rules, over = self.graph, self.derivative, self.overwritten
         taken = {*over.values(), *rules.read_inside, *rules.read_outside}
@@ -187,14 +188,14 @@ class Loop:
 
 
 class Recording(NamedTuple):
-    """What a loop stacks for its derivative, and how it lies in arrays.
+    """What a loop stacks for its derivative, and where it lies.
 
     Attributes:
-      loop: the loop that stacks all this.
+      loop: the loop that records.
       rows: how the values of each variable are read.
-      arrays: what is stacked, with its place among the loop's ys.
-      edges: of what is a shift, where in the carry its first or last value is: at the
-        start if True, else at the end.
+      arrays: the stacked variables, each with its index among the loop's ys.
+      edges: for each shift, where its missing first or last value is: the index of the
+        carry, and True for the first carry or False for the final one.
     """
 
     loop: Loop
@@ -210,7 +211,7 @@ class Recording(NamedTuple):
 
 
 def _shifts(loop, saved, before) -> tuple[dict[Var, Shift], dict[Var, tuple]]:
-    """What need not be stacked, as it is a shift of something that is; its edges."""
+    """The variables that are read as shifts of stacked ones, and their edges."""
     graph = loop.graph
     pairs = list(enumerate(zip(graph.carry, graph.carry_out, strict=True)))
     pairs = [(i, (old, new)) for i, (old, new) in pairs if not ops.is_literal(new)]
@@ -227,17 +228,18 @@ def _shifts(loop, saved, before) -> tuple[dict[Var, Shift], dict[Var, tuple]]:
 
 
 def _leads(shifts, v, to) -> bool:
-    """Whether a variable is, through others, a shift of a given one."""
+    """Whether a variable is a shift of a given one, perhaps through others."""
     while v in shifts and v is not to:
         v = shifts[v].of
     return v is to
 
 
 def steps_in_piece(row: int, length: Any, size: int | None) -> int | None:
-    """Steps of `row` bytes in pieces of about `size` bytes, all pieces alike.
+    """The number of steps, of `row` bytes each, in equal pieces of about `size` bytes.
 
-    None where pieces are no use: of less than two of them, and of one step alone, of
-    which XLA would sum by columns, five times as slow.
+    None if pieces are no use: if there would be fewer than two, or if there is only one
+    step. A piece never has one step: XLA would then sum over columns, five times more
+    slowly.
     """
     if size is None or not isinstance(length, int):
         return None

@@ -1,6 +1,7 @@
-"""Leaves of a carry that are `h' = max(h + a, b)`: affine where sums are maxima.
+"""Find leaves of a carry of the form `h' = max(h + a, b)`.
 
-Running maxima are, and the stabilisers of exponential gates.
+These are affine if a maximum takes the place of the sum, and a sum that of the product.
+Examples are running maxima and the stabilisers of exponential gates.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from scanrnn.planner.affine_rules import RULES, NotAffineError
 from scanrnn.planner.axis_maps import kept, of_leaf
 from scanrnn.planner.graph import Env, Graph, graph_of, needed
 
-# What moves elements and leaves them as they are.
+# Primitives that move elements without changing them.
 _MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "copy_p"}
 
 
 def fits(graph: Graph, leaves: Sequence[int]) -> bool:
-    """Whether a leaf is the larger of what it was, plus something, and something."""
+    """Whether `leaves` is one leaf of the form `h' = max(h + a, b)`."""
     if len(leaves) > 1 or not ops.is_real(graph.carry[leaves[0]]):
         return False
     try:
@@ -50,7 +51,7 @@ def _depend(graph, leaf) -> None:
 
 
 def _fits(eqn, moving) -> bool:
-    """Whether an equation keeps the form, some of its operands having it."""
+    """Whether an equation keeps the form; `moving` operands have it."""
     name = eqn.primitive.name
     if name in ("add", "sub"):
         return not all(moving) and (moving[0] or name == "add")
@@ -62,7 +63,7 @@ def _fits(eqn, moving) -> bool:
 
 
 def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Mapping[Var, Any]]:
-    """What makes `a` and `b` of a step, and new constants."""
+    """The graph that computes `a` and `b` of a step, and its constants by variable."""
     v, out = graph.carry[leaf], graph.carry_out[leaf]
     eqns = needed(graph.eqns, [out])
 
@@ -84,7 +85,7 @@ def _least(v):
 
 
 def _apply(eqn, found, free) -> tuple:
-    """Both numbers of what an equation makes."""
+    """The pair `(a, b)` of an equation's result."""
     out, name = eqn.outvars[0], eqn.primitive.name
 
     def pair(atom):

@@ -1,8 +1,8 @@
-"""Which equations leave the loop: only those that pay for what must then be kept.
+"""Choose which equations leave the loop: those that are worth what must be kept.
 
-Time-parallel products go before the loop, readouts after it. For each something is kept
-for all steps that `lax.scan` has for one step at a time: it is weighed here, in bytes
-of a step.
+Time-parallel products go before the loop, readouts after it. For each of them some
+array is kept for all steps that `lax.scan` has for one step at a time. This module
+weighs these arrays, in bytes per step.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from scanrnn.planner.graph import CARRY, TIME, WEIGHTS, has_own_rule, needed, va
 
 
 def find_large(graph, bits) -> set[Var]:
-    """Time-parallel values that grow out of all proportion, and what is made of them.
+    """Time-parallel values that are too large to compute before the loop.
 
-    Of these the loop has one step at a time: an outer product that is written into a
-    matrix memory, say. In proportion is what is made of something as large, and what is
-    no larger than what a step returns and what shared matrices make of its inputs.
+    The loop computes them one step at a time. An example is an outer product that is
+    written into a matrix memory. A value is too large if it has more bytes than its
+    equation reads, and more than the outputs of the step and the products of its inputs
+    with shared matrices have together. So is every value computed from such a value.
     """
     timed = [e for e in graph.eqns if bits[e] == TIME]
     most = _bytes(variables(graph.ys))
@@ -31,13 +32,13 @@ def find_large(graph, bits) -> set[Var]:
 
 
 def _grows(eqn, bits, most: int) -> bool:
-    """Whether a step makes more than `most` bytes here, and more than it reads here."""
+    """Whether an equation makes more than `most` bytes, and more than it reads."""
     read = (v for v in variables(eqn.invars) if bits[v])
     return _bytes(eqn.outvars) > max(most, _bytes(read))
 
 
 def find_hoisted(graph, bits, large) -> set[JaxprEqn]:
-    """Time-parallel contractions and the movable equations after them."""
+    """Time-parallel contractions, and the movable equations that read them."""
     movable, moved = set(graph.xs), set()
     made_by_moved: set[Var] = set()
     for eqn in graph.eqns:
@@ -56,11 +57,12 @@ def find_hoisted(graph, bits, large) -> set[JaxprEqn]:
 def find_sunk(graph, bits, large) -> set[JaxprEqn]:
     """Readout contractions and residual sums that pay, with all that follows them.
 
-    What they read of the loop is kept for all steps. A product pays where that is no
-    more than the matrix that the loop is spared, and what a step reads and returns
-    anyway. A sum pays where it is no more than what a step returns. So the state of a
-    matrix memory, larger than what is read of it, is never stacked for a readout. A
-    gradient has the cotangent of what is kept, which is as large: one rule for both.
+    What they read from the loop must be kept for all steps. A product pays if this has
+    no more bytes per step than its matrix, the inputs and the outputs of the step
+    together. A sum pays if it has no more than the outputs of the step. So the state of
+    a matrix memory, which is larger than what is read from it, is never stacked for a
+    readout. A cotangent is as large as what is kept, so the rule holds for gradients
+    too.
     """
     can, consumers = _can_sink(graph, bits), graph.consumers()
     carried = {*graph.carry, *variables(graph.carry_out)}
@@ -74,7 +76,7 @@ def find_sunk(graph, bits, large) -> set[JaxprEqn]:
             grown = given + _bytes(v for v in ins if not bits[v])
             most = grown + _bytes(graph.xs)
         elif any(bits[v] == TIME for v in ins):
-            # What it reads of the loop is stacked in the place of what it gives.
+            # What it reads from the loop is stacked in place of its result.
             read = [v for v in ins if bits[v] & CARRY and v not in made]
             grown = given
             most = given if carried.issuperset(read) and _bytes(read) <= given else -1
@@ -92,7 +94,7 @@ def find_sunk(graph, bits, large) -> set[JaxprEqn]:
 
 
 def _can_sink(graph, bits) -> set[JaxprEqn]:
-    """Equations that may run after the loop, with all that read what they make."""
+    """Equations that may run after the loop, as may all that read their results."""
     recurrent = set(needed(graph.eqns, graph.carry_out))
     consumers, owned = graph.consumers(), _owned_weights(graph, bits)
     can: set[JaxprEqn] = set()
@@ -108,7 +110,7 @@ def _can_sink(graph, bits) -> set[JaxprEqn]:
 
 
 def _with_followers(eqn, consumers) -> set[JaxprEqn]:
-    """An equation, and all that read what it makes, or what these make."""
+    """An equation, and all equations that depend on its results."""
     found, new = set(), [eqn]
     while new:
         eqn = new.pop()
@@ -122,15 +124,15 @@ def _with_followers(eqn, consumers) -> set[JaxprEqn]:
 def is_shared(eqn, bits) -> bool:
     """Whether an equation is a contraction with a matrix that all steps share.
 
-    Over all steps at once it is one product that reads the matrix once. One whose
-    operands are the step's own stays as many products as there are steps.
+    For all steps at once it is one product that reads the matrix once. A contraction
+    without a shared matrix stays one product for each step.
     """
     shared = any(not bits[v] for v in variables(eqn.invars))
     return ops.is_heavy(eqn) and shared
 
 
 def _owned_weights(graph, bits) -> set[Var]:
-    """What a `jax.custom_vjp` makes of weights: not to be stacked for all steps."""
+    """Results of a `jax.custom_vjp` from weights alone. They must not be stacked."""
     owned: set[Var] = set()
     for eqn in graph.eqns:
         ins = variables(eqn.invars)

@@ -1,7 +1,7 @@
 """What the planner knows about single primitives, in one place.
 
-Everything not named here is treated as a black box: it is evaluated with
-`bind`, differentiated with `jax.jvp`, and never moved out of the loop.
+A primitive that is not named here is a black box: it is evaluated with `bind` and
+differentiated with `jax.jvp`. It leaves the loop only if JAX can batch it.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ HEAVY = frozenset({"dot_general", CONVOLUTION})
 # The planner's own product, `gemm`.
 PRODUCT = "gemm"
 
-# Sums of two: what enters one operand leaves it as it is.
+# Sums of two operands.
 ADDITIVE = frozenset({"add", "sub", "add_any"})
 
-# Equations whose derivative reads nothing of what they take or make (a `select_n` reads
-# which one was chosen).
+# Equations whose derivative reads no operands and no results (a `select_n` reads only
+# which case was chosen).
 LINEAR = ADDITIVE | frozenset(
     "neg convert_element_type copy reshape squeeze expand_dims broadcast_in_dim"
     " transpose rev slice concatenate split pad reduce_sum select_n".split()
 )
 
-# Elementwise, with no parameter that speaks of shapes.
+# Elementwise primitives without a parameter that depends on shapes.
 POINTWISE = frozenset(
     {"add", "sub", "mul", "div", "neg", "max", "min", "tanh", "logistic", "exp"}
 )
 
 
 def _slope_of_tanh(y):
-    # `1 - y` is exact where y is near 1; there `y * y` of a half has lost half of what
-    # is left. In float32 both are as good as y itself, and this is one operation less.
+    # Near y = 1, `1 - y` is exact, but `y * y` in half precision loses half of the
+    # digits that are left. In float32 both are as exact as y itself, and `1 - y * y` is
+    # one operation less.
     half = jnp.finfo(y.dtype).bits < 32
     return (1 - y) * (1 + y) if half else 1 - y * y
 
 
-# Unary functions whose derivative is a polynomial of their *output*: saving the
-# output means the reverse loop never evaluates the transcendental again.
+# Unary functions whose derivative is a simple function of their *output*. If the output
+# is saved, the reverse loop need not evaluate the function again.
 FROM_OUTPUT = {
     "tanh": _slope_of_tanh,
     "logistic": lambda y: y * (1 - y),
@@ -58,7 +59,7 @@ FROM_OUTPUT = {
     "rsqrt": lambda y: -0.5 * y * y * y,
 }
 
-# What batches for certain; of everything else JAX is asked.
+# Primitives that can certainly be batched; for all others JAX is asked.
 _BATCHED = (
     (HEAVY | ADDITIVE | POINTWISE)
     | {*FROM_OUTPUT, "abs", "and", "argmax", "broadcast_in_dim", "clamp", "concatenate"}
@@ -69,23 +70,24 @@ _BATCHED = (
     | {"split", "square", "squeeze", "stop_gradient", "transpose"}
 )
 
-# Drawing random numbers commutes with vmap only for counter-based keys.
+# Names that start so draw random numbers. That commutes with `vmap` only for
+# counter-based keys.
 _RANDOM = ("random_", "threefry", "rng_")
 
 
 def aval(atom) -> Any:
-    """The abstract value of a variable or constant: an array's, in this package."""
+    """The abstract value of a variable or constant; in this package, of an array."""
     return atom.aval
 
 
 def alike(a, b) -> bool:
-    """Whether two atoms have one shape and dtype."""
+    """Whether two atoms have the same shape and dtype."""
     a, b = aval(a), aval(b)
     return (a.shape, a.dtype) == (b.shape, b.dtype)
 
 
 def zeros(aval) -> jax.Array:
-    """Zeros of a type: weak, sharded, and varying over mesh axes, as it says."""
+    """Zeros of a type, with its weak type, sharding and varying mesh axes."""
     sharding, extra = getattr(aval, "sharding", None), {}
     if sharding is not None and not sharding.mesh.empty:
         extra["out_sharding"] = sharding
@@ -98,21 +100,21 @@ def zeros(aval) -> jax.Array:
 
 
 def is_split(aval) -> bool:
-    """Whether a type says that devices hold parts of a value, or different values."""
+    """Whether, by its type, devices hold parts of a value or different values."""
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     explicit = mesh is not None and AxisType.Explicit in mesh.axis_types
     return explicit or bool(compat.varying_axes(aval))
 
 
 def is_weak(atom) -> bool:
-    """Whether a value takes the dtype of what it meets, as Python's numbers do."""
+    """Whether a value is weakly typed: it adopts other dtypes, as Python numbers do."""
     return getattr(aval(atom), "weak_type", False)
 
 
 def is_heavy(eqn: JaxprEqn) -> bool:
     """Whether an equation is a contraction (GEMM or convolution).
 
-    An outer product contracts nothing: it is as cheap to make again as to read.
+    An outer product contracts nothing. Recomputing it is as cheap as reading it.
     """
     if eqn.primitive.name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
@@ -121,20 +123,21 @@ def is_heavy(eqn: JaxprEqn) -> bool:
 
 
 def is_reduction(eqn: JaxprEqn) -> bool:
-    """Whether an equation sums (or the like) over axes, as norms do."""
+    """Whether an equation reduces over axes (by a sum, a maximum, ...), as norms do."""
     return eqn.primitive.name.startswith("reduce_")
 
 
 def has_subjaxpr(eqn: JaxprEqn) -> bool:
-    """Whether an equation carries a program of its own (loops, cond, ...)."""
+    """Whether an equation contains a program of its own (a loop, a `cond`, ...)."""
     return any(True for _ in jaxprs_in_params(eqn.params))
 
 
 def is_movable(eqn: JaxprEqn) -> bool:
     """Whether an equation may run outside the loop, batched over time.
 
-    Control flow is not: under `vmap` a `cond` runs both branches and a `while`
-    runs to the slowest step. `custom_jvp_call` (`relu`, ...) is what is inside.
+    Control flow may not: under `vmap` a `cond` runs both branches, and a `while` runs
+    as long as the slowest step. A `custom_jvp_call` (`relu`, ...) may if all equations
+    in it may.
     """
     name = eqn.primitive.name
     if eqn.effects:
@@ -148,7 +151,7 @@ def is_movable(eqn: JaxprEqn) -> bool:
 
 
 def draws_by_step(eqn: JaxprEqn) -> bool:
-    """Whether `vmap` over steps would draw other numbers than one step at a time."""
+    """Whether an equation draws other random numbers under `vmap` than step by step."""
     if not eqn.primitive.name.startswith(_RANDOM):
         return False
     dtypes = {aval(v).dtype for v in (*eqn.invars, *eqn.outvars)}
@@ -157,13 +160,13 @@ def draws_by_step(eqn: JaxprEqn) -> bool:
 
 
 def can_be_batched(eqn: JaxprEqn) -> bool:
-    """Whether an equation, and its gradient, has a batched form; control flow has."""
+    """Whether `vmap` can batch an equation and its gradient, as it can control flow."""
     known = eqn.primitive.name in _BATCHED or has_subjaxpr(eqn)
     return known or batching.can_be_batched(eqn)
 
 
 def has_batched_rule(eqn: JaxprEqn) -> bool:
-    """Whether `vmap` knows what to do with its rule, if it is a `jax.custom_jvp`."""
+    """Whether `vmap` can batch the rule of an equation that is a `jax.custom_jvp`."""
     custom = eqn.primitive.name == "custom_jvp_call"
     return not custom or batching.can_be_batched(eqn)
 
@@ -174,12 +177,12 @@ def _loops(eqn: JaxprEqn) -> bool:
 
 
 def keep_inputs(*_, **__) -> bool:
-    """A policy for `jax.checkpoint`: keep only what comes in."""
+    """A policy for `jax.checkpoint`: keep only the inputs."""
     return False
 
 
 def keep_products(primitive, *args, **params) -> bool:
-    """A policy for `jax.checkpoint`: keep what contractions make, too."""
+    """A policy for `jax.checkpoint`: keep inputs and results of contractions."""
     del args, params
     return primitive.name in HEAVY or primitive.name == PRODUCT
 
@@ -200,24 +203,24 @@ def product(sizes: Iterable) -> int:
 
 
 def size_of(aval) -> int:
-    """Number of elements."""
+    """The number of elements of a type."""
     return product(aval.shape)
 
 
 def bytes_of(atom) -> int:
-    """Bytes of one step's value of a variable."""
+    """The number of bytes of a variable's value at one step."""
     dtype = atom.aval.dtype
     return size_of(atom.aval) * getattr(dtype, "itemsize", 8)
 
 
 def is_number(atom) -> bool:
-    """Whether values of a variable can be added and multiplied; truth values cannot."""
+    """Whether values of a variable are numbers; booleans and keys are not."""
     dtype = atom.aval.dtype
     return is_inexact_dtype(dtype) or jnp.issubdtype(dtype, jnp.integer)
 
 
 def is_real(atom) -> bool:
-    """Whether a variable is a floating-point number, and not a complex one."""
+    """Whether values of a variable are floating-point numbers, not complex ones."""
     return jnp.issubdtype(atom.aval.dtype, jnp.floating)
 
 
@@ -227,7 +230,7 @@ def is_literal(atom) -> bool:
 
 
 def splittable(eqn: JaxprEqn | None, axis: int, bits: dict) -> bool:
-    """Whether splitting a result along `axis` is splitting a weight matrix."""
+    """Whether to split a result along `axis` is to split a weight matrix."""
     if eqn is None or any(map(is_literal, eqn.invars)):
         return False
     constant = [bits[a] == 0 for a in eqn.invars]
@@ -248,10 +251,10 @@ def is_matrix_of(eqn: JaxprEqn, side: int) -> bool:
 
 
 def grows(eqn: JaxprEqn) -> bool:
-    """Weights-only equations whose result is larger than what they read.
+    """Whether an equation is a broadcast or iota that makes more bytes than it reads.
 
-    A bias broadcast over the batch is free inside a fusion; carried into the
-    loop it would be a `[B, H]` array to load at every step.
+    A bias broadcast over the batch is free inside a fusion. Computed before the loop,
+    it would be a `[B, H]` array to load at every step.
     """
     grows = eqn.primitive.name in ("broadcast_in_dim", "iota")
     read = sum(bytes_of(a) for a in eqn.invars if not is_literal(a))

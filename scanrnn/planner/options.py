@@ -1,4 +1,4 @@
-"""Which passes run, and what they keep: what a user can ask of a plan."""
+"""Options of a plan: which passes run, and what is kept."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ from scanrnn.planner.saved import POLICIES
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Which passes run. Equal options on the same step give the same plan.
+    """Which passes run, and what is kept. Equal options give equal plans of a step.
 
     Attributes:
-      split: split contractions of a `concatenate` into one for each part.
+      split: split a contraction of a `concatenate` into one contraction for each part.
       hoist: run time-parallel contractions before the loop.
-      merge: join contractions that share their recurrent operand.
-      layout: slice each gate by itself, where XLA is faster so (needs `defer`).
+      merge: join contractions that share their recurrent operand into one.
+      layout: slice each gate by itself, where XLA is faster that way (needs `defer`).
       sink: run readout contractions after the loop.
       defer: compute weight gradients after the reverse loop.
       implementation: the name of the executor: "planned", "associative" (parallel over
         time), "pallas_tpu" (one kernel for a loop), or "scan" for `lax.scan` itself.
-        None is the cheapest by estimate of those that may be chosen. A step that is too
-        small to gain anything is left to `lax.scan`.
-      residuals: what the forward loop keeps for the reverse one: "minimal" (carries,
+        None takes the executor with the lowest estimate, of those that may be chosen. A
+        step that is too small to gain anything is left to `lax.scan`.
+      residuals: what the forward loop keeps for the reverse loop: "minimal" (carries
         and results of contractions), "recompute" (carries; contractions are computed
-        again, for all steps of a chunk at once), "chunked" (carries at the start of
-        each chunk) or "everything". None is "chunked" for a step that is wholly under
-        `jax.checkpoint`, "minimal" on a CPU, and "recompute" elsewhere if it pays.
-      chunk: how many steps are computed at a time: before the loop, in it and after it.
-        None is about sqrt(T) with "chunked", what suits the machine with "recompute",
-        and else all steps, unless what is computed before or after the loop takes more
-        than 256 MB. Without a gradient a CPU takes fewer: see `Plan.value_chunk`.
-      machine: the machine to plan for, a `scanrnn.Machine` or a name such as "h100";
-        None is the one that the arrays are on.
+        again, for all steps of a chunk at once), "chunked" (the carry at the start of
+        each chunk) or "everything". None means "chunked" for a step that is wholly
+        under `jax.checkpoint`, "minimal" on a CPU, and elsewhere "recompute" if it
+        pays.
+      chunk: the number of steps that are computed at a time, before, in and after the
+        loop. None means about sqrt(T) with "chunked", and what suits the machine with
+        "recompute". Else it means all steps, or fewer if the arrays before or after the
+        loop would take more than 256 MB on a CPU, 1024 MB elsewhere. Without a gradient
+        a CPU takes fewer steps: see `Plan.value_chunk`.
+      machine: the machine to plan for: a `scanrnn.Machine`, or a name such as "h100".
+        None means the machine that the arrays are on.
 
     Raises:
-      ValueError: for an unknown residual policy.
-      TypeError: for a switch that is not a bool.
+      ValueError: if `residuals` is not a known policy, if `chunk` is not a positive
+        int, or if there is no machine of such a name.
+      TypeError: if a switch is not a bool.
 
     Example:
       >>> Options(residuals="recompute").residuals
@@ -56,7 +59,7 @@ class Options:
     machine: Machine | str | None = None
 
     def __post_init__(self):
-        """Check the values at the door."""
+        """Check the values."""
         if self.residuals not in (None, *POLICIES):
             raise ValueError(
                 f"Options: residuals must be None or one of {', '.join(POLICIES)}; "

@@ -1,9 +1,9 @@
-"""Telling XLA for CPU what to compute late.
+"""Tell XLA for CPU what to compute late.
 
-XLA runs what is ready: copies of inputs it makes before the loops that come first,
-and keeps them throughout. Nothing inside a branch is computed before the branch is
-taken; so here work goes into a branch that is always taken, by a condition that XLA
-can neither see through nor evaluate until a given array is there.
+XLA runs what is ready. For example, it copies inputs before the first loops, and keeps
+the copies all the time. But it computes nothing inside a branch before the branch is
+taken. So this module puts work into a branch that is always taken. XLA cannot simplify
+its condition, and cannot evaluate it until a given array is ready.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from jax.custom_batching import custom_vmap
 
 
 def late(array, f: Callable, *args):
-    """`f(*args)`, which XLA for CPU computes no sooner than `array`, under `vmap`, too.
+    """Compute `f(*args)` after `array` on XLA for CPU, also under `vmap`.
 
-    A condition that differs from example to example would be no branch.
+    The condition must not be batched: then there would be no branch.
     """
     run = custom_vmap(lambda array, *args: in_branch(array, f, *args))
 
@@ -34,9 +34,10 @@ def late(array, f: Callable, *args):
 
 
 def in_branch(array, f: Callable, *args):
-    """`f(*args)` in a branch that is taken when `array` is there.
+    """Compute `f(*args)` in a branch that is taken when `array` is ready.
 
-    Where its numbers have no bits of their own to look at, at once.
+    Without a branch if `array` is empty, or if its dtype is not a float of 8 bits or
+    more.
     """
     floats = jnp.issubdtype(array.dtype, jnp.floating)
     bits = jnp.finfo(array.dtype).bits if floats else 0

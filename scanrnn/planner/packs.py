@@ -1,7 +1,8 @@
-"""Values of a step that are stacked together, as one array.
+"""Stack several values of a step together, as one array.
 
-Gates that one split made are one write in place of four. So are numbers of rows, the
-means and deviations of norms, where a row of one number takes as long as any.
+The gates from one split then need one write instead of four. So do the means and
+deviations of norms: to write one number for each row takes as long as to write a whole
+row.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from scanrnn.planner.rows import Place, spans
 
 
 def find_packs(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
-    """What joins the parts of splits of which every one is saved, or activated.
+    """Equations that join the parts of a split, if each (or its activation) is saved.
 
-    The array is laid out as what the split took apart, so it has the shape of its
-    cotangent, and of what was hoisted into it: each can be written over the other.
+    The joined array has the layout of the array that was split. So it has the shape of
+    that array's cotangent, and of its hoisted part. These can reuse one buffer.
     """
     consumers, free = loop.consumers(), set(saved) - set(variables(loop.outs))
     packs = []
@@ -33,7 +34,7 @@ def find_packs(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
 
 
 def pack_numbers(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
-    """What joins what is saved of one number for each row, by type."""
+    """Equations that join saved values with one number for each row, by type."""
     groups: dict[Any, list[Var]] = {}
     for v in saved:
         shape, outs = ops.aval(v).shape, variables(loop.outs)
@@ -48,7 +49,7 @@ def pack_numbers(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
 
 
 def _kept(part, consumers, free) -> Var | None:
-    """What is saved of a part of a split."""
+    """The saved variable of a part of a split: the part or its activation, or None."""
     if isinstance(part, DropVar):
         return None
     if part in free:
@@ -59,7 +60,7 @@ def _kept(part, consumers, free) -> Var | None:
 
 
 def places(pack: JaxprEqn) -> Iterable[tuple[Any, Place]]:
-    """Each of the values that are joined with its place."""
+    """Each value that a pack joins, with its place in the whole."""
     axis, (whole,) = pack.params["dimension"], pack.outvars
     sizes = [ops.aval(v).shape[axis] for v in pack.invars]
     for v, span in zip(pack.invars, spans(sizes), strict=True):
@@ -67,7 +68,7 @@ def places(pack: JaxprEqn) -> Iterable[tuple[Any, Place]]:
 
 
 def _pack(eqn, members, axis) -> JaxprEqn:
-    """What joins values along an axis, in the context of an equation."""
+    """An equation that joins values along an axis, in the context of `eqn`."""
     shape = list(ops.aval(members[0]).shape)
     shape[axis] = sum(ops.aval(v).shape[axis] for v in members)
     whole = variables_like([struct(members[0]).update(shape=tuple(shape))])

@@ -1,4 +1,4 @@
-"""The plan: what will run, as a value that can be inspected and passed back."""
+"""The plan: what will run, as a value that you can inspect and pass to `scan`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ from scanrnn.planner.rules import Rules
 
 
 class Candidate(NamedTuple):
-    """An executor for a plan: its estimate in seconds, or why it refuses."""
+    """An executor for a plan: its estimate, or why it refuses.
+
+    Attributes:
+      name: the name of the executor.
+      seconds: the estimate of a training step in seconds; None if it refuses.
+      refusal: why it refuses, or None.
+    """
 
     name: str
     seconds: float | None
@@ -38,36 +44,39 @@ def _has_no_executor(*_):
 class Plan:
     """How one step function on given shapes will run on a machine.
 
-    `print(plan)` says in a few lines what runs, lists every contraction with its
+    `print(plan)` says in a few lines what runs. It lists every contraction with its
     path, phase, sizes and count, and says why not more is moved out of the loop.
     `plan.describe(long=True)` adds every decision. A notebook shows the same.
 
     Attributes:
-      options: the passes that were asked for.
-      machine: what it was made for.
+      options: the options that were asked for.
+      machine: the machine that the plan was made for.
       rules: what its executor prefers on that machine.
-      source: the step as traced; what `implementation="scan"` runs.
-      stages: where each equation runs.
-      consts: arrays the passes found inside the step's nested calls.
-      invariant: indices of carries the step returns unchanged (they are weights).
-      length: number of steps.
+      source: the step as traced; `implementation="scan"` runs this.
+      stages: where each equation runs; None if the step is not planned.
+      consts: arrays that the passes found inside the step's nested calls.
+      invariant: indices of carries that the step returns unchanged; they are treated
+        as weights.
+      length: the number of steps.
       reverse: whether the loop runs from the last step to the first.
       unroll: the unroll factor as asked for, 0 for fully unrolled.
-      residuals: what the forward loop keeps.
-      chunk: steps per chunk, or None if the sequence is run as a whole.
-      passing: bytes per step that live only as long as their chunk, if they decide
-        how long a chunk is; else 0.
-      value_chunk: steps per chunk if no gradient is asked for, or None if that is
-        the same.
-      defer: whether the loop has a derivative rule of ours.
-      loops: the loop, for the whole length or a chunk, and for what fills no chunk.
-      value_loops: the same for chunks without a gradient.
+      residuals: the policy for what the forward loop keeps.
+      chunk: steps per chunk, or None if the sequence runs as a whole.
+      passing: bytes per step that live only as long as their chunk, if they decide the
+        length of a chunk; else 0.
+      value_chunk: steps per chunk if no gradient is asked for, or None if that is the
+        same as with a gradient.
+      defer: whether the planner's derivative rule is used for the loop.
+      loops: the loop for the whole length or for a chunk; then the loop for the rest,
+        if chunks do not divide the length.
+      value_loops: the same for chunks without a gradient; empty if they do not differ.
       nothing: why there is nothing to plan, or None.
-      executor: the name of what runs it.
+      executor: the name of the executor that runs it.
       candidates: every executor, with its estimate or its refusal.
-      program: how it is run, `(plan, weights, init, xs) -> (carry, ys)` on flat values.
-      unplanned: the same by `lax.scan`.
-      tuning: how the tuner came to these options, or None.
+      program: the function `(plan, weights, init, xs) -> (carry, ys)` that runs the
+        plan on flat values.
+      unplanned: the same function by `lax.scan`.
+      tuning: how the tuner chose these options, or None.
     """
 
     options: Options
@@ -114,14 +123,14 @@ class Plan:
 
     @property
     def hoisted_bytes(self) -> int:
-        """Bytes of what is computed before the loop, for all steps."""
+        """Bytes of what is computed before the loop and read later, for all steps."""
         if self.stages is None or not isinstance(self.length, int):
             return 0
         return self.length * sum(map(ops.bytes_of, self.stages.hoisted))
 
     @property
     def outside_bytes(self) -> int:
-        """Bytes of what is computed for all steps at once, before or after the loop."""
+        """Bytes computed for all steps before or after the loop, whichever is more."""
         if self.stages is None or not isinstance(self.length, int):
             return 0
         made = {"before": 0, "loop": 0, "after": 0}
@@ -137,7 +146,7 @@ class Plan:
 
     @property
     def matrix_bytes(self) -> int:
-        """Bytes of weights that contractions outside the loop read."""
+        """Bytes of the weights that contractions outside the loop read."""
         if self.stages is None:
             return 0
         bits, found = self.stages.graph.depends(), set()
@@ -150,19 +159,19 @@ class Plan:
     def compiled(self) -> Callable:
         """The planned program, compiled once for all calls with this plan.
 
-        It is kept here, not in a table beside the plan: a table's entry would hold
-        the plan that is its own key, and neither would ever be freed.
+        The plan itself keeps it. An entry in a separate table would refer to the plan
+        that is its own key, and neither would ever be freed.
         """
         return jax.jit(functools.partial(self.program, self))
 
     @functools.cached_property
     def bodies(self) -> dict[str, Body]:
-        """The loops that run, by what they are for; none where that is `lax.scan`."""
+        """The bodies that run, by name; empty if the plan is `lax.scan`."""
         return {} if self.reason is not None or not self.defer else emit(self)
 
     @functools.cached_property
     def cost(self) -> costs.Cost:
-        """What a training step takes by the estimate that chose the executor."""
+        """The estimated cost of a training step, as used to choose the executor."""
         return costs.cost(self, in_loop=self.reason is not None)
 
     @functools.cached_property
@@ -175,7 +184,7 @@ class Plan:
     def residual_bytes(self) -> tuple[int | None, int | None]:
         """Bytes kept for the reverse loop: by this plan, and by `lax.scan`.
 
-        Inputs and outputs are not counted: they are there anyway.
+        Inputs and outputs are not counted. None if there is no reverse mode.
         """
         graph = self.source
         args = list(map(struct, (*graph.weights, *graph.carry)))
@@ -190,7 +199,7 @@ class Plan:
         return run(self, *self.source.groups(args))
 
     def signature(self) -> tuple:
-        """What must agree for this plan to fit a step: sizes and dtypes."""
+        """What must agree for this plan to fit a call, such as shapes and dtypes."""
         avals = [
             [(ops.aval(v).shape, str(ops.aval(v).dtype)) for v in group]
             for group in (self.source.weights, self.source.carry, self.source.xs)
@@ -198,11 +207,11 @@ class Plan:
         return (avals, self.length, self.reverse, self.unroll)
 
     def describe(self, *, long: bool = False) -> str:
-        """The plan in words: what runs, the table of contractions, why not more.
+        """Describe the plan: what runs, the contractions, and why not more is moved.
 
         Args:
-          long: every decision too: which operations run where, each loop with its
-            unroll factor, and what is kept and recomputed of each step.
+          long: whether to add every decision: which operations run where, each loop
+            with its unroll factor, and what is kept and recomputed at each step.
 
         Returns:
           The text; `print(plan)` prints the short one.
@@ -218,5 +227,5 @@ class Plan:
         return f"<{report.headline(self)}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         return shown.as_html(self)

@@ -1,12 +1,12 @@
 """Where contributions from outside the recurrence enter it.
 
-A *region* is a contraction (or an equation that gathers or rearranges a weight)
-with the sums, casts and splits that follow it; its ends are the *cuts*. What
-weights and hoisted inputs contribute within a region is added once, at its cuts.
+A *region* is a contraction (or an equation that gathers or rearranges a weight) with
+the sums, casts and splits that follow it. Its ends are the *cuts*. The contributions of
+weights and hoisted inputs within a region are added once, at its cuts.
 
-The cotangent of a cut is stacked. Where it is larger than the weight whose gradient the
-loop is spared and all that is stacked anyway, as for the state of a matrix memory, the
-gradient is summed in the loop, where a step's arrays are at hand. Gains may be, too.
+The cotangent of a cut is stacked. It may be larger than the weights and the time inputs
+together, as for the state of a matrix memory. Then the gradient of the weights is
+summed in the loop instead. Gradients of gains may be summed in the loop, too.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from jax.extend.core import DropVar, JaxprEqn, Var
 from scanrnn.planner import ops, tangent
 from scanrnn.planner.graph import CARRY, TIME, variables
 
-# Single-operand steps a contribution may be carried through without a primal.
+# A contribution can pass through these equations without their operands' values.
 _PASSES_ON = ops.ADDITIVE | {"convert_element_type", "neg"}
 
 
 class Regions(NamedTuple):
-    """Equations of all regions, and the variables at their ends."""
+    """The equations of all regions, and the variables at their ends."""
 
     eqns: set[JaxprEqn]
     cuts: dict[Var, None]  # an ordered set
@@ -31,11 +31,11 @@ class Regions(NamedTuple):
 
 
 def find_regions(loop, bits, sums: bool = True) -> Regions:
-    """Equations where outside contributions enter, and where they end up.
+    """Find the regions of a loop and their cuts.
 
     Args:
       loop: the part of the step that stays in the loop.
-      bits: what each of its variables depends on.
+      bits: what each of its variables depends on, as `Graph.depends` says.
       sums: whether gradients of gains are summed in the loop.
     """
     consumers = loop.consumers()
@@ -66,11 +66,11 @@ def find_regions(loop, bits, sums: bool = True) -> Regions:
 
 
 def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
-    """Where a contribution that starts at `v` can be added last.
+    """The last place where a contribution that starts at `v` can be added.
 
-    It is carried through sums, casts and splits as long as nothing else reads
-    the value on the way, and stops after the last sum: what is added there
-    enters together with it, so one array does for all.
+    The contribution passes through sums, casts and splits as long as nothing else reads
+    the value on the way. It stops after the last sum: the terms of that sum then enter
+    together, as one array.
     """
     ends, committed, path = [v], [], []
     while True:
@@ -96,7 +96,7 @@ def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
 
 
 def _weight_borne(loop, bits) -> dict[Var, set[Var]]:
-    """Values off the recurrence that tangents of weights reach, with these."""
+    """Values off the recurrence that depend on weights, each with these weights."""
     borne = {w: {w} for w in loop.weights if ops.is_inexact(w)}
     for eqn in loop.eqns:
         ins = variables(eqn.invars)

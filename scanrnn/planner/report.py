@@ -1,4 +1,4 @@
-"""What a plan says of itself: what runs, what limits it, and every decision."""
+"""Describe a plan in words: what runs, what limits it, and every decision."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def report(plan) -> Report:
 
 
 def headline(plan) -> str:
-    """How many steps, and what is left in the loop."""
+    """The first line: how many steps, and what is left in the loop."""
     direction = " in reverse" if plan.reverse else ""
     head = f"{plan.length} steps{direction}"
     if plan.reason is not None:
@@ -134,7 +134,7 @@ def _moves(plan) -> Iterator[str]:
 
 
 def _choices(plan) -> Iterator[str]:
-    """What the cost rules chose, and by which number."""
+    """The choices of the cost rules, with the numbers that decided them."""
     loop = plan.loop
     if plan.hoisted_bytes:
         size = _bytes(plan.hoisted_bytes)
@@ -157,7 +157,7 @@ def _choices(plan) -> Iterator[str]:
 
 
 def _bodies(plan) -> Iterator[str]:
-    """Every loop that runs."""
+    """A line for every loop that runs."""
     for name, body in plan.bodies.items():
         rows = body.rows
         told = [f"{rows.length} steps"]
@@ -176,7 +176,7 @@ def _bodies(plan) -> Iterator[str]:
 
 
 def _leaves(plan) -> Iterator[str]:
-    """What each leaf of the carry is over time: whether it needs the step before."""
+    """Of which kind each leaf of the carry is: whether it must run step by step."""
     graphs = {"": plan.stages.loop}
     graphs |= {f" {n}": b.graph for n, b in plan.bodies.items() if n == "in reverse"}
     for where, graph in graphs.items():
@@ -191,7 +191,7 @@ def _leaves(plan) -> Iterator[str]:
 
 
 def _rule_of_chunks(plan) -> str:
-    """What decided how many steps go at once."""
+    """The rule that decided how many steps are computed at once."""
     if plan.options.chunk is not None:
         return "chunks as asked for"
     if plan.residuals == "chunked":

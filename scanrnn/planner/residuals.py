@@ -1,4 +1,4 @@
-"""How much a program keeps for its reverse pass: counted by tracing, nothing is run."""
+"""Count the bytes that a program keeps for its reverse pass, by tracing it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from scanrnn.planner.graph import of_some, variables
 
 
 def residual_bytes(program, args) -> int | None:
-    """Bytes a program keeps for its reverse pass, beyond inputs and outputs.
+    """The bytes that a program keeps for its reverse pass, besides inputs and outputs.
 
-    Counted by tracing `jax.vjp`, nothing is run. None if it has no reverse mode.
+    They are counted by tracing `jax.vjp`; nothing runs. None if the program has no
+    reverse mode.
     """
     moving = [i for i, a in enumerate(args) if ops.is_inexact_dtype(a.dtype)]
 

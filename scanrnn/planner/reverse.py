@@ -1,8 +1,8 @@
-"""The reverse loop: the body that a gradient runs, and what is done around it.
+"""The reverse loop: the body that a gradient runs, and the work around it.
 
-It goes from the last step to the first and stacks the cotangents of what entered at
-each step. It may write them over what the forward loop kept for it, which nothing reads
-any more once a step has been passed.
+It runs from the last step to the first, and stacks the cotangents of what entered at
+each step. It may reuse the buffers of the residuals: once the reverse loop has passed a
+step, nothing reads the residuals of that step.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from scanrnn.planner.steps import Step, reverse_step
 
 
 class Reverse(NamedTuple):
-    """What a gradient runs of a loop.
+    """What a gradient runs for a loop.
 
     Attributes:
-      before: what is made for all steps at once, before the loop.
-      body: the loop.
-      after: what is made of its rows, for all steps at once.
-      consts: values of the last weights of the body, by name.
+      before: the work before the reverse loop, for all steps at once.
+      body: the reverse loop.
+      after: the work after it on its rows, for all steps at once.
+      consts: constants of the body, by variable; they are its last weights.
     """
 
     before: Graph
@@ -38,13 +38,13 @@ class Reverse(NamedTuple):
 
 
 def reverse(loop: Loop, step: Step, given: tuple[Var, ...], target: Target) -> Reverse:
-    """The transpose of a step of tangents, as a loop.
+    """Make the reverse loop: the transpose of the loop of tangents.
 
     Args:
       loop: the forward loop.
-      step: of its tangents, inside the loop.
-      given: those of the step's ys whose cotangents are given.
-      target: what it is made for.
+      step: the step of its tangents, inside the loop.
+      given: the ys of `step` whose cotangents are given.
+      target: what the body is made for.
     """
     rules, recorded = loop.derivative, loop.recording.rows
     whole = reverse_step(rules, step, given)
@@ -70,10 +70,10 @@ def reverse(loop: Loop, step: Step, given: tuple[Var, ...], target: Target) -> R
 
 
 def _overwritten(loop, graph, given) -> dict[int, Var]:
-    """For what is stacked, the arrays that it is written over.
+    """For some stacked outputs, by index, the array whose buffer they reuse.
 
-    Over what was kept, else over cotangents that came in. A shift may be read from one
-    of them: of a row that is not yet written.
+    They reuse residuals, else incoming cotangents. A shift may still be read from such
+    an array: it reads a row that is not yet written.
     """
     rules, rows = loop.derivative, loop.recording.rows
     needed = {*loop.graph.ys, *rules.read_outside}

@@ -1,7 +1,8 @@
-"""Small passes from graph to graph. Each keeps the meaning and is one idea.
+"""Small passes from graph to graph that keep the meaning of the step.
 
-Every pass finds the equations it is for, and gives a rule `(eqn, env) -> new outputs`
-for these, run while the step is traced again; what it makes unused is pruned.
+Each pass finds the equations that it is for, and gives a rule `(eqn, env) -> outputs`
+for them. The step is traced again with this rule. Equations that are then unused are
+dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed, retrace
 
 
 def share(graph: Graph) -> tuple[Graph, list]:
-    """Compute once what the step writes twice (`h.astype(bf16)` per gate)."""
+    """Compute a value once that the step computes twice (`h.astype(bf16)` per gate)."""
     seen: dict = {}
     same: dict[Var, Var] = {}
     firsts: dict[JaxprEqn, JaxprEqn] = {}
@@ -58,11 +59,11 @@ def _hashable(key) -> bool:
 
 
 def split(graph: Graph) -> tuple[Graph, list]:
-    """`dot(concatenate([x, h]), W)` becomes `dot(x, Wx) + dot(h, Wh)`.
+    """Rewrite `dot(concatenate([x, h]), W)` as `dot(x, Wx) + dot(h, Wh)`.
 
-    The x half can then leave the loop, and the h half can be merged. So it is with
-    the channels of a convolution. Of a readout every part is by itself: joined for all
-    steps they would be an array of their own.
+    The half with x can then leave the loop, and the half with h can be merged. The same
+    is done for the channels of a convolution. In a readout every part becomes a product
+    by itself: parts joined for all steps would need one more array.
     """
     bits, producers = graph.depends(), graph.producers()
     inside = set(needed(graph.eqns, graph.carry_out))
@@ -82,9 +83,10 @@ def split(graph: Graph) -> tuple[Graph, list]:
 
 
 def _concatenated(eqn, side, producers, bits):
-    """The operand's parts, if it joins some along a contracted axis.
+    """The parts of an operand, if it is a concatenation along a contracted axis.
 
-    Those in a row of one kind stay together, if `bits` tell kinds.
+    If `bits` is given, neighbours stay together that both depend on the carry, or both
+    do not.
     """
     made = producers.get(var(eqn.invars[side]))
     cast = None
@@ -123,12 +125,12 @@ def _split_product(eqn, side, parts, env):
 
 
 def merge(graph: Graph) -> tuple[Graph, list]:
-    """Dots that share their recurrent operand become one GEMM, then a split.
+    """Merge dots that share their recurrent operand into one GEMM, then a split.
 
-    Convolutions likewise, if their windows are alike.
+    The same is done for convolutions with equal windows.
     """
     bits = graph.depends()
-    # A readout contraction can leave the loop; merged it would have to stay.
+    # A readout contraction can leave the loop, but not if it is merged with others.
     carrying = set(needed(graph.eqns, graph.carry_out))
     groups: dict = {}
     for eqn in graph.eqns:
@@ -147,7 +149,7 @@ def merge(graph: Graph) -> tuple[Graph, list]:
 
 
 def _merge_key(eqn, bits):
-    """Equations with equal keys compute `h @ W_k` for one h and one layout."""
+    """A key, equal for products `h @ W_k` with the same h and layout; or None."""
     kinds = [recurrent(a, bits) for a in eqn.invars]
     if not ops.is_heavy(eqn) or sorted(kinds) != [False, True]:
         return None
@@ -178,7 +180,7 @@ def _merged(eqns, bits, env):
 
 
 def var(atom):
-    """The variable an atom is, or None for a constant."""
+    """The atom if it is a variable, or None for a constant."""
     return None if isinstance(atom, Literal) else atom
 
 
@@ -188,7 +190,7 @@ def recurrent(atom, bits) -> bool:
 
 
 def is_sharded(atom, axis) -> bool:
-    """Whether an axis of a value is split among devices, as its type says."""
+    """Whether, by its type, an axis of a value is split among devices."""
     sharding = getattr(atom.aval, "sharding", None)
     if sharding is None or sharding.mesh.empty:
         return False

@@ -1,14 +1,15 @@
 """Rows: where the values of each step lie in the arrays of all steps.
 
-Gates that one split made may lie in one array. The carry before a step is the carry
-after the one before it: where one of them is stacked, the other is read from it. And
-what a loop stacks may be written over what it reads no more.
+The gates from one split may lie in one array. The carry before a step is the carry
+after the previous step: if one of them is stacked, the other is read from it. And a
+loop may reuse buffers: it stacks its outputs over arrays that it no longer needs.
 
-XLA for CPU gives what a loop stacks memory of its own, and fills it with zeros first.
-An array that a trip reads and then overwrites it copies, whole, at every trip, unless
-every read comes after the write. So such rows are written one trip late: a trip first
-writes what the trip before it made, and then reads its own. With nothing in `over` all
-that is not there, and rows go the way of `lax.scan`.
+XLA for CPU gives the stacked outputs of a loop memory of their own, and first fills it
+with zeros. If a trip reads an array and then overwrites a row, XLA copies the whole
+array at every trip. It makes no copy if every read comes after the write. So with
+buffer reuse rows are written one trip late: a trip first writes the rows of the
+previous trip, and then reads its own. If `over` is empty, nothing of this happens, and
+rows are read and written as in `lax.scan`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from scanrnn.planner import ops
 
 
 class Place(NamedTuple):
-    """A part of each row of another array: along an axis of the row, from a start."""
+    """A part of each row of the array `whole`: `size` elements of an axis from `start`.
+
+    The axis is counted in a row, without the axis of time.
+    """
 
     whole: Var
     axis: int
@@ -36,10 +40,11 @@ class Place(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """Values that are those of another variable, one step later or earlier.
+    """Values that equal those of the variable `of` one step before, or one step after.
 
-    But for the first or last step: that value, the edge, is kept under the name of
-    the variable itself.
+    At step t they are those of step t - 1 if `later`, else of step t + 1. At the first
+    or the last step there is no such value. That one, the edge, is kept under the
+    variable itself.
     """
 
     of: Var
@@ -48,20 +53,21 @@ class Shift(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
-    """How a loop of `length` steps finds its rows, the last first if `reverse`.
+    """How a loop finds its rows in the arrays of all steps.
 
     Attributes:
       length: the number of steps.
-      reverse: the direction of the loop that reads and writes.
+      reverse: whether the loop runs from the last step to the first.
       places: variables that lie inside another array.
       shifts: variables that are a shift of another one.
-      over: for stacked outputs, by number, the arrays that they are written over.
-      block: steps in a trip, a divisor of `length` where it is not 1.
-      fenced: whether the last rows are written behind a fence of their own.
-      memory: for stacked outputs, by number, arrays that are read no more, whose memory
-        they are given.
-      filled: whether the loop makes the arrays it stacks, of zeros, and counts; if not,
-        it is given memory as it is.
+      over: for some stacked outputs, by index, the array whose rows they overwrite
+        while the loop still reads it.
+      block: the number of steps in a trip, a divisor of `length`.
+      fenced: with `over`, whether the last rows are written in a loop of their own.
+      memory: for some stacked outputs, by index, an array that is no longer read, whose
+        memory they are given.
+      filled: whether `lax.scan` makes the stacked arrays, filled with zeros. If not,
+        the loop gets memory that is not filled, and counts its trips itself.
     """
 
     length: Any
@@ -79,7 +85,7 @@ class Rows:
         return v in self.places or v in self.shifts
 
     def sources(self, names: Iterable[Var]) -> dict[Var, None]:
-        """The arrays and edges that the values of some variables are read from."""
+        """The arrays and edges from which the values of some variables are read."""
         found: dict[Var, None] = {}
         for v in names:
             while v in self.shifts:
@@ -89,7 +95,7 @@ class Rows:
         return found
 
     def of(self, names: Iterable[Var], known: Mapping[Var, Any]) -> dict[Var, Any]:
-        """Those of the arrays and edges that some variables are read from."""
+        """The known arrays and edges from which some variables are read."""
         sources = self.sources(names)
         return {v: a for v, a in known.items() if v in sources}
 
@@ -129,9 +135,10 @@ class Rows:
         return self.length // self.block if self.block > 1 else self.length
 
     def fresh(self, graph, ours: Sequence[int], known: Mapping[Var, Any]) -> tuple:
-        """Where the first trip is, and an array for each of some ys of a graph.
+        """The index of the first trip, and memory for some ys of a graph, not filled.
 
-        Every row of it will be written. None and none if the loop is to make them.
+        The loop will write every row. If `filled`, None and no arrays: then `lax.scan`
+        makes them.
         """
         if self.filled:
             return None, []
@@ -145,16 +152,16 @@ class Rows:
         return np.int32(self.trips - 1 if self.reverse else 0), list(map(array, ours))
 
     def after(self, trip):
-        """The trip that follows; None if the loop counts."""
+        """The index of the next trip; None if `lax.scan` counts."""
         return None if trip is None else trip + np.int32(-1 if self.reverse else 1)
 
     def start(self, arrays: Sequence) -> list:
-        """What the first trip writes: what is there."""
+        """The rows that the first trip writes late: those that are there already."""
         first = self.length - self.block if self.reverse else 0
         return [lax.slice_in_dim(a, first, first + self.block) for a in arrays]
 
     def write(self, arrays: Sequence, late: Sequence, trip) -> list:
-        """Write the rows that the trip before a given one made."""
+        """Write the rows that the trip before `trip` made."""
         if not arrays:
             return []
         before = jnp.clip(trip + 1 if self.reverse else trip - 1, 0, self.trips - 1)
@@ -164,8 +171,8 @@ class Rows:
     def finish(self, arrays: Sequence, late: Sequence) -> list:
         """Write the rows of the last trip.
 
-        If `fenced`, in a loop of its own, which writes the same twice. Else a barrier
-        keeps the write from being repeated by all that reads the array.
+        If `fenced`, they are written in a loop of their own, which writes them twice.
+        Else a barrier stops XLA from repeating the write wherever the array is read.
         """
         if not arrays:
             return []
@@ -180,18 +187,18 @@ class Rows:
 
 
 def spans(sizes: Iterable[int]) -> list[tuple[int, int]]:
-    """The start and the size of each of the parts of an axis."""
+    """The start and the size of each part of an axis."""
     sizes = tuple(sizes)
     return list(zip(itertools.accumulate(sizes, initial=0), sizes, strict=False))
 
 
 def folded(lead: Sequence, array, axes: int = 1):
-    """The array with other leading axes in place of its first ones."""
+    """The array with the axes `lead` in place of its first `axes` axes."""
     return lax.reshape(array, (*lead, *array.shape[axes:]))
 
 
 def put(array, rows, t):
-    """The array with some of its rows, from step `t` on."""
+    """The array with its rows from step `t` on replaced by `rows`."""
     rows = rows.astype(array.dtype)
     return lax.dynamic_update_slice_in_dim(
         array, rows, t, 0, allow_negative_indices=False
@@ -208,7 +215,10 @@ def piece(array, t, axis: int, start: int, size: int):
 
 
 def pair_up(written: Sequence, read: Iterable[Var]) -> dict[int, Var]:
-    """For what is written, by number, what of the same type can be overwritten."""
+    """For some written values, by index, one of `read` with the same shape and dtype.
+
+    Each of `read` is used at most once.
+    """
     free, pairs = list(read), {}
     for i, v in enumerate(written):
         fits = [u for u in free if ops.alike(u, v)]

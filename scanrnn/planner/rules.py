@@ -1,9 +1,9 @@
-"""What an executor likes on a platform: a record of preferences, not of hardware.
+"""Rules: what an executor prefers on a platform. They do not describe hardware.
 
-A plan is a function of a step, of a `Machine` and of the `Rules` of whoever runs it.
-What is rounded to half precision may depend on none of them. The defaults are those of
-an executor that likes nothing in particular: every one names what it wants, and says
-beside it what was seen.
+A plan is a function of a step, of a `Machine` and of the `Rules` of an executor. What
+is rounded to half precision must not depend on machine or rules. The defaults fit an
+executor without preferences. Each executor names what it prefers, and a comment at
+each field says what was measured.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ MB = 2**20
 class Rules:
     """The preferences of one executor on one platform.
 
-    Sizes are in bytes; shares are of the fast memory of a core. A trip is one iteration
-    of the loop that runs, which may hold several steps. A row is what one step reads or
-    stacks of an array of all steps.
+    Sizes are in bytes; shares are of the fast memory of a core. A trip is one pass of
+    the compiled loop; it may hold several steps. A row is what one step reads from, or
+    writes to, an array of all steps.
 
     Attributes:
-      overwrites: buffer reuse: the loop stacks into arrays that nothing reads any more.
+      overwrites: buffer reuse: the loop stacks over arrays that are no longer needed.
         Each row is written one trip late.
       fences: with `overwrites`, the rows of the last trip get a loop of their own.
       zero_fills: an array is filled with zeros before the loop stacks into it.
       reads_gates_apart: each gate is sliced from the sequence by itself.
       transposes_weights: matrices are transposed once, before the reverse loop.
-      features_first: size of a matrix from which products in a loop are `W.T @ h.T`
-        and not `h @ W`; None is never.
+      features_first: the size in bytes of a matrix W from which on a loop computes
+        `(W.T @ h.T).T` and not `h @ W`; None for never.
       features_first_side: the least length of the matrix's shorter side for that.
       features_first_batch: the smallest and the largest batch for that.
       packs_gates: gates that come from one split are stacked as one array.
@@ -41,34 +41,37 @@ class Rules:
       keeps_statistics: statistics of norms are kept for the reverse loop; if not, they
         are recomputed.
       pins_rows: arrays that a loop reads or stacks have time as their major axis.
-      delays_copies: what only the code after a loop needs is copied after the loop.
+      delays_copies: copies that only the code after a loop needs are made after it.
       sums_gains_in_loop: gradients of gains are summed in the reverse loop.
       sums_biases_by_products: gradients of biases are products with ones.
       recomputes: when results of contractions are recomputed from carries, and not
         kept: "never", "chunked" (if the sequence is long enough for chunks) or
         "always".
-      chunk_share: share of the fast memory that such a chunk may fill. If it is None,
-        a chunk is an eighth of the sequence, and 64 steps at least.
-      precomputes: what a reverse step makes of time inputs alone is then computed
-        before the reverse loop, for a whole chunk.
+      chunk_share: the share of the fast memory that a chunk may fill if contractions
+        are recomputed. If None, a chunk is an eighth of the sequence, but at least 64
+        steps.
+      precomputes: if contractions are recomputed, what a reverse step computes from
+        time inputs alone is computed before the reverse loop, for a whole chunk.
       precomputes_sums: the same for sums over axes alone.
-      norm_share: share that norms before the loop may fill while they are
-        differentiated; None is no limit.
-      forward_share: share that may be computed outside of a loop at once if there is
-        no gradient; None is the same as with one.
-      outside_bytes: what may be computed outside of a loop at once.
+      norm_share: the share that norms before the loop may fill while they are
+        differentiated; None for no limit.
+      forward_share: the share that may be computed outside a loop at once if there is
+        no gradient; None for the same as with a gradient.
+      outside_bytes: the bytes that may be computed outside a loop at once.
       trip_steps: the most steps in a trip; their rows are written together.
       trip_bytes: the most bytes of all carries in such a trip.
-      separate_bytes: size of a half-precision carry up to which the steps of a trip
-        with norms are compiled one by one: nothing is fused across them.
+      separate_bytes: the largest size of a half-precision carry for which the steps of
+        a trip with norms are compiled one by one, so that nothing is fused across them.
       separates_products: the steps of a trip are also compiled one by one in a forward
-        loop in full precision that multiplies by weights.
-      unroll_small: the unroll factor of a loop of small rows; each step writes its own.
+        loop without half precision that multiplies by weights.
+      unroll_small: the unroll factor of a loop with small rows; each step writes its
+        own rows.
       unroll: the unroll factor of other reverse loops, and of forward loops that make
         few arrays.
-      least_work: operations of a step below which a plan gains nothing.
-      wavefront: equal layers run side by side if a launch costs more than a step.
-      tile: what sizes of a product are rounded up to: features, batch, depth.
+      least_work: the number of operations of a step below which a plan gains nothing.
+      wavefront: equal layers run side by side if a launch takes longer than a step.
+      tile: multiples to which the sizes of a product are rounded up in an estimate:
+        features, batch, depth.
     """
 
     overwrites: bool = False
@@ -104,39 +107,39 @@ class Rules:
     tile: tuple[int, int, int] = (1, 1, 1)
 
     def may_recompute(self, made: bool, cut: bool) -> bool:
-        """Whether what contractions made is made again of carries, and not kept.
+        """Whether results of contractions are recomputed from carries, and not kept.
 
         Args:
-          made: whether there is anything to make again.
-          cut: whether the sequence would be run in chunks.
+          made: whether there is anything to recompute.
+          cut: whether the sequence would run in chunks.
         """
         if self.recomputes == "always":
             return made
         return cut and self.recomputes == "chunked"
 
     def chunk(self, machine: Machine, row: int, length: int) -> int:
-        """Steps of a chunk of which all is there at once, `row` bytes of each."""
+        """Steps of a chunk, if `row` bytes of each step are there at the same time."""
         if self.chunk_share is not None:
             return max(1, int(self.chunk_share * machine.fast_memory) // row)
         most = max(length // 8, 64)
         return most if 3 * most <= length else length
 
     def steps_per_trip(self, length: Any, carry: int = 0) -> int:
-        """Steps in one trip of a loop: a divisor of `length`, which may be symbolic.
+        """Steps in one trip of a loop: a divisor of `length`; 1 if that is symbolic.
 
-        Each step of a trip has its carry, of so many bytes, in memory of its own.
+        Each step of a trip needs memory of its own for its carry, of `carry` bytes.
         """
         if self.trip_steps == 1 or not isinstance(length, int):
             return 1
         return cut(length, min(self.trip_steps, self.trip_bytes // max(carry, 1)))
 
     def unrolled(self, row: int, made: int, reverse: bool) -> int:
-        """Steps in a trip of a loop, each of which writes its rows by itself.
+        """The unroll factor of a loop in which each step writes its rows by itself.
 
         Args:
-          row: bytes of its largest row.
-          made: how many arrays a step makes, its carry and what is stacked.
-          reverse: whether cotangents flow in it.
+          row: bytes of the loop's largest row.
+          made: the number of arrays that a step makes: its carry and its ys.
+          reverse: whether it is a reverse loop.
         """
         if row <= 2**14:
             return self.unroll_small
@@ -145,16 +148,16 @@ class Rules:
     def runs_side_by_side(self, machine: Machine, flops: float, dtype: str) -> bool:
         """Whether equal layers run at the same time, each a step behind the one below.
 
-        They do where starting a kernel takes longer than the operations of a step.
+        They do if starting a kernel takes longer than the operations of a step.
 
         Args:
-          machine: that they run on.
-          flops: operations of one step of a layer.
-          dtype: of the operands of products.
+          machine: the machine that they run on.
+          flops: floating-point operations of one step of a layer.
+          dtype: the dtype of the operands of products.
         """
         peak = machine.peaks.get(dtype, machine.peaks["float32"])
         return self.wavefront and flops / peak < machine.launch
 
     def share(self, machine: Machine, part: float | None) -> int | None:
-        """Bytes of a share of the fast memory; None of None."""
+        """The bytes of a share of the fast memory; None if `part` is None."""
         return None if part is None else int(part * machine.fast_memory)

@@ -1,4 +1,4 @@
-"""What the forward loop stacks for the reverse one."""
+"""Decide what the forward loop stacks for the reverse loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scanrnn.planner.steps import inside_step, outside_step
 
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
-# What is so many times smaller than what is saved anyway is saved, too.
+# A value this many times smaller than what is saved anyway is saved, too.
 _SMALL = 16
 
 
@@ -43,11 +43,11 @@ def derive(
     Args:
       loop: the part of the step that stays in the loop.
       regions: where contributions from outside enter.
-      policy: "minimal" saves what contractions produced, "recompute" makes that
-        again of carries, "everything" saves all a tangent reads ("chunked" is
-        "minimal" here: the executor cuts the sequence).
+      policy: "minimal" saves the results of contractions. "recompute" computes them
+        again from carries. "everything" saves all that a tangent reads. "chunked" is
+        like "minimal" here: the executor cuts the sequence.
       transposes: whether matrices are transposed before the reverse loop.
-      statistics: whether "minimal" saves numbers of rows, too.
+      statistics: whether "minimal" also saves statistics of norms.
     """
     bits = loop.depends()
     inner = _inner(loop, bits, regions.eqns)
@@ -67,7 +67,7 @@ def derive(
     steps: dict = {}
     inside, outside = _read(draft, found, steps)
     saved = tuple(v for v in found if v in inside | outside)
-    # Made as the loop makes it, once a derivative has been taken.
+    # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
     recomputed = _recomputed(taken, saved if policy == "recompute" else ())
     used = {*inside, *outside, *recomputed.xs}
@@ -83,7 +83,7 @@ def derive(
 
 
 def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
-    """The types of transposes of the matrices that are multiplied by in the loop."""
+    """The matrices that the loop multiplies by, with the types of their transposes."""
     return {
         v: jax.eval_shape(copy_transposed, struct(v))
         for eqn in loop.eqns
@@ -93,12 +93,12 @@ def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
 
 
 def _new(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
-    """New names, by variable."""
+    """New variables of given types, by variable."""
     return dict(zip(structs, variables_like(structs.values()), strict=True))
 
 
 def _recomputed(loop, saved) -> Graph:
-    """What makes, for all steps at once, what is saved and not stacked anyway."""
+    """The graph that recomputes, for all steps at once, what is not stacked."""
     large = max(map(ops.bytes_of, saved), default=0) // _SMALL
     stacked = {*variables(loop.outs), *_drawn(loop)}
     stacked |= {v for v in saved if ops.bytes_of(v) <= large}
@@ -122,11 +122,11 @@ def _inner(loop, bits, region) -> set[Var]:
 
 
 def _read(draft, found, steps) -> tuple[frozenset[Var], frozenset[Var]]:
-    """What the tangent program reads if all moves: in its loop, and outside of it.
+    """What the tangent program reads if all inputs have tangents: inside, and outside.
 
-    The steps that say so are kept, without the inputs that they do not read. Everything
-    is read where not all can have a tangent at once: JAX has derivatives of some
-    functions for some operands only, and which move is known when it is asked.
+    The steps that tell this are kept in `steps`, without the inputs that they do not
+    read. JAX can differentiate some functions by some operands only. If it cannot
+    differentiate by all at once, then everything counts as read.
     """
     loop, known = draft.loop, frozenset((*draft.loop.inputs, *found))
     every = tuple(range(len(loop.carry)))
@@ -156,7 +156,7 @@ def _read(draft, found, steps) -> tuple[frozenset[Var], frozenset[Var]]:
 
 
 def _candidates(draft, regions, policy, statistics) -> list[Var]:
-    """Variables of the loop, by the policy for residuals."""
+    """The variables that a residual policy may save."""
     loop, drawn = draft.loop, _drawn(draft.loop)
     if policy == "everything":
         made = [v for e in loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
@@ -168,30 +168,30 @@ def _candidates(draft, regions, policy, statistics) -> list[Var]:
     more = _statistics(draft, found) if statistics else []
     found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
     if policy == "recompute":
-        # Control flow is run again step by step.
+        # Control flow cannot run for all steps at once; it is run again step by step.
         made = {v: needed(loop.eqns, [v], drawn) for v in found}
         found = [v for v, eqns in made.items() if all(map(ops.is_movable, eqns))]
     return [*found, *drawn]
 
 
 def _drawn(loop) -> list[Var]:
-    """Random numbers that all steps at once would draw otherwise."""
+    """Random numbers that would differ if they were drawn for all steps at once."""
     drawn = [v for e in loop.eqns if ops.draws_by_step(e) for v in e.outvars]
     keys = jax.dtypes.prng_key
     return [v for v in drawn if not jnp.issubdtype(ops.aval(v).dtype, keys)]
 
 
 def _statistics(draft, saved) -> list[Var]:
-    """One number per row, as a layer norm makes: a pass to compute, nothing to keep."""
+    """Statistics of norms: small to keep, but a pass over the data to recompute."""
     most = max((ops.bytes_of(v) for v in saved), default=0) // _SMALL
     made = [v for e in draft.loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
     return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
 
 
 def _activated(v, consumers) -> list[Var]:
-    """Save `tanh(z)` instead of `z` where only the activation reads `z`.
+    """Save `tanh(z)` instead of `z` if only the activation reads `z`.
 
-    Same bytes, and the reverse loop need not evaluate it again.
+    It has as many bytes, and the reverse loop need not evaluate the activation again.
     """
     users = consumers.get(v, [])
     if len(users) != 1 or users[0] is None:

@@ -1,4 +1,4 @@
-"""How a plan is shown: as text, short or long, and as HTML for a notebook."""
+"""Show a plan as text, short or long, or as HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEAD = ("path", "phase", "M", "N", "K", "count", "where")
 
 
 def as_text(plan, long: bool) -> str:
-    """The summary, the table and what limits the plan; `long` adds the details."""
+    """A plan as text: summary, table and limits; `long` adds the details."""
     found = report(plan)
     parts = [found.summary, _table(plan.gemms), found.limits]
     parts += [found.details] if long else []
@@ -35,7 +35,7 @@ def _table(gemms) -> list[str]:
 
 
 def as_html(plan) -> str:
-    """The same content; the details are folded."""
+    """A plan as HTML, with the same content; the details are folded."""
     found = report(plan)
     title, *summary = found.summary
     rows = "".join(_row(row, "td") for row in plan.gemms)

@@ -1,11 +1,11 @@
-"""What a derivative does at each step, as data: graphs like that of the loop itself.
+"""The steps of a derivative as graphs, like that of the loop itself.
 
-*Inside* gives the tangents of the next carry and of the ys, from those of the carry and
-of what enters at the cuts; *outside* gives what enters. Their inputs are rows that the
-forward loop kept, and tangents, under the names that `Derivative` has for both. The
-*reverse* step is the transpose of inside. Its carry is the cotangents of the carry, and
-sums of those of weights whose tangents flow in the loop; its outputs are cotangents of
-what entered at each step.
+The *inside* step computes the tangents of the next carry and of the ys, from the
+tangents of the carry and from what enters at the cuts. The *outside* step computes what
+enters. Both read rows that the forward loop kept, and tangents, as the variables of a
+`Derivative`. The *reverse* step is the transpose of the inside step. Its carry holds
+the cotangents of the carry, and the summed cotangents of the weights whose tangents
+flow in the loop. Its outputs are the cotangents of what entered at each step.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ class Step(NamedTuple):
 
     Attributes:
       graph: the step.
-      consts: values of the last of its weights, by name.
-      moving: the variables whose tangents come in; of inside, in order, carries, then
-        weights, cuts and time inputs.
-      ys: the variables whose tangents its ys are.
+      consts: its constants, by variable; they are the last weights of the graph.
+      moving: the variables whose tangents come in. For an inside step, the order is
+        carries, weights, cuts, time inputs.
+      ys: for each output of the graph, the variable whose tangent (or, in reverse,
+        cotangent) it is.
     """
 
     graph: Graph
@@ -46,7 +47,10 @@ class Step(NamedTuple):
 
 
 def inside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
-    """Tangents in the loop, if these variables have one; more carries then get one."""
+    """The step of the tangents in the loop, if the variables `moving` have tangents.
+
+    Carries that depend on them then have tangents, too.
+    """
     moving = _with_reached(rules.loop, moving)
     key = inside_step, moving
     if key not in rules.steps:
@@ -57,7 +61,7 @@ def inside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
 
 
 def _with_reached(loop: Graph, moving: frozenset[Var]) -> frozenset[Var]:
-    """What moves, and the carries that depend on it."""
+    """The variables `moving`, and the carries that depend on them."""
     carries = [(v, out) for v, out in zip(loop.carry, loop.carry_out, strict=True)]
     while True:
         found = set(moving)
@@ -96,7 +100,7 @@ def _inside(rules, moving) -> tuple[Step, set[Var]]:
 
 
 def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
-    """What enters at the cuts, if these weights and time inputs have a tangent."""
+    """The step of what enters at the cuts, if these inputs have tangents."""
     key = outside_step, moving
     if key in rules.steps:
         return rules.steps[key]
@@ -120,9 +124,10 @@ def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
 
 
 def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
-    """The transpose of `inside`, given the cotangents of some of its ys.
+    """The transpose of the step `inside`, given the cotangents of some of its ys.
 
-    Its ys are cotangents of what moves, but for carries and weights.
+    Its ys are the cotangents of the moving variables that are neither carries nor
+    weights.
     """
     key = inside.moving, ys
     if key in rules.steps:

@@ -1,8 +1,8 @@
-"""Forward-mode rules for single equations, written so that little is recomputed.
+"""Forward-mode rules for single equations that recompute little.
 
-`jax.jvp` evaluates an equation again to differentiate it. Inside a reverse loop
-that costs a GEMM or a transcendental per step, so the rules here use what the
-forward loop saved instead. A tangent that is structurally zero is None.
+`jax.jvp` evaluates an equation again to differentiate it. In a reverse loop this would
+cost a GEMM or an activation function per step. So the rules here use what the forward
+loop saved instead. A tangent that is always zero is None.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ def push(
     Args:
       eqn: the equation.
       tangents: one per operand, None for zero.
-      primal: gives the value of an operand when a rule needs it.
-      output: gives the saved value of the (only) output, or None if not saved.
-      transposed: gives the transpose of a weight matrix, or None if there is none.
+      primal: a function that returns the value of an operand when a rule needs it.
+      output: a function that returns the saved value of an output, or None if it is not
+        saved.
+      transposed: a function that returns the transpose of a weight matrix, or None if
+        there is none.
 
     Returns:
       One tangent per output, None for zero.
@@ -59,7 +61,7 @@ def push(
 def push_in_pieces(
     dot: JaxprEqn, split: JaxprEqn, tangents: Sequence, primal: Callable
 ) -> list:
-    """Tangents of `split(h @ U)` given that of `U` alone, one GEMM per piece."""
+    """Tangents of `split(h @ U)`, given that of `U` alone: one GEMM for each piece."""
     side = 0 if tangents[0] is not None else 1
     if tangents[side] is None:
         return [None] * len(split.outvars)
@@ -74,10 +76,10 @@ def push_in_pieces(
 
 
 def differentiated(eqn: JaxprEqn) -> JaxprEqn:
-    """An equation as it is once a derivative has been taken.
+    """An equation as JAX evaluates it in a derivative.
 
-    A function with a `jax.custom_jvp` has then become what its rule returns beside the
-    tangent: the rule speaks of the first derivative, and not of the next.
+    For a function with a `jax.custom_jvp` this is the value that its rule returns
+    beside the tangent. A second derivative differentiates this value, not the function.
     """
     if eqn.primitive is not primitives.custom_jvp_call_p:
         return eqn
@@ -114,14 +116,14 @@ def total(a, b):
 
 
 def pushed(f: Callable, primals: Sequence, tangents: Sequence) -> tuple:
-    """Outs and tangents by JAX, where some of the tangents are zero."""
+    """Outputs and tangents of `f` by `jax.jvp`; a tangent may be None for zero."""
     at = [i for i, t in enumerate(tangents) if t is not None]
     some = [primals[i] for i in at], [tangents[i] for i in at]
     return jax.jvp(of_some(f, primals, at), *some)
 
 
 def _push_padding(eqn, t):
-    """JAX has no transpose of a pad in the padding value alone."""
+    """The tangent of a pad by its padding value; JAX cannot transpose that alone."""
     operand, value = eqn.invars
     one = jnp.ones((), value.aval.dtype)
     (around,) = eval_eqn(eqn, [ops.zeros(operand.aval), one])
@@ -150,9 +152,8 @@ def _dot(eqn, params, *operands):
 def _turned_params(dot, side) -> dict:
     """Parameters of a dot whose matrix on `side` is given transposed.
 
-    The transpose of that dot, which is what a reverse loop runs, then reads the
-    matrix row by row as GEMM libraries want it, instead of packing it anew at
-    every step.
+    A reverse loop runs the transpose of that dot. It then reads the matrix row by row,
+    as GEMM libraries prefer. Otherwise they would pack the matrix again at every step.
     """
     (contract, batch) = dot.params["dimension_numbers"]
     contract = list(contract)
@@ -163,6 +164,6 @@ def _turned_params(dot, side) -> dict:
 def _push_general(eqn, tangents, primal):
     values = [primal(a) for a in eqn.invars]
     _, outs = pushed(lambda *args: eval_eqn(eqn, args), values, tangents)
-    # Integers have none.
+    # Integers have no tangents.
     pairs = zip(eqn.outvars, outs, strict=True)
     return [t if ops.is_inexact(v) else None for v, t in pairs]

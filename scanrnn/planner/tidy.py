@@ -1,4 +1,4 @@
-"""Passes that bring different ways of writing the same thing to one form."""
+"""Passes that bring different ways to write the same step to one form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scanrnn.planner.rewrite import recurrent, var
 
 
 def cancel_splits(graph: Graph) -> tuple[Graph, list]:
-    """`split(concatenate(parts))` is `parts`, where the sizes agree."""
+    """Replace `split(concatenate(parts))` by `parts`, if the sizes agree."""
     producers, found = graph.producers(), {}
     for eqn in (e for e in graph.eqns if e.primitive.name == "split"):
         made = producers.get(var(eqn.invars[0]))
@@ -41,10 +41,11 @@ def cancel_splits(graph: Graph) -> tuple[Graph, list]:
 
 
 def turn_products(graph: Graph) -> tuple[Graph, list]:
-    """`(W @ h.T).T` becomes `h @ W.T`, with `W.T` made once.
+    """Rewrite `(W @ h.T).T` as `h @ W.T`, with `W.T` computed once.
 
-    So `vmap` writes a cell for one example. GEMM libraries want the batch first and
-    the weights row by row; turned in the loop they would be packed at every step.
+    `vmap` of a cell for one example has the first form. GEMM libraries prefer the batch
+    first and the weights row by row. With the first form they would pack the weights at
+    every step.
     """
     bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
 
@@ -59,7 +60,7 @@ def turn_products(graph: Graph) -> tuple[Graph, list]:
         return made is not None and _is_product(made)
 
     def turned(atom, user, env):
-        """The transpose of a matrix, passed on to the products it is a sum of."""
+        """The transpose of a matrix; for a sum of products, that of each product."""
         if not ends_in_product(atom, user):
             matrix = ops.aval(atom).ndim == 2
             return env.read(atom).T if matrix else env.read(atom)
@@ -96,9 +97,9 @@ def _is_product(eqn) -> bool:
 
 
 def gather_slices(graph: Graph) -> tuple[Graph, list]:
-    """Slices that together tile an array become one `split`.
+    """Replace slices that together tile an array by one `split`.
 
-    The transpose of a split is one concatenate; of slices, a sum of pads.
+    The transpose of a split is one concatenate. That of slices is a sum of pads.
     """
     tiles: dict[JaxprEqn, tuple[list[JaxprEqn], int]] = {}
     for v, users in graph.consumers().items():
@@ -121,7 +122,7 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
 
 
 def _tile(shape, slices, axis) -> bool:
-    """Whether slices, in order, cover an axis without overlap, and the others whole."""
+    """Whether slices, in order, tile one axis, and take all of the other axes."""
     end = 0
     for eqn in slices:
         starts, ends = list(eqn.params["start_indices"]), [*eqn.params["limit_indices"]]
@@ -134,9 +135,9 @@ def _tile(shape, slices, axis) -> bool:
 
 
 def regroup_sums(graph: Graph) -> tuple[Graph, list]:
-    """`(x @ W + h @ U) + b` becomes `h @ U + (x @ W + b)`.
+    """Rewrite `(x @ W + h @ U) + b` as `h @ U + (x @ W + b)`.
 
-    Terms that do not depend on the carry are added once, outside the loop.
+    The terms that do not depend on the carry can then be added outside the loop.
     """
     bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
 
@@ -160,8 +161,8 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
         moving = [a for a in terms if a not in still]
         if len(still) < 2 or not any(recurrent(a, bits) for a in moving):
             return None
-        # What is subtracted again, and constants alone, stay where they are: so one
-        # rounds, `(z + big) - big`.
+        # Sums with constants, or with a term that is subtracted later, stay as they
+        # are: `(z + big) - big` is a way to round z.
         if any(map(ops.is_literal, terms)) or not any(bits[v] & TIME for v in still):
             return None
         users = [u for u in consumers.get(eqn.outvars[0], ()) if u is not None]

@@ -1,4 +1,4 @@
-"""From a Python step function to a `Graph` and the arrays it closes over."""
+"""Trace a Python step function to a `Graph` and the arrays it closes over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ from scanrnn.planner.graph import Graph, evaluate, retrace, struct_of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Traced:
-    """A traced step: the graph, its weights' values, and how to rebuild trees."""
+    """A traced step.
+
+    Attributes:
+      graph: the step as a graph.
+      weights: the arrays that the step closes over.
+      init: the leaves of the initial carry.
+      xs: the leaves of the inputs, `[T, ...]`.
+      out_tree: the tree structure of the pair that the step returns.
+      length: T, the number of steps; an int or symbolic.
+      source: the traced jaxpr; the same step and shapes give the same object.
+    """
 
     graph: Graph
     weights: list[Any]
@@ -32,12 +42,15 @@ class Traced:
 
 
 def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
-    """Trace `f` on one step's abstract values.
+    """Trace the step `f` on the abstract values of one time step.
 
     Raises:
       TypeError: if `f` is not callable, does not return a pair, or changes the
-        structure, shape or dtype of its carry.
-      ValueError: if leading sizes of `xs` disagree with each other or `length`.
+        structure, shape or dtype of its carry; if a leaf of `init` or `xs` is not an
+        array or a number; if `length` is not a number.
+      ValueError: if the leading sizes of `xs` disagree with each other or `length`, if
+        a leaf of `xs` is a scalar, if `length` is not a whole number, or if both `xs`
+        and `length` are None.
     """
     if not callable(f):
         raise TypeError(f"scan: f must be callable, got {type(f).__name__}")
@@ -73,7 +86,7 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
 
 
 def inline(graph: Graph) -> tuple[Graph, list]:
-    """Replace nested calls by their equations. Returns new constants too."""
+    """Replace nested calls by their equations. Returns the graph and new constants."""
     opens = functools.partial(_opens, is_checkpointed(graph))
 
     def rule(eqn, env):
@@ -83,7 +96,7 @@ def inline(graph: Graph) -> tuple[Graph, list]:
 
 
 def _evaluated(opens, eqn, values):
-    """The outputs of an equation whose program may be opened, evaluated so; or None."""
+    """The outputs of an equation by evaluating its program; None if it stays closed."""
     if not opens(eqn):
         return None
     if eqn.primitive is gemm_p:
@@ -95,14 +108,14 @@ def _evaluated(opens, eqn, values):
 def _opens(whole, eqn) -> bool:
     if compat.is_checkpoint(eqn):
         return checkpoints.opens(eqn, whole)
-    # A jit that pins shardings is a promise to the partitioner: keep it whole.
-    # A product is that of a planned scan within this step.
+    # A jit that pins shardings stays whole: the partitioner needs the shardings.
+    # A `gemm` comes from a planned scan inside this step.
     calls = compat.is_call(eqn) and not any(pinned(eqn).values())
     return calls or eqn.primitive is gemm_p
 
 
 def pinned(eqn) -> dict[str, tuple]:
-    """The shardings that a `jax.jit` pins, as its own arguments; empty where none."""
+    """The shardings that a `jax.jit` pins, by its argument's name; empty if none."""
     found = {}
     for name in ("in_shardings", "out_shardings"):
         given = [
@@ -130,7 +143,7 @@ def _as_array(leaf):
 
 
 def _names(tree) -> list[str]:
-    """What to call the leaves of a tree, after its own name."""
+    """The names of the leaves of a tree, such as `['h']`, to follow the tree's name."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return [jax.tree_util.keystr(path) for path, _ in leaves]
 
@@ -158,7 +171,7 @@ def _length(names, xs_flat, length):
 
 
 def _whole(length):
-    """A length as an int; a symbolic one as it is."""
+    """A length as an int; a symbolic length stays as it is."""
     numbers = int | float | np.ndarray | np.generic | jax.Array
     if not isinstance(length, numbers) and hasattr(length, "__int__"):
         return length
@@ -184,7 +197,7 @@ def _check_pair(shapes, carry_tree):
 
 
 def _promote_weak(init_flat, out_avals):
-    """A weakly typed init of another dtype than the step returns, as in lax.scan."""
+    """Cast weakly typed leaves of init to the dtype of the step, as `lax.scan` does."""
     changed, new = False, []
     for c, out in zip(init_flat, out_avals, strict=True):
         aval = jax.typeof(c)

@@ -1,6 +1,7 @@
-"""Sums of half-precision numbers: accumulated in float32, and rounded once.
+"""Sum half-precision numbers in float32, and round the result once.
 
-So products accumulate, too. A bfloat16 sum of a thousand terms loses every digit.
+Matrix products accumulate in the same way. A bfloat16 sum of a thousand terms would
+lose every digit.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from scanrnn.planner.graph import eval_eqn, reread
 
 
 def wide(dtype):
-    """The dtype in which numbers of a dtype are summed."""
+    """The dtype in which to sum numbers of a dtype: float32 for half precision."""
     half = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
     return jnp.dtype("float32") if half else dtype
 
 
 def wide_type(aval):
-    """The type in which values of a type are summed."""
+    """The type in which to sum values of a type."""
     same = wide(aval.dtype) == aval.dtype
     return aval if same else aval.update(dtype=wide(aval.dtype), weak_type=False)
 
 
 def zero_sum(aval):
-    """What a sum of values of a type starts from."""
+    """The zero from which a sum of values of a type starts."""
     return ops.zeros(wide_type(aval))
 
 
 def rounded(total, aval):
-    """A value as one of a type: a sum as what was summed."""
+    """A value, such as a sum, cast to the dtype of a type."""
     return total if total.dtype == aval.dtype else total.astype(aval.dtype)
 
 
 def in_wide_sums(f: Callable, by_products: bool = False) -> Callable:
-    """A function with every sum over axes in float32, and so what is added to it.
+    """A function like `f` that sums half precision over axes in float32.
 
     Args:
       f: the function.
-      by_products: whether sums of the columns of its arguments are products with ones.
+      by_products: whether to sum the columns of its arguments by products with ones.
     """
 
     def run(*args):
@@ -54,7 +55,7 @@ def in_wide_sums(f: Callable, by_products: bool = False) -> Callable:
 
 
 def _wide_sum(sums, columns, eqn, values):
-    """A sum in float32; a cast of one to float32 is the sum before it was rounded."""
+    """Evaluate a sum in float32. A later cast of it to float32 undoes its rounding."""
     name, made = eqn.primitive.name, eqn.outvars[0]
     if any(values[0] is array for array in columns) and _sums_columns(eqn):
         return [_column_sums(values[0])]
@@ -70,7 +71,7 @@ def _wide_sum(sums, columns, eqn, values):
 
 
 def _sums_columns(eqn) -> bool:
-    """Whether an equation sums over all axes but the last, and without rounding."""
+    """Whether an equation sums over all axes but the last, not in half precision."""
     if eqn.primitive.name != "reduce_sum" or eqn.outvars[0].aval.ndim != 1:
         return False
     aval, axes = eqn.invars[0].aval, eqn.params["axes"]
@@ -79,9 +80,9 @@ def _sums_columns(eqn) -> bool:
 
 
 def _column_sums(array):
-    """These sums: the rows of a product, all of them alike."""
+    """The sums of columns, as a row of a product with ones (all rows are equal)."""
     *lead, _ = array.shape
-    # XLA would make a sum of a product with what it knows to be ones.
+    # Without the barrier XLA would see the ones and turn the product into a sum.
     ones = lax.optimization_barrier(jnp.ones((8, *lead), array.dtype))
     axes = tuple(range(len(lead)))
     numbers = ((tuple(i + 1 for i in axes), axes), ((), ()))
