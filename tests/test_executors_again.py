@@ -31,8 +31,9 @@ def stretched(name):
 @pytest.mark.parametrize(
     "reverse", [False, pytest.param(True, marks=SLOW)], ids=["forward", "reverse"]
 )
-@pytest.mark.parametrize("chunk", [pytest.param(2, marks=SLOW), 4])
-@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+@pytest.mark.parametrize(
+    ("machine", "chunk"), [("cpu", 2), ("cpu", 4), ("h100", 4), ("tpu v5e", 2)]
+)
 @pytest.mark.parametrize(
     "name", [*NAMES[:2], *(pytest.param(name, marks=SLOW) for name in NAMES[2:])]
 )

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 import scanrnn
 from scanrnn.interop import load_safetensors, save_safetensors
 from scanrnn.serving import Streaming
-from tests.cell_table import CELLS, H
+from tests.cell_table import CELLS, ONE_OF_EACH, H
 
-# Of every kind of carry one is quick.
-SOME = {"lstm-norm-mi", "qrnn-2-fo", "conv_lstm", "mlstm", "lru"}
+# One of each cell, the one with the most options, and one that looks back two inputs.
 ROWS = [
-    pytest.param(row, id=name, marks=() if name in SOME else pytest.mark.slow)
-    for name, row in CELLS.items()
+    pytest.param(CELLS[name], id=name)
+    for name in dict.fromkeys([*ONE_OF_EACH, "lstm-norm-mi", "qrnn-2-fo"])
 ]
 BUCKETS = (1, 4, 16)
 

@@ -41,7 +41,7 @@ ONE_IN = {
         "test_a_step_of_training_runs_the_gemms_of_the_table": 2,
     },
     "test_executors_again.py": {
-        "test_chunks_made_again_equal_lax_scan": 5,
+        "test_chunks_made_again_equal_lax_scan": 4,
         "test_second_derivative_sees_a_rule_once": 2,
         "test_what_cannot_be_made_at_once_is_made_again_step_by_step": 2,
     },
