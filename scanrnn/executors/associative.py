@@ -64,7 +64,7 @@ def refuse(plan: Plan) -> str | None:
             return "only in reverse it is affine, with features that are coupled"
     held = work(plan)[1] / PASSES / 1e9
     if 1e9 * held > plan.rules.outside_bytes:
-        return f"its carry at all steps would take {held:.3g} GB, in place of one step"
+        return f"a parallel scan would hold {held:.3g} GB, a loop holds one step"
     return None
 
 
