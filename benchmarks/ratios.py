@@ -21,6 +21,7 @@ AGAINST = {
     "manual": ("torch",),
     "lengths": ("lax_scan",),
     "anchors": ("torch_lstm", "torch"),
+    "forum": ("torch_lstm", "torch"),
 }
 
 

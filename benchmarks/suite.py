@@ -165,6 +165,19 @@ def _anchors():
     yield _square("lstm", 300, 20, 800), (*PLAIN, "torch")
 
 
+def _forum():
+    """What the forum thread tries: its LSTM for 1,000 steps, and cells in torch itself.
+
+    torch's steps run eagerly, compiled, and by torch's own scan; Numba's is a loop that
+    an expert writes, with a backward loop derived by hand.
+    """
+    loops = ("torch_eager", "torch_compile", "torch_scan")
+    lstm = Case("lstm", T=1000, B=2, D=256, H=128)
+    yield lstm, (*PLAIN, "torch", *loops, "numba_loop")
+    for cell in CUSTOM:
+        yield _square(cell, 30, 32, 512), (*PLAIN, "torch_lstm", *loops)
+
+
 SECTIONS = {
     "quick": _quick,
     "grid": _grid,
@@ -180,6 +193,7 @@ SECTIONS = {
     "manual": _manual,
     "lengths": _lengths,
     "anchors": _anchors,
+    "forum": _forum,
 }
 
 

@@ -46,12 +46,17 @@ def _thirty_two_bits():
 
 # What every contender computes, by cell; the coverage test keeps this complete.
 STOCK = ("lstm", "gru", "elman")
+WRITTEN = ("elman", "lstm", "seed_rnn", *steps.CUSTOM)
 COMPUTES = {
     "scanrnn": tuple(steps.CELLS),
     "lax_scan": tuple(steps.CELLS),
     "torch": (*STOCK, "seed_rnn"),
     "torch_loop": STOCK,
     "torch_lstm": tuple(c for c in steps.CELLS if c not in ("lstm", "conv_lstm")),
+    "torch_eager": WRITTEN,
+    "torch_compile": WRITTEN,
+    "torch_scan": WRITTEN,
+    "numba_loop": ("lstm",),
     "flax_linen": (*STOCK, "conv_lstm"),
     "flax_nnx": ("lstm", "elman"),
     "haiku": ("lstm",),
@@ -64,6 +69,8 @@ GATED = COMPUTES | {
     "scanrnn": ("seed_rnn", "ln_mi_res_lstm", "conv_lstm"),
     "lax_scan": ("elman",),
     "torch_lstm": ("mi_lstm",),
+    "torch_compile": ("elman",),
+    "torch_scan": ("ln_mi_res_lstm",),
 }
 
 

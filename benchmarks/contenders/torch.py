@@ -62,13 +62,17 @@ class TorchRunner:
 
     def __init__(self, problem, make=None):
         self._case = problem.case
-        self._module = _build(problem, make or _layer)
+        self._module = self.build(problem, make or _layer)
         self._xs = torch.from_numpy(problem.xs.copy())
         self._target = torch.from_numpy(problem.target.copy())
         # foreach: all parameters updated in one call.
         self._sgd = torch.optim.SGD(
             self._module.parameters(), lr=problem.lr, foreach=True
         )
+
+    def build(self, problem, make):
+        """The module, with the weights of the problem."""
+        return _build(problem, make)
 
     def _autocast(self):
         if self._case.dtype == "float32":
