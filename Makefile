@@ -61,6 +61,7 @@ latency: $(VENV)/.bench
 compiled: $(COMPILERS)/.compiled
 	$(COMPILERS)/bin/python -m benchmarks.compiled $(ARGS)
 	$(COMPILERS)/bin/python -m benchmarks.compiled.kernels
+	$(COMPILERS)/bin/python -m benchmarks.compiled.gpu_kernels
 
 docs: $(VENV)/.docs
 	$(RUN) -m sphinx -W --keep-going -q -c docs -d build/docs/trees . build/docs/html

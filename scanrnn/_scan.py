@@ -58,8 +58,9 @@ def scan(
       implementation: the executor. None takes the one with the lowest estimate.
         "planned" runs the planner's loops, or raises an error that says why it cannot.
         "scan" is `jax.lax.scan` itself. "pallas_tpu" makes one kernel of each loop, on
-        a TPU. It has never run on a TPU, so it runs only if you ask for it, or if
-        `scanrnn.plan(..., tune=True)` finds it right and faster.
+        a TPU, and "pallas_gpu" one of each loop without products, on an NVIDIA GPU.
+        Both have never run on a device, so they run only if you ask for them, or if
+        `scanrnn.plan(..., tune=True)` finds them right and faster.
 
     Returns:
       `(carry, ys)`: the final carry, and the outputs stacked to `[T, ...]`.

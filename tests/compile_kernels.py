@@ -1,4 +1,4 @@
-"""`python -m tests.compile_kernels NAME DTYPE`: gradients of a cell, for a TPU v5e.
+"""`python -m tests.compile_kernels MACHINE NAMES DTYPE`: gradients of cells, compiled.
 
 Each loop is a kernel. Sizes are odd, so that every array fills its registers in part.
 The environment is that of `benchmarks.compiled.targets`.
@@ -14,15 +14,21 @@ import scanrnn
 from benchmarks.compiled import targets
 from tests.cell_table import CELLS
 
-T, B, H = 6, 3, 20
+T, B = 6, 3
+# For each machine: the executor, how a kernel is called in a compiled program, and H.
+KERNELS = {
+    "v5e": ("pallas_tpu", "tpu_custom_call", 20),
+    "h100": ("pallas_gpu", "__gpu$xla.gpu.triton", 32),
+}
 
 
-def kernels_of(name: str, dtype: str) -> int:
-    """How many kernels the compiler's program has."""
-    row = CELLS[name]
-    cell, options = row.cell, scanrnn.Options(
-        machine="tpu v5e", implementation="pallas_tpu"
-    )  # fmt: skip
+def kernels_of(machine: str, name: str, dtype: str) -> tuple[int, int]:
+    """How many kernels of ours the compiler's program has, and how many loops."""
+    implementation, call, H = KERNELS[machine]
+    options = scanrnn.Options(
+        machine=targets.MACHINES[machine], implementation=implementation
+    )
+    row, cell = CELLS[name], CELLS[name].cell
     D = row.in_features if row.in_features == 3 else H
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), D, H))
     params = {k: jax.ShapeDtypeStruct(v.shape, dtype) for k, v in params.items()}
@@ -36,21 +42,23 @@ def kernels_of(name: str, dtype: str) -> int:
 
     args = jax.tree.map(
         lambda a: jax.ShapeDtypeStruct(
-            a.shape, a.dtype, sharding=targets.sharding("v5e")
+            a.shape, a.dtype, sharding=targets.sharding(machine)
         ),
         (params, carry, xs),
     )
     lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*args)
-    return (lowered.compile().as_text() or "").count("tpu_custom_call")
+    compiled = lowered.compile(compiler_options=targets.TARGETS[machine].options)
+    text = compiled.as_text() or ""
+    return text.count(call), text.count(" while(")
 
 
 def main() -> None:
     """Prints a line for each cell; `*` is all that have no convolution."""
-    names, dtype = sys.argv[1].split(","), sys.argv[2]
+    machine, names, dtype = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
     if names == ["*"]:
         names = [name for name in CELLS if not name.startswith("conv")]
     for name in names:
-        print(name, kernels_of(name, dtype), flush=True)
+        print(name, *kernels_of(machine, name, dtype), flush=True)
 
 
 if __name__ == "__main__":

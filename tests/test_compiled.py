@@ -1,7 +1,7 @@
-"""Programs for machines that are not here are read right, and do not grow.
+"""Compiled programs for other machines: they are read correctly, and do not grow.
 
-The quick tests read small texts; those marked slow run the real compilers, where they
-are installed (`make test-compiled`).
+The quick tests read small texts. The slow tests run the real compilers, if these are
+installed (`make test-compiled`).
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from benchmarks.cases import Case
 from benchmarks.compiled import (
     aims,
     costs,
+    gpu_kernels,
     hlo,
     kernels,
     measure,
@@ -58,9 +59,9 @@ def test_launches_count_what_is_started():
     assert loops["while.1"].cost.launches == 5
     assert (loops["while.1"].trips, loops["while.1"].depth) == (5, 0)
     assert (loops["while.3"].trips, loops["while.3"].depth) == (2, 1)
-    # Who does not know how often asks each time.
+    # If the trips are not known, the condition is a launch in each trip.
     assert (loops["while.2"].trips, loops["while.2"].cost.launches) == (None, 2)
-    # Two copies, the loops, and the branch that costs more.
+    # Two copies, the loops, and the more expensive branch.
     assert costs.total(module).launches == 2 + 5 * 5 + 2 + 2
 
 
@@ -127,7 +128,7 @@ def test_step_costs_of_both_loops_and_those_beside():
 
 
 def test_loop_over_chunks_and_the_one_in_it_are_one_over_time():
-    """Eight chunks of thirty-two steps, eight to a trip."""
+    """There are eight chunks of thirty-two steps, and a trip has eight steps."""
     chunks = [(0, 8, 186), (1, 4, 44), (0, 8, 330), (1, 4, 73), (1, 300, 1)]
     names = ("depth", "trips", "launches")
     loops = [dict(zip(names, loop, strict=True)) for loop in chunks]
@@ -229,9 +230,9 @@ def test_worker_whose_compiler_dies_says_so(monkeypatch):
     assert record["error"] == "the compiler ended its process: without a word"
 
 
-# Cell, machine, T, B, and D=H, in bfloat16 (throughout if True): launches or cycles of
-# a step in the forward and the reverse loop, how many loops there are beside, and
-# temporaries in MB.
+# Cell, machine, T, B, and D=H, with products in bfloat16 (all numbers if True). Then
+# launches or cycles of a step in the forward loop and in the reverse loop, the number
+# of other loops, and temporaries in MB.
 LIMITS = {
     ("lstm", "h100", 30, 32, 512): (2.8, 3.5, 0, 24),
     ("elman", "h100", 30, 32, 512): (2.5, 2.5, 0, 9),
@@ -248,7 +249,7 @@ LIMITS = {
 def measured(row, monkeypatch):
     if missing := run.missing(row.machine):
         pytest.skip(f"not installed: {', '.join(missing)}; see `make test-compiled`")
-    # What the other tests ask of XLA is not for these compilers.
+    # The flags of the other tests are not for these compilers.
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     with contextlib.closing(Worker(row.machine)) as worker:
         record = worker.measure(row, top=100)
@@ -280,7 +281,7 @@ condition:
 
 def test_graph_is_one_start_by_the_host():
     found = thunks.starts(thunks.parse(THUNKS), iter([5, 3]))
-    # Each loop: its condition and what the host reads of it, once more than its body.
+    # For each loop, the condition and its copy to the host run once more than the body.
     inner = thunks.Starts(2 * 4 + 3, 2 * 4 + 3)
     body = thunks.Starts(1 + 1 + inner.host, 2 + 1 + inner.kernels)
     assert found == thunks.Starts(
@@ -291,7 +292,7 @@ def test_graph_is_one_start_by_the_host():
 
 @pytest.mark.slow
 def test_trip_of_steps_is_one_start_by_the_host(monkeypatch):
-    """Where `lax.scan` has ten or more a step."""
+    """`lax.scan` has ten starts or more for each step."""
     row = Row("h100", Case("lstm", 30, 32, 512, 512), "train", "scanrnn")
     ours = measured(row, monkeypatch)
     theirs = measured(row._replace(contender="lax_scan"), monkeypatch)
@@ -317,28 +318,39 @@ def test_loops_do_not_grow(limited, monkeypatch):
 
 @pytest.mark.slow
 def test_decoder_keeps_the_products_of_one_step(monkeypatch):
-    """Its LSTM's `c` was computed from those of all steps of a trip: 8.2 MB."""
+    """XLA once computed `c` from the products of all steps of a trip: 8.2 MB."""
     row = Row("h100", ProgramCase("attention decoder"), "forward", "scanrnn")
     record = measured(row, monkeypatch)
     assert record["temp_bytes"] < 5e6
     assert record["launches"] <= 214
 
 
+# `*` in the place of the names is every cell: half an hour for a TPU.
+COMPILED = {
+    "v5e": "lstm,lstm-norm,gru,indrnn,rhn-3",
+    "h100": "indrnn,lru,sru,elman,lstm,gru",
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kernels_compile_for_a_tpu(dtype):
-    """`*` in the place of the names is every cell: half an hour."""
-    if run.missing("v5e"):
+@pytest.mark.parametrize("machine", COMPILED)
+def test_kernels_compile(machine, dtype):
+    if run.missing(machine):
         pytest.skip("make test-compiled has the compilers")
-    names = "lstm,lstm-norm,gru,indrnn,rhn-3"
-    call = [sys.executable, "-m", "tests.compile_kernels", names, dtype]
-    env = os.environ | targets.environment("v5e") | {"PYTHONPATH": str(workers.ROOT)}
-    env.pop("XLA_FLAGS", None)  # Those of this process are a CPU's.
+    names = COMPILED[machine]
+    call = [sys.executable, "-m", "tests.compile_kernels", machine, names, dtype]
+    env = os.environ | targets.environment(machine) | {"PYTHONPATH": str(workers.ROOT)}
+    env.pop("XLA_FLAGS", None)  # this process has flags for a CPU
     done = subprocess.run(
         call, cwd=workers.ROOT, env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert all(int(line.split()[-1]) >= 1 for line in done.stdout.splitlines())
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert [name for name, *_ in lines] == names.split(",")
+    for name, made, loops in lines:
+        assert int(made) >= 1, name
+        assert machine == "v5e" or (made, loops) == ("2", "0"), name
 
 
 SCHEDULE = """
@@ -362,3 +374,25 @@ def test_schedule_of_a_kernel_is_read_by_step(tmp_path):
     assert kernel["rows"] == [("in", "bf16", "4,8,128", "12,8,128")]
     # Two parts of the batch, each with four steps at a point.
     assert kernels.per_step(kernel) == 2 * (3 + 2 / 4)
+
+
+ASSEMBLED = """\
+ptxas info    : Compiling entry function 'loop_add_fusion' for 'sm_90a'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers
+ptxas info    : Compiling entry function 'last_to_first_1' for 'sm_90a'
+ptxas info    : Function properties for last_to_first_1
+    16 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 38 registers, used 1 barriers, 8320 bytes smem
+"""
+
+
+def test_registers_are_those_of_our_kernels():
+    (kernel,) = gpu_kernels.kernels_of(ASSEMBLED)
+    assert kernel == {"name": "reverse", "registers": 38, "spilled": 20}
+
+
+def test_committed_page_of_gpu_kernels_is_that_of_the_numbers():
+    text = gpu_kernels.RESULTS.read_text()
+    page = gpu_kernels.RESULTS.with_suffix(".md").read_text()
+    assert gpu_kernels.markdown(json.loads(text)) == page

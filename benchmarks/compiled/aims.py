@@ -1,4 +1,4 @@
-"""The aims for machines that are not there, each with the number that was found."""
+"""The aims for machines that are not here, each with the number that was found."""
 
 import functools
 
@@ -10,12 +10,12 @@ from benchmarks.compiled.targets import TARGETS
 
 
 def has_norm(cell: str) -> bool:
-    """Whether a step of the cell normalises."""
+    """Whether the cell has layer norms."""
     return cell.startswith("ln_")
 
 
 def _ours(rows, machine):
-    """Our training steps."""
+    """The records of our training steps on a machine."""
     found = summary.cases(rows, machine, "train")
     return [case[OURS] for case in found if OURS in case]
 
@@ -33,7 +33,7 @@ def _beside(rows):
 
 
 def _throughout(machine):
-    """Of programs that are half precision throughout."""
+    """The aim for the memory of programs that are bfloat16 throughout."""
 
     def number(rows):
         chosen = [row for row in rows if row["case"].get("throughout")]
@@ -59,7 +59,7 @@ def _against_scan(machine, what, bound, worst_bound, title):
 
 
 def _programs(machine):
-    """Other people's programs: none costs more, and none takes more memory."""
+    """The aims that no program of other people costs more or takes more memory."""
     name, unit = TARGETS[machine].title, summary.UNITS[machine]
 
     def cost(rows, mode):

@@ -1,9 +1,9 @@
 """Launches and cycles of a compiled program, and of each of its loops.
 
 A launch is an instruction that the runtime has to start on the device: a fusion, a
-library call, a copy. Those which only name memory start nothing. A loop costs its
-trips times its body; of a conditional the dearest branch counts; an asynchronous
-operation counts once, where it starts.
+library call or a copy. Instructions that only name memory start nothing. The cost of a
+loop is that of its body times its trips. The cost of a conditional is that of its most
+expensive branch. An asynchronous operation counts once, where it starts.
 """
 
 import itertools
@@ -13,14 +13,14 @@ from typing import NamedTuple
 from benchmarks.compiled import loops
 from benchmarks.compiled.hlo import Instruction, Module
 
-# Instructions that name memory, or wait for something that was started before.
+# Instructions that only name memory, or wait for something that was started before.
 NOTHING = frozenset(
     "parameter constant tuple get-tuple-element bitcast after-all opt-barrier domain"
     " add-dependency partition-id replica-id get-dimension-size".split()
 )
 # Custom calls that only name memory, on a TPU.
 NAMING = ("AllocateBuffer", "ConcatBitcast", "Sharding", "annotate_device_placement")
-# A kernel of somebody's own on a TPU: the compiler does not estimate it.
+# A kernel on a TPU that somebody wrote: the compiler has no estimate of its cycles.
 KERNEL = "tpu_custom_call"
 
 _ARRAY = re.compile(r"\[\d")
@@ -31,13 +31,13 @@ _CUSTOM_KIND = re.compile(r'"(?:kind|name)":"(_*[a-z]\w*)"')
 
 
 class Cost(NamedTuple):
-    """What something takes, with everything it calls.
+    """The cost of an instruction or a computation, with everything it calls.
 
     Attributes:
-      launches: kernels, library calls and copies that are started.
-      cycles: by the estimate of a TPU's compiler; 0 where it gives none.
-      unpriced: launches on arrays that have no estimate, other than copies that run
-        beside something else.
+      launches: the number of kernels, library calls and copies that are started.
+      cycles: the estimate of a TPU's compiler; 0 where it gives none.
+      unpriced: the number of launches on arrays without an estimate, except copies
+        that run beside other work.
     """
 
     launches: int = 0
@@ -55,11 +55,11 @@ class Loop(NamedTuple):
     """A while loop.
 
     Attributes:
-      name: of its instruction.
-      depth: 0 in the entry computation, 1 in the body of such a loop.
-      trips: its iterations; None if nobody knows before it runs.
-      cost: of one iteration.
-      body: the name of the computation it repeats.
+      name: the name of its instruction.
+      depth: 0 in the entry computation, 1 in the body of such a loop, and so on.
+      trips: the number of its iterations; None if it is not known before it runs.
+      cost: the cost of one iteration.
+      body: the name of the computation that it repeats.
       op_name: the path in the JAX program.
     """
 
@@ -72,22 +72,22 @@ class Loop(NamedTuple):
 
     @property
     def total(self) -> Cost:
-        """An unknown number of trips counts as one."""
+        """The cost of all trips; an unknown number of trips counts as one."""
         return self.cost.times(1 if self.trips is None else self.trips)
 
 
 def total(module: Module) -> Cost:
-    """The whole program."""
+    """The cost of the whole program."""
     return _computation(module, module.entry)
 
 
 def all_loops(module: Module) -> list[Loop]:
-    """Every loop, in the order they run, those within one right after it."""
+    """All loops in the order in which they run; inner loops follow their outer one."""
     return list(_loops(module, module.entry, 0))
 
 
 def own(instruction: Instruction) -> Cost:
-    """An instruction by itself, without the computations it calls."""
+    """The cost of an instruction without the computations that it calls."""
     opcode = instruction.opcode
     if opcode in NOTHING or opcode.endswith(("-done", "-update")):
         return Cost()
@@ -102,19 +102,19 @@ def own(instruction: Instruction) -> Cost:
 
 
 def kernels(module: Module) -> int:
-    """How many calls of somebody's own kernels stand in the program."""
+    """The number of calls of hand-written TPU kernels in the program."""
     instructions = itertools.chain(*module.computations.values())
     return sum(target(i) == KERNEL for i in instructions)
 
 
 def target(instruction: Instruction) -> str:
-    """What a custom call calls."""
+    """The target of a custom call; empty for other instructions."""
     found = _TARGET.search(instruction.attributes)
     return found[1] if found else ""
 
 
 def kind(instruction: Instruction) -> str:
-    """The opcode, and which sort of fusion or whose code a call is."""
+    """The opcode, with the kind of a fusion or the target of a custom call."""
     if instruction.opcode == "custom-call":
         return f"custom-call {target(instruction)}"
     if instruction.opcode != "fusion":
@@ -149,7 +149,7 @@ def _loop(module, instruction, around, depth) -> Loop:
     trips = loops.trips(module, instruction, around)
     cost = _computation(module, body)
     if trips is None:
-        # The condition is asked on the device, each time.
+        # The device computes the condition in each iteration.
         cost += _computation(module, condition)
     return Loop(instruction.name, depth, trips, cost, body, instruction.op_name)
 
@@ -168,7 +168,7 @@ def _loops(module, name, depth):
 
 
 def _dearest(module, conditional):
-    """The branch that costs most: by cycles where there are any."""
+    """The branch that costs most: by cycles, then by launches."""
 
     def price(branch):
         cost = _computation(module, branch)
@@ -178,7 +178,7 @@ def _dearest(module, conditional):
 
 
 def _callees(instruction):
-    """What runs as instructions of its own; a fusion's inside does not."""
+    """The computations whose instructions run one by one; those of fusions do not."""
     if instruction.opcode == "call":
         return [instruction.called["to_apply"]]
     if instruction.opcode == "async-start":

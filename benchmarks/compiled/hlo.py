@@ -1,7 +1,7 @@
 """The text of a compiled program as computations of instructions.
 
-Only what costs are made of is read: opcodes, types, operands, and which computations
-an instruction calls. The text is what `compiled.as_text()` gives: scheduled HLO.
+Only what costs depend on is read: opcodes, types, operands, and the computations that
+an instruction calls. The text comes from `compiled.as_text()`: it is scheduled HLO.
 """
 
 import re
@@ -23,16 +23,17 @@ class Instruction(NamedTuple):
     """One line of a computation.
 
     Attributes:
-      name: unique in the program.
-      type: of what it gives, layout and memory space included.
+      name: its name, which is unique in the program.
+      type: the type of its result, with layout and memory space.
       opcode: such as `fusion` or `while`.
-      operands: names of instructions of the same computation; a literal in the case
-        of a constant.
+      operands: names of instructions of the same computation; for a constant, its
+        literal.
       attributes: the rest of the line, without metadata.
-      called: computations by role: `body`, `condition`, `calls`, `to_apply`.
-      branches: computations that a conditional chooses from.
-      op_name: the path in the JAX program that it comes from.
-      is_root: whether it is what its computation gives.
+      called: names of the computations it calls, by role: `body`, `condition`,
+        `calls`, `to_apply`.
+      branches: names of the computations that a conditional chooses from.
+      op_name: its path in the JAX program.
+      is_root: whether it is the result of its computation.
     """
 
     name: str
@@ -50,8 +51,8 @@ class Module(NamedTuple):
     """A program.
 
     Attributes:
-      computations: by name; instructions stand in the order of the schedule.
-      entry: the name of the one that is run.
+      computations: lists of instructions, in the order of the schedule, by name.
+      entry: the name of the computation that is run.
     """
 
     computations: dict[str, list[Instruction]]
@@ -80,7 +81,7 @@ def parse(text: str) -> Module:
 
 
 def root(instructions: list[Instruction]) -> Instruction:
-    """What a computation gives."""
+    """The instruction that is the result of a computation."""
     return next(i for i in instructions if i.is_root)
 
 
@@ -110,7 +111,7 @@ def _instruction(name, line, is_root):
 
 
 def _type_and_rest(line):
-    """A type is a word, or a tuple in balanced parentheses."""
+    """Splits off the type: a word, or a tuple in balanced parentheses."""
     if not line.startswith("("):
         type_, _, rest = line.partition(" ")
         return type_, rest
@@ -119,7 +120,7 @@ def _type_and_rest(line):
 
 
 def _balanced(line):
-    """What stands before the parenthesis that closes, and what after it."""
+    """The text before the closing parenthesis, and the text after it."""
     depth = 1
     for match in re.finditer(r"[()]", line):
         depth += 1 if match[0] == "(" else -1

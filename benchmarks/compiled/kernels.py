@@ -1,24 +1,20 @@
-"""`python -m benchmarks.compiled.kernels`: what a step takes in a kernel for a TPU v5e.
+"""`python -m benchmarks.compiled.kernels`: the length of a step in a TPU v5e's kernel.
 
-The compiler leaves the schedule of a kernel as text: a line for each bundle, which is a
-cycle if nothing waits for memory. A row is compiled in a process of its own, which
-leaves that text in a folder. `--report` writes the page again from the results alone.
+The compiler writes the schedule of a kernel as text: a line for each bundle, which
+takes one cycle if nothing waits for memory. Each row is compiled in its own process,
+which writes that text to a folder. `--report` makes the page from the results alone.
 """
 
 import argparse
 import dataclasses
 import json
 import math
-import os
 import pathlib
 import re
-import subprocess
-import sys
-import tempfile
 import time
 
 from benchmarks.cases import Case
-from benchmarks.compiled import targets
+from benchmarks.compiled import apart, targets
 from benchmarks.compiled.measure import ProgramCase
 from benchmarks.compiled.run import versions
 from benchmarks.compiled.workers import ROOT
@@ -26,7 +22,7 @@ from benchmarks.tables import table
 
 RESULTS = ROOT / "benchmarks" / "results" / "kernels.json"
 OTHERS = RESULTS.with_name("compiled.json")
-# The most bundles of a step, forward and in reverse, that would be good.
+# Our bounds for the bundles of a step, forward and in reverse.
 BOUNDS = {
     ("lstm", 256, 64, 1024): (4700, 4700),
     ("lstm", 1024, 16, 768): (1500, 1400),
@@ -34,14 +30,15 @@ BOUNDS = {
     ("ln_lstm", 1024, 16, 768): (2025, 1890),
     ("lstm", 4096, 2, 128): (250, 250),
 }
-# The case of Google's translation model, by its batch.
+# The layer of Google's translation model, for several batches.
 SWEEP = tuple(("lstm", 256, B, 1024) for B in (8, 16, 32, 128, 256))
 MORE = (("gru", 1024, 16, 768), ("mi_lstm", 1024, 16, 768), ("res_lstm", 1024, 16, 768))
 PROGRAMS = ("chunks of a gated delta rule",)
 NAMES = {"first_to_last": "forward", "last_to_first": "reverse"}
-LIMIT = 1800  # seconds of a row
+LIMIT = 1800  # seconds for a row
+MODULE = "benchmarks.compiled.kernels"
 GRID = r"iteration_bounds: \(([\d, ]+)\)"
-# A line for each bundle, with a mark for each loop that it is in.
+# A line for each bundle, with a `>` for each loop around it.
 BUNDLE = r"^ *0x[0-9a-f]+ +[A-Z]*: (>*)"
 WINDOW = (
     r"kind: (in|out)put, shape index: \{\d*\}\] .*?window shape is (\w+)\[([\d,]*)\], "
@@ -68,21 +65,21 @@ compiler ran; no TPU did: no number here is a time on a device.
 
 
 def cases() -> list:
-    """Every row."""
+    """The cases of all rows."""
     sizes = [*BOUNDS, *SWEEP, *MORE]
     found = [Case(c, T, B, H, H, "bfloat16", throughout=True) for c, T, B, H in sizes]
     return [*found, *map(ProgramCase, PROGRAMS)]
 
 
 def measure(number: int, folder: str) -> dict:
-    """The record of a row, by the compiler in this process."""
+    """The record of a row, compiled here; its schedules are read from `folder`."""
     import jax
 
     from benchmarks.compiled import programs
     from scanrnn import Options
 
     case = cases()[number]
-    # Who is asked for; a plan by any other name would be another program.
+    # The plan must ask for the kernels: by default the TPU runs XLA's loops.
     programs._options = lambda machine: Options(
         machine=targets.MACHINES[machine], implementation="pallas_tpu"
     )
@@ -102,7 +99,7 @@ def _schedules(folder):
 
 
 def _schedule(path: pathlib.Path) -> dict:
-    """How long a kernel's schedule is, by how deep in its loops."""
+    """The numbers of bundles in a kernel's schedule, by the depth in its loops."""
     text = path.read_text()
     depths = [len(m[1]) for m in re.finditer(BUNDLE, text, re.M)]
     name = next(name for name in NAMES if name in path.name)
@@ -113,7 +110,7 @@ def _schedule(path: pathlib.Path) -> dict:
         "name": NAMES[name],
         "point": depths.count(1),
         "step": depths.count(2),
-        # Loops in a step: how often they run is not said.
+        # Bundles of loops within a step: the text does not say how often they run.
         "inside": sum(depth > 2 for depth in depths),
         "grid": [int(n) for n in re.search(GRID, text)[1].split(",")],
         "rows": sorted(windows),
@@ -121,12 +118,12 @@ def _schedule(path: pathlib.Path) -> dict:
 
 
 def run(only: str | None) -> None:
-    """Compiles every row that is not there from the same sources, and keeps it."""
+    """Compiles the rows whose names contain `only`, or all, and keeps each at once."""
     done = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {}
     for number, case in enumerate(cases()):
         if only and only not in case.name:
             continue
-        record = _apart(number)
+        record = apart.record(MODULE, number, _environment, LIMIT)
         record["case"] = dataclasses.asdict(case)
         done[case.name] = record
         text = json.dumps({"versions": versions(), "rows": done}, indent=1)
@@ -134,31 +131,14 @@ def run(only: str | None) -> None:
         print(case.name, {k: record.get(k) for k in ("error", "compile_seconds")})
 
 
-def _apart(number) -> dict:
-    """A row in a process that leaves its schedules in a folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        dump = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
-        extra = {**targets.environment("v5e"), "LIBTPU_INIT_ARGS": dump}
-        call = [sys.executable, "-m", "benchmarks.compiled.kernels"]
-        call += ["--row", str(number), "--folder", folder]
-        try:
-            done = subprocess.run(
-                call, cwd=ROOT, env=os.environ | extra, capture_output=True,
-                text=True, timeout=LIMIT,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return {"error": f"over {LIMIT} s"}
-    lines = done.stdout.strip().splitlines() or [""]
-    if done.returncode or not lines[-1].startswith("{"):
-        words = done.stderr.strip().splitlines() or ["without a word"]
-        named = [w for w in words if "Error" in w] or words
-        return {"error": named[-1][:300]}
-    return json.loads(lines[-1])
+def _environment(folder: str) -> dict[str, str]:
+    dump = f"--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true"
+    return {**targets.environment("v5e"), "LIBTPU_INIT_ARGS": dump}
 
 
 def per_step(kernel: dict) -> float:
-    """Bundles of a step, its part of those of a point of the grid with them."""
-    parts = math.prod(kernel["grid"][:-1])  # of the batch
+    """Bundles of a step, with its share of the bundles of a grid point."""
+    parts = math.prod(kernel["grid"][:-1])  # parts of the batch
     if not kernel["step"]:
         return parts * kernel["point"]
     steps = max(int(shape.split(",")[0]) for *_, shape, _ in kernel["rows"])
@@ -166,7 +146,7 @@ def per_step(kernel: dict) -> float:
 
 
 def markdown(results: dict) -> str:
-    """The page."""
+    """The page of all kernels, in Markdown."""
     others = {}
     if OTHERS.exists():
         rows = json.loads(OTHERS.read_text())["rows"]

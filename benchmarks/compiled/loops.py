@@ -1,7 +1,7 @@
-"""How often a loop of a compiled program runs.
+"""The number of iterations of a loop in a compiled program.
 
-An H100's compiler writes `known_trip_count` beside the loop. A TPU's does not: there
-the bound is read from the loop's condition, `counter < constant`.
+The compiler for an H100 writes `known_trip_count` beside the loop. The compiler for a
+TPU does not: there the bound is read from the loop's condition, `counter < constant`.
 """
 
 import re
@@ -14,9 +14,9 @@ _INDEX = re.compile(r"\bindex=(\d+)")
 
 
 def trips(module: Module, loop: Instruction, around: list[Instruction]) -> int | None:
-    """Iterations of a loop that stands among the instructions `around`.
+    """The number of iterations of a loop among the instructions `around`.
 
-    None means that they are not known before it runs.
+    It is None if the number is not known before the loop runs.
     """
     if known := _KNOWN.search(loop.attributes):
         return int(known[1])
@@ -28,7 +28,7 @@ def trips(module: Module, loop: Instruction, around: list[Instruction]) -> int |
     bound = _number(test.operands[1], condition, loop, around)
     if counter is None or bound is None:
         return None
-    # JAX counts from zero where the first value is out of sight, as in a nested loop.
+    # In a nested loop the first value may be out of sight: JAX counts from zero.
     return bound - (_first(counter, loop, around) or 0)
 
 
@@ -37,7 +37,7 @@ def _named(name, instructions):
 
 
 def _element(name, instructions):
-    """Which element of the loop's tuple this is."""
+    """The index of this value in the loop's tuple."""
     found = _named(name, instructions)
     if found is None or found.opcode != "get-tuple-element":
         return None
@@ -46,7 +46,7 @@ def _element(name, instructions):
 
 
 def _number(name, instructions, loop, around):
-    """A constant of the condition, or one that the loop carries along."""
+    """A constant of the condition, or a constant that the loop carries along."""
     found = _named(name, instructions)
     if found is not None and found.opcode == "get-tuple-element":
         return _first(_element(name, instructions), loop, around)
@@ -54,7 +54,7 @@ def _number(name, instructions, loop, around):
 
 
 def _first(element, loop, around):
-    """The value that an element of the loop's tuple begins with."""
+    """The first value of an element of the loop's tuple, if it is a constant."""
     start = _named(loop.operands[0], around)
     if start is None or start.opcode != "tuple":
         return None
@@ -62,7 +62,7 @@ def _first(element, loop, around):
 
 
 def _constant(name, instructions):
-    """An integer behind copies and bitcasts."""
+    """The integer constant of that name, seen through copies and bitcasts."""
     found = _named(name, instructions)
     while found is not None and found.opcode in ("copy", "bitcast"):
         found = _named(found.operands[0], instructions)

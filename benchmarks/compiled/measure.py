@@ -1,4 +1,4 @@
-"""One row: what a program of a case costs on a machine, as plain numbers."""
+"""One row: the costs of a program on a machine, as plain numbers."""
 
 import dataclasses
 from typing import NamedTuple
@@ -6,13 +6,13 @@ from typing import NamedTuple
 from benchmarks.cases import Case
 from benchmarks.compiled import costs, hlo, thunks
 
-# Types of tuples are long.
+# Types are cut to this many characters: those of tuples are long.
 WIDTH = 72
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramCase:
-    """A program as other people write it, by its name in `benchmarks.programs`."""
+    """A program of other people, by its name in `benchmarks.programs`."""
 
     program: str
     dtype: str = "float32"
@@ -23,11 +23,11 @@ class ProgramCase:
 
 
 class Row(NamedTuple):
-    """What is compiled.
+    """One program to compile.
 
     Attributes:
-      machine: a name in `targets.TARGETS`.
-      case: the cell, its sizes and its dtype; or other people's program.
+      machine: a name in `targets.ALL`.
+      case: the cell with its sizes and its dtype, or a program of other people.
       mode: `train` or `forward`.
       contender: a name in `programs.CONTENDERS`.
     """
@@ -46,16 +46,16 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, record: dict) -> "Row":
-        """The row that a record is of."""
+        """The row of a record."""
         fields = {name: record[name] for name in cls._fields}
         kind = ProgramCase if "program" in fields["case"] else Case
         return cls(**(fields | {"case": kind(**fields["case"])}))
 
 
 def measure(row: Row, top: int = 0) -> tuple[dict, str]:
-    """The record of a row, with the `top` dearest instructions of each loop.
+    """Compiles a row; gives its record and the text of the program.
 
-    Gives the text of the program too.
+    The record has the `top` most expensive instructions of each loop.
     """
     from benchmarks.compiled import programs
 
@@ -71,7 +71,7 @@ def measure(row: Row, top: int = 0) -> tuple[dict, str]:
 
 
 def _starts(program) -> dict:
-    """What a GPU's host starts, and how many kernels run; nothing if unknown."""
+    """The starts by a GPU's host, and the kernels that run; empty if unknown."""
     if not program.thunks:
         return {}
     module = hlo.parse(program.text)
@@ -83,7 +83,7 @@ def _starts(program) -> dict:
 
 
 def read(text: str, top: int = 0) -> dict:
-    """Launches and cycles of a program and of its loops."""
+    """Launches and cycles of a program and of its loops, from its text."""
     module = hlo.parse(text)
     hottest = hot(text, top) if top else {}
     return {
@@ -103,17 +103,18 @@ def read(text: str, top: int = 0) -> dict:
 
 
 def hot(text: str, top: int | None = None) -> dict[str, list[dict]]:
-    """Instructions of each loop's body that cost anything, the dearest first.
+    """Instructions of each loop's body that cost anything, the most expensive first.
 
-    Without estimates of cycles they stand in the order of the schedule; with them
-    those on scalars, which have none, are left out.
+    Without estimates of cycles, instructions are in the order of the schedule. With
+    estimates, instructions on scalars are left out: they have none.
 
     Args:
-      text: of a compiled program.
-      top: at most so many of a loop.
+      text: the text of a compiled program.
+      top: the most instructions for each loop; None gives all.
 
     Returns:
-      By the name of the body: name, kind, type, cycles and JAX path of each.
+      A list for each loop, by the name of its body; each instruction with its name,
+      kind, type, cycles and path in the JAX program.
     """
     module = hlo.parse(text)
     has_cycles = costs.total(module).cycles > 0

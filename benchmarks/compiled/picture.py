@@ -1,11 +1,11 @@
-"""The picture of the report: a panel for each machine and number, a dot for a case."""
+"""The picture of the report: a panel for each machine and cost, a dot for each case."""
 
 from benchmarks import panels
 from benchmarks.compiled import summary
 from benchmarks.compiled.suite import CELLS, OURS, PLAIN
 from benchmarks.compiled.targets import TARGETS
 
-# What is drawn of each machine's training steps, and its aim for the mean.
+# The costs of training steps that are drawn for each machine, and the aims of means.
 PANELS = {
     "h100": (("launches", "launches in all", 0.35), ("temp_bytes", "temporaries", 0.5)),
     "v5e": (("cycles", "cycles", 0.4), ("temp_bytes", "temporaries", 0.5)),

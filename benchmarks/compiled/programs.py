@@ -1,4 +1,4 @@
-"""A case as a program to compile: who runs it, and in which mode."""
+"""Compile a case for a machine: the program of a contender in one mode."""
 
 import functools
 import os
@@ -21,14 +21,14 @@ from benchmarks.programs.measure import LEARNING_RATE
 
 
 class Program(NamedTuple):
-    """What the compiler made.
+    """A compiled program.
 
     Attributes:
-      text: scheduled instructions.
-      temp_bytes: of temporaries by its buffer assignment.
-      lower_seconds: of processors, that JAX and the planner took before.
-      compile_seconds: of processors, that the compiler took.
-      thunks: what XLA's runtime executes, as text; empty where nothing tells.
+      text: its scheduled instructions.
+      temp_bytes: bytes of temporaries, by the compiler's buffer assignment.
+      lower_seconds: processor seconds of JAX and the planner before compilation.
+      compile_seconds: processor seconds of the compiler.
+      thunks: what XLA's runtime executes, as text; empty if it is not known.
     """
 
     text: str
@@ -49,11 +49,11 @@ def compile_(
     options = targets.ALL[machine].options
     with tempfile.TemporaryDirectory() as folder:
         if targets.ALL[machine].has_thunks:
-            # Of XLA's passes nothing is wanted.
-            options |= {"xla_dump_to": folder, "xla_dump_hlo_pass_re": "^$"}
+            # The expression matches no pass of XLA: only the thunks are written.
+            options = options | {"xla_dump_to": folder, "xla_dump_hlo_pass_re": "^$"}
         compiled = lowered.compile(compiler_options=options)
         end = _processor_seconds()
-        # The last is the program's own, after XLA's passes over them if there were any.
+        # The last file has the thunks after all of XLA's passes over them.
         paths = sorted(pathlib.Path(folder).glob("*.thunk_sequence*.txt"))
         thunks = paths[-1].read_text() if paths else ""
     return Program(
@@ -66,7 +66,7 @@ def compile_(
 
 
 def _program(case, mode, contender, machine):
-    """The function, shapes of its arguments, and which of them are donated."""
+    """The function, the shapes of its arguments, and which of them are donated."""
     fn, args, lr = _forward(case, contender, machine)
     donate = ()
     if mode == "train":
@@ -80,7 +80,7 @@ def _program(case, mode, contender, machine):
 
 
 def _forward(case, contender, machine) -> tuple[Callable, list[Any], float]:
-    """What a contender runs forward, its arguments, and the rate it learns with."""
+    """The forward function of a contender, its arguments, and the learning rate."""
     if isinstance(case, ProgramCase):
         program = _found(case.program)
         fn = program.apply
@@ -94,19 +94,19 @@ def _forward(case, contender, machine) -> tuple[Callable, list[Any], float]:
 
 @functools.lru_cache(maxsize=1)
 def _found(name):
-    """Other people's program without its numbers: some have much of them."""
+    """A program of other people, with shapes in place of arrays, to save memory."""
     program = programs.find(name)
     params, inputs = jax.eval_shape(lambda *a: a, program.params, program.inputs)
     return program._replace(params=params, inputs=inputs)
 
 
 def _options(machine):
-    """No array is on the machine: it has to be said."""
+    """Options that name the machine: no array is on it, so it cannot be found."""
     return scanrnn.Options(machine=targets.MACHINES[machine])
 
 
 def shapes(case: Case) -> Problem:
-    """A problem of zeros: nothing is ever run, and zeros take no memory."""
+    """A problem of zeros: nothing is ever run, and NumPy's zeros take no memory."""
     weights = steps.CELLS[case.cell].shapes(case.D, case.H)
     return Problem(
         case,
@@ -121,12 +121,12 @@ def _model(contender, problem, machine):
         return naive(problem, jax.lax.scan)
     if contender == "scanrnn":
         return naive(problem, functools.partial(scanrnn.scan, plan=_options(machine)))
-    # Its own weights: programs are compared, not values, so that a cell with other
-    # biases (the GRU) can take part.
+    # Flax draws its own weights: only programs are compared, not values. So a cell
+    # with other biases (the GRU) can take part.
     params, apply = flax_nnx.split(flax_nnx.layer(problem.case), problem.case)
     return _base.Model(params, apply, export=dict)
 
 
 def _processor_seconds():
-    """Of this process, all its threads, and the assemblers that it started."""
+    """Processor seconds of this process, its threads, and assemblers it started."""
     return sum(os.times()[:4])

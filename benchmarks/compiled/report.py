@@ -1,4 +1,4 @@
-"""Results file (JSON) to report (Markdown and PNG); needs no compiler and nothing else.
+"""Makes the report (Markdown and PNG) from the results file (JSON), without compilers.
 
 python -m benchmarks.compiled --report
 """
@@ -42,7 +42,7 @@ on a device. Each is one of these.
   fit into the fast memory altogether.
 - **Compile s** are processor seconds of the compiler on the machine that ran it."""
 
-# So many cases of a machine are shown with the instructions of their loops.
+# The number of cases that are shown with the instructions of their loops.
 SHOWN = {"train": 3, "forward": 1}
 
 
@@ -97,7 +97,7 @@ def _where(results):
 
 
 def _table(rows, machine, mode):
-    """A case on each line: costs of a step, and of the whole program."""
+    """A table with a case on each line: costs of a step and of the whole program."""
     unit = summary.UNITS[machine]
     cases = list(summary.cases(rows, machine, mode))
     if not cases:
@@ -130,7 +130,7 @@ def _table(rows, machine, mode):
 
 
 def _started(case):
-    """What the host starts and what runs in a step, of ours and of lax.scan."""
+    """Starts by the host and kernels in a step, for scanrnn and for lax.scan."""
     found = []
     for record in (case.get(OURS, {}), case.get(PLAIN, {})):
         if "host_starts" not in record:
@@ -142,7 +142,7 @@ def _started(case):
 
 
 def _programs(rows, machine, mode):
-    """Other people's programs, the whole of each."""
+    """A table of other people's programs, with the costs of each as a whole."""
     unit = summary.UNITS[machine]
     lines = [
         [
@@ -195,7 +195,7 @@ def _mean(rows, machine, mode, what):
 
 
 def _dearest(rows, machine, mode):
-    """The instructions of our programs that stand worst against lax.scan."""
+    """Instructions of those programs of ours that compare worst with lax.scan."""
     unit = summary.UNITS[machine]
     cases = [
         case
@@ -213,7 +213,7 @@ def _dearest(rows, machine, mode):
 
 
 def hot_lines(loop: dict, machine: str) -> list[str]:
-    """A loop and its instructions, for people."""
+    """A loop and its instructions as lines of text."""
     unit = summary.UNITS[machine]
     indent = "  " * loop["depth"]
     trips = "?" if loop["trips"] is None else loop["trips"]

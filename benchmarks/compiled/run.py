@@ -1,8 +1,8 @@
-"""Compiles the suite and keeps every row at once.
+"""Compiles the suite, and writes every row to the results file as soon as it is done.
 
-A row that is in the results file already, from the same sources and compilers, is not
-compiled again: an interrupted run goes on, and after a change of the package only its
-own rows are new.
+A row that is already in the results file, from the same sources and compilers, is not
+compiled again. So a run that was interrupted goes on, and after a change of the package
+only the rows of scanrnn are compiled.
 """
 
 import concurrent.futures
@@ -24,10 +24,10 @@ from benchmarks.compiled.targets import TARGETS
 from benchmarks.compiled.workers import ROOT, Worker
 from benchmarks.programs import FILES
 
-# So many instructions of each loop are kept of our own programs in bfloat16: all of
-# them on an H100, where they are launches, and there are few.
+# The number of instructions of each loop that are kept, of our programs in bfloat16.
+# On an H100 these are all instructions: they are launches, and there are few.
 TOP = {"h100": 48, "v5e": 8}
-# What numbers come from besides the package and the compilers.
+# The files that numbers depend on, besides the package and the compilers.
 MEASURING = (
     "benchmarks/steps.py",
     "benchmarks/contenders/_base.py",
@@ -41,7 +41,7 @@ MEASURING = (
 
 
 def run(path: pathlib.Path, say=print) -> dict:
-    """Brings the results file up to date and gives what is in it."""
+    """Brings the results file up to date, and gives its content."""
     wanted = suite.rows()
     old = _by_name(json.loads(path.read_text())["rows"]) if path.exists() else {}
     done = {row.name: old[row.name] for row in wanted if _is_fresh(row, old)}
@@ -61,7 +61,7 @@ def run(path: pathlib.Path, say=print) -> dict:
 
 
 def _compile(machine, rows, keep):
-    """As many rows at once as there are processors, each by a worker that is idle."""
+    """Compiles as many rows at once as there are processors, each by an idle worker."""
     workers = [Worker(machine) for _ in os.sched_getaffinity(0)]
     idle = queue.SimpleQueue()
     for worker in workers:
@@ -86,7 +86,7 @@ def _top(row):
 
 
 def _source(row):
-    """A hash of what the numbers of a row come from."""
+    """A hash of everything that the numbers of a row depend on."""
     if not isinstance(row.case, ProgramCase):
         return source(row.contender)
     file = ROOT / "benchmarks" / "programs" / f"{FILES[row.case.program]}.py"
@@ -97,7 +97,7 @@ def _source(row):
 
 @functools.cache
 def source(contender: str) -> str:
-    """A hash of everything that the numbers of a contender come from."""
+    """A hash of everything that the numbers of a contender depend on."""
     files = [ROOT / name for name in MEASURING]
     if contender == suite.OURS:
         files += sorted((ROOT / "scanrnn").rglob("*.py"))
@@ -108,7 +108,7 @@ def source(contender: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the compilers and of what they are given to compile."""
+    """The versions of Python, of the compilers, and of the libraries that use them."""
     names = ["jax", "jaxlib", "flax"]
     names += [name for target in TARGETS.values() for name in target.packages]
     found = {"python": platform.python_version()}
@@ -121,7 +121,7 @@ def versions() -> dict[str, str]:
 
 
 def missing(machine: str) -> list[str]:
-    """The packages that are not installed and that a machine's compiler needs."""
+    """The packages that a machine's compiler needs and that are not installed."""
     found = versions()
     return [name for name in TARGETS[machine].packages if found[name] == "absent"]
 
@@ -154,7 +154,7 @@ def _write(path, about, records):
 
 
 def _text(results):
-    """JSON with a line for each row, so that changes can be read."""
+    """JSON with a line for each row, so that a diff shows which rows changed."""
     about = json.dumps({k: v for k, v in results.items() if k != "rows"}, indent=1)
     rows = ",\n".join(json.dumps(row) for row in results["rows"])
     return f'{about[:-2]},\n "rows": [\n{rows}\n]}}\n'

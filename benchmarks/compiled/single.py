@@ -1,4 +1,4 @@
-"""One row on the terminal: its numbers, and the instructions of its loops."""
+"""One row in the terminal: its numbers, and the instructions of its loops."""
 
 import argparse
 import contextlib
@@ -13,7 +13,7 @@ from benchmarks.compiled.targets import ALL, TARGETS
 from benchmarks.compiled.workers import Worker
 from benchmarks.programs import FILES
 
-# How a dtype is named: that of the case, and whether all of it has it.
+# Names of dtypes: the dtype of the case, and whether everything in it has that dtype.
 DTYPES = {
     "f32": ("float32", False),
     "bf16": ("bfloat16", False),
@@ -22,7 +22,7 @@ DTYPES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What names a row on the command line."""
+    """Adds the arguments that choose a row."""
     parser.add_argument("--machine", default=",".join(TARGETS), help=",".join(ALL))
     parser.add_argument("--cell", help="one row in place of the suite: lstm, gru, ...")
     parser.add_argument("--program", help="or a part of the name of a program")
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args) -> None:
-    """Compiles and prints what the arguments name."""
+    """Compiles and prints the rows that the arguments choose."""
     for machine in args.machine.split(","):
         with contextlib.closing(Worker(machine)) as worker:
             for case, mode in itertools.product(_cases(args), args.mode.split(",")):
@@ -58,7 +58,7 @@ def _cases(args):
 
 
 def _row(args, worker, machine, case, mode):
-    """A case by each contender, and how the first compares with the second."""
+    """Prints a case for each contender, and compares the first with the second."""
     case_records = {}
     for contender in args.contender.split(","):
         row = Row(machine, case, mode, contender)
@@ -75,7 +75,7 @@ def _row(args, worker, machine, case, mode):
 
 
 def lines(record: dict) -> list[str]:
-    """A record for people."""
+    """A record as lines of text."""
     shown = [Row.of(record).name]
     if "error" in record:
         return [*shown, f"  {record['error']}"]

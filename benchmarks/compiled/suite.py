@@ -1,8 +1,9 @@
-"""Which programs are compiled: about ten minutes on two cores for both machines.
+"""Which programs are compiled for both machines.
 
-Every cell's training step on every size in bfloat16, on half of the sizes in float32;
-a cell of each kind that is bfloat16 throughout; forward passes on half of the sizes in
-bfloat16; Flax where it has the cell. And other people's programs, training and forward.
+These are the training steps of all cells: in bfloat16 for every size, in float32 for
+half of the sizes, and of some cells in bfloat16 throughout. Forward passes are in
+bfloat16 for half of the sizes. Flax takes part where it has the cell. Then there are
+other people's programs with large states, in training and in a forward pass.
 """
 
 from benchmarks import programs, steps
@@ -10,24 +11,25 @@ from benchmarks.cases import MODES, Case
 from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.targets import TARGETS
 
-# T, B, H; as many inputs as features.
+# T, B, H; D is H.
 SIZES = ((30, 32, 512), (256, 64, 1024), (1024, 16, 768), (512, 2, 128))
 # A sentence, and a long sequence in a small batch.
 FLOAT32_SIZES = (SIZES[0], SIZES[2])
 # A sentence, and a large layer.
 FORWARD_SIZES = (SIZES[0], SIZES[1])
-# Cells of vectors: these sizes are not those of pictures.
+# Convolutional cells are left out: these are no sizes of pictures.
 CELLS = tuple(name for name in steps.CELLS if "conv" not in name)
-# Those that are half precision throughout, too: without gates, with them, with norms.
+# Cells that are also compiled in bfloat16 throughout: without gates, with gates, with
+# norms, and with multiplicative integration.
 THROUGHOUT = ("elman", "lstm", "gru", "ln_lstm", "mi_lstm")
-# What `flax.nnx` has, and the dtype in which its `RNN` takes it.
+# The cells that `flax.nnx` has, and the dtype in which its `RNN` runs them.
 FLAX = {"lstm": "bfloat16", "gru": "bfloat16", "elman": "float32"}
 
 OURS, PLAIN, PEER = CONTENDERS = ("scanrnn", "lax_scan", "flax_nnx")
 
 
 def rows() -> list[Row]:
-    """Every row of the suite, those of a case one after the other."""
+    """All rows of the suite; the rows of a case follow each other."""
     return [
         Row(machine, case, mode, contender)
         for machine in TARGETS

@@ -1,19 +1,19 @@
-"""What a record says: costs of a step, loops beside, ratios of two contenders."""
+"""Summaries of records: the cost of a step, and ratios of two contenders."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# What a machine's loops are measured in.
+# The unit in which the loops of a machine are measured.
 UNITS = {"h100": "launches", "v5e": "cycles", "cpu": "launches"}
 
 
 class PerStep(NamedTuple):
-    """The loops over time, by launches or cycles in each step.
+    """The cost of the loops over time: launches or cycles for each step.
 
     Attributes:
-      forward: of the first of the two that run longest.
-      reverse: of the other; None where there is one loop or none.
-      beside: how many other loops there are.
+      forward: the cost of the forward loop; None if there is no loop.
+      reverse: the cost of the reverse loop; None if there are fewer than two loops.
+      beside: the number of other loops.
     """
 
     forward: float | None
@@ -26,12 +26,13 @@ class PerStep(NamedTuple):
 
 
 def per_step(record: dict) -> PerStep:
-    """The loops of a program that go over the sequence, and how many do not.
+    """The costs of the loops over the sequence, and the number of other loops.
 
-    Those over time are the two with most trips (one in a forward pass). A loop over
-    two steps at once counts half of its body for each. Where one goes over chunks and
-    one in it over the steps of a chunk, the latter is meant: what is done once for a
-    chunk counts in the whole program alone, as what is done once for all steps.
+    The two loops with most trips are those over time (one in a forward pass). If a trip
+    takes two steps, each step costs half of the body. If an outer loop goes over chunks
+    and an inner loop over the steps of a chunk, the inner one is meant: work that is
+    done once for a chunk counts in the whole program only, like work that is done once
+    for all steps.
     """
     unit, T = UNITS[record["machine"]], record["case"]["T"]
     wanted = 2 if record["mode"] == "train" else 1
@@ -41,7 +42,7 @@ def per_step(record: dict) -> PerStep:
         return (loop["trips"] or 0, loop[unit])
 
     chosen = sorted(outer, key=length, reverse=True)[:wanted]
-    # In the order of the schedule: the reverse loop needs what the forward one gives.
+    # In the order of the schedule: the forward loop runs before the reverse loop.
     costs = [loop[unit] * (loop["trips"] or 1) / T for loop in outer if loop in chosen]
     costs += [None] * (2 - len(costs))
     beside = len(record["loops"]) - sum(loop["loops"] for loop in chosen)
@@ -49,7 +50,7 @@ def per_step(record: dict) -> PerStep:
 
 
 def _over_steps(nest: list[dict], T: int) -> dict:
-    """The loop over steps of an outermost loop, and of how many it is made."""
+    """The loop over steps in a nest, and the number of loops that it consists of."""
     chunks, *inner = nest
     for loop in inner:
         trips = (chunks["trips"] or T) * (loop["trips"] or T)
@@ -59,7 +60,7 @@ def _over_steps(nest: list[dict], T: int) -> dict:
 
 
 def _nests(loops: list[dict]) -> list[list[dict]]:
-    """Each outermost loop with those in it, which come after it."""
+    """Groups each outermost loop with its inner loops, which follow it."""
     nests: list[list[dict]] = []
     for loop in loops:
         if loop["depth"] == 0:
@@ -73,7 +74,7 @@ def cases(
 ) -> Iterator[dict[str, dict]]:
     """For each case the records by contender, without those that failed.
 
-    The cases are cells in their sizes, or other people's `programs`.
+    The cases are cells with their sizes, or with `programs` other people's programs.
     """
     found: dict[str, dict[str, dict]] = {}
     for row in rows:
@@ -85,9 +86,10 @@ def cases(
 
 
 def ratio(case: dict[str, dict], what: str, over: str, under: str) -> float | None:
-    """`over / under` of a number; None where either is missing or nothing.
+    """`over / under` of a number; None if either is missing or zero.
 
-    Of cycles there is none where a kernel is called: the compiler does not know them.
+    The ratio of cycles is also None if a hand-written kernel is called: the compiler
+    does not know its cycles.
     """
     pair = [case.get(name, {}) for name in (over, under)]
     if what == "cycles" and any(record.get("kernels") for record in pair):
@@ -99,7 +101,7 @@ def ratio(case: dict[str, dict], what: str, over: str, under: str) -> float | No
 def ratios(
     rows, machine, what, over="scanrnn", under="lax_scan", mode="train", programs=False
 ):
-    """All such ratios of a machine."""
+    """The ratios of all cases of a machine; see `ratio`."""
     chosen = cases(rows, machine, mode, programs)
     found = [ratio(case, what, over, under) for case in chosen]
     return [number for number in found if number is not None]

@@ -1,13 +1,13 @@
-"""The two machines, and how to compile for them where they are not.
+"""The two machines, and how to compile for them without having them.
 
-Both compilers come from the package registry: `libtpu`, and jax's CUDA plugin with
-`ptxas`. They are the ones that the devices themselves are used with.
+Both compilers are packages: `libtpu`, and JAX's CUDA plugin with `ptxas`. The devices
+themselves are used with the same compilers.
 """
 
 import functools
 from typing import NamedTuple
 
-# An H100 SXM, as a text proto of XLA's GpuTargetConfig: facts of the card.
+# The data of an H100 SXM, as a text proto of XLA's GpuTargetConfig.
 H100 = """
 gpu_device_info {
   threads_per_block_limit: 1024 threads_per_warp: 32
@@ -29,13 +29,13 @@ class Target(NamedTuple):
     """A machine to compile for.
 
     Attributes:
-      title: for people.
-      environment: variables that have to be there before JAX is imported; those of
-        the two machines exclude each other, so each gets a process of its own.
+      title: the name in reports.
+      environment: variables that must be set before JAX is imported. Those of the two
+        machines exclude each other, so each machine gets a process of its own.
       topology: arguments of `get_topology_desc`.
-      options: of the compiler.
-      packages: distributions that bring the compiler.
-      has_thunks: whether XLA's runtime executes thunks, which tell what a host starts.
+      options: options of the compiler.
+      packages: distributions that contain the compiler.
+      has_thunks: whether XLA's runtime executes thunks, which say what a host starts.
     """
 
     title: str
@@ -51,7 +51,7 @@ TARGETS = {
         title="NVIDIA H100",
         environment={"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"},
         topology={"platform": "cuda", "topology": "1x1x1", "target_config": H100},
-        # There is nothing to try kernels on.
+        # There is no device on which kernels could be tried.
         options={"xla_gpu_autotune_level": "0"},
         packages=("jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12"),
         has_thunks=True,
@@ -60,7 +60,7 @@ TARGETS = {
         title="TPU v5e",
         environment={
             "TPU_SKIP_MDS_QUERY": "1",
-            # Nothing runs: compilers need not wait for each other.
+            # Nothing runs on a device, so several compilers may load it at once.
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
             "TPU_ACCELERATOR_TYPE": "v5litepod-1",
             "TPU_WORKER_HOSTNAMES": "localhost",
@@ -72,19 +72,19 @@ TARGETS = {
 }
 
 
-# The machine that this runs on, for a look at one row.
+# The machine that this runs on, for single rows.
 HERE = "cpu"
 ALL = {**TARGETS, HERE: Target("this CPU", {}, {}, {}, ())}
 
 
 def environment(name: str) -> dict[str, str]:
-    """What a process needs to compile for this machine and to run nothing on it."""
+    """The variables of a process that compiles for this machine and runs nothing."""
     return {"JAX_PLATFORMS": "cpu", **ALL[name].environment}
 
 
 @functools.cache
 def sharding(name: str):
-    """On the one device of the machine, which need not be there."""
+    """A sharding on one device of the machine, which need not exist."""
     import jax
     from jax.experimental import topologies
     from jax.sharding import SingleDeviceSharding
@@ -95,5 +95,5 @@ def sharding(name: str):
     return SingleDeviceSharding(topology.devices[0])
 
 
-# What the planner calls them.
+# The planner's names of these machines.
 MACHINES = {"h100": "h100", "v5e": "tpu v5e", HERE: "cpu"}

@@ -1,7 +1,7 @@
-"""What the host starts on a GPU, read from the thunks that XLA leaves beside a program.
+"""What the host starts on a GPU, read from the thunks that XLA writes for a program.
 
-A thunk is what XLA's runtime executes. A CUDA graph (`kCommandBuffer`) is one start by
-the host, however many kernels it holds; HLO shows the kernels alone.
+A thunk is one thing that XLA's runtime executes. A CUDA graph (`kCommandBuffer`) is one
+start by the host, however many kernels it holds. HLO shows only the kernels.
 """
 
 import re
@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 _THUNK = re.compile(r"^(?P<indent> *)\d+: (?P<kind>k\w+)")
 _PART = re.compile(r"^ *(?P<part>condition|body):")
-_STEP = 4  # spaces by which what is inside stands further right
+_STEP = 4  # spaces of indentation for each level
 
-# Estimates of an H100, in microseconds: a start by the host, and a kernel in a graph.
+# Estimates for an H100, in microseconds: a start by the host, and a kernel in a graph.
 HOST, NODE = 3.0, 1.3
 
 
 class Starts(NamedTuple):
-    """What a program starts.
+    """The starts of a program.
 
     Attributes:
-      host: starts by the host: graphs, and what stands in none.
-      kernels: kernels, library calls and copies on the device, those in graphs too.
+      host: starts by the host: CUDA graphs, and everything outside of graphs.
+      kernels: kernels, library calls and copies on the device, also those in graphs.
     """
 
     host: float = 0
@@ -29,18 +29,18 @@ class Starts(NamedTuple):
 
     @property
     def microseconds(self) -> float:
-        """An estimate: of starting things alone, not of what they compute."""
+        """An estimate of the time of all starts, without the time of computing."""
         return HOST * self.host + NODE * self.kernels
 
     def plus(self, other: "Starts", times: int = 1) -> "Starts":
-        """The sum of both, the other so many times."""
+        """The sum of these starts and `times` times the others."""
         return Starts(
             self.host + times * other.host, self.kernels + times * other.kernels
         )
 
 
 class Thunk(NamedTuple):
-    """One of them: its kind, and what it holds, by the part of a loop it is in."""
+    """One thunk: its kind, and the thunks in it by the part of a loop."""
 
     kind: str
     parts: dict[str, list["Thunk"]]
@@ -56,7 +56,7 @@ def parse(text: str) -> list[Thunk]:
     open_, parts = [root], {}
     for line in text.splitlines():
         if heading := _PART.match(line):
-            # It belongs to the loop that was opened last and has no such part yet.
+            # The part is of the last loop that was opened and has no such part yet.
             part = heading["part"]
             loop = next(
                 t for t in reversed(open_) if t.kind == "kWhile" and part not in t.parts
@@ -74,10 +74,10 @@ def parse(text: str) -> list[Thunk]:
 
 
 def starts(thunks: list[Thunk], trips: Iterator[int]) -> Starts:
-    """What they start in all; `trips` are those of the loops, in their order.
+    """All starts of these thunks; `trips` are the trips of all loops in their order.
 
-    A loop that stands in no graph also computes its condition, once more than its body,
-    and the host reads it.
+    A loop outside of graphs also computes its condition, once more than its body, and
+    the host reads the result.
     """
     found = Starts()
     for thunk in thunks:

@@ -1,4 +1,4 @@
-"""A process that compiles for one machine: rows in, records out, a line of JSON each.
+"""A process that compiles for one machine; rows and records are lines of JSON.
 
 python -m benchmarks.compiled.worker
 """
@@ -12,8 +12,8 @@ from benchmarks.compiled import measure
 
 
 def main() -> None:
-    """Answers each line of the input until it ends."""
-    # Compilers print as they like: only records may reach the reader.
+    """Answers each line of the input until the input ends."""
+    # Compilers print to the output, too: only records may reach the reader.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Worker processes as seen from outside: one for each machine."""
+"""Worker processes, each of which compiles for one machine; see `worker`."""
 
 import json
 import os
@@ -16,14 +16,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Worker:
-    """Compiles for one machine in a process of its own, made again when it dies."""
+    """Compiles for one machine in a process of its own; a dead process is replaced."""
 
     def __init__(self, machine: str, limit: float = 600.0):
         self._machine, self._limit = machine, limit
         self._process = None
 
     def measure(self, row: Row, **request) -> dict:
-        """The record of a row, or one with an `error`; see `worker`."""
+        """The record of a row, or a record with an `error`; see `worker`."""
         process = self._process or self._start()
         line = json.dumps({"row": row.as_json(), **request})
         try:

@@ -19,7 +19,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from scanrnn.executors import _program, associative, pallas_tpu, planned, scan
+from scanrnn.executors import (
+    _program,
+    associative,
+    pallas_gpu,
+    pallas_tpu,
+    planned,
+    scan,
+)
 from scanrnn.executors._place import by_name
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
@@ -27,7 +34,7 @@ from scanrnn.planner.plan import Candidate, Plan
 from scanrnn.planner.rules import Rules
 
 EXECUTORS: dict[str, Any] = {
-    each.NAME: each for each in (planned, scan, associative, pallas_tpu)
+    each.NAME: each for each in (planned, scan, associative, pallas_tpu, pallas_gpu)
 }
 
 

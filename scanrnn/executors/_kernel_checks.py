@@ -1,4 +1,4 @@
-"""Check, when a plan is made, whether a body can be a kernel for a TPU."""
+"""Check, when a plan is made, whether a body can be a kernel."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from scanrnn.planner.bodies import Body
 from scanrnn.planner.graph import struct
 
 
-def refusal(body: Body) -> str | None:
-    """Why no kernel can run a body of these types and sizes, or None."""
+def unsuitable(body: Body) -> str | None:
+    """Why no kernel of any machine can run a body of these types, or None."""
     graph = body.graph
     avals = list(map(ops.aval, (*graph.inputs, *graph.outs)))
     sizes = [body.rows.length, *itertools.chain(*(aval.shape for aval in avals))]
@@ -29,6 +29,11 @@ def refusal(body: Body) -> str | None:
     keys = [a for a in avals if jnp.issubdtype(a.dtype, jax.dtypes.extended)]
     if keys:
         return f"a kernel reads no {keys[0].str_short()}"
+    return None
+
+
+def too_large(body: Body) -> str | None:
+    """Why a body does not fit into the fast memory of a TPU, or None."""
     wanted, most = _kernel.layout(part_of(body)[0]).bytes, _kernel.memory(body)
     if wanted > most:
         return (

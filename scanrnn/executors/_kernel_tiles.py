@@ -1,8 +1,9 @@
-"""Make a step for a part of its batch, if code for the whole batch would be long.
+"""Make a step for a part of its batch.
 
-Mosaic writes out one product for each element of a batched product. If the first axis
-of all that a step reads and makes is a batch of independent elements, a kernel runs the
-whole sequence for some elements, and then for the next ones.
+If the first axis of all that a step reads and makes is a batch of independent elements,
+a kernel can run the whole sequence for some elements. On a TPU it then goes on with the
+next ones: Mosaic writes out one product for each element of a batched product, and code
+for the whole batch would be long. On a GPU each program of a kernel has a part.
 """
 
 from __future__ import annotations
@@ -63,19 +64,41 @@ def tiled(graph: Graph) -> tuple[Graph, frozenset[Var], int]:
     ((size,),) = sizes
     part = cut(size, max(1, size * _MOST // made))
     weights = [v for v in graph.weights if ops.aval(v).shape[:1] == (size,)]
+    try:
+        small = in_part(graph, weights, size, part)
+    except MixesBatchError:
+        return graph, frozenset(), 1
+    return small, frozenset(weights), size // part
+
+
+class MixesBatchError(Exception):
+    """The name of an equation that does not keep the elements of a batch apart."""
+
+
+def in_part(graph: Graph, weights: Iterable[Var], size: int, part: int) -> Graph:
+    """The step for `part` elements of a batch of `size`.
+
+    Args:
+      graph: the step; the first axis of its carry, xs and outputs is the batch.
+      weights: the weights whose first axis is the batch, too.
+      size: the size of the batch.
+      part: the size of a part. It may be larger than the batch.
+
+    Raises:
+      MixesBatchError: if the step does not keep the elements apart.
+    """
     batched = {*graph.carry, *graph.xs, *weights}
     eqns = []
     for eqn in graph.eqns:
         params = _params(eqn, batched, size, part)
         if params is None:
-            return graph, frozenset(), 1
+            raise MixesBatchError(eqn.primitive.name)
         if _is_batched(eqn, batched, size):
             batched.update(eqn.outvars)
         eqns.append(eqn.replace(params=params))
     if not batched.issuperset(variables(graph.outs)):
-        return graph, frozenset(), 1
-    small = _renamed(dataclasses.replace(graph, eqns=tuple(eqns)), batched, part)
-    return small, frozenset(weights), size // part
+        raise MixesBatchError("an output without the batch")
+    return _renamed(dataclasses.replace(graph, eqns=tuple(eqns)), batched, part)
 
 
 def _has_batch(eqn: JaxprEqn) -> bool:
@@ -110,7 +133,7 @@ def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | No
         return params if all(has) and _FIRST_STAYS[name](params) else None
     if ops.is_reduction(eqn):
         return params if 0 not in params["axes"] else None
-    if name == "dot_general":
+    if name in ("dot_general", ops.PRODUCT):
         return params if _keeps(params["dimension_numbers"], has) else None
     if name == "slice":
         whole = params["start_indices"][0] == 0 and params["limit_indices"][0] == size

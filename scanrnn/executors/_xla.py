@@ -34,7 +34,7 @@ CPU = Rules(
     delays_copies=True,
     # This saves a pass over the sequence.
     sums_gains_in_loop=True,
-    # To read memory is faster than to multiply, so nothing is recomputed unasked.
+    # Reading memory is faster than multiplying, so recompute nothing unless asked.
     recomputes="never",
     # A piece then stays in the second-level cache.
     norm_share=1.0,
@@ -49,14 +49,14 @@ CPU = Rules(
 )
 
 GPU = Rules(
-    # It halves the memory. With several steps per trip it costs no extra launch.
+    # Buffer reuse halves the memory. With several steps per trip, no launch is added.
     overwrites=True,
     packs_gates=True,
     # A norm is one kernel, but four if its mean is kept.
     keeps_statistics=False,
-    # To recompute costs one more product for a chunk of steps at once, and less is
-    # stacked at every step. Without chunks, the arrays before and after the loop would
-    # take memory, too. A chunk costs some 30 launches, as much as five steps. With
+    # Recomputing costs one more product for each chunk of steps, and less is stacked at
+    # every step. Without chunks, the arrays before and after the loop would take memory
+    # too. A chunk costs about 30 launches, as many as five steps. With
     # chunks half as long an LSTM (256, 64, 1024) takes 253 MB of temporaries instead of
     # 320, and 8 % more launches.
     recomputes="chunked",
@@ -65,14 +65,16 @@ GPU = Rules(
     # One kernel writes the rows of several steps, and another one updates the counter.
     trip_steps=10,
     trip_bytes=4 * MB,
-    # XLA fuses small half-precision steps with one another without end. An LSTM with
+    # XLA would fuse too many small half-precision steps with one another. An LSTM with
     # layer norms (512, 2, 128) took over ten minutes to compile, and takes 24 seconds
-    # with this. Larger steps compile without it, and would take a tenth more launches.
+    # with this rule. Larger steps compile without it, and it would add a tenth to their
+    # launches.
     separate_bytes=2**14,
     # XLA would compute a sum along the steps, such as an LSTM's `c`, again for each
-    # step from the products of all earlier steps of the trip. It would keep these (an
-    # attention decoder takes 8.2 MB forward instead of 4.9). This costs no launch, as
-    # the products end the kernels anyway; but 0.9 a step in half precision or reverse.
+    # step from the products of all earlier steps of the trip. So it would keep these
+    # products (an attention decoder would take 8.2 MB forward instead of 4.9). This
+    # rule adds no launch, because products end kernels anyway. Only in half precision
+    # or in reverse it adds 0.9 launches a step.
     separates_products=True,
     # Four LSTMs (128,16,256) take 0.56 of the launches in training and 0.62 forward. On
     # a TPU they take 0.93 and 1.66 of the cycles, on a CPU 1.6 and 1.1 of the time.
@@ -100,10 +102,11 @@ TPU = Rules(
     # Each kernel takes at least 2,000 cycles, and to join an LSTM's four cotangents
     # takes 8,000. For a chunk of steps at once both are negligible.
     precomputes=True,
-    # Chunks cost a fifth of the cycles.
+    # A loop in chunks spends a fifth of its cycles on them.
     outside_bytes=1024 * MB,
-    # Two steps share kernels: reverse loops take up to a third fewer cycles (an LSTM's
-    # 4 to 17 % more). A forward loop that makes many arrays would get more kernels.
+    # Two steps share kernels: reverse loops take up to a third fewer cycles (but that
+    # of an LSTM 4 to 17 % more). A forward loop that makes many arrays would get more
+    # kernels.
     # Rows of 16 KB take less than the shortest kernel.
     unroll_small=4,
     unroll=2,

@@ -13,7 +13,7 @@ from typing import Any
 from jax.extend.core import Var
 
 from scanrnn.executors import _kernel
-from scanrnn.executors._kernel_checks import refusal, unlowered
+from scanrnn.executors._kernel_checks import too_large, unlowered, unsuitable
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.emit import emit
@@ -55,7 +55,9 @@ def refuse(plan: Plan) -> str | None:
         return f"its kernels are for a TPU, not for {plan.machine.kind}"
     if not plan.defer:
         return "the derivative of its loop is left to JAX"
-    checks = [refusal, unlowered] if platform == "tpu" else [refusal]
+    checks = [unsuitable, too_large]
+    if platform == "tpu":
+        checks.append(unlowered)
     for check in checks:
         for name, body in emit(plan).items():
             reason = check(body)

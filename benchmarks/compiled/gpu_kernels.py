@@ -1,0 +1,182 @@
+"""`python -m benchmarks.compiled.gpu_kernels`: what a kernel for an H100 takes.
+
+The assembler says of each kernel how many registers a thread has, and what did not fit
+into them. A row is compiled in a process of its
+own. `--report` writes the page again from the results alone.
+"""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import pathlib
+import re
+import subprocess
+import time
+
+import jax
+
+from benchmarks.cases import Case
+from benchmarks.compiled import apart, measure, programs, targets
+from benchmarks.compiled.measure import ProgramCase
+from benchmarks.compiled.run import versions
+from benchmarks.compiled.workers import ROOT
+from benchmarks.tables import table
+from scanrnn import Options
+
+MODULE = "benchmarks.compiled.gpu_kernels"
+RESULTS = ROOT / "benchmarks" / "results" / "gpu_kernels.json"
+NAMES = {"first_to_last": "forward", "last_to_first": "reverse"}
+LIMIT = 900  # seconds of a row
+# Cells whose products one program holds, and programs without products in the loop.
+CASES = (
+    *(Case(cell, 4096, 2, 256, 128, dtype) for cell in ("lstm", "gru", "elman")
+      for dtype in ("float32", "bfloat16")),
+    Case("lstm", 512, 64, 64, 64, "bfloat16", throughout=True),
+    Case("ln_lstm", 512, 64, 64, 64, "bfloat16", throughout=True),
+    ProgramCase("advantage estimation"),
+    ProgramCase("cells.indrnn"),
+    ProgramCase("cells.sru"),
+    ProgramCase("cells.mingru"),
+)  # fmt: skip
+ENTRY = (
+    r"Compiling entry function '(\w+)'.*?"
+    r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?"
+    r"Used (\d+) registers"
+)
+
+PAGE = """\
+# Loops as kernels of an H100
+
+Training steps, by `implementation="pallas_gpu"`: both loops are one launch each. The
+compiler and the assembler for an H100 ran; no GPU did: no number here is a time on a
+device.
+
+- **Registers** are those of a thread; a thread has 255 at most. **Spilled** are bytes
+  that did not fit into them.
+- **Starts by the host** are launches and graphs of the whole training step, beside
+  those of XLA's loops and of `lax.scan`.
+- **Compile s** is wall time, on a machine that others use.
+"""
+
+
+def kernels_of(text: str) -> list[dict]:
+    """The kernels that the assembler speaks of, with what they take."""
+    found = []
+    for name, stores, loads, registers in re.findall(ENTRY, text, re.S | re.M):
+        known = [kind for start, kind in NAMES.items() if name.startswith(start)]
+        if known:
+            found.append(
+                {
+                    "name": known[0],
+                    "registers": int(registers),
+                    "spilled": int(stores) + int(loads),
+                }
+            )
+    return found
+
+
+def row(number: int, folder: str) -> dict:
+    """The record of a row, by the compilers in this process."""
+    case = CASES[number]
+    starts = {}
+    for contender in ("lax_scan", "scanrnn"):
+        planned = measure.measure(measure.Row("h100", case, "train", contender))[0]
+        starts[contender] = planned["host_starts"]
+    temporaries = planned["temp_bytes"]
+    # Who is asked for; a plan by any other name would be another program.
+    programs._options = lambda machine: Options(
+        machine=targets.MACHINES[machine], implementation="pallas_gpu"
+    )
+    begin = time.time()
+    record, _ = measure.measure(measure.Row("h100", case, "train", "scanrnn"))
+    seconds = time.time() - begin
+    fn, args, donate = programs._program(case, "train", "scanrnn", "h100")
+    options = targets.ALL["h100"].options | {"xla_dump_to": folder}
+    jax.jit(fn, donate_argnums=donate).lower(*args).compile(compiler_options=options)
+    paths = sorted(pathlib.Path(folder).glob("*.ptx"))
+    texts = [_assembled(path) for path in paths if ".entry" in path.read_text()]
+    return {
+        "kernels": kernels_of("\n".join(texts)),
+        "starts": {**starts, "pallas_gpu": record["host_starts"]},
+        "temp_bytes": record["temp_bytes"],
+        "temp_bytes_of_loops": temporaries,
+        "compile_seconds": round(seconds, 1),
+    }
+
+
+def _assembled(path: pathlib.Path) -> str:
+    """What the assembler says of a file."""
+    files = importlib.metadata.files("nvidia-cuda-nvcc-cu12") or ()
+    (ptxas,) = (f.locate() for f in files if f.name == "ptxas")
+    call = [str(ptxas), "-v", "-arch=sm_90a", str(path), "-o", "/dev/null"]
+    return subprocess.run(call, capture_output=True, text=True, check=True).stderr
+
+
+def run(only: str | None) -> None:
+    """Compile every row, and keep it."""
+    done = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {}
+
+    def environment(folder):
+        del folder
+        return targets.environment("h100")
+
+    for number, case in enumerate(CASES):
+        if only and only not in case.name:
+            continue
+        record = apart.record(MODULE, number, environment, LIMIT)
+        done[case.name] = record | {"case": dataclasses.asdict(case)}
+        text = json.dumps({"versions": versions(), "rows": done}, indent=1)
+        RESULTS.write_text(text + "\n")
+        print(case.name, record)
+
+
+def markdown(results: dict) -> str:
+    """The page."""
+    head = [
+        *("case", "registers", "spilled", "starts by the host"),
+        *("XLA's loops", "lax.scan", "temporaries MB", "XLA's loops", "compile s"),
+    ]
+    lines = [_line(name, record) for name, record in results["rows"].items()]
+    where = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
+    about = "Two numbers are those of the forward and of the reverse loop."
+    return "\n".join(
+        [PAGE, about, "", table(head, lines), "", f"Versions: {where}.", ""]
+    )
+
+
+def _line(name, record) -> list[str]:
+    if "error" in record:
+        return [name, record["error"], *[""] * 7]
+
+    def both(what):
+        kernels = {k["name"]: k[what] for k in record["kernels"]}
+        return " + ".join(f"{kernels[k]:,}" for k in NAMES.values() if k in kernels)
+
+    starts = record["starts"]
+    return [
+        *(name, both("registers"), both("spilled")),
+        *(f"{starts[k]:,}" for k in ("pallas_gpu", "scanrnn", "lax_scan")),
+        *(f"{record[k] / 1e6:.1f}" for k in ("temp_bytes", "temp_bytes_of_loops")),
+        f"{record['compile_seconds']:.0f}",
+    ]
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", action="store_true", help="from the results alone")
+    parser.add_argument("--only", help="rows whose names have this in them")
+    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.row is not None:
+        print(json.dumps(row(args.row, args.folder)))
+        return
+    if not args.report:
+        run(args.only)
+    RESULTS.with_suffix(".md").write_text(markdown(json.loads(RESULTS.read_text())))
+
+
+if __name__ == "__main__":
+    main()

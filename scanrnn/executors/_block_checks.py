@@ -1,0 +1,108 @@
+"""Check, when a plan is made, what Triton can do with a step that has products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jax.extend.core import JaxprEqn, Var
+
+from scanrnn.executors._lanes import ELEMENTWISE, MOVES
+from scanrnn.executors._triton import read_weights
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph
+
+# The examples of a program: the fewest that a product of Triton has.
+EXAMPLES = 16
+# The bytes of a part of a matrix that a program multiplies by at once.
+MOST_BYTES = 2**17
+PRODUCTS = ("dot_general", ops.PRODUCT)
+_SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
+
+
+class NotBlockedError(Exception):
+    """The reason why no program can run a step for some of its examples."""
+
+
+def casts(eqn: JaxprEqn) -> bool:
+    """Whether an equation changes the dtype of a value."""
+    return eqn.primitive.name == "convert_element_type" and not ops.is_literal(
+        eqn.invars[0]
+    )
+
+
+def check(graph: Graph, matrices: frozenset[Var]) -> None:
+    """Check what Triton can do with the equations of a step.
+
+    Raises:
+      NotBlockedError: if it cannot evaluate one.
+    """
+    producers, consumers, joins = graph.producers(), graph.consumers(), _joins(graph)
+    for eqn in graph.eqns:
+        name, (out, *_) = eqn.primitive.name, eqn.outvars
+        if name in PRODUCTS:
+            _check_product(eqn, matrices, joins, consumers)
+        elif name == "split":
+            made, sizes = producers.get(eqn.invars[0]), eqn.params["sizes"]
+            product = made is not None and made.primitive.name in PRODUCTS
+            if not product and not _in_halves(sizes):
+                raise NotBlockedError(f"Triton divides arrays in halves, not {sizes}")
+        elif out in joins:
+            flat = name != "concatenate" or eqn.params["dimension"] == 1
+            apart = all(_takes_parts(r, joins) for r in consumers[out])
+            if not flat or not (apart or _in_halves(joins[out])):
+                raise NotBlockedError(f"Triton joins two halves, not {joins[out]}")
+        elif name not in ELEMENTWISE | MOVES | _SUMS:
+            raise NotBlockedError(f"Triton has no {name}")
+    # What is never an array in a program: it is computed or read part by part.
+    parted = {*joins} | {e.invars[0] for e in graph.eqns if e.primitive.name == "split"}
+    made = (v for e in graph.eqns for v in e.outvars)
+    for v in {*made, *read_weights(graph), *graph.carry, *graph.xs} - parted - matrices:
+        if any(size & (size - 1) for size in ops.aval(v).shape):
+            shape = ops.aval(v).str_short()
+            raise NotBlockedError(f"Triton's sizes are powers of two, and not {shape}")
+
+
+def _joins(graph: Graph) -> dict[Var, list[int]]:
+    """The arrays that a program has in parts, with the sizes of the parts."""
+    found: dict[Var, list[int]] = {}
+    for eqn in graph.eqns:
+        if eqn.primitive.name == "concatenate":
+            found[eqn.outvars[0]] = [ops.aval(v).shape[-1] for v in eqn.invars]
+        elif casts(eqn) and eqn.invars[0] in found:
+            found[eqn.outvars[0]] = found[eqn.invars[0]]
+    return found
+
+
+def _takes_parts(reader: JaxprEqn | None, joins: Mapping[Var, list[int]]) -> bool:
+    """Whether an equation reads an array part by part; None stands for an output."""
+    if reader is None:
+        return False
+    return reader.primitive.name in PRODUCTS or reader.outvars[0] in joins
+
+
+def _in_halves(sizes: Sequence[int]) -> bool:
+    """Whether an array in parts of these sizes can be halved again and again."""
+    return len({*sizes}) == 1 and not len(sizes) & (len(sizes) - 1)
+
+
+def _check_product(eqn: JaxprEqn, matrices, joins, consumers) -> None:
+    left, right = eqn.invars
+    if ops.is_literal(right) or right not in matrices:
+        raise NotBlockedError("it has a product that is not by a matrix")
+    aval, (out,) = ops.aval(right), eqn.outvars
+    readers = [r for r in consumers[out] if r is not None]
+    widths, depths = [ops.aval(out).shape[1]], [ops.aval(left).shape[1]]
+    if [r.primitive.name for r in readers] == ["split"]:
+        widths = list(readers[0].params["sizes"])
+    if not ops.is_literal(left):
+        depths = joins.get(left, depths)
+    if min(*depths, *widths) < EXAMPLES:
+        raise NotBlockedError("Triton's products have 16 features at least")
+    if any(size & (size - 1) for size in (*depths, *widths)):
+        raise NotBlockedError(f"Triton's sizes are powers of two, and not {widths}")
+    size = max(depths) * max(widths) * aval.dtype.itemsize
+    if size > MOST_BYTES:
+        raise NotBlockedError(
+            f"a part of a matrix takes {size / 2**10:.0f} KB, and a program has room "
+            f"for {MOST_BYTES / 2**10:.0f} KB"
+        )

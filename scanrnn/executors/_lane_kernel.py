@@ -1,0 +1,100 @@
+"""The view of an elementwise step: each thread of a program runs some lanes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.extend.core import Var
+
+from scanrnn.executors._lanes import MOVES, Lanes, lanes
+from scanrnn.executors._triton import MOST_STEPS, computed
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph
+
+# The threads of a warp, which run together, and of a program if there are many lanes.
+WARP, PROGRAM = 32, 128
+# A GPU has about this many multiprocessors; a program runs on one of them.
+_PROCESSORS = 128
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LaneView:
+    """Some lanes of an elementwise step, one for each thread: a `View`.
+
+    Lanes beyond the last one repeat the first ones: they read the same numbers, and
+    store the same results in the same places.
+
+    Attributes:
+      graph: the step.
+      lanes: its lanes.
+      threads: the number of lanes of a program.
+    """
+
+    graph: Graph
+    lanes: Lanes
+    threads: int
+    steps: int = MOST_STEPS
+
+    @classmethod
+    def of(cls, graph: Graph) -> LaneView:
+        """The view of a step.
+
+        Raises:
+          NotElementwiseError: if the step is not elementwise.
+        """
+        found = lanes(graph)
+        many = found.count >= PROGRAM * _PROCESSORS
+        return cls(graph, found, PROGRAM if many else WARP)
+
+    @property
+    def programs(self) -> int:
+        """The number of programs."""
+        return pl.cdiv(self.lanes.count, self.threads)
+
+    @property
+    def warps(self) -> int:
+        """The number of warps of a program."""
+        return self.threads // WARP
+
+    def stored(self, v: Var) -> tuple[int, ...]:
+        """All elements on one axis."""
+        return (math.prod(ops.aval(v).shape),)
+
+    def places(self, names: Sequence[Var]) -> dict[Var, tuple]:
+        """The places of this program's lanes in the arrays of some variables."""
+        lane = pl.program_id(0) * self.threads + lax.iota("int32", self.threads)
+        coordinates: list = []
+        for size in reversed(self.lanes.sizes):
+            coordinates.insert(0, lane % size)
+            lane = lane // size
+        return {v: (self.lanes.places(v, coordinates),) for v in names}
+
+    def weight(self, v: Var, ref, place: tuple) -> Any:
+        """Weights stay in registers."""
+        value = ref[place]
+        return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
+
+    def step(self, values: dict[Var, Any]) -> tuple[list, list]:
+        """The next carry and the ys; each value has an element for each lane."""
+
+        def read(atom):
+            if not ops.is_literal(atom):
+                return values[atom]
+            return jnp.full((self.threads,), atom.val, ops.aval(atom).dtype)
+
+        graph = self.graph
+        for eqn in graph.eqns:
+            ins = list(map(read, eqn.invars))
+            moves = eqn.primitive.name in MOVES
+            values[eqn.outvars[0]] = ins[0] if moves else computed(eqn, ins)
+        carry = [
+            read(out).astype(ops.aval(v).dtype)
+            for v, out in zip(graph.carry, graph.carry_out, strict=True)
+        ]
+        return carry, list(map(read, graph.ys))

@@ -1,0 +1,234 @@
+"""Run a body as one kernel for a GPU: the loop over time is inside the kernel.
+
+A kernel consists of programs that run side by side, each for a part of the batch. A
+`View` says what part of each array a program has, and computes one step of its part.
+The carry stays in registers. The rows of some steps are loaded before the first of
+these steps, so that the loads overlap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jax.extend.core import JaxprEqn, Var
+
+from scanrnn.executors._batch import stage_over_time
+from scanrnn.planner import compat, ops
+from scanrnn.planner.around import joined, parts
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.cuts import cut
+from scanrnn.planner.graph import Graph, eval_eqn, evaluate, needed, retrace, variables
+
+# The steps whose rows are loaded together. A load takes as long as many steps.
+MOST_STEPS = 8
+
+
+class View(Protocol):
+    """The part of a step that each program of a kernel runs.
+
+    Attributes:
+      graph: the step, without calls.
+      programs: the number of programs.
+      warps: the number of warps of a program.
+      steps: the most steps whose rows are loaded together.
+    """
+
+    graph: Graph
+    programs: int
+    warps: int
+    steps: int
+
+    def stored(self, v: Var) -> tuple[int, ...]:
+        """The shape of a variable in memory, without the axis of time."""
+        ...
+
+    def places(self, names: Sequence[Var]) -> dict[Var, tuple]:
+        """Inside the kernel: the indices of this program's part of each variable."""
+        ...
+
+    def weight(self, v: Var, ref, place: tuple) -> Any:
+        """Inside the kernel: the value that a step reads for a weight."""
+        ...
+
+    def step(self, values: dict[Var, Any]) -> tuple[list, list]:
+        """Inside the kernel: the next carry and the ys, given the inputs of a step."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """A body as a kernel runs it.
+
+    Attributes:
+      graph: one step without calls, and without what only joins its ys.
+      constants: the last weights of the graph.
+      after: what runs after the kernel, for all steps at once.
+    """
+
+    graph: Graph
+    constants: Mapping[Var, Any]
+    after: Graph
+
+
+def prepared(body: Body) -> Prepared:
+    """Open the calls of a body, and take out what only joins its ys."""
+    joins = joined(body.graph)
+    ys = parts(body.graph, joins)
+    after = Graph((), (), ys, tuple(joins), (), body.graph.ys)
+    eqns = needed(body.graph.eqns, (*body.graph.carry_out, *ys))
+    graph = dataclasses.replace(body.graph, eqns=tuple(eqns), ys=ys)
+    new, consts = retrace(graph, _opened, [*filter(compat.only_runs, eqns)])
+    names = new.weights[len(graph.weights) :]
+    return Prepared(new, dict(zip(names, consts, strict=True)), after)
+
+
+def _opened(eqn, env) -> list:
+    return _inside(eqn, map(env.read, eqn.invars))
+
+
+def _inside(eqn, values):
+    if not compat.only_runs(eqn):
+        return None
+    jaxpr, consts = compat.opened(compat.program(eqn))
+    return evaluate(jaxpr, consts, values, _inside)
+
+
+def run(
+    body: Body,
+    step: Prepared,
+    view: View,
+    constants: Mapping[Var, Any],
+    carry: list,
+    known: Mapping[Var, Any],
+) -> tuple[list, list]:
+    """Run a body over all steps. Returns the final carry and the stacked ys.
+
+    On a CPU, Pallas's interpreter runs it.
+
+    Args:
+      body: the loop.
+      step: the same, prepared.
+      view: the part of each program.
+      constants: values of its weights, by variable.
+      carry: values of its carry before the first step.
+      known: arrays of all steps, and edges, by variable.
+    """
+    graph, T = view.graph, body.rows.length
+    values, weights = {**constants, **step.constants}, read_weights(graph)
+    args = [_stored(values[v], view.stored(v)) for v in weights]
+    pairs = zip(carry, graph.carry, strict=True)
+    args += [_stored(a, view.stored(v)) for a, v in pairs]
+    rows = (body.rows.all(known, v) for v in step.graph.xs)
+    pairs = zip(rows, graph.xs, strict=True)
+    args += [_stored(a, (T, *view.stored(v))) for a, v in pairs]
+    made = stacked(graph)
+    shapes = [_struct(v, view.stored(v)) for v in graph.carry]
+    shapes += [_struct(v, (T, *view.stored(v))) for v in made]
+    assert body.machine is not None
+    call = pl.pallas_call(
+        functools.partial(_kernel, view, weights, T, body.rows.reverse),
+        grid=(view.programs,),
+        out_shape=shapes,
+        interpret=body.machine.platform == "cpu",
+        compiler_params=triton.CompilerParams(num_warps=view.warps, num_stages=1),
+        name="last_to_first" if body.rows.reverse else "first_to_last",
+    )
+    with jax.enable_x64(any(a.dtype.itemsize == 8 for a in args)):
+        outs = call(*args)
+    pairs = zip(outs, step.graph.carry, strict=False)
+    final = [_restored(a, ops.aval(v)) for a, v in pairs]
+    found = dict(zip(made, outs[len(carry) :], strict=True))
+    known_ys = {
+        v: jnp.full(T, y.val, y.aval.dtype)
+        if ops.is_literal(y)
+        else _restored(found[y], ops.aval(v), T)
+        for v, y in zip(step.after.xs, graph.ys, strict=True)
+    }
+    return final, stage_over_time(step.after, known_ys, T)
+
+
+def read_weights(graph: Graph) -> list[Var]:
+    """The weights that a step reads."""
+    read = {*variables(graph.outs)}
+    read |= {v for e in graph.eqns for v in variables(e.invars)}
+    return [v for v in graph.weights if v in read]
+
+
+def stacked(graph: Graph) -> list[Var]:
+    """What a step stacks, each variable once."""
+    return [*dict.fromkeys(variables(graph.ys))]
+
+
+def _struct(v: Var, shape) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, _held(ops.aval(v).dtype))
+
+
+def _held(dtype):
+    """The dtype in memory: Triton does not load booleans."""
+    return jnp.dtype("int8") if dtype == jnp.bool_ else dtype
+
+
+def _stored(array, shape):
+    array = jnp.asarray(array)
+    return jnp.reshape(array.astype(_held(array.dtype)), shape)
+
+
+def _restored(array, aval, *lead):
+    return lax.reshape(array, (*lead, *aval.shape)).astype(aval.dtype)
+
+
+def _kernel(view: View, weights: list[Var], length: int, reverse: bool, *refs):
+    """All steps of the part of one program."""
+    graph, given = view.graph, iter(refs)
+    made = stacked(graph)
+    at = view.places((*weights, *graph.carry, *graph.xs, *made))
+    groups = weights, graph.carry, graph.xs, graph.carry, made
+    ins, first, xs, last, ys = ([next(given) for _ in g] for g in groups)
+    steps = cut(length, view.steps)
+
+    def load(v, ref, *t):
+        value = ref[(*t, *at[v])]
+        return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
+
+    def trip(i, carry):
+        times = [i * steps + j for j in range(steps)]
+        if reverse:
+            times = [length - 1 - t for t in times]
+        rows = [[load(v, ref, t) for v, ref in zip(graph.xs, xs, strict=True)]
+                for t in times]  # fmt: skip
+        for t, row in zip(times, rows, strict=True):
+            values = dict(zip((*graph.carry, *graph.xs), (*carry, *row), strict=True))
+            carry, rows_out = view.step(constants | values)
+            for v, ref in zip(made, ys, strict=True):
+                ref[(t, *at[v])] = rows_out[graph.ys.index(v)].astype(ref.dtype)
+        return tuple(carry)
+
+    pairs = list(zip(weights, ins, strict=True))
+    constants = {v: view.weight(v, ref, at[v]) for v, ref in pairs}
+    carry = tuple(map(load, graph.carry, first))
+    carry = lax.fori_loop(jnp.int32(0), jnp.int32(length // steps), trip, carry)
+    for v, ref, value in zip(graph.carry, last, carry, strict=True):
+        ref[at[v]] = value.astype(ref.dtype)
+
+
+def computed(eqn: JaxprEqn, ins: Sequence, params: dict | None = None):
+    """The result of an equation; half precision is computed in float32, and rounded."""
+    dtype = ops.aval(eqn.outvars[0]).dtype
+    if eqn.primitive.name != "convert_element_type":
+        ins = [_wide(a) for a in ins]
+    (out,) = eval_eqn(eqn, ins, params)
+    return out.astype(dtype)
+
+
+def _wide(a):
+    a = jnp.asarray(a)
+    half = jnp.issubdtype(a.dtype, jnp.floating) and jnp.finfo(a.dtype).bits == 16
+    return a.astype("float32") if half else a

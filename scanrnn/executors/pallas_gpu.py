@@ -1,0 +1,105 @@
+"""Run each loop as one kernel for an NVIDIA GPU.
+
+A step without recurrent products (an average, a return, a gate without a matrix) is one
+recurrence for each example and feature: the kernel gives each of them to a thread. For
+other steps it gives sixteen examples to each program. All time steps run inside the
+kernel, so a loop is one launch.
+
+These kernels have never run on a GPU. Pallas's interpreter runs them in tests, and the
+compiler of an H100 compiles them. So they run only if asked for by name, or if `tune`
+has checked them on the device. On a CPU they run in the interpreter, for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import Var
+
+from scanrnn.executors import _triton
+from scanrnn.executors._block_checks import NotBlockedError
+from scanrnn.executors._block_kernel import BlockView
+from scanrnn.executors._kernel_checks import unsuitable
+from scanrnn.executors._lane_kernel import LaneView
+from scanrnn.executors._lanes import NotElementwiseError
+from scanrnn.machines import Machine
+from scanrnn.planner import ops
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.emit import emit
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.plan import Plan
+from scanrnn.planner.rules import MB, Rules
+
+NAME = "pallas_gpu"
+PLATFORM = "cuda"
+
+RULES = Rules(
+    # Triton has no slices: each gate is an array of its own.
+    reads_gates_apart=True,
+    # Otherwise each step would transpose the matrix again.
+    transposes_weights=True,
+    # As for XLA's loops: an LSTM (4096, 2, 128) takes 21 MB of temporaries, and 48 MB
+    # if results of products are kept. Chunks take 141 launches in place of 1.
+    recomputes="chunked",
+    outside_bytes=1024 * MB,
+    tile=(64, 16, 16),
+)
+
+
+def rules(machine: Machine) -> Rules:
+    """The same rules on every machine: the interpreter shows what a GPU would run."""
+    del machine
+    return RULES
+
+
+def refuse(plan: Plan) -> str | None:
+    """Why this plan does not run here, or None."""
+    if plan.nothing is not None:
+        return plan.nothing
+    if plan.machine.platform not in ("cuda", "cpu"):
+        return f"its kernels are for an NVIDIA GPU, not for {plan.machine.kind}"
+    if not plan.defer:
+        return "the derivative of its loop is left to JAX"
+    for name, body in emit(plan).items():
+        reason = unsuitable(body) or _unlike(body)
+        if reason is not None:
+            return f"loop {name}: {reason}"
+    return None
+
+
+def _unlike(body: Body) -> str | None:
+    """Why the step of a body is not one that a program can run, or None."""
+    graph = _triton.prepared(body).graph
+    for v in (*graph.inputs, *(v for e in graph.eqns for v in e.outvars)):
+        if jnp.issubdtype(ops.aval(v).dtype, jnp.complexfloating):
+            return "Triton computes no complex numbers"
+    try:
+        view_of(graph)
+    except NotBlockedError as reason:
+        return str(reason)
+    return None
+
+
+def view_of(graph: Graph) -> _triton.View:
+    """The view of a step: by lanes if it is elementwise, else by examples.
+
+    Raises:
+      NotBlockedError: if it is neither.
+    """
+    try:
+        return LaneView.of(graph)
+    except NotElementwiseError as mixed:
+        try:
+            return BlockView.of(graph)
+        except NotBlockedError as reason:
+            raise NotBlockedError(f"{mixed}, and {reason}") from reason
+
+
+def lower(
+    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
+) -> tuple[list, list]:
+    """Run a body as one kernel. Returns the final carry and the stacked ys."""
+    step = _triton.prepared(body)
+    return _triton.run(body, step, view_of(step.graph), constants, carry, known)

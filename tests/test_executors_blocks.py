@@ -1,0 +1,81 @@
+"""Loops with products as kernels for a GPU: by Pallas's interpreter, on a CPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from scanrnn.executors import _triton, pallas_gpu
+from scanrnn.executors._block_kernel import BlockView
+from scanrnn.planner.emit import emit
+from tests.test_executors_lanes import assert_equal_to_lax_scan
+
+NAME = pallas_gpu.NAME
+CELLS = {
+    "elman": scanrnn.cells.elman(),
+    "lstm": scanrnn.cells.lstm(),
+    "lstm-norm": scanrnn.cells.lstm(norm="ba2016"),
+    "lstm-mi": scanrnn.cells.lstm(integration="multiplicative"),
+    "lstm-peephole": scanrnn.cells.lstm(peephole=True),
+    "lstm-projection": scanrnn.cells.lstm(projection=16),
+    "gru": scanrnn.cells.gru(),
+    "gru-cho2014": scanrnn.cells.gru(dialect="cho2014"),
+    "mgu": scanrnn.cells.mgu(),
+    "ugrnn": scanrnn.cells.ugrnn(),
+    "rhn": scanrnn.cells.rhn(depth=2),
+    "residual": scanrnn.cells.residual(scanrnn.cells.lstm()),
+}
+QUICK = ("lstm", "gru")
+
+
+def drawn(cell, T, B, H, dtype="float64"):
+    keys = jax.random.split(jax.random.key(0), 3)
+    params = cell.init(keys[0], H, H)
+    params = jax.tree.map(lambda a: jnp.asarray(a, dtype), params)
+    xs = jax.random.normal(keys[1], (T, B, H), dtype)
+    carry = cell.initial_carry(params, xs[0])
+    draw = functools.partial(jax.random.normal, keys[2], dtype=dtype)
+    return params, jax.tree.map(lambda c: draw(c.shape), carry), xs
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CELLS],
+)
+@pytest.mark.parametrize(("T", "B"), [(3, 3), (4, 17), (1, 2)])
+def test_blocks_equal_lax_scan(name, T, B):
+    cell = CELLS[name]
+
+    def make(params):
+        return functools.partial(cell.step, params)
+
+    assert_equal_to_lax_scan(make, drawn(cell, T, B, 16), reverse=B == 17)
+
+
+def test_blocks_run_a_batch_of_one():
+    cell = CELLS["gru"]
+    make = functools.partial(functools.partial, cell.step)
+    assert_equal_to_lax_scan(make, drawn(cell, 3, 1, 16))
+
+
+def test_blocks_multiply_part_by_part():
+    """Four gates are four products with the columns of one matrix."""
+    cell = CELLS["lstm"]
+    params, carry, xs = drawn(cell, 3, 2, 32, "bfloat16")
+    step = functools.partial(cell.step, params)
+    plan = scanrnn.plan(step, carry, xs, implementation=NAME)
+    view = pallas_gpu.view_of(_triton.prepared(emit(plan)["for values"]).graph)
+    assert isinstance(view, BlockView) and len(view.matrices) == 1
+    run = functools.partial(scanrnn.scan, step, implementation=NAME)
+    text = str(jax.make_jaxpr(run)(carry, xs))
+    assert text.count("dot_general") == 4
+    both = (
+        jax.jit(run)(carry, xs),
+        jax.jit(lambda c, x: jax.lax.scan(step, c, x))(carry, xs),
+    )
+    for a, b in zip(*map(jax.tree.leaves, both), strict=True):
+        assert a.dtype == b.dtype == jnp.bfloat16
+        np.testing.assert_allclose(*(c.astype(np.float32) for c in (a, b)), atol=0.03)
