@@ -1,8 +1,9 @@
 """`python -m benchmarks`: the suite, its results file and its report.
 
 Arguments go to pytest: `-m quick`, `-k "grid and lstm"`, `--budget 10`. A run of the
-whole suite writes `benchmarks/results/MACHINE.*`, which is committed: one machine, one
-commit, one run. A selection writes `.benchmarks/partial.*`, which is not.
+whole suite writes `benchmarks/results/MACHINE.*`. This file is committed: it is of one
+machine, one commit and one run. A run of some rows (`-k` or `-m`) writes
+`.benchmarks/partial.*`, which is not committed.
 """
 
 import pathlib
@@ -16,7 +17,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def main(arguments: list[str]) -> int:
-    """Runs pytest over the benchmarks, then reports; gives pytest's exit code."""
+    """Runs pytest over the benchmarks, writes the report, and gives pytest's status."""
     whole = HERE / "results" / f"{machine.kind()}.json"
     selects = any(argument.startswith(("-k", "-m")) for argument in arguments)
     results = HERE.parent / ".benchmarks" / "partial.json" if selects else whole

@@ -1,7 +1,7 @@
-"""The aims of the project's CPU work, each with the number that was measured.
+"""The aims of the project on a CPU, each with the number that was measured.
 
-An aim is a statement about records (see `measure.record`), a bound, and how to find
-its number: the report prints them side by side, met or not.
+An aim has a sentence, a bound, and a function that finds the measured number in the
+records (see `measure.record`). The report prints all three, and whether the aim is met.
 """
 
 import functools
@@ -23,9 +23,11 @@ class Aim(NamedTuple):
 
     Attributes:
       text: what should hold.
-      bound: the number in it.
-      at_most: whether the measured number should lie below or above the bound.
-      number: the measured number, or None where nothing was measured.
+      bound: the limit for the measured number.
+      at_most: True if the measured number should be at most the bound, False if it
+        should be at least the bound.
+      number: `number(records)` gives the measured number, or None if nothing was
+        measured.
     """
 
     text: str
@@ -34,6 +36,7 @@ class Aim(NamedTuple):
     number: Callable[[Records], float | None]
 
     def met(self, records: Records) -> bool | None:
+        """Whether the aim is met; None if nothing was measured."""
         number = self.number(records)
         if number is None:
             return None
@@ -41,32 +44,36 @@ class Aim(NamedTuple):
 
 
 def geometric_mean(numbers: Iterable[float]) -> float | None:
-    """The geometric mean; None of nothing."""
+    """The geometric mean; None if there are no numbers."""
     logs = [math.log(number) for number in numbers]
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
 def worst(numbers: Iterable[float]) -> float | None:
-    """The largest; None of nothing."""
+    """The largest number; None if there are no numbers."""
     return max(numbers, default=None)
 
 
 def least(numbers: Iterable[float]) -> float | None:
-    """The smallest; None of nothing."""
+    """The smallest number; None if there are no numbers."""
     return min(numbers, default=None)
 
 
-# Bytes that a program may take beside: they do not grow with the sequence.
+# Bytes that a program may take more: they do not grow with the sequence.
 ASIDE = 4_000_000
 
 
 def beyond(ours: int, theirs: int) -> float:
-    """How many times as many bytes as theirs, those that may be taken set aside."""
+    """Our bytes without the first `ASIDE`, divided by theirs."""
     return max(ours - ASIDE, 0) / max(theirs, 1)
 
 
 def ratios(records, section, mode, over, under, what="median", **sizes):
-    """All `over / under` of a section, or of all sections; `sizes` narrow the cases."""
+    """All ratios `over / under` of a section, or of all sections if it is None.
+
+    Rows whose times do not count (see `measure.counts`) give no ratio of medians.
+    `sizes` are fields of a case, such as `B=32`: only cases that have them take part.
+    """
     found = []
     for record in records:
         if section not in (record["section"], None):
@@ -91,7 +98,10 @@ _PAIR = ("scanrnn", "lax_scan")
 
 
 def _differing(records, mode):
-    """Where the planner left the step to `lax.scan` there is one program, not two."""
+    """Records in which our program is another one than that of `lax.scan`.
+
+    Where the planner leaves the step to `lax.scan`, both are the same program.
+    """
     return [r for r in records if not same_program(r, mode, *_PAIR)]
 
 

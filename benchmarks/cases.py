@@ -14,13 +14,26 @@ MODES = ("train", "forward")
 class Case:
     """One shape of one cell.
 
-    The output has H features for every cell of the benchmark. The loss is half
-    the squared error against a target, summed over features, averaged over T
-    and B; its update is plain gradient descent. A cell that convolves sees pictures
-    of S x S places in the place of vectors; its loss is averaged over them, too.
-    Operands of products are of `dtype`; where it is `throughout`, so is all the rest:
-    inputs, vectors, carries and what products make. Where only the `last` output
-    counts, the loss is of that one.
+    The output of every cell has H features. The loss is half the squared error against
+    a target, summed over features and averaged over T and B. The update is plain
+    gradient descent.
+
+    Attributes:
+      cell: a name in `steps.CELLS`.
+      T: time steps.
+      B: examples in the batch.
+      D: input features.
+      H: hidden and output features.
+      dtype: of the operands of matrix products: "float32" or "bfloat16".
+      S: the side of a picture, for convolutional cells; else 0. Their inputs are
+        pictures of S x S places, and their loss is averaged over places, too.
+      throughout: whether inputs, vectors, carries and results of products are in
+        `dtype`, too.
+      last: whether only the output of the last step counts for the loss.
+
+    Raises:
+      ValueError: if the cell or the dtype is unknown, if a residual cell has D != H,
+        or if S does not fit the cell.
     """
 
     cell: str
@@ -47,7 +60,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Readable and unique, such as `lstm-T30-B32-D512-H512-float32`."""
+        """A readable and unique name, such as `lstm-T30-B32-D512-H512-float32`."""
         side = f"-S{self.S}" if self.S else ""
         sizes = f"T{self.T}-B{self.B}{side}-D{self.D}-H{self.H}"
         throughout = "-throughout" if self.throughout else ""
@@ -56,25 +69,26 @@ class Case:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The axes of one example before its features."""
+        """The sizes of the axes between batch and features: `(S, S)`, or none."""
         return (self.S, self.S) if self.S else ()
 
     @property
     def rows(self) -> int:
-        """How many vectors of features there are."""
+        """The number of feature vectors: T times B, times the places of a picture."""
         return self.T * self.B * int(np.prod(self.places))
 
     def outputs(self, ys, batch_major: bool = False):
-        """What counts of the outputs of all steps; time remains an axis."""
+        """The outputs that count: all, or the last step's with a time axis of 1."""
         if not self.last:
             return ys
         return ys[:, -1:] if batch_major else ys[-1:]
 
     def flops(self, mode: str) -> int:
-        """Multiply-adds times two in the GEMMs that nobody can leave out.
+        """The operations of the GEMMs that no program can leave out.
 
-        Training needs every forward GEMM, as much again for the weight
-        gradients, and the activation gradients of the recurrent half.
+        A multiplication and an addition are two operations. Training needs every
+        forward GEMM, as many operations again for the gradients of the weights, and
+        the GEMMs that give the gradients of the carry.
         """
         from_x, from_h = steps.CELLS[self.cell].columns(self.H)
         x_part, h_part = self.D * from_x, self.H * from_h
@@ -82,10 +96,10 @@ class Case:
         return 2 * self.rows * per_row
 
     def traffic(self, mode: str) -> int:
-        """Float32 bytes that must cross memory at least once.
+        """The bytes that must cross memory at least once, all in float32.
 
-        Inputs, outputs and weights; in training also the target, the inputs a
-        second time, and the weights once more to write the update.
+        These are inputs, outputs and weights. Training also reads the target, reads
+        the inputs and the weights a second time, and writes the updated weights.
         """
         shapes = steps.CELLS[self.cell].shapes(self.D, self.H).values()
         weights = sum(int(np.prod(shape)) for shape in shapes)
@@ -97,13 +111,13 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A case with its data: what every contender is given.
+    """A case with its data, which every contender is given.
 
     Attributes:
       case: the sizes.
-      weights: float32 params of the naive step, by name.
+      weights: float32 parameters of the naive step, by name.
       xs: inputs `[T, B, D]`, or `[T, B, S, S, D]`.
-      target: `[T, B, H]`, or `[T, B, S, S, H]`; of the last step, T is 1.
+      target: `[T, B, H]`, or `[T, B, S, S, H]`; T is 1 if only the last output counts.
       lr: the learning rate of the update.
     """
 
@@ -126,6 +140,6 @@ def problem(case: Case) -> Problem:
 
 
 # Largest relative error (2-norm) of outputs, loss and each gradient against the
-# float64 reference. Half-precision operands keep 8 bits; the error of a gradient
-# grows on its way through time.
+# float64 reference. Numbers in bfloat16 have 8 significant bits, and the error of a
+# gradient grows on its way back through time.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 4e-2}

@@ -1,10 +1,11 @@
-"""One case on the command line: interleaved medians and ratios, gated.
+"""Compare contenders on one case; a contender with wrong answers gets no times.
 
     python -m benchmarks.compare --cell lstm --T 30 --B 32 --H 512 \
         --contenders scanrnn,lax_scan,torch
 
-Contenders are those of `benchmarks.contenders`, `scanrnn:split+hoist+recompute`
-(these passes and this residual policy, no other), and `accelerate:flax_linen`.
+Contenders are those of `benchmarks.contenders`. `scanrnn:split+hoist+recompute` is the
+planner with these passes alone and this residual policy, and `accelerate:flax_linen`
+is Flax's layer through `scanrnn.accelerate`.
 """
 
 import argparse
@@ -20,7 +21,7 @@ STATISTICS = {"median": statistics.median, "min": min}
 
 
 def main(argv=None) -> Race:
-    """Parses, races, prints."""
+    """Runs the race that the command line asks for, and prints its tables."""
     args = _parser().parse_args(argv)
     machine.prepare()
     D = args.D or args.H
@@ -40,7 +41,7 @@ def main(argv=None) -> Race:
 
 
 def table(race: Race, mode: str, peak: float, statistic: str = "median") -> str:
-    """The times of one mode, with ratios to the yardsticks that ran."""
+    """The times of one mode, with their ratios to the yardsticks that ran."""
     marks = [e for e in race.running if e.contender.name in YARDSTICKS]
     heads = [f"/{entry.contender.name}" for entry in marks]
     columns = ["median ms", "+- %", "min ms", *heads, "% peak", "compile s", "temp MB"]

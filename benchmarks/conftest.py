@@ -1,4 +1,4 @@
-"""How `pytest benchmarks` runs: JAX's own dtypes, and results with their machine."""
+"""How `pytest benchmarks` runs: without 64-bit types; results describe the machine."""
 
 import gc
 import os
@@ -38,13 +38,13 @@ def _thirty_two_bits():
 
 @pytest.fixture(scope="session")
 def machine_prepared():
-    """Settings that are made once, before anything runs."""
+    """Makes the settings of the process once, before anything runs."""
     machine.prepare()
 
 
 @pytest.fixture(scope="session")
 def limits(request, machine_prepared):
-    """Measured peaks of this machine, kept for the results file."""
+    """The measured peaks of this machine, which also go to the results file."""
     with jax.enable_x64(False):
         request.config.machine_limits = machine.limits()
     return request.config.machine_limits
@@ -52,20 +52,24 @@ def limits(request, machine_prepared):
 
 @pytest.fixture(scope="session")
 def rows(request):
-    """Rows that ran, for all benchmarks of each; their records go to the report."""
+    """The rows that ran. Benchmarks of one row share it; the report has all records."""
     request.config.rows = Rows()
     return request.config.rows
 
 
 @pytest.fixture
 def budget(request):
-    """Most seconds for a row, and its least rounds."""
+    """The most seconds for a row, and the least number of its rounds."""
     return [request.config.getoption(name) for name in ("--budget", "--least")]
 
 
 def report_one(benchmark, row: Row, name, contender, mode) -> None:
-    """Gives one contender's times to pytest-benchmark; skips it where it is absent."""
-    gc.collect()  # the race before
+    """Gives one contender's times to pytest-benchmark; skips it if it is absent.
+
+    Raises:
+      AssertionError: if the answers of the contender are wrong.
+    """
+    gc.collect()  # frees what the race before has left
     assert contender not in row.failed, f"wrong, so no times: {row.failed[contender]}"
     seconds = row.seconds.get((contender, mode))
     if not seconds:
@@ -77,7 +81,7 @@ def report_one(benchmark, row: Row, name, contender, mode) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_json(config, benchmarks, output_json):
-    """Adds the records of rows; the times of all rounds stand there."""
+    """Adds the records of rows, which hold the times of all rounds."""
     del benchmarks
     output_json["rows"] = config.rows.records if hasattr(config, "rows") else []
     for benchmark in output_json["benchmarks"]:
@@ -86,7 +90,7 @@ def pytest_benchmark_update_json(config, benchmarks, output_json):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(config, machine_info):
-    machine_info.clear()  # names the host
+    machine_info.clear()  # it names the host
     machine_info.update(machine.describe())
     machine_info["limits"] = getattr(config, "machine_limits", None)
 

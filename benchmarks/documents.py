@@ -1,4 +1,4 @@
-"""Pages of the report that have the form of the documents they answer."""
+"""Parts of the report that have the form of documents which others published."""
 
 import json
 import pathlib
@@ -11,8 +11,8 @@ from benchmarks.measure import counts, mark
 from benchmarks.tables import table
 
 FRAMEWORKS = ("Theano *", "Torch *", "TensorFlow *")
-# Cell, B, H; then compile seconds, microseconds per example in training and forward, of
-# each of them.
+# Cell, B, H; then three numbers for each framework: compile seconds, and microseconds
+# per example in training and in a forward pass.
 _PUBLISHED = """
 elman   32   128    4.31  104.6   30.9    0.05 259.53 103.06    1.64  278.4  111.5
 elman   32   512    4.36  275.2  102.2    0.05  288.2  114.6    1.62  349.7  218.4
@@ -37,7 +37,7 @@ UNKNOWN = [["-"] * 3] * 3
 
 
 def published() -> dict[tuple[str, int, int], list[list[str]]]:
-    """By cell, B and H: the three numbers of each framework."""
+    """The three published numbers of each framework, by cell, B and H."""
     found = {}
     for cell, B, H, *numbers in map(str.split, _PUBLISHED.strip().splitlines()):
         found[cell, int(B), int(H)] = [numbers[n : n + 3] for n in (0, 3, 6)]
@@ -79,7 +79,7 @@ def _median(record, who, mode):
 
 
 COMPILED = pathlib.Path(__file__).parent / "results" / "compiled.json"
-# Where operations are compared: a size that is compiled for a GPU, too.
+# The size for which operations are compared: it is compiled for a GPU, too.
 SIZE = {"T": 30, "B": 32, "D": 512, "H": 512, "dtype": "float32"}
 PAIR = ("lax_scan", "scanrnn")
 ABOUT_OPERATIONS = """\
@@ -91,7 +91,7 @@ something in a step follows: a CUDA graph is one start."""
 
 
 def variants(records: Records) -> list[str]:
-    """Ratios to the vendor's LSTM, the mean of each variant, operations of a step."""
+    """Ratios to the vendor's LSTM, their mean for each cell, operations of a step."""
     return [*ratios.page(records), _means(records), _operations(records)]
 
 
@@ -150,7 +150,7 @@ def _launched(program):
 
 
 def batches(records: Records) -> list[str]:
-    """Milliseconds, and what they are for one sequence, as the batch grows."""
+    """Milliseconds as the batch grows: of the batch, and for each sequence in it."""
     about = "milliseconds; milliseconds per sequence; sequences per second"
     parts = []
     for mode in MODES:
@@ -173,9 +173,10 @@ def _batch(record, who, mode):
 
 
 def _gain(records, who, mode):
-    """Of the largest batch over the smallest; `-` unless both count.
+    """The speed-up per sequence from the smallest to the largest batch, or `-`.
 
-    The two were not timed in the same rounds: the interval is of the far ends of both.
+    It is `-` unless both rows count. The two batches were not timed in the same rounds:
+    the bounds of the interval are ratios of the bounds of both intervals.
     """
     ends = [min(records, key=_batch_size), max(records, key=_batch_size)]
     if any(ratios.absent(r, who) or not counts(r) for r in ends):
@@ -194,7 +195,7 @@ def _batch_size(record):
 
 
 def lengths(records: Records) -> list[str]:
-    """Time and temporaries as the sequence grows: of one step both stay the same."""
+    """Time and temporaries as the sequence grows, and the time of one step."""
     about = "milliseconds (microseconds a step); megabytes of temporaries"
     parts = []
     for mode in MODES:

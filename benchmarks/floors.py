@@ -1,9 +1,10 @@
-"""How long the products of an LSTM take and nothing else.
+"""How long the matrix products of an LSTM take alone.
 
-One call of each kind, as a plan runs it: `x @ W` for all steps at once, `h @ U` in a
-loop, its transpose in another, and two weight gradients; in a loop with the batch or
-the features first, whichever is faster. Beside the time of a whole step that is what
-XLA's products leave for everything else. It is measured: a bound of what was tried.
+Each product runs as a plan runs it: `x @ W` for all steps at once, `h @ U` in a loop,
+the transposed product in another loop, and the gradients of both weights. The loops run
+with the batch first and with the features first, and the faster time counts. What a
+whole training step takes beyond the sum is the time of everything else. The sum is
+measured: another way to run the products may be faster.
 """
 
 import jax
@@ -30,7 +31,7 @@ ROWS = (((0,), (0,)), ((), ()))
 
 
 def floors(cases=CASES) -> list[dict]:
-    """Seconds of the products of a forward pass, and of a training step."""
+    """Seconds of all products of a forward pass, and of a training step."""
     found = []
     for T, B, D, H, dtype in cases:
         steps = T * B
@@ -46,7 +47,7 @@ def floors(cases=CASES) -> list[dict]:
 
 
 def _seconds(a, b, dtype, dimension_numbers) -> float:
-    """Of a product on its own."""
+    """Seconds of one product outside of a loop."""
     a, b = jnp.ones(a, dtype), jnp.ones(b, dtype)
     numbers = {"dimension_numbers": dimension_numbers, "precision": None}
     run = jax.jit(
@@ -58,7 +59,7 @@ def _seconds(a, b, dtype, dimension_numbers) -> float:
 
 
 def _in_loop(T, B, K, N, dtype) -> float:
-    """Of T products in a loop, batch first or features first: the faster of the two."""
+    """Seconds of T products in a loop, batch first or features first: the faster."""
     data, matrix = jnp.ones((B, K), dtype), jnp.full((K, N), 1e-3, dtype)
     turned = jnp.full((N, K), 1e-3, dtype)
     return min(
@@ -68,7 +69,7 @@ def _in_loop(T, B, K, N, dtype) -> float:
 
 
 def _chained(T, a, operands) -> float:
-    """Of T products in a loop, each of which needs a number of the one before."""
+    """Seconds of T products in a loop, each of which needs the result before it."""
 
     def step(_, a):
         z = jnp.dot(*operands(a), preferred_element_type=jnp.float32)

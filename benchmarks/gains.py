@@ -1,27 +1,30 @@
-"""What the README says scanrnn gives: one table and one chart, from the results alone.
+"""The table and the chart of the README, made from the committed results alone.
 
-python -m benchmarks.gains  writes both anew after other results came.
+`python -m benchmarks.gains` writes both again after the results have changed.
 """
 
 import itertools
 import json
 import pathlib
 import re
+import textwrap
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from benchmarks import aims, report
+from benchmarks import aims, beside, report
 from benchmarks.compiled import summary
-from benchmarks.measure import same_program
+from benchmarks.measure import is_known, ratio, same_program
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-TIMED, COUNTED = RESULTS / "amd-epyc-2-cores.json", RESULTS / "compiled.json"
+TIMED, COUNTED = RESULTS / "intel-xeon-2-cores.json", RESULTS / "compiled.json"
 PICTURE = RESULTS / "gains.png"
 # Pages that hold the table, between these two lines.
 PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")
 MARKS = ("<!-- written by python -m benchmarks.gains -->", "<!-- end -->")
+# The page that holds the table of `beside`, between such lines.
+BESIDE = ROOT / "docs" / "benchmarks.md"
 PAIR = ("scanrnn", "lax_scan")
 
 
@@ -29,8 +32,8 @@ class Gain(NamedTuple):
     """One line: a training step's cost divided by that of the same step in `lax.scan`.
 
     Attributes:
-      what: is compared.
-      where: and how it is known.
+      what: the cost that is compared, such as "time".
+      where: the machine, and whether the cost was timed or compiled.
       ratios: one for each cell and size.
     """
 
@@ -40,13 +43,13 @@ class Gain(NamedTuple):
 
 
 def gains() -> list[Gain]:
-    """Every line, from the committed results."""
+    """All lines, from the committed results."""
     results, records = report.load(TIMED)
     info = results["machine_info"]
     where = f"{info['cpu']}, {info['cores']} cores: timed"
     planned = [r for r in records if not same_program(r, "train", *PAIR)]
     found = [
-        Gain("time", where, aims.ratios(planned, None, "train", *PAIR)),
+        Gain("time", where, [ratio(r, "train", *PAIR) for r in _known(planned)]),
         Gain(
             "temporary memory",
             where.replace("timed", "compiled"),
@@ -65,6 +68,10 @@ def gains() -> list[Gain]:
     return [gain for gain in found if gain.ratios]
 
 
+def _known(records):
+    return [r for r in records if is_known(r, "train", *PAIR)]
+
+
 def table(found: list[Gain]) -> str:
     """The table, in Markdown."""
     lines = [
@@ -76,7 +83,7 @@ def table(found: list[Gain]) -> str:
         numbers = (mean, min(gain.ratios), max(gain.ratios))
         cells = " | ".join(f"{number:.2f}" for number in numbers)
         lines.append(f"| {gain.what} | {gain.where} | {cells} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *textwrap.wrap(beside.claim(TIMED), 88)])
 
 
 def put(text: str, page: str) -> str:
@@ -117,6 +124,7 @@ def main() -> None:
     draw(found, PICTURE)
     for page in PAGES:
         page.write_text(put(table(found), page.read_text()))
+    BESIDE.write_text(put(beside.text(TIMED), BESIDE.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The correctness gate: no time is reported for a contender that is wrong."""
+"""The correctness gate: a contender with a wrong answer gets no times."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from benchmarks import cases, steps
 
 
 class Answer(NamedTuple):
-    """What one forward pass and one training step must give."""
+    """The results of one forward pass and one training step."""
 
     ys: np.ndarray
     loss: float
@@ -20,7 +20,7 @@ class Answer(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a contender passed, its largest relative error and where it was."""
+    """Whether a contender passed, its largest relative error, and of which result."""
 
     passed: bool
     error: float
@@ -32,15 +32,15 @@ class Verdict(NamedTuple):
 
 
 def mean_squared(ys, target):
-    """Half the squared error, summed over features, averaged over time and batch."""
+    """Half the squared error, summed over features and averaged over all other axes."""
     return 0.5 * jnp.mean(jnp.sum((ys - target) ** 2, axis=-1))
 
 
 @functools.lru_cache(maxsize=2)
 def reference(case: cases.Case) -> Answer:
-    """The naive step under `lax.scan` and JAX's own derivative, in float64.
+    """The naive step under `lax.scan`, differentiated by JAX, in float64.
 
-    The compute dtype is not part of it: half precision is held against the same.
+    The dtype of the case plays no role: half precision has the same reference.
     """
     problem = cases.problem(case)
     apply = steps.unrolled(case.cell, jax.lax.scan)
@@ -61,10 +61,10 @@ def reference(case: cases.Case) -> Answer:
 
 
 def check(runner, case: cases.Case) -> Verdict:
-    """Runs one forward pass and one training step and compares both.
+    """Runs one forward pass and one training step, and compares both.
 
-    The gradients are read from the *updated* weights, so that what is checked is
-    what the timed step really does.
+    The gradients are computed from the *updated* weights: so the check covers exactly
+    the training step that is timed.
     """
     problem = cases.problem(case)
     want = reference(dataclasses.replace(case, dtype="float32"))
@@ -73,12 +73,17 @@ def check(runner, case: cases.Case) -> Verdict:
 
 
 def answer(runner, weights, lr: float) -> tuple[Answer, dict[str, float]]:
-    """What a runner gives, and what rounding its updated weights can hide at most.
+    """The answer of a runner, and how far rounding can put each gradient off.
 
     Args:
-      runner: gives `ys()`, the loss of `train()`, and `weights()` after it.
-      weights: those before it, by name, in float32.
-      lr: the learning rate of its update.
+      runner: `ys()` gives outputs, `train()` the loss, and `weights()` the updated
+        weights.
+      weights: the weights before the update, by name, in float32.
+      lr: the learning rate of the update.
+
+    Returns:
+      The answer, and for each gradient the largest error (2-norm) that comes from
+      rounding the updated weights to float32.
     """
     ys, loss = runner.ys(), float(runner.train())
     updated, gradients, slack = runner.weights(), {}, {}
@@ -90,7 +95,7 @@ def answer(runner, weights, lr: float) -> tuple[Answer, dict[str, float]]:
 
 
 def compare(got: Answer, want: Answer, slack, tolerance: float) -> Verdict:
-    """The largest relative error (2-norm) of outputs, loss and gradients."""
+    """The verdict by the largest relative error (2-norm) of all results."""
     errors = {"ys": _distance(got.ys, want.ys)}
     errors["loss"] = abs(got.loss - want.loss) / abs(want.loss)
     overall = np.sqrt(sum(np.sum(g**2) for g in want.gradients.values()))

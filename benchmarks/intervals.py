@@ -1,4 +1,4 @@
-"""Intervals of medians, by bootstrap: rounds are drawn again, with replacement."""
+"""Confidence intervals of medians, by bootstrap: rounds drawn with replacement."""
 
 import statistics
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-# How often rounds are drawn, and what lies outside of an interval.
+# How often rounds are drawn, and the share of draws outside of an interval.
 DRAWS, OUTSIDE = 1000, 0.05
 
 
 class Estimate(NamedTuple):
-    """A number, and its 95 % interval."""
+    """A number and the bounds of its 95 % interval."""
 
     value: float
     low: float
@@ -19,12 +19,12 @@ class Estimate(NamedTuple):
 
     @property
     def width(self) -> float:
-        """The larger side of the interval, as a share of the number."""
+        """The distance to the farther bound, as a share of the number."""
         return max(self.high - self.value, self.value - self.low) / self.value
 
 
 def median(seconds: Sequence[float]) -> Estimate:
-    """The median of rounds.
+    """The median of the times of all rounds, with its interval.
 
     Example:
         >>> median([1.0, 2.0, 3.0]).value
@@ -35,9 +35,9 @@ def median(seconds: Sequence[float]) -> Estimate:
 
 
 def ratio(over: Sequence[float], under: Sequence[float]) -> Estimate:
-    """The ratio of two medians of the same rounds, which are drawn together.
+    """The ratio of two medians of the same rounds, with its interval.
 
-    What the machine did to a round it did to both.
+    Both times of a round are drawn together: a disturbance of a round affects both.
 
     Example:
         >>> ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])

@@ -1,12 +1,13 @@
-"""`python -m benchmarks.latency`: what an answer costs where inputs come one by one.
+"""`python -m benchmarks.latency`: the time of one call when inputs come one by one.
 
-One stream (B=1), one step or a chunk of 16 at a time, the carry kept between calls:
-`scanrnn.serving.Streaming`, given an array or a dict of streams, a jitted `lax.scan`,
-onnxruntime with the model that we export, and torch's `nn.LSTM`, from array to array.
-Calls are interleaved, and every contender is checked against the others first.
+There is one stream (B=1). A call takes one step or a chunk of 16 steps, and the carry
+is kept between calls. Contenders are `scanrnn.serving.Streaming`, called with an array
+or with a dict of streams, a jitted `lax.scan`, onnxruntime with the model that we
+export, and torch's `nn.LSTM`. Each takes and gives NumPy arrays. Contenders take turns,
+and their answers are compared first.
 
-JAX on a CPU runs a program in a thread of its own, or, if the process asks for it
-before its first array, in the thread that calls. Both are measured.
+JAX on a CPU runs a program in another thread, or in the thread of the caller if the
+process asks for that before it makes its first array. Both are measured.
 """
 
 import concurrent.futures
@@ -32,24 +33,25 @@ from scanrnn.serving import Streaming, to_onnx
 
 SIZES, CHUNKS, CELLS = (32, 64, 128, 256, 512, 1024), (1, 16), (None, "ba2016")
 CALLS, BLOCK = 1000, 20
-# Seconds for which the threads of the contender before may go on spinning.
+# Seconds of pause in which the threads of the contender before stop spinning.
 REST = 0.005
 NAMES = ("scanrnn", "by stream", "lax.scan", "onnxruntime", "torch")
 RESULTS = pathlib.Path(__file__).parent / "results"
 
 
 def ours(rnn: Any) -> Any:
+    """`Streaming` of the layer, called with an array."""
     return Streaming(rnn, buckets=CHUNKS)
 
 
 def by_stream(rnn: Any) -> Any:
-    """The same, given and giving a dict."""
+    """`Streaming` of the layer, called with a dict of streams."""
     stream = ours(rnn)
     return lambda x: stream({0: x[0]})[0][None]
 
 
 def jitted(rnn: Any) -> Any:
-    """The step that the layer runs, in a loop as JAX has it."""
+    """The layer's step under a jitted `lax.scan`."""
     (((cell, params),),) = rnn.stack
 
     @jax.jit
@@ -69,7 +71,7 @@ def jitted(rnn: Any) -> Any:
 
 
 def runtime(rnn: Any) -> Any:
-    """onnxruntime, with as many threads as the others."""
+    """onnxruntime with the exported model and as many threads as the others."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = cores()
     content = to_onnx(rnn, carry=True).SerializeToString()
@@ -86,7 +88,7 @@ def runtime(rnn: Any) -> Any:
 
 
 def built_in(rnn: Any) -> Any:
-    """torch's layer, with our weights."""
+    """torch's `nn.LSTM` with our weights."""
     layer = torch.nn.LSTM(rnn.in_features, rnn.hidden_features, batch_first=True)
     weights = to_torch(Weights.of(rnn)).items()
     layer.load_state_dict({k: torch.tensor(np.asarray(v)) for k, v in weights})
@@ -102,14 +104,20 @@ def built_in(rnn: Any) -> Any:
 
 
 def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
-    """Microseconds of all calls, by contender."""
+    """The record of one size: median and 99th percentile in microseconds.
+
+    Args:
+      size: input and hidden features.
+      steps: time steps of one call.
+      norm: the layer norm of the cell, such as "ba2016", or None.
+    """
     rnn = scanrnn.nnx.LSTM(size, size, norm=norm, rngs=nnx.Rngs(0))
     makers = (ours, by_stream, jitted, runtime)
     calls = {name: make(rnn) for name, make in zip(NAMES, makers, strict=False)}
     if norm is None:
         calls["torch"] = built_in(rnn)
     x = np.random.default_rng(0).normal(size=(1, steps, size)).astype(np.float32)
-    for _ in range(3):  # each with the carry of the call before
+    for _ in range(3):  # each call goes on from the carry of the call before
         answers = [call(x) for call in calls.values()]
         for answer in answers[1:]:
             np.testing.assert_allclose(answer, answers[0], rtol=1e-3, atol=1e-4)
@@ -127,7 +135,14 @@ def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
 
 
 def session(inline: bool) -> tuple[list[dict], float]:
-    """All rows of one way to run programs, in a process of its own."""
+    """All rows for one way to run programs; call it in a process of its own.
+
+    Args:
+      inline: whether JAX runs programs in the thread of the caller.
+
+    Returns:
+      The rows, and how many cores other processes used meanwhile.
+    """
     jax.config.update("jax_cpu_enable_async_dispatch", not inline)
     machine.prepare()
     torch.set_num_threads(cores())
@@ -139,7 +154,7 @@ def session(inline: bool) -> tuple[list[dict], float]:
 
 
 def report(rows: list[dict], others: float) -> str:
-    """The table, in Markdown."""
+    """The report, in Markdown."""
     about = machine.describe()
 
     def cell(row, name):
@@ -174,7 +189,7 @@ def report(rows: list[dict], others: float) -> str:
 
 
 def main() -> int:
-    """Measures, and writes the results with their table."""
+    """Measures, and writes the results and their report."""
     rows, busy = [], []
     for inline in (False, True):
         context = multiprocessing.get_context("spawn")

@@ -1,11 +1,11 @@
-"""The report's section on what XLA's matrix products leave to win."""
+"""The section of the report on the speed of XLA's matrix products alone."""
 
 from benchmarks.cases import MODES
 from benchmarks.tables import table
 
 
 def tables(limits: dict, records: list[dict]) -> list[str]:
-    """Markdown: products on their own, and beside them whole LSTMs."""
+    """The section in Markdown: products alone, and beside them whole LSTMs."""
     parts = []
     if limits.get("products"):
         parts.append(_products(limits["products"]))
@@ -28,7 +28,7 @@ def _products(rows) -> str:
 
 
 def _floors(rows, records) -> str:
-    """Milliseconds of all products of an LSTM, one after the other, and of all else."""
+    """Milliseconds of all products of an LSTM, beside those of whole steps."""
     heads = [f"{mode}: {who}" for mode in MODES for who in ("products", *_WHO)]
     body = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""What the numbers were measured on, and how fast that machine can be."""
+"""The machine on which numbers are measured, and how fast it can be."""
 
 import importlib.metadata
 import os
@@ -20,19 +20,19 @@ PACKAGES = (
 
 
 def prepare():
-    """The allocator setting, the same for every contender."""
+    """Makes the setting of the allocator, which is the same for every contender."""
     import scanrnn
 
     scanrnn.tune_allocator()
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """The number of cores that this process may use."""
     return _processor.cores()
 
 
 class Others:
-    """How much of the machine other processes use, from now on."""
+    """Measures how many cores other processes use, from its creation on."""
 
     def __init__(self):
         self._begin = self._now()
@@ -42,14 +42,14 @@ class Others:
         return _busy_seconds() - time.process_time(), time.perf_counter()
 
     def cores(self) -> float:
-        """Cores in use by others, on average since the start; 0 if unknown."""
+        """Cores that others used, on average since the start; 0 if unknown."""
         busy, now = self._now()
         since = max(now - self._begin[1], 1e-9)
         return max(0.0, (busy - self._begin[0]) / since)
 
 
 def describe() -> dict:
-    """The machine and the versions; names no host and no path."""
+    """The machine and the versions, without names of hosts or paths."""
     versions = {}
     for package in PACKAGES:
         try:
@@ -70,7 +70,7 @@ def describe() -> dict:
 
 
 def torch_uses() -> str:
-    """The widest instructions that torch's own kernels use, `AVX2` or `AVX512`, say."""
+    """The widest instructions that torch's own kernels use, such as `AVX512`."""
     try:
         import torch
     except ModuleNotFoundError:
@@ -89,13 +89,13 @@ def kind() -> str:
 
 
 def cpu_name() -> str:
-    """The processor as the system calls it."""
+    """The name that the system gives the processor."""
     match = re.search(r"model name\s*:\s*(.+)", _cpuinfo())
     return match.group(1).strip() if match else platform.processor() or "unknown"
 
 
 def limits() -> dict[str, Any]:
-    """Measured: GEMM peaks in GFLOP/s, memory in GB/s, products of an LSTM alone."""
+    """Measures GEMM peaks in GFLOP/s, memory in GB/s, and products of an LSTM alone."""
     return {
         "products": products(),
         "floors": floors(),
@@ -106,7 +106,7 @@ def limits() -> dict[str, Any]:
 
 
 def gemm_peak(dtype: str, n: int = 2048) -> float:
-    """GFLOP/s of the best of a few large products, by XLA or by torch."""
+    """GFLOP/s of the fastest of a few `n x n` products, by XLA or by torch."""
     a = jnp.ones((n, n), dtype)
     product = jax.jit(lambda a: jnp.dot(a, a, preferred_element_type=jnp.float32))
     times = [_fastest(lambda: product(a).block_until_ready())]
@@ -121,7 +121,10 @@ def gemm_peak(dtype: str, n: int = 2048) -> float:
 
 
 def bandwidth(mebibytes: int = 256) -> float:
-    """GB/s of a triad `a = b + s * c` over arrays much larger than any cache."""
+    """GB/s of a triad `a = b + s * c` over arrays of `mebibytes` MiB each.
+
+    The arrays should be much larger than any cache.
+    """
     n = mebibytes * 2**20 // 4
     b, c = jnp.ones(n, jnp.float32), jnp.ones(n, jnp.float32)
     triad = jax.jit(lambda a, b, c: b + 0.5 * c + 0 * a[0], donate_argnums=0)
@@ -152,7 +155,7 @@ def _cpuinfo():
 
 
 def _busy_seconds():
-    """Seconds that all cores together have been busy, or taken away by a host."""
+    """Seconds that all cores together were busy, or were taken away by a host."""
     try:
         with open("/proc/stat") as file:
             ticks = [int(word) for word in file.readline().split()[1:9]]

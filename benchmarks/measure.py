@@ -1,4 +1,4 @@
-"""One row of the suite as a record of plain numbers: what the results file keeps."""
+"""One row of the suite as a record of plain numbers, which the results file keeps."""
 
 import dataclasses
 
@@ -9,12 +9,14 @@ from benchmarks.contenders import Absent, find
 from benchmarks.race import Entry, Race
 from benchmarks.suite import Row
 
-# Cores that others may use while a row is measured.
+# The most cores that other processes may use while a row is measured.
 QUIET = 0.1
+# How well a ratio is known that stands in a summary: its interval to either side.
+KNOWN = 0.1
 
 
 def enter(row: Row, modes) -> tuple[Race, dict[str, str]]:
-    """The race of a row, and those who cannot start because they are not installed."""
+    """The race of a row, and why some contenders are absent, by their names."""
     present, absent = [], {}
     for name in row.contenders:
         try:
@@ -25,7 +27,7 @@ def enter(row: Row, modes) -> tuple[Race, dict[str, str]]:
 
 
 def record(row: Row, race: Race, absent: dict[str, str], limits: dict) -> dict:
-    """Everything that a report needs to know about a row."""
+    """Everything that the report needs to know about a row."""
     contenders = {name: {"absent": reason} for name, reason in absent.items()}
     for entry in race.entries:
         contenders[entry.contender.name] = _entry(entry, race, limits)
@@ -58,7 +60,7 @@ def _times(entry, mode, case, limits):
 
 
 def _operations(entry, mode, case):
-    """What XLA's runtime starts in each step: of the forward and the reverse loop."""
+    """What XLA's runtime starts in each step of the forward and of the reverse loop."""
     compiled = getattr(entry.runner, "compiled", {}).get(mode)
     if not compiled:
         return {}
@@ -68,7 +70,7 @@ def _operations(entry, mode, case):
 
 
 def timings(entry: Entry, mode: str) -> dict:
-    """The times of an entry that ran, and what its program took to compile."""
+    """The times of an entry that ran, and its program's compile time and memory."""
     seconds = entry.seconds[mode]
     estimate = intervals.median(seconds)
     times = {
@@ -78,7 +80,7 @@ def timings(entry: Entry, mode: str) -> dict:
         "min": min(seconds),
         "rounds": len(seconds),
         "calls": entry.calls[mode],
-        # In the order of the rounds, which a ratio is drawn from.
+        # In the order of the rounds: the interval of a ratio draws rounds as pairs.
         "seconds": [float(f"{time:.4g}") for time in seconds],
     }
     compiled = getattr(entry.runner, "compiled", {}).get(mode)
@@ -90,17 +92,17 @@ def timings(entry: Entry, mode: str) -> dict:
 
 
 def counts(record: dict) -> bool:
-    """Whether a row may stand in a mean: it settled, and nothing disturbed it.
+    """Whether a row may count in a mean: it settled, and nothing disturbed it.
 
-    Reports from before there were intervals do not say whether a row settled: there all
-    rows count, as they did then, and the report says so.
+    Older results have no intervals and do not say whether a row settled. All their rows
+    count, and the report says so.
     """
     quiet = record["disturbance"] <= QUIET
     return "settled" not in record or (record["settled"] and quiet)
 
 
 def mark(record: dict) -> str:
-    """What stands beside a row that does not count, and says why."""
+    """The words that say why a row does not count; empty if it counts."""
     marks = {" (not settled)": not record.get("settled", True)}
     marks[" (disturbed)"] = record["disturbance"] > QUIET
     return "".join(word for word, holds in marks.items() if holds)
@@ -116,15 +118,26 @@ def same_program(record: dict, mode: str, one: str, other: str) -> bool:
 
 
 def ratio(record: dict, mode: str, over: str, under: str, what: str = "median"):
-    """`over / under` of a record, or None where either was not measured."""
+    """`over / under` of a record; None if either was not measured or `under` is 0."""
     pair = [record["contenders"].get(name, {}).get(mode) for name in (over, under)]
     if any(not times or what not in times for times in pair):
         return None
     return pair[0][what] / pair[1][what] if pair[1][what] else None
 
 
+def is_known(record: dict, mode: str, over: str, under: str) -> bool:
+    """Whether a ratio may stand in a summary: nothing disturbed it, and it is known.
+
+    The speed of some machines comes and goes, so that no median is known well. But
+    contenders take turns, and what slows one down slows down the other.
+    """
+    estimate = ratio_interval(record, mode, over, under)
+    quiet = record["disturbance"] <= QUIET
+    return quiet and estimate is not None and estimate.width <= KNOWN
+
+
 def ratio_interval(record: dict, mode: str, over: str, under: str):
-    """The ratio of two medians with its interval; None where rounds are not known."""
+    """The ratio of two medians with its interval; None if rounds are not known."""
     pair = [record["contenders"].get(name, {}).get(mode) for name in (over, under)]
     if any(not times or "seconds" not in times for times in pair):
         return None

@@ -1,4 +1,4 @@
-"""Pictures of the reports: panels of ratios, a line for each name, a dot for a case."""
+"""Pictures of the reports: panels of ratios, with a dot for each case."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,11 +10,11 @@ class Panel(NamedTuple):
     """One panel.
 
     Attributes:
-      title: what stands above it.
-      lines: a label and its ratios, for each line.
-      low: the smallest ratio that is always in sight.
-      high: the largest.
-      aim: the ratio of an aim, which gets a line of its own, or None.
+      title: the text above the panel.
+      lines: a label and its ratios, for each line of dots.
+      low: the smallest ratio that the axis always shows.
+      high: the largest ratio that the axis always shows.
+      aim: the ratio of an aim, which is drawn as a line, or None.
     """
 
     title: str
@@ -25,7 +25,7 @@ class Panel(NamedTuple):
 
 
 def draw(path, rows: Sequence[Sequence[Panel]], size, heights=None) -> None:
-    """Writes a picture of panels, row by row; `heights` of rows are relative."""
+    """Writes a picture of rows of panels; `heights` are relative heights of rows."""
     import matplotlib
 
     matplotlib.use("Agg")

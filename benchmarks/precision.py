@@ -1,7 +1,7 @@
 """How far gradients in bfloat16 are from those in float32, as a sequence grows.
 
-An LSTM of which everything is bfloat16: params, inputs, carries and all that is made
-of them. The same numbers in float32 give what its gradients should be.
+In this LSTM everything is bfloat16: parameters, inputs, carries and all intermediate
+values. The reference is the same program on the same numbers in float32.
 """
 
 import jax
@@ -18,7 +18,7 @@ from benchmarks.tables import table
 B, H = 32, 64
 STEPS = (50, 200, 800)
 SCANS = {"scanrnn": scanrnn.scan, "lax_scan": lax.scan}
-# Gradients in the order of the table: those of `h` and `c` together are the carry's.
+# Gradients in the order of the table; that of the carry is of `h` and `c` together.
 NAMES = {"bias": "b", "kernel": "wx", "recurrent kernel": "wh", "initial carry": "hc"}
 
 ABOUT = (
@@ -44,7 +44,7 @@ def _loss(params, xs, target, scan):
 
 
 def gradient_errors(T: int, scan, sizes=(B, H)) -> dict[str, float]:
-    """Relative errors of the gradients of a sequence of T steps, by name."""
+    """Relative errors (2-norm) of the gradients of a sequence of T steps, by name."""
     batch, features = sizes
     scale = features**-0.5
     params = {
@@ -70,14 +70,14 @@ def _error(half, full) -> float:
 
 
 def record(T: int) -> dict:
-    """What the results file keeps."""
+    """The record for T steps, which the results file keeps."""
     contenders = {n: {"errors": gradient_errors(T, scan)} for n, scan in SCANS.items()}
     case = {"section": "precision", "case": {"T": T}, "disturbance": 0.0}
     return case | {"contenders": contenders}
 
 
 def section(records: list[dict]) -> list[str]:
-    """Markdown; nothing where nothing was measured."""
+    """The section in Markdown; empty if nothing was measured."""
     chosen = [r for r in records if r["section"] == "precision"]
     if not chosen:
         return []

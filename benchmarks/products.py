@@ -1,9 +1,9 @@
-"""How fast the products of a recurrence are on their own: the limit of its loops.
+"""How fast the matrix products of a recurrence are alone: the limit of its loops.
 
-A loop that does nothing but `h @ U` for `[B, H]` and `[H, 4H]`, and the weight
-gradient `h.T @ dz` over 30 steps, as JAX writes it and as scanrnn does. Where a
-loop's product runs on one core, or a half-precision product no faster than a float32
-one, no plan of the step can help.
+One is `h @ U` in a loop that does nothing else, for `[B, H]` and `[H, 4H]`. The other
+is the gradient of the weights, `h.T @ dz` over 30 steps, as JAX writes it and as
+scanrnn writes it. If the product of a loop runs on one core only, or if half precision
+is no faster than float32, then no plan of the step can help.
 """
 
 import functools
@@ -65,7 +65,7 @@ KINDS = {
 
 
 def fastest(run, least=0.25):
-    """Seconds of the fastest call, and cores busy over all of them."""
+    """Seconds of the fastest call, and the cores that were busy on average."""
     run()
     times, processor, begin = [], time.process_time(), time.perf_counter()
     while not times or sum(times) < least:

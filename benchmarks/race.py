@@ -1,9 +1,9 @@
 """Measuring: every contender of a case, in turns, in one process.
 
-A round runs each contender once (short calls many times), so that whatever the
-machine does to one it does to all; medians over rounds are compared. There are at
-least 30 rounds, and more until the median of every contender is known to 3 % or the
-time for the row is up.
+A round times each contender once; short calls are repeated within a turn. So a
+disturbance of the machine affects all contenders. Medians over rounds are compared.
+There are at least 30 rounds, and more until the median of every contender is known to
+3 % or the time for the row is up.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ from benchmarks import gate, intervals, machine
 from benchmarks.cases import MODES, Case, problem
 from benchmarks.contenders._base import Contender, Runner
 
-SLOT = 0.02  # seconds of repeated calls in one contender's turn
-REST = 0.01  # pause in which the threads of the one before (OpenMP) stop spinning
+SLOT = 0.02  # seconds of repeated calls in the turn of one contender
+REST = 0.01  # seconds of pause: OpenMP threads of the contender before stop spinning
 MIN_ROUNDS = 30
-SETTLED = 0.03  # of a median: its 95 % interval is as narrow to either side
-LOOKS = 10  # rounds between two looks at the intervals
+SETTLED = 0.03  # the widest side of a settled 95 % interval, as a share of the median
+LOOKS = 10  # rounds between two checks of the intervals
 
 
 @dataclasses.dataclass
@@ -37,7 +37,7 @@ class Entry:
 
     @property
     def runs(self) -> bool:
-        """Whether it may be timed: only what has passed the gate."""
+        """Whether the contender may be timed: only if it has passed the gate."""
         return self.verdict is not None and self.verdict.passed
 
     def median(self, mode: str) -> float:
@@ -45,7 +45,7 @@ class Entry:
 
 
 def ready(case: Case, contender: Contender) -> tuple[Runner, gate.Verdict]:
-    """The runner of a contender, and whether it is right."""
+    """The runner of a contender, and the verdict of the gate on its answers."""
     case = contender.computes(case)
     runner = contender.setup(problem(case))
     return runner, gate.check(runner, case)
@@ -69,7 +69,7 @@ class Race:
         runner, verdict = self._ready(self.case, contender)
         entry = Entry(contender, runner, verdict)
         if not verdict.passed:
-            entry.runner = None  # frees its memory; it will not be timed
+            entry.runner = None  # frees its memory: it will not be timed
             return entry
         for mode in self.modes:
             once = _timed(runner, mode, 1)  # the gate has warmed it up
@@ -78,9 +78,11 @@ class Race:
         return entry
 
     def run(self, budget: float, least: int = MIN_ROUNDS) -> None:
-        """Rounds until every median is settled, for so many seconds at most.
+        """Runs rounds until every median is settled or the time is up.
 
-        There are at least `least`, whatever time they take.
+        Args:
+          budget: the most seconds for all rounds.
+          least: the least number of rounds, however long they take.
         """
         end = time.perf_counter() + budget
         while len(self.others) < least or (
@@ -91,7 +93,7 @@ class Race:
 
     @property
     def settled(self) -> bool:
-        """Whether the median of every contender is known as well as it should be."""
+        """Whether the intervals of all medians are as narrow as `SETTLED`."""
         medians = (
             intervals.median(seconds)
             for entry in self.running
@@ -100,7 +102,7 @@ class Race:
         return all(estimate.width <= SETTLED for estimate in medians)
 
     def round(self):
-        """One turn for each contender and mode, in a new order every time."""
+        """Gives each contender one turn in each mode, in a new order every time."""
         turns = [(entry, mode) for entry in self.running for mode in self.modes]
         self._order.shuffle(turns)
         others = machine.Others()
@@ -110,7 +112,7 @@ class Race:
 
     @property
     def disturbance(self) -> float:
-        """How many cores other processes used meanwhile, at the median."""
+        """The cores that other processes used: the median over rounds."""
         return statistics.median(self.others) if self.others else 0.0
 
 

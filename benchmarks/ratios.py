@@ -1,11 +1,14 @@
-"""Tables of ratios: contenders of a section beside its yardstick."""
+"""Tables of ratios: the contenders of a section beside its yardstick.
+
+The yardstick is the contender by whose times all others are divided.
+"""
 
 from benchmarks import suite, tables
 from benchmarks.aims import Records, geometric_mean
 from benchmarks.cases import MODES
 from benchmarks.measure import counts, mark, ratio, ratio_interval
 
-# What the times of a section are divided by: the first that took part in a row.
+# The yardsticks of each section: the first one that took part in a row is used.
 AGAINST = {
     "quick": ("lax_scan",),
     "grid": ("torch",),
@@ -26,7 +29,7 @@ AGAINST = {
 
 
 def yardstick(record: dict) -> str:
-    """The contender that the times of this record are divided by."""
+    """The contender by whose times the times of this record are divided."""
     names = AGAINST[record["section"]]
     return next((n for n in names if n in record["contenders"]), names[-1])
 
@@ -53,7 +56,7 @@ def table(records: Records, mode: str) -> str:
 
 
 def contenders(records: Records) -> tuple[list[str], list[str]]:
-    """Everyone who takes part in a section, and what to call them there."""
+    """The contenders of a section, and their titles in its tables."""
     names = list(dict.fromkeys(n for r in records for n in r["contenders"]))
     labels = {suite.LADDER["chunked"]: "chunked"}
     if records[0]["section"] == "ladder":
@@ -62,14 +65,14 @@ def contenders(records: Records) -> tuple[list[str], list[str]]:
 
 
 def title(record: dict) -> str:
-    """The cell of a case, and its sizes."""
+    """The cell of a case and its sizes, as the first column of a table."""
     case = record["case"]
     sizes = [f"{name}={case[name]}" for name in "TBSDH" if case.get(name)]
     return " ".join([case["cell"], *sizes])
 
 
 def absent(record: dict, name: str) -> str:
-    """What stands in a table for a contender without times; empty if it has them."""
+    """The word in the table for a contender without times; empty if it has times."""
     entry = record["contenders"].get(name)
     if entry is None or "absent" in entry:
         return "-"
@@ -79,7 +82,7 @@ def absent(record: dict, name: str) -> str:
 
 
 def cell(record: dict, name: str, mode: str) -> str:
-    """The ratio to the yardstick with its interval, and milliseconds."""
+    """One cell of the table: ratio to the yardstick, its interval, and milliseconds."""
     if missing := absent(record, name):
         return missing
     times = record["contenders"][name][mode]
@@ -98,13 +101,13 @@ def cell(record: dict, name: str, mode: str) -> str:
 
 
 def operations(times: dict) -> str:
-    """What is started in a step, in the forward and in the reverse loop."""
+    """The operations that are started in a step of the forward and reverse loop."""
     found = [n for n in times.get("operations", ()) if n is not None]
     return " + ".join(f"{n:.3g}" for n in found) or "-"
 
 
 def mean(records: Records, name: str, mode: str) -> str:
-    """The geometric mean of the ratios that count."""
+    """The geometric mean of the ratios of rows that count."""
     numbers = [ratio(r, mode, name, yardstick(r)) for r in records if counts(r)]
     mean = geometric_mean(n for n in numbers if n is not None)
     return "-" if mean is None else f"**{mean:.2f}**"

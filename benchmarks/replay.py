@@ -1,7 +1,7 @@
-"""Times that a race has taken, handed to pytest-benchmark as if they were taken now.
+"""Times that a race has measured, given to pytest-benchmark as if it measured them.
 
-The contenders of a row run in turns; pytest-benchmark times one function after the
-other. So the race is run once, and each of its times is then one round of a benchmark.
+The contenders of a row run in turns, but pytest-benchmark times one function after the
+other. So the race runs once, and each of its times becomes one round of a benchmark.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,13 +10,13 @@ from benchmarks.race import Race
 
 
 class Clock:
-    """A timer whose readings lie as far apart as the times that it was given."""
+    """A timer whose pairs of readings differ by the times that it was given."""
 
     def __init__(self):
         self._now, self._steps = 0.0, iter(())
 
     def load(self, seconds: Iterable[float]) -> None:
-        """Sets the times; each takes two readings."""
+        """Sets the times; each is the difference of two readings."""
         self._steps = (step for time in seconds for step in (0.0, time))
 
     def __call__(self) -> float:
@@ -28,12 +28,12 @@ CLOCK = Clock()
 
 
 class Row:
-    """A row that ran: what is left of its race.
+    """A row that ran, without the programs of its race.
 
     Attributes:
-      record: what the report needs to know.
-      seconds: of each round, by contender and mode.
-      failed: the verdict on each contender that is wrong.
+      record: everything that the report needs to know.
+      seconds: the times of all rounds, by contender and mode.
+      failed: the verdict on each contender whose answers are wrong, by name.
     """
 
     def __init__(self, race: Race | None, record: dict):
@@ -52,10 +52,10 @@ class Row:
 
 
 class Rows:
-    """Runs each row when its first benchmark asks for it, and keeps the newest.
+    """Runs each row when its first benchmark asks for it, and keeps the newest row.
 
     Attributes:
-      records: of all rows that ran.
+      records: the records of all rows that ran.
     """
 
     def __init__(self):
@@ -63,7 +63,7 @@ class Rows:
         self._name, self._row = None, None
 
     def get(self, name: str, run: Callable[[], Row]) -> Row:
-        """The row of a name, which runs if it is not the newest."""
+        """The row of that name; it is run by `run()` unless it is the newest row."""
         if self._row is None or name != self._name:
             self._name, self._row = name, run()
             self.records.append(self._row.record)

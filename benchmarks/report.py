@@ -1,4 +1,4 @@
-"""Results file (JSON) to report (Markdown and PNG); needs nothing else.
+"""Makes the report (Markdown and PNG) from the results file (JSON) alone.
 
 python -m benchmarks.report benchmarks/results/amd-epyc-2-cores.json
 """
@@ -66,7 +66,7 @@ def _where(results, records):
 
 
 def _later(records):
-    """Rows that were measured anew since."""
+    """Lines about rows that were measured again later."""
     found = {}
     for record in records:
         if measured := record.get("measured"):
@@ -138,7 +138,7 @@ def aims_table(aims: tuple[Aim, ...], records: Records) -> str:
 
 
 def _costs(records):
-    """Compile time, memory and operations of the training step, beside lax.scan's."""
+    """Compile time, memory and operations of training steps, beside lax.scan's."""
     about = (
         "Compiling the training step, and its temporary memory: scanrnn's, and in"
         " brackets as a multiple of lax.scan's. And how many operations XLA's runtime"
@@ -164,7 +164,7 @@ def _costs(records):
 
 
 def _notes(records):
-    """Why somebody is missing, once for each reason."""
+    """Why contenders are missing, each reason once."""
     reasons = {
         f"- {name}: {entry['absent']}"
         for record in records
@@ -175,7 +175,7 @@ def _notes(records):
 
 
 def draw(records: Records, path) -> None:
-    """Panels for each section: ratio to the yardstick, one dot a case."""
+    """Draws panels for each section: ratios to the yardstick, a dot for each case."""
     chosen = {s: [r for r in records if r["section"] == s] for s in suite.SECTIONS}
     chosen = {section: rows for section, rows in chosen.items() if rows}
     heights = [1 + 0.25 * len(ratios.contenders(rows)[0]) for rows in chosen.values()]
@@ -211,7 +211,7 @@ def write(source) -> pathlib.Path:
 
 
 def main(argv=None):
-    """Reports each results file named on the command line."""
+    """Writes the report of each results file that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report")
     parser.add_argument("results", nargs="+", help="results file (JSON)")
     for source in parser.parse_args(argv).results:

@@ -15,35 +15,35 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 DEVICES = (1, 2, 4)
-# Bytes per second and machine: what is sold under these names, in one direction.
+# Bytes per second and machine in one direction, as links are sold under these names.
 LINKS = {
     "1 Gbit Ethernet": 0.125e9,
     "25 Gbit Ethernet": 3.1e9,
     "400 Gbit InfiniBand": 50e9,
     "NVLink 4": 450e9,
 }
-# Products per second that a step of these sizes reaches, not peaks.
+# Operations per second that a step of these sizes reaches: these are not peaks.
 CHIPS = {"2 cores": 1e11, "a P40 by cuDNN": 9.8e12, "an H100 at 40 % of bf16": 4e14}
 
 
 def flops_per_word(features: int, layers: int, symbols: int) -> float:
-    """Operations of the products of a training step, for each word."""
+    """Operations of all matrix products of a training step, for each word."""
     return 6.0 * (layers * 8 * features * features + features * symbols)
 
 
 def parameters(features: int, layers: int, symbols: int) -> int:
-    """Weights of the language model without layer norm."""
+    """The number of weights of the language model without layer norm."""
     layer = 8 * features * features + 4 * features
     return layers * layer + 2 * features * symbols + symbols
 
 
 def efficiency(compute: float, parameters: int, link: float, machines: int) -> float:
-    """Share of n times one machine's speed that n machines reach.
+    """The speed of n machines, divided by n times the speed of one machine.
 
     Args:
-        compute: seconds of a step on one machine, each with a batch of its own.
-        parameters: of the model; their gradients are float32.
-        link: bytes per second.
+        compute: seconds of a step on one machine; each machine has its own batch.
+        parameters: the number of parameters; their gradients are float32.
+        link: bytes per second between two machines.
         machines: n.
     """
     ring = 2 * (machines - 1) / machines * 4 * parameters / link
@@ -88,7 +88,7 @@ def measure(seconds: float) -> dict[tuple[int, int], float]:
 
 
 def report(measured: dict[tuple[int, int], float], cpu: str, others: float) -> str:
-    """Both tables."""
+    """The report with both tables, in Markdown."""
     lines = [
         "# Training on several devices",
         "",

@@ -1,14 +1,14 @@
 """The cells of the benchmark, written the way a user would write them.
 
-Nothing here is arranged for speed: some steps concatenate `[x, h]`, gates are
-split from one array, layer norm spells out its mean and variance. These same
-functions run under `lax.scan` and under `scanrnn.scan`.
+Nothing here is written for speed: some steps concatenate `[x, h]`, gates are split from
+one array, and layer norm spells out its mean and variance. The same functions run under
+`lax.scan` and under `scanrnn.scan`.
 
 Letters: T steps, B batch, D input features, H hidden features, O output features, S
 the side of a picture.
-Params are plain dicts. Kernels may come in half precision: `dot` then multiplies
-in half precision and accumulates in float32, and all the rest stays in float32. What
-is in half precision throughout stays so.
+Params are plain dicts. If only the kernels are in half precision, `dot` multiplies in
+half precision and accumulates in float32, and everything else stays in float32. If all
+arrays are in half precision, all results are, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ def dot(a, kernel):
 
 
 def convolve(a, kernel):
-    """Pictures `[B, S, S, D]` under a window `[3, 3, D, N]`, as `dot` multiplies."""
+    """Convolves `[B, S, S, D]` with a window `[3, 3, D, N]`; dtypes are as in `dot`."""
     return jax.lax.conv_general_dilated(
         a.astype(kernel.dtype),
         kernel,
@@ -65,7 +65,7 @@ def lstm(params, carry, x):
 
 
 def gru(params, h, x):
-    """The reset-after GRU of cuDNN and torch."""
+    """The GRU of cuDNN and torch, which resets after its product."""
     xr, xz, xn = jnp.split(dot(x, params["wx"]) + params["b"], 3, axis=-1)
     hr, hz, hn = jnp.split(dot(h, params["wh"]), 3, axis=-1)
     r, z = jax.nn.sigmoid(xr + hr), jax.nn.sigmoid(xz + hz)
@@ -75,7 +75,7 @@ def gru(params, h, x):
 
 
 def seed_rnn(params, h, x):
-    """A hand-made RNN: the output head reads the input and the *old* h."""
+    """A custom RNN: its readout reads the input and the *old* h."""
     z = jnp.concatenate([x, h], axis=-1)
     h = jnp.tanh(dot(z, params["w"]) + params["b"])
     y = dot(z, params["wo"]) + params["bo"]
@@ -109,7 +109,7 @@ def res_lstm(params, carry, x):
 
 
 def ln_mi_res_lstm(params, carry, x):
-    """Layer norm, multiplicative integration and a residual connection at once."""
+    """LSTM with layer norm, multiplicative integration and a residual connection."""
     h, c = carry
     zx = layer_norm(dot(x, params["wx"])) * params["gx"]
     zh = layer_norm(dot(h, params["wh"])) * params["gh"]
@@ -135,8 +135,8 @@ class Cell(NamedTuple):
       step: `step(params, carry, x) -> (carry, y)`.
       carries: how many `[B, H]` arrays the carry holds.
       shapes: `(D, H) -> {name: shape}` of the params.
-      columns: `H -> ` output columns of the GEMMs that read x, and that read h; of a
-        convolution, as many for each place of its window.
+      columns: `columns(H)` gives the output columns of the GEMMs that read x, and of
+        those that read h; a convolution counts them for each place of its window.
     """
 
     step: Callable
@@ -146,7 +146,7 @@ class Cell(NamedTuple):
 
 
 def _separate(gates, **vectors):
-    """Shapes of `wx`, `wh` and of vectors with so many multiples of H each."""
+    """Shapes of `wx`, `wh` and of vectors; numbers are multiples of H."""
     return lambda D, H: {
         "wx": (D, gates * H),
         "wh": (H, gates * H),
@@ -155,7 +155,7 @@ def _separate(gates, **vectors):
 
 
 def _joint(**columns):
-    """Shapes of kernels over `[x; h]` (and their biases) with so many H columns."""
+    """Shapes of kernels over `[x; h]` and of biases; numbers are multiples of H."""
     return lambda D, H: {
         name: (D + H, multiple * H) if name.startswith("w") else (multiple * H,)
         for name, multiple in columns.items()
@@ -189,10 +189,10 @@ CUSTOM = ("ln_lstm", "mi_lstm", "res_lstm", "ln_mi_res_lstm")
 
 
 def init(cell: str, D: int, H: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Float32 params: kernels and biases U(+-1/sqrt(H)), gains around a half.
+    """Float32 parameters: kernels and biases from U(+-1/sqrt(H)), gains around 0.5.
 
-    With gains around one, layer norm and multiplicative integration together are
-    chaotic over hundreds of steps, and no two float32 programs would agree.
+    With gains around 1, layer norm and multiplicative integration together are chaotic
+    over hundreds of steps: no two float32 programs would agree.
     """
     rng = np.random.default_rng(seed)
     params = {}
@@ -206,7 +206,7 @@ def init(cell: str, D: int, H: int, seed: int = 0) -> dict[str, np.ndarray]:
 def unrolled(cell: str, scan: Callable, throughout: bool = False) -> Callable:
     """`apply(params, xs) -> ys` of a cell, from zero carries, by the given `scan`.
 
-    Carries are in float32 or better, or `throughout` in the dtype of xs.
+    Carries are at least float32; with `throughout` they have the dtype of xs.
     """
     row = CELLS[cell]
 

@@ -14,7 +14,7 @@ GRID = tuple(itertools.product((32, 128), (128, 512, 1024)))  # B, H
 
 
 class Row(NamedTuple):
-    """One benchmark: who runs what."""
+    """One row of the report: a case and the contenders that run it."""
 
     section: str
     case: Case

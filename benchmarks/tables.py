@@ -1,10 +1,10 @@
-"""Markdown tables, as every report writes them."""
+"""Markdown tables for all reports."""
 
 from collections.abc import Iterable, Sequence
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table with a line for each row."""
+    """A table in Markdown, with a line for each row."""
     lines = [_line(heads), "|" + "---|" * len(heads), *map(_line, rows)]
     return "\n".join(lines)
 

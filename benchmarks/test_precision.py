@@ -1,4 +1,4 @@
-"""The errors of gradients, once for each length: they are the same in every run."""
+"""The errors of gradients, for each length once: every run gives the same errors."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Other people's programs, each one a row: as it is, and accelerated.
 
-As with the suite, only a wrong answer fails.
+Only a wrong answer fails a benchmark. Time never does.
 """
 
 import pytest

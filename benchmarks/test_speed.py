@@ -1,8 +1,8 @@
 """Every row of the suite: `pytest benchmarks` runs them.
 
-A row is a group of pytest-benchmark, and each of its contenders a benchmark: those of
-a group were timed in turns (see `replay`). What the report reads stands beside them in
-the JSON file. Only a wrong answer fails a benchmark. Time never does.
+A row is a group of pytest-benchmark, and each of its contenders is a benchmark. The
+contenders of a group are timed in turns (see `replay`). The records for the report are
+in the same JSON file. Only a wrong answer fails a benchmark. Time never does.
 """
 
 import pytest
@@ -13,7 +13,7 @@ from benchmarks.conftest import report_one
 from benchmarks.replay import CLOCK, Row
 
 ROWS = {row.name: row for row in suite.rows(*suite.SECTIONS)}
-# The quick form of a section.
+# The first row of each section, which `-m first` selects.
 FIRST = {suite.rows(section)[0].name for section in suite.SECTIONS}
 
 

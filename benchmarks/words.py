@@ -38,7 +38,7 @@ CONTENDERS = {
     "merged-norm": ("`lax.scan`, merged gates", "ba2016"),
     "planned-norm": ("scanrnn", "ba2016"),
 }
-# What the roles gave where they were compared: YJ Choe's README on CudnnLSTM.
+# The published speeds of these roles: YJ Choe's README on CudnnLSTM.
 PUBLISHED = (
     "Published for the large size, on another machine (an NVIDIA P40, TensorFlow 1.8,"
     " cuDNN 7): BasicLSTMCell 15,000 words/s (1.0), LSTMBlockCell 17,000 (1.1),"
@@ -47,7 +47,7 @@ PUBLISHED = (
 
 
 class PlainLayers(nnx.Module):
-    """Flax's cells, each gate with products of its own, one layer after the other."""
+    """Layers of Flax's cells, in which each gate has its own products."""
 
     def __init__(self, features, num_layers, dropout):
         self.num_layers, self.residual, self.dropout = num_layers, False, dropout
@@ -73,7 +73,7 @@ class PlainLayers(nnx.Module):
 
 
 class JaxRunner:
-    """The guarded step of a contender."""
+    """A contender in JAX: our guarded training step."""
 
     def __init__(self, config, symbols, name):
         implementation = "scan" if name.startswith("merged") else None
@@ -90,7 +90,7 @@ class JaxRunner:
 
 def _plain(model: LanguageModel, config):
     rnn = PlainLayers(config.features, config.layers, 1 - config.keep)
-    # No streams of random numbers: the step differentiates all that a model holds.
+    # The step differentiates everything in a model, so it must hold no random streams.
     for layer in rnn.layers:
         layer.rngs = None
         layer.cell.rngs = None
@@ -99,7 +99,7 @@ def _plain(model: LanguageModel, config):
 
 
 class TorchRunner:
-    """The same model, clip and update of torch's own pieces."""
+    """The same model, clipping and update, made of torch's own parts."""
 
     def __init__(self, config, symbols):
         import torch
@@ -140,7 +140,10 @@ class TorchRunner:
 
 
 def race(config: Config, corpus, names, seconds: float, least: int = 5) -> dict:
-    """Words per second of every contender: by the median step, and by all together."""
+    """Words per second of every contender: by the median step, and over all steps.
+
+    Contenders take turns for `seconds` seconds, and for `least` steps at least.
+    """
     runners, losses = {}, {}
     streams = Streams(corpus.train, config.batch, config.window)
     window = next(streams)
@@ -175,7 +178,7 @@ def race(config: Config, corpus, names, seconds: float, least: int = 5) -> dict:
 
 
 def report(results: dict, about: dict) -> str:
-    """A table of all sizes."""
+    """The report with a table of all sizes, in Markdown."""
     lines = [
         "# Words per second of PTB's recipe",
         "",
@@ -203,7 +206,7 @@ def report(results: dict, about: dict) -> str:
 
 
 def main() -> None:
-    """Measures, and writes a table and its numbers into the results."""
+    """Measures, and writes the report and its numbers into the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default="small,medium,large", help="any of them")
     parser.add_argument("--seconds", type=float, default=60.0, help="for each size")

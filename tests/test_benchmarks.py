@@ -1,6 +1,6 @@
-"""The benchmarks run, their gate bites, and their report comes from the file alone.
+"""The benchmarks run, their gate refuses errors, and a report needs only its file.
 
-No test here looks at a time. Shapes are tiny: what is tested is the code around it.
+No test here checks a time. Shapes are tiny: the tests are for the code of benchmarks.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def _thirty_two_bits():
         yield
 
 
-# What every contender computes, by cell; the coverage test keeps this complete.
+# The cells that each contender computes. The coverage test keeps this complete.
 STOCK = ("lstm", "gru", "elman")
 WRITTEN = ("elman", "lstm", "seed_rnn", *steps.CUSTOM)
 COMPUTES = {
@@ -63,8 +63,8 @@ COMPUTES = {
     "equinox": ("lstm", "gru"),
     "keras": (*STOCK, "conv_lstm"),
 }
-# lax.scan is what the gate itself compares with, and torch_lstm is torch: one cell
-# of each will do. The planned scan has its own tests.
+# The gate itself compares with lax.scan, and torch_lstm is torch: one cell of each is
+# enough. The planned scan has its own tests.
 GATED = COMPUTES | {
     "scanrnn": ("seed_rnn", "ln_mi_res_lstm", "conv_lstm"),
     "lax_scan": ("elman",),
@@ -75,7 +75,7 @@ GATED = COMPUTES | {
 
 
 def _tiny(cell):
-    """A tiny case of any cell; pictures for those that convolve."""
+    """A tiny case of any cell; convolutional cells get pictures."""
     return dataclasses.replace(TINY, cell=cell, S=5 if "conv" in cell else 0)
 
 
@@ -135,7 +135,7 @@ def test_case_refuses_what_it_cannot_be():
 
 
 class Answering:
-    """A contender whose answers are the reference's, spoilt in one place."""
+    """A contender with the answers of the reference, changed in one place."""
 
     def __init__(self, case, where, error):
         self._want, self._problem = gate.reference(case), cases.problem(case)
@@ -288,7 +288,7 @@ def test_machine_tells_the_work_of_others_from_its_own(monkeypatch):
     monkeypatch.setattr(machine, "_busy_seconds", lambda: next(busy))
     monkeypatch.setattr(machine.time, "process_time", lambda: next(own))
     monkeypatch.setattr(machine.time, "perf_counter", lambda: next(clock))
-    # 7 s of work in 2 s, 3 of them ours.
+    # All processes worked 7 s within 2 s; 3 s of the work were ours.
     assert machine.Others().cores() == 2.0
 
 
@@ -381,7 +381,7 @@ def test_interval_of_a_median_narrows_with_rounds():
 
 
 def test_interval_of_a_ratio_leaves_out_what_hits_both():
-    """Rounds that are slow for everybody say nothing of a ratio."""
+    """Rounds that are slow for all contenders do not change a ratio."""
     machine_ = np.random.default_rng(0).uniform(1, 3, 30)
     estimate = intervals.ratio(2 * machine_, machine_)
     assert intervals.median(machine_).width > 0.1
@@ -421,7 +421,7 @@ def test_rows_that_do_not_count_are_marked_and_in_no_mean(settled, disturbance, 
 
 @pytest.mark.slow
 def test_benchmarks_run_optimised_and_show_who_is_absent(tmp_path):
-    """As users run them: each row a group, one file of results."""
+    """Users run them like this: each row is a group, with one file of results."""
     code = "import sys; sys.modules['torch'] = None; import pytest; pytest.main"
     path = tmp_path / "found.json"
     words = ["--budget", "0", "--least", "2", "-rs", f"--benchmark-json={path}"]
@@ -443,7 +443,7 @@ def test_benchmarks_run_optimised_and_show_who_is_absent(tmp_path):
     times = record["contenders"]["scanrnn"]["train"]
     assert times["rounds"] == len(times["seconds"]) == 2
     assert results["benchmarks"][0]["stats"]["rounds"] == 2
-    # The settings of the tests would time programs that nobody optimised.
+    # With the settings of the tests, XLA would not optimise the programs.
     refused = subprocess.run(
         [sys.executable, "-m", "pytest", "benchmarks", "-q"],
         cwd=pathlib.Path(__file__).parents[1],

@@ -1,4 +1,4 @@
-"""Pages are in step with the code: names, files, commands, tables."""
+"""The pages match the code: names, files, commands, tables."""
 
 import importlib
 import re
@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 
-from benchmarks import gains
+from benchmarks import beside, gains
 from scanrnn.__main__ import _parser
 from tests.test_house import PAGES, PUBLIC_MODULES, ROOT
 
@@ -21,7 +21,7 @@ page = pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(RO
 
 
 def test_pages_of_names_are_written_anew():
-    """Else: python docs/site_tools/pages.py."""
+    """If this fails, run: python docs/site_tools/pages.py."""
     found = {
         p for folder in ("api", "cells") for p in (ROOT / "docs" / folder).glob("*.md")
     }
@@ -42,7 +42,7 @@ def test_every_public_name_is_described_once(module):
 
 @pytest.mark.parametrize("module", names.MODULES)
 def test_public_names_are_those_of_all_or_of_what_is_imported_as_itself(module):
-    """The generator reads the source; this asks the module."""
+    """The generator of pages reads the source; this test reads the module."""
     here = importlib.import_module(module)
     found = set(names.public_names(module))
     if hasattr(here, "__all__"):
@@ -58,9 +58,15 @@ def test_readme_is_of_one_page():
 
 @pytest.mark.parametrize("page", gains.PAGES, ids=lambda p: p.name)
 def test_table_of_gains_is_that_of_the_results(page):
-    """Else: python -m benchmarks.gains."""
+    """If this fails, run: python -m benchmarks.gains."""
     text = page.read_text()
     assert gains.put(gains.table(gains.gains()), text) == text
+
+
+def test_page_of_benchmarks_says_what_the_results_say():
+    """Else: python -m benchmarks.gains."""
+    page = gains.BESIDE.read_text()
+    assert gains.put(beside.text(gains.TIMED), page) == page
 
 
 def test_table_of_gains_has_a_place_on_its_pages():

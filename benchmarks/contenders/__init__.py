@@ -1,11 +1,11 @@
-"""The contenders, one file per peer; a peer that is not installed is absent."""
+"""The contenders, one file per library; a library that is not installed is absent."""
 
 import dataclasses
 import importlib
 
 from benchmarks.contenders._base import Contender
 
-# The file that holds each contender. Only the files that are asked for are imported.
+# The file that holds each contender. A file is imported only when it is asked for.
 FILES = {
     "scanrnn": "scanrnn",
     "lax_scan": "lax_scan",
@@ -23,7 +23,7 @@ FILES = {
     "keras": "keras",
 }
 
-# Files that make contenders from what follows their name and a colon.
+# Files whose contenders have options, written after the name and a colon.
 FAMILIES = ("scanrnn", "accelerate")
 
 
@@ -34,9 +34,9 @@ class Absent(ValueError):
 def find(name: str) -> Contender:
     """A contender by name.
 
-    `scanrnn:split+hoist` names the passes of the planner, `accelerate:haiku` plans
-    the scans inside another's model, and `NAME@float32` computes in that dtype
-    whatever the dtype of the case.
+    `scanrnn:split+hoist` runs these passes of the planner alone, `accelerate:haiku`
+    plans the scans inside the model of another library, and `NAME@float32` computes in
+    float32, whatever the dtype of the case is.
 
     Raises:
       ValueError: if the name is unknown.
@@ -56,7 +56,7 @@ def find(name: str) -> Contender:
 
 
 def in_dtype(contender: Contender, dtype: str) -> Contender:
-    """The same contender, computing every case in `dtype`."""
+    """The same contender, which computes every case in `dtype`."""
     return contender._replace(
         name=f"{contender.name}@{dtype}",
         computes=lambda case: dataclasses.replace(

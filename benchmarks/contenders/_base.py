@@ -1,4 +1,4 @@
-"""What a contender is, and what all those written in JAX share."""
+"""What a contender is, and what all contenders in JAX share."""
 
 import hashlib
 import re
@@ -20,12 +20,12 @@ class Contender(NamedTuple):
     """One way to run a case.
 
     Attributes:
-      name: as in the tables.
-      supports: `supports(case)` is None, or the reason why this cannot run it.
-      setup: compiles the problem of that case and gives a `Runner`.
-      computes: the case that is really run, and checked, in place of a case (a
-        yardstick such as the stock LSTM for cells that its library lacks).
-      model: the model of a problem, for contenders written in JAX.
+      name: its name in the tables.
+      supports: `supports(case)` is None, or the reason why it cannot run the case.
+      setup: `setup(problem)` compiles the case and gives a `Runner`.
+      computes: `computes(case)` is the case that is run and checked instead: torch's
+        stock LSTM is a yardstick for cells that torch lacks.
+      model: `model(problem)` gives the `Model`, for contenders written in JAX.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Contender(NamedTuple):
 
 
 class Runner(Protocol):
-    """A compiled case. `forward` and `train` block until their result is there."""
+    """A compiled case. `forward` and `train` wait until their result is computed."""
 
     def forward(self) -> Any: ...
 
     def train(self) -> Any:
-        """One forward, backward and update; the weights move. Returns the loss."""
+        """Does one forward pass, backward pass and update, and gives the loss."""
 
     def ys(self) -> np.ndarray:
         """The outputs of `forward`, `[T, B, ..., H]` float32."""
@@ -57,9 +57,9 @@ class Model(NamedTuple):
 
     Attributes:
       params: a pytree of arrays.
-      apply: `apply(params, xs) -> ys`, of all steps or of the last.
-      export: params back to the names of the naive step.
-      batch_major: xs and ys are `[B, T, ...]`, the library's own layout.
+      apply: `apply(params, xs) -> ys`, the outputs of all steps or of the last.
+      export: `export(params)` gives the weights by the names of the naive step.
+      batch_major: whether xs and ys are `[B, T, ...]`, the library's own layout.
     """
 
     params: Any
@@ -69,9 +69,9 @@ class Model(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """An executable with what it cost to make and what memory it takes.
+    """A compiled function, its compile time in seconds, and its temporaries in bytes.
 
-    `program` is the same for the same instructions, whatever wrote them.
+    `program` is a hash of its instructions: equal programs have equal hashes.
     """
 
     call: Callable
@@ -91,20 +91,23 @@ def compile_(fn, *args, donate=()) -> Compiled:
 
 
 def fingerprint(text: str) -> str:
-    """A hash of the instructions of a program, without the lines they came from."""
+    """A hash of the instructions of a program, without their places in the source."""
     lines = (re.sub(r", metadata=\{.*?\}", "", line) for line in text.splitlines())
     instructions = "\n".join(line for line in lines if " = " in line)
     return hashlib.sha256(instructions.encode()).hexdigest()[:16]
 
 
 class JaxRunner:
-    """Forward and a donated training step of a `Model`, compiled ahead of time."""
+    """The forward pass and the training step of a `Model`, compiled ahead of time.
+
+    The training step takes the params as donated arguments.
+    """
 
     def __init__(self, problem: Problem, model: Model):
         self._model = model
         axes = (1, 0) if model.batch_major else (0, 1)
         order = *axes, *range(2, problem.xs.ndim)
-        # Own copies: the params are donated, and NumPy memory may be shared.
+        # Copies, because params are donated and JAX may share the memory of NumPy.
         self._params = jax.tree.map(lambda a: jnp.array(a, copy=True), model.params)
         self._xs = jnp.array(problem.xs.transpose(order), copy=True)
         self._target = jnp.array(problem.target.transpose(order), copy=True)
@@ -151,12 +154,12 @@ def train_step(apply, lr):
 
 
 def to_compute_dtype(params, dtype, throughout=False):
-    """Kernels in the compute dtype, vectors as they are or `throughout` like them."""
+    """Kernels in the compute dtype; with `throughout`, vectors too."""
     return jax.tree.map(
         lambda p: p.astype(dtype) if throughout or p.ndim > 1 else p, params
     )
 
 
 def split_joint(weights: Weights, in_features: int) -> tuple[np.ndarray, np.ndarray]:
-    """The x rows and the h rows of a kernel over `[x; h]`."""
+    """The rows for x and the rows for h of a kernel over `[x; h]`."""
     return weights["w"][:in_features], weights["w"][in_features:]

@@ -1,4 +1,4 @@
-"""`scanrnn.accelerate` over code that we do not own: each library's own model."""
+"""`scanrnn.accelerate` over the models of other libraries."""
 
 import scanrnn
 from benchmarks.contenders._base import Contender, JaxRunner
@@ -7,7 +7,11 @@ PEERS = ("flax_linen", "flax_nnx", "haiku", "equinox", "keras", "lax_scan")
 
 
 def parse(name: str) -> Contender:
-    """The contender of that name, with every `lax.scan` inside it planned."""
+    """The contender of that name, in which every `lax.scan` is planned.
+
+    Raises:
+      ValueError: if the name is not in `PEERS`.
+    """
     from benchmarks.contenders import find
 
     if name not in PEERS:

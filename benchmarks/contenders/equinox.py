@@ -1,4 +1,4 @@
-"""Equinox: its cells take one example; one `lax.scan` of the vmapped cell."""
+"""Equinox: its cells take one example, so `lax.scan` runs the vmapped cell."""
 
 import equinox as eqx
 import jax

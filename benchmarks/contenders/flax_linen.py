@@ -1,4 +1,4 @@
-"""Flax Linen: `RNN` over the cells it ships, time-major."""
+"""Flax Linen: `RNN` over Flax's own cells, time-major."""
 
 import functools
 
@@ -86,7 +86,7 @@ def _export_elman(p):
 
 
 def _conv_lstm(w, case):
-    """Its gates are i, g, f, o; it adds one to f when it runs, and has two biases."""
+    """Flax's order is i, g, f, o. Its step adds 1 to f, and it has two biases."""
     wx, wh, b = (_swapped(w[name]) for name in ("wx", "wh", "b"))
     zeros = np.zeros_like(b)
     one = np.repeat(np.array([0, 0, 1, 0], np.float32), case.H)
@@ -94,14 +94,14 @@ def _conv_lstm(w, case):
 
 
 def _export_conv_lstm(p):
-    """Each of its biases has the whole gradient: ours is the first, after one step."""
+    """The first bias is ours: each of the two biases gets the whole gradient."""
     wx, wh, b = p["ih"]["kernel"], p["hh"]["kernel"], p["ih"]["bias"]
     one = np.repeat(np.array([0, 0, 1, 0], np.float32), len(b) // 4)
     return {"wx": _swapped(wx), "wh": _swapped(wh), "b": _swapped(b + one)}
 
 
 def _swapped(a):
-    """The gates in the middle in the other order."""
+    """Swaps the two gates in the middle."""
     i, f, g, o = np.split(np.asarray(a), 4, axis=-1)
     return np.concatenate([i, g, f, o], axis=-1)
 

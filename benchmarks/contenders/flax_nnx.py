@@ -1,4 +1,4 @@
-"""Flax NNX: `RNN` over the cells it ships, time-major, its state split once."""
+"""Flax NNX: `RNN` over Flax's own cells, time-major; its state is split off once."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +39,7 @@ def model(problem):
 
 
 def layer(case):
-    """The layer of a case, with weights of its own."""
+    """The layer of a case, with the weights that Flax draws."""
     dtype = None if case.dtype == "float32" else jnp.dtype(case.dtype)
     cell = CELLS[case.cell](case.D, case.H, dtype=dtype, rngs=nnx.Rngs(0))
     return nnx.RNN(cell, time_major=True, rngs=nnx.Rngs(0))

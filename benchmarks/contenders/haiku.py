@@ -5,7 +5,7 @@ import numpy as np
 
 from benchmarks.contenders._base import Contender, JaxRunner, Model
 
-# Haiku keeps its gates as i, g, f, o and adds one to f when it runs.
+# The order of Haiku's gates is i, g, f, o, and its step adds 1 to f.
 ORDER = (0, 2, 1, 3)
 
 

@@ -1,4 +1,4 @@
-"""Keras 3 on JAX: its layers through `stateless_call`, in their batch-major layout."""
+"""Keras 3 on JAX: its layers by `stateless_call`, in their batch-major layout."""
 
 import functools
 import os
@@ -26,7 +26,7 @@ LAYERS = {
         recurrent_activation="sigmoid",
     ),
 }
-ZRN = (1, 0, 2)  # Keras keeps the GRU's gates as z, r, h; ours are r, z, n
+ZRN = (1, 0, 2)  # the order of Keras's GRU is z, r, h; ours is r, z, n
 
 
 def supports(case):

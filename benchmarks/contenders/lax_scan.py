@@ -1,4 +1,4 @@
-"""The naive step under `jax.lax.scan`: what everybody writes today."""
+"""The naive step under `jax.lax.scan`, as most people write it today."""
 
 import jax
 

@@ -1,8 +1,8 @@
 """An LSTM's loop, forward and backward, written by hand and compiled by Numba.
 
-The forum thread asks whether Numba or Cython would help. This is what an expert writes:
-products with inputs before the loop, weight gradients after it, one fused pass over the
-gates in each step, and a backward loop derived on paper.
+The forum thread (see `suite`) asks whether Numba or Cython would help. An expert writes
+it like this: products with inputs before the loop, gradients of weights after it, one
+fused pass over the gates in each step, and a backward loop derived on paper.
 """
 
 import numba
@@ -68,7 +68,7 @@ def backward(w, xs, gates, cs, hs, dys):
 
 
 class NumbaRunner:
-    """Forward and training step of the loop."""
+    """The forward pass and the training step of the loop."""
 
     def __init__(self, problem):
         case = problem.case

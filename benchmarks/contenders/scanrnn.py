@@ -1,4 +1,4 @@
-"""The same naive step under `scanrnn.scan`, with all passes or with some."""
+"""The naive step under `scanrnn.scan`, with all passes or with some of them."""
 
 import functools
 
@@ -12,7 +12,7 @@ RESIDUALS = ("minimal", "recompute", "chunked", "everything")
 
 
 def with_options(name: str, **options) -> Contender:
-    """The planned scan with `scanrnn.Options(**options)`; none means all passes."""
+    """The planned scan with `scanrnn.Options(**options)`; all passes run by default."""
 
     def setup(problem):
         plan = scanrnn.Options(**options) if options else None
@@ -28,7 +28,11 @@ def with_options(name: str, **options) -> Contender:
 
 
 def parse(spec: str) -> Contender:
-    """`"split+hoist+recompute+chunk5"` is the scan with those options, no other."""
+    """The scan with these options alone, such as `"split+hoist+recompute+chunk5"`.
+
+    Raises:
+      ValueError: if an option is unknown, or if there are two residual policies.
+    """
     words = [word for word in spec.split("+") if word]
     chunks = [word for word in words if word[5:].isdigit() and word[:5] == "chunk"]
     words = [word for word in words if word not in chunks]

@@ -1,10 +1,10 @@
 """torch's built-in layers on the CPU (oneDNN and MKL): the speed to beat.
 
-`torch` computes the same function with the same weights, through the built-in
-layer of the cell. `torch_loop` calls its cell once a step from Python, eager, and
-stacks the outputs: what torch's users write who change a cell. `torch_lstm` is the
-stock `nn.LSTM` at the sizes of the case, whatever its cell: the yardstick for cells
-that torch has no layer for.
+`torch` computes the same function with the same weights by torch's layer for the cell.
+`torch_loop` calls torch's cell once for each step from Python (eager) and stacks the
+outputs, as people do who change a cell. `torch_lstm` is the stock `nn.LSTM` at the
+sizes of the case, whatever its cell is: the yardstick for cells for which torch has no
+layer.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import torch
 from benchmarks.contenders._base import Contender, split_joint
 from benchmarks.machine import cores
 
-# As many as XLA takes: the cores this process may use.
+# As many threads as XLA has: the cores that this process may use.
 torch.set_num_threads(cores())
 
 LAYERS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "elman": torch.nn.RNN}
@@ -29,7 +29,7 @@ CELLS = {
 
 
 class Head(torch.nn.Module):
-    """The seed's RNN on the built-in layer: a readout of x and of the old h."""
+    """`seed_rnn` by the built-in layer: its readout reads x and the old h."""
 
     def __init__(self, case):
         super().__init__()
@@ -43,7 +43,7 @@ class Head(torch.nn.Module):
 
 
 class Loop(torch.nn.Module):
-    """A cell, called once a step."""
+    """torch's cell, called once for each step."""
 
     def __init__(self, case):
         super().__init__()
@@ -58,7 +58,7 @@ class Loop(torch.nn.Module):
 
 
 class TorchRunner:
-    """Forward and training step of a torch module."""
+    """The forward pass and the training step of a torch module."""
 
     def __init__(self, problem, make=None):
         self._case = problem.case
@@ -128,15 +128,16 @@ def _build(problem, make):
 
 
 def _parameters(module):
-    """By the names of a cell."""
+    """The parameters of the layer or cell, by their names in a cell."""
     rnn = getattr(module, "rnn", module)
     return {name.removesuffix("_l0"): p for name, p in rnn.named_parameters()}
 
 
 def _export(cell, module):
-    """torch adds two biases, each with the whole gradient: ours is the first.
+    """The weights by the names of the naive step.
 
-    Right after one step, which is when it is asked; later the second has moved.
+    torch adds two biases, and each gets the whole gradient: the first one is ours. This
+    holds after one training step, when the gate asks; later the second has moved, too.
     """
     params = {
         name: p.detach().numpy().copy() for name, p in _parameters(module).items()
@@ -155,7 +156,7 @@ def _export(cell, module):
 
 
 def _refuses(case):
-    """Why the stock LSTM cannot stand for a case."""
+    """Why the stock LSTM is no yardstick for a case; None if it is."""
     if case.S:
         return "torch's LSTM takes no pictures"
     return "it is `torch`" if case.cell == "lstm" else None

@@ -1,8 +1,8 @@
-"""Steps written by hand in torch: what its users have who invent a cell.
+"""Steps written by hand in torch, as people do who invent a cell.
 
-`torch_eager` calls a step in a Python loop, `torch_compile` does so with a compiled
-step, and `torch_scan` gives it to `torch._higher_order_ops.scan`. The steps are those
-of `benchmarks.steps`, line by line.
+`torch_eager` calls a step in a Python loop, `torch_compile` calls a compiled step in
+such a loop, and `torch_scan` gives the step to `torch._higher_order_ops.scan`. The
+steps are those of `benchmarks.steps`, line by line.
 """
 
 import functools
@@ -128,10 +128,10 @@ class CompiledLoop(Loop):
 
 
 class Scan(Loop):
-    """The loop as one operator.
+    """The loop as one operator of torch.
 
-    It is traced and differentiated, and runs operator by operator: inductor, torch's
-    compiler, refuses it on a CPU in both directions (torch 2.13).
+    It is traced and differentiated, and then runs operator by operator: on a CPU
+    inductor, torch's compiler, refuses both the loop and its gradient (torch 2.13).
     """
 
     def __init__(self, problem):
@@ -152,7 +152,7 @@ class Scan(Loop):
 
 
 class StepsRunner(TorchRunner):
-    """Forward and training step of a loop that is written by hand."""
+    """The forward pass and the training step of a loop that is written by hand."""
 
     def build(self, problem, make):
         return make(problem)
@@ -162,7 +162,7 @@ class StepsRunner(TorchRunner):
 
 
 def _refuses(case):
-    """Why a case cannot run."""
+    """Why a case cannot run; None if it can."""
     if case.cell not in STEPS:
         return f"no step of {case.cell} is written in torch"
     return None if case.dtype == "float32" else "the steps are written for float32"

@@ -1,7 +1,7 @@
-"""Programs as other people write them: what `scanrnn.accelerate` is given.
+"""Programs as other people write them, which `scanrnn.accelerate` gets.
 
-One file per library; a library that is not installed makes its programs absent. Every
-cell of ours is such a program, too: its step under `jax.lax.scan`.
+A program is absent if its library is not installed. Every cell of ours is such a
+program, too: its step under `jax.lax.scan`.
 """
 
 import importlib
@@ -10,11 +10,11 @@ from benchmarks.contenders import Absent
 from benchmarks.programs import cells
 from benchmarks.programs._base import Program
 
-# Who runs each of them.
+# The contenders that run each program.
 ORIGINAL, OURS, LAYER = "as it is", "accelerated", "with our layer"
 
-# Those whose state is larger than what is read of it, or whose time is not in products:
-# a plan must not be slower nor take more memory than they do.
+# Programs with a state that is larger than their outputs, or that spend their time
+# outside of products: a plan must not be slower, and must not take more memory.
 NOT_WORSE = (
     "selective scan (Mamba)",
     "RWKV's state",
@@ -27,10 +27,10 @@ NOT_WORSE = (
     "layers of a transformer",
 )
 
-# Those that are also written with a layer of ours.
+# Programs that are also written with a layer of ours.
 WITH_LAYER = ("actor and critic with resets, Flax Linen",)
 
-# The file that holds each program. Only the files that are asked for are imported.
+# The file that holds each program. A file is imported only when it is asked for.
 FILES = {
     "GRU, Flax Linen": "flax_linen",
     "LSTM with lengths, Flax Linen": "flax_linen",

@@ -1,4 +1,4 @@
-"""One program on this CPU, as it is and accelerated: time, temporaries, compile time.
+"""Programs on this CPU, as they are and accelerated: time, temporaries, compile time.
 
 python -m benchmarks.programs mamba
 """
@@ -15,7 +15,7 @@ from benchmarks.programs.report import section
 
 
 def main() -> None:
-    """Measures and prints the programs whose names hold the given words."""
+    """Measures and prints the programs whose names contain the given words."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.programs")
     parser.add_argument("name", help="a part of the names of programs")
     parser.add_argument("--budget", type=float, default=2.0, help="seconds for each")

@@ -11,12 +11,12 @@ class Program(NamedTuple):
     """A forward function with its data.
 
     Attributes:
-      sizes: for people, such as `T=64 B=16 D=128 H=256`.
+      sizes: the sizes as text, such as `T=64 B=16 D=128 H=256`.
       params: a pytree of arrays, which training updates.
-      inputs: a pytree of everything else.
+      inputs: a pytree of all other arrays.
       apply: `apply(params, inputs) -> outputs`, one array; features are its last axis.
-      layer: the same of the same params, written with a layer of ours; None if nobody
-        has done that.
+      layer: the same function of the same params, written with a layer of ours; None
+        if there is none.
     """
 
     sizes: str
@@ -27,11 +27,11 @@ class Program(NamedTuple):
 
 
 def normal(*shape: int, scale: float = 1.0, seed: int = 0) -> np.ndarray:
-    """Random float32 numbers, the same in every run."""
+    """Normal float32 numbers times `scale`, the same in every run."""
     rng = np.random.default_rng([seed, *shape])
     return scale * rng.standard_normal(shape, np.float32)
 
 
 def lengths(batch: int, time: int) -> np.ndarray:
-    """Of sequences in a batch: from a quarter of the steps to all of them."""
+    """The lengths of sequences in a batch: from a quarter of the steps to all steps."""
     return np.linspace(time // 4, time, batch).astype(np.int32)

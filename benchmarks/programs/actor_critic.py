@@ -1,7 +1,7 @@
 """A recurrent policy: episodes end within a sequence, and the step resets its carry.
 
-Three times the same: as RL users write it with `linen.scan`, that accelerated, and with
-our layer, whose `resets` say where an episode begins.
+There are three forms of it: as RL users write it with `linen.scan`, the same function
+accelerated, and with our layer, whose `resets` say where an episode begins.
 """
 
 import functools
@@ -19,7 +19,7 @@ T, B, D, H, ACTIONS = 128, 16, 32, 128, 6
 
 
 class Memory(nn.Module):
-    """A GRU over time that forgets where an episode begins."""
+    """A GRU over time that resets its carry where an episode begins."""
 
     @functools.partial(
         nn.scan, variable_broadcast="params", split_rngs={"params": False}
@@ -32,7 +32,7 @@ class Memory(nn.Module):
 
 
 class Layer(nn.Module):
-    """The same, of our layer."""
+    """The same GRU, by our layer."""
 
     @nn.compact
     def __call__(self, carry, x):
@@ -43,7 +43,7 @@ class Layer(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Embeds observations, remembers, and gives logits and a value."""
+    """Embeds observations, runs the GRU, and gives logits and a value."""
 
     make_memory: Callable[..., nn.Module] = Memory
 
@@ -72,7 +72,7 @@ def _actor_critic():
 
 
 def _with_layer(variables, inputs):
-    """The policy with our layer, of the weights of the one with Flax's cell."""
+    """The policy with our layer and with the weights of Flax's cell."""
     cell = variables["params"]["memory"]["GRUCell_0"]
     sides = {side: [cell[side + gate] for gate in "rzn"] for side in "ih"}
     gru = {

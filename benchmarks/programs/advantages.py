@@ -1,4 +1,4 @@
-"""Generalised advantage estimation, as agents written in JAX do it: from the end."""
+"""Generalised advantage estimation as in JAX agents: a loop from the last step back."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +27,7 @@ def _apply(params, inputs):
 
 
 def advantages(T=128, B=2048, D=16, H=64):
-    """`B` environments."""
+    """Advantages over `T` steps of `B` environments."""
     params = {"w": normal(D, H, scale=0.2), "v": normal(H, scale=0.1)}
     dones = np.random.default_rng(0).random((T, B)) < 0.02
     inputs = normal(T + 1, B, D), normal(T, B), dones

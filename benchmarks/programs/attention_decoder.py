@@ -1,4 +1,4 @@
-"""A decoder that attends to a sentence at every step, as Bahdanau et al. (2015)."""
+"""A decoder that attends to a sentence at every step (Bahdanau et al., 2015)."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def _apply(params, inputs):
 
 
 def decoder(T=32, B=32, S=48, H=256, V=1024):
-    """Sentences of up to `S` words come in, `T` words of `V` are given."""
+    """Reads sentences of up to `S` words; gives logits over `V` words for `T` steps."""
     params = {
         "embedding": normal(V, H, scale=0.1),
         "lstm": {"w": normal(3 * H, 4 * H, scale=0.03), "b": np.zeros(4 * H, "f")},

@@ -12,7 +12,7 @@ from scanrnn import cells
 T, B, H = 64, 16, 128
 PLACES, CHANNELS = (8, 8), 16  # of a picture
 
-# What goes round a cell, here an LSTM, and with which options.
+# Wrappers of a cell, here an LSTM, with their options.
 WRAPPERS = {
     "residual": {},
     "highway": {},
@@ -24,7 +24,7 @@ WRAPPERS = {
 
 
 def factories() -> list[str]:
-    """The public names of all cells."""
+    """The public names of the factories of all cells."""
     return sorted(
         name
         for name, value in vars(cells).items()

@@ -1,4 +1,4 @@
-"""Inference over time: a Kalman filter, and the forward algorithm of an HMM."""
+"""Inference over time: a Kalman filter and the forward algorithm of an HMM."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from benchmarks.programs._base import Program, normal
 
 
 def _kalman(params, observed):
-    """Means and likelihoods are wanted; the covariance is what is carried."""
+    """A Kalman filter that gives means and likelihoods and carries the covariance."""
     F, H = params["F"], params["H"]
     Q, R = (jnp.diag(jnp.exp(params[name])) for name in ("log_q", "log_r"))
 
@@ -34,7 +34,7 @@ def _kalman(params, observed):
 
 
 def kalman(T=256, B=32, N=16, M=8):
-    """States of `N` numbers, of which `M` are observed."""
+    """A filter with states of `N` numbers and observations of `M` numbers."""
     turned, _ = np.linalg.qr(normal(N, N))
     params = {
         "F": 0.95 * turned,
@@ -46,7 +46,7 @@ def kalman(T=256, B=32, N=16, M=8):
 
 
 def _forward_algorithm(params, observed):
-    """Sums of probabilities by their logarithms: `[B, K, K]` at each step."""
+    """Sums probabilities by their logarithms, over `[B, K, K]` at each step."""
     means, precisions = params["means"], jnp.exp(params["log_precisions"])
     transitions = jax.nn.log_softmax(params["transitions"])
 
@@ -64,7 +64,7 @@ def _forward_algorithm(params, observed):
 
 
 def forward_algorithm(T=512, B=16, K=64, D=16):
-    """`K` hidden states, each of which emits `D` normal numbers."""
+    """An HMM with `K` hidden states, each of which emits `D` normal numbers."""
     params = {
         "means": normal(K, D),
         "log_precisions": np.zeros((K, D), np.float32),

@@ -1,4 +1,4 @@
-"""Flax Linen: `RNN` over its cells, batch-major as it comes."""
+"""Flax Linen: `RNN` over Flax's cells, batch-major as by default."""
 
 import flax.linen as nn
 import jax
@@ -34,7 +34,7 @@ def _bidirectional():
 
 
 def _convolutional():
-    """Frames of 16 by 16 pixels."""
+    """A `ConvLSTM` over frames of 16 by 16 pixels."""
     model = nn.RNN(nn.ConvLSTMCell(features=16, kernel_size=(3, 3)))
     frames = normal(4, 16, 16, 16, 8)
     return _program(model, frames, sizes="T=16 B=4, 16x16 pixels, 8 to 16 channels")

@@ -1,4 +1,4 @@
-"""Flax NNX: `RNN` over its cells, its state split once."""
+"""Flax NNX: `RNN` over Flax's cells; its state is split off once."""
 
 import jax.numpy as jnp
 from flax import nnx

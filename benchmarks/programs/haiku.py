@@ -1,4 +1,4 @@
-"""Haiku: an LSTM by `dynamic_unroll`, and a readout."""
+"""Haiku: an LSTM by `dynamic_unroll`, followed by a readout."""
 
 import haiku as hk
 import jax

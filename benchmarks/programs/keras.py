@@ -1,4 +1,4 @@
-"""Keras 3 on JAX: an LSTM over sequences of which some end early."""
+"""Keras 3 on JAX: an LSTM over sequences, some of which end early."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Matrix memories: RWKV's state by steps, and a gated delta rule by chunks."""
+"""States that are matrices: RWKV's by steps, and a gated delta rule's by chunks."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from benchmarks.programs._base import Program, normal
 
 
 def _rwkv(params, inputs):
-    """RWKV-6: a state `[B, H, N, N]`, of which a row is read for each head."""
+    """RWKV-6: a state `[B, H, N, N]`; a step reads one vector of it for each head."""
     bonus = params["bonus"][:, :, None]
 
     def step(state, inputs):
@@ -25,7 +25,7 @@ def _rwkv(params, inputs):
 
 
 def rwkv(T=512, B=8, H=16, N=64):
-    """What comes from projections of the inputs is given, and has a gradient."""
+    """The loop alone: projections of inputs are params here, so they get gradients."""
     size = T, B, H, N
     params = {
         "r": normal(*size),
@@ -39,10 +39,10 @@ def rwkv(T=512, B=8, H=16, N=64):
 
 
 def _delta_rule(params, inputs):
-    """Gated delta net: a state `[S, K, K]` is read and corrected by a chunk at a time.
+    """Gated DeltaNet: each chunk of steps reads and corrects a state `[S, K, K]`.
 
-    Operands are `[T, S, C, K]`: chunks, states, steps in a chunk, features; `w` reads
-    what the chunk's values replace, `g` are sums of logarithms of gates.
+    Operands are `[T, S, C, K]`: chunks, states, steps in a chunk, features. `w` reads
+    what the values of the chunk replace, and `g` are sums of logarithms of gates.
     """
     C = params["q"].shape[-2]
     lower = jnp.tril(jnp.ones((C, C), bool))
@@ -66,7 +66,7 @@ def _delta_rule(params, inputs):
 
 
 def delta_rule(T=64, S=128, C=64, K=128):
-    """What is made of all chunks before the loop is given, and has a gradient."""
+    """The loop over chunks alone: what runs before it is given as params here."""
     size = T, S, C, K
     params = {
         name: normal(*size, scale=K**-0.5, seed=seed) for seed, name in enumerate("qkw")

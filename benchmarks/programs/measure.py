@@ -1,4 +1,4 @@
-"""A program as it is against the same through `scanrnn.accelerate`."""
+"""Measures a program as it is, and the same program through `scanrnn.accelerate`."""
 
 import functools
 
@@ -19,10 +19,10 @@ LEARNING_RATE = 0.01
 
 
 class Runner:
-    """Forward and a donated training step of a program, compiled ahead of time."""
+    """The forward pass and the training step of a program, compiled ahead of time."""
 
     def __init__(self, program: Program, apply):
-        # Own copies: the params are donated, and NumPy memory may be shared.
+        # Copies, because params are donated and JAX may share the memory of NumPy.
         copy = functools.partial(jax.tree.map, lambda a: jnp.array(a, copy=True))
         self._params, self._inputs = copy(program.params), copy(program.inputs)
         outs = jax.eval_shape(apply, self._params, self._inputs)
@@ -51,7 +51,7 @@ class Runner:
 
 
 def enter(name: str) -> Race | Absent:
-    """The race of a program, or why there is none."""
+    """The race of a program, or the reason why there is none."""
     try:
         program = find(name)
     except Absent as reason:
@@ -70,7 +70,7 @@ def _contender(name, apply):
 
 
 class _Ready:
-    """Gives each contender's runner; what the first one answers, all must."""
+    """Gives the runner of each contender, and checks it against the first one."""
 
     def __init__(self):
         self._wanted = None
@@ -89,7 +89,7 @@ def _by_name(params) -> dict[str, np.ndarray]:
 
 
 def record(name: str, race: Race | Absent) -> dict:
-    """Everything that a report needs to know about a program."""
+    """Everything that the report needs to know about a program."""
     about = {"section": "programs", "case": {"program": name}}
     if isinstance(race, Absent):
         absent = {"absent": str(race)}

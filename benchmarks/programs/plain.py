@@ -1,4 +1,4 @@
-"""LSTMs in plain JAX: one with dropout of its recurrence, one that saves memory."""
+"""LSTMs in plain JAX: one with recurrent dropout, and one under `jax.checkpoint`."""
 
 import functools
 
@@ -23,7 +23,7 @@ def _unrolled(step, xs):
 
 
 def _dropout():
-    """What is dropped is the same at every step of a sequence."""
+    """Recurrent dropout with one mask for all steps of a sequence."""
 
     def apply(params, inputs):
         xs, key = inputs
@@ -41,7 +41,7 @@ def _dropout():
 
 
 def _checkpointed():
-    """The step is computed again in the backward pass."""
+    """The step is recomputed in the backward pass."""
 
     def apply(params, xs):
         return _unrolled(jax.checkpoint(functools.partial(lstm, params)), xs)

@@ -1,4 +1,4 @@
-"""The report's section on other people's programs."""
+"""The section of the report on other people's programs."""
 
 from benchmarks.aims import Records, geometric_mean
 from benchmarks.cases import MODES
@@ -17,7 +17,7 @@ ABOUT = (
     " as much of them as the fast memory, and the matrices outside the loop twice: that"
     " does not grow with the sequence."
 )
-# What is shown of each program, in which unit.
+# The columns: the key in the record, its name, and its unit.
 COLUMNS = (
     ("median", "time ms", 1e-3),
     ("temp_bytes", "temporaries MB", 1e6),
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def section(records: Records) -> list[str]:
-    """Markdown; nothing where no program was measured."""
+    """The section in Markdown; empty if no program was measured."""
     chosen = [r for r in records if r["section"] == "programs"]
     if not chosen:
         return []
@@ -35,7 +35,7 @@ def section(records: Records) -> list[str]:
 
 
 def panels(records: Records) -> list[list[Panel]]:
-    """A row of panels, one for each mode; none where no program was measured."""
+    """A row of panels, one for each mode; empty if no program was measured."""
     chosen = [r for r in records if r["section"] == "programs"]
     return [[_panel(chosen, mode) for mode in MODES]] if chosen else []
 
@@ -88,12 +88,12 @@ def _mean(records, mode, what):
 
 
 def _counted(records, what):
-    """Rows for a mean: of times those that count, of bytes all."""
+    """The rows of a mean: for times those that count, for all else every row."""
     return [r for r in records if what != "median" or counts(r)]
 
 
 def _notes(records):
-    """What is missing, and why."""
+    """Which programs are missing, and why."""
     return "\n".join(
         f"- {record['case']['program']}: {record['contenders'][OURS]['absent']}"
         for record in records

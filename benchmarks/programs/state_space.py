@@ -9,7 +9,7 @@ from benchmarks.programs._base import Program, normal
 
 
 def _selective_scan(params, inputs):
-    """The state `[B, D, N]` is N times as large as what is read of it."""
+    """The state `[B, D, N]` is N times as large as the output of a step."""
     A = -jnp.exp(params["A_log"])
 
     def step(h, inputs):
@@ -25,7 +25,7 @@ def _selective_scan(params, inputs):
 
 
 def selective_scan(T=512, B=8, D=1024, N=16):
-    """What comes from projections of the inputs is given, and has a gradient."""
+    """The loop alone: projections of inputs are params here, so they get gradients."""
     params = {
         "u": normal(T, B, D),
         "dt": normal(T, B, D, scale=0.5, seed=1) - 4,

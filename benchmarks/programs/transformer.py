@@ -1,4 +1,4 @@
-"""A transformer whose layers are one loop: their weights are what is scanned over."""
+"""A transformer whose layers are one loop, which scans over their weights."""
 
 import jax
 import jax.numpy as jnp

@@ -10,11 +10,14 @@ from jax import lax
 from benchmarks.programs._base import Program, normal
 from benchmarks.steps import layer_norm
 
-MIXED = 0.01  # of uniform probabilities in each distribution
+MIXED = 0.01  # the share of uniform probabilities in each distribution
 
 
 def _sample(key, logits):
-    """One-hot `[B, S, C]`, with the gradient of the probabilities, and their logs."""
+    """A one-hot sample `[B, S, C]`, and the logarithms of the probabilities.
+
+    The sample has the gradient of the probabilities.
+    """
     classes = logits.shape[-1]
     probs = (1 - MIXED) * jax.nn.softmax(logits) + MIXED / classes
     logits = jnp.log(probs)
@@ -54,7 +57,7 @@ def _apply(params, inputs, C):
 
 
 def rssm(T=64, B=16, H=512, S=32, C=32, E=512, A=6):
-    """`S` classes of `C` beside `H` features; embeddings and actions come in."""
+    """`S` variables of `C` classes and `H` features; inputs are embeddings, actions."""
     shapes = {
         "img_in": (S * C + A, H),
         "gru": (2 * H, 3 * H),
