@@ -20,8 +20,8 @@
 # written. `scanrnn.scan` has the same signature and gives the same results, but first
 # it reads the step and *plans* it:
 #
-# - what does not need the carry runs before the loop, for all steps at once;
-# - what feeds only the outputs runs after the loop;
+# - operations that do not need the carry run before the loop, for all steps at once;
+# - operations on which only the outputs depend run after the loop;
 # - in the backward pass, each weight gradient is one matrix product after the loop.
 #
 # On two CPU cores this notebook runs in a few seconds.
@@ -48,9 +48,9 @@ plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 # %% [markdown]
 # ## The step
 #
-# An LSTM with layer norm, written for the reader and not for the machine: the input
-# and the carry are concatenated, one product makes all the gates, the gates are split.
-# No library has this exact cell as a fast built-in.
+# This is an LSTM with layer norm, written for the reader and not for the machine: the
+# input and the carry are concatenated, one product computes all gates, and the gates
+# are split. No library has this exact cell as a fast built-in.
 
 
 # %%
@@ -105,8 +105,8 @@ SCANS = {"lax.scan": jax.lax.scan, "scanrnn.scan": scanrnn.scan}
 updates = {name: train_step(scan) for name, scan in SCANS.items()}
 
 # %% [markdown]
-# The loss and the updated parameters are the same, up to the rounding of a different
-# order of additions:
+# The loss and the updated parameters are the same, up to rounding, because sums are
+# computed in another order:
 
 # %%
 results = {name: update(params) for name, update in updates.items()}
@@ -123,8 +123,9 @@ for name in params:
 # ## The plan
 #
 # The plan is a value. It lists every matrix product (GEMM) with its sizes and how often
-# it runs, and says why not more was moved. M is the side of the weights, N that of the
-# data, K is summed over. `print(plan)` gives the same as text.
+# it runs, and says why no more products were moved. M is the size on the side of the
+# weights, N the size on the side of the data, and the sum is over K. `print(plan)`
+# gives the same as text.
 
 # %%
 planned_step = scanrnn.plan(lambda carry, x: step(params, carry, x), init, xs)
@@ -133,12 +134,12 @@ planned_step
 # %% [markdown]
 # ## What changed
 #
-# Left: the arithmetic of matrix products that has to wait for the step before, counted
-# in the plan and in the step as `lax.scan` runs it. Right: the time of a training step
+# Left: the arithmetic of matrix products that must wait for the step before, counted in
+# the plan and in the step as `lax.scan` runs it. Right: the time of a training step
 # relative to `lax.scan`, for an LSTM with three layer norms. These times are not from
-# this run but from the committed benchmarks: a quiet machine, every contender checked
-# against a float64 reference first, medians of interleaved runs. PyTorch has no such
-# cell, so its plain LSTM stands there for comparison.
+# this run. They are from the committed benchmarks: medians on a quiet machine, where
+# contenders take turns and each is first checked against a float64 reference. PyTorch
+# has no such cell, so its plain LSTM is shown for comparison.
 
 # %%
 as_it_is = scanrnn.plan(
@@ -203,8 +204,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Memory changes too. This is what the compiled training step above needs besides its
-# arguments and results, as the compiler reports it:
+# Memory changes, too. The compiler reports how much memory the compiled training step
+# above needs besides its arguments and results:
 
 # %%
 temporaries = {
@@ -215,7 +216,7 @@ for name, size in temporaries.items():
     print(f"{name:>14}: {size / 1e6:.2f} MB of temporary memory")
 
 # %% [markdown]
-# The claims of this notebook, checked:
+# The next cell checks the claims of this notebook:
 
 # %%
 forward, backward, weights = waits["lax.scan"]
@@ -227,11 +228,11 @@ assert FAST or temporaries["scanrnn.scan"] < 0.5 * temporaries["lax.scan"]
 # %% [markdown]
 # ## What surprised
 #
-# The largest part of the time is in a place where nobody looks: the weight gradient.
-# With `lax.scan`, each step of the backward pass makes a matrix as large as the
-# weights, and adds it to an accumulator of the same size, for a batch of two. The plan
+# The largest part of the time is in a place where few people look: the weight gradient.
+# With `lax.scan`, each step of the backward pass computes a matrix as large as the
+# weights and adds it to a sum of the same size, for a batch of only two. The plan
 # stacks the small cotangents and multiplies once. So the gain is largest for long
-# sequences in small batches, and it costs less memory, not more.
+# sequences in small batches, and the plan needs less memory, not more.
 #
 # ## Where to go from here
 #

@@ -14,19 +14,19 @@
 # %% [markdown]
 # # What the planner does
 #
-# **Question: where do the matrix products of a time step run, and what does it gain to
+# **Question: where do the matrix products of a time step run, and what do we gain if we
 # move them?**
 #
 # NVIDIA's guide [Optimizing Recurrent
 # Layers](https://docs.nvidia.com/deeplearning/performance/dl-performance-recurrent/index.html)
-# explains a fast LSTM by its matrix products (GEMMs): which there are, how large, and
-# which of them must wait for the step before. This notebook draws the same pictures for
-# a step function of yours, from the plans of scanrnn.
+# explains a fast LSTM by its matrix products (GEMMs): which products there are, how
+# large they are, and which of them must wait for the step before. This notebook draws
+# the same pictures for any step function, from the plans of scanrnn.
 #
-# Every number here is of one of four kinds, and each figure says which:
+# There are four kinds of numbers here, and each figure says which kind it shows:
 #
 # - **counted** from the plan: exact, the same on every machine;
-# - **compiled** here: what the compiler says that a program needs;
+# - **compiled** here: the needs of a program, as the compiler reports them;
 # - **benchmark**: read from the committed results of a quiet machine, which is named;
 # - **estimated** from a machine's data sheet: a rough guide, with nothing run.
 #
@@ -55,8 +55,8 @@ plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 # %% [markdown]
 # ## The step
 #
-# An LSTM as it stands in the papers, one product for each gate, and an output head. It
-# is the worst case for a machine: five small products at every step.
+# This is an LSTM as in the papers, with one product for each gate, and an output head.
+# It is the worst case for a machine: five small products in every step.
 
 
 # %%
@@ -89,28 +89,30 @@ def planned(**options):
 # %% [markdown]
 # ## The GEMMs, before and after
 #
-# This is the step as `jax.lax.scan` runs it. In NVIDIA's terms M is the side of the
-# weights, N that of the data, and K is what is summed over. Everything is in the loop:
-# each product in the forward loop, its two gradients in the reverse loop.
+# This is the step as `jax.lax.scan` runs it. In NVIDIA's terms, M is the size on the
+# side of the weights, N the size on the side of the data, and the sum is over K.
+# Everything is in the loop: each product in the forward loop, and its two gradients in
+# the reverse loop.
 
 # %%
 before = planned(implementation="scan")
 print(before)
 
 # %% [markdown]
-# And this is the step as scanrnn runs it. One product per step is left in each loop,
-# the recurrent one of all four gates. The inputs' products run before the loop, the
-# output head after it, and each weight gradient is one product over all steps: look at
-# its K, which was the batch and is now batch times steps.
+# And this is the step as scanrnn runs it. Each loop keeps one product per step: the
+# recurrent product of all four gates. The products with the inputs run before the loop,
+# and the output head after it. Each weight gradient is one product over all steps: its
+# K was the batch, and is now batch times steps.
 
 # %%
 after = planned()
 print(after)
 
 # %% [markdown]
-# The same, counted from the two tables. The arithmetic does not change, as the bars on
-# the right show: a plan moves work, it does not save any. But less than a third of it
-# still waits for the step before, and far fewer products have to be started.
+# These are the same numbers, counted from the two tables. The bars on the right show
+# that the amount of arithmetic does not change: a plan moves work, it does not save
+# any. But less than a third of the work still waits for the step before, and far fewer
+# products have to be started.
 
 
 # %%
@@ -166,16 +168,17 @@ assert flops["scanrnn"] == flops["lax.scan"] and waiting < flops["scanrnn"] / 3
 # %% [markdown]
 # ## One pass at a time
 #
-# Six passes made that plan. `scanrnn.Options` turns each off by itself:
+# Six passes made that plan. `scanrnn.Options` can switch off each of them:
 #
-# - `split` takes `concatenate([x, h]) @ W` apart, so that the half of `x` can leave;
-# - `hoist` runs what needs only the inputs before the loop;
+# - `split` splits `concatenate([x, h]) @ W`, so that the half with `x` can leave the
+#   loop;
+# - `hoist` runs products that need only the inputs before the loop;
 # - `merge` joins the products of the four gates;
 # - `layout` reads each gate by its own slice, and reuses buffers;
 # - `sink` runs the output head after the loop;
 # - `defer` computes weight gradients after the reverse loop.
 #
-# Each program below is a whole training step (forward, backward, update), compiled. All
+# Each program below is a whole compiled training step (forward, backward, update). All
 # gradients agree with those of `lax.scan`.
 
 # %%
@@ -221,8 +224,8 @@ def temporaries(name):
 
 
 # %% [markdown]
-# Time is not measured in this notebook. The committed benchmarks have a *ladder*: the
-# passes are switched on one after the other, in the order of the right panel below. The
+# This notebook does not measure time. The committed benchmarks have a *ladder*: they
+# switch on the passes one after the other, in the order of the right panel below. The
 # last rung is the default.
 
 # %%
@@ -298,20 +301,23 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# What each pass is for, in the two panels on the left:
+# The two panels on the left show the effect of each pass:
 #
-# - without `hoist` the inputs' products stay in the loop, with both their gradients;
-# - without `merge` there are four products forward and four in reverse;
-# - without `sink` the output head is back, and its gradient;
-# - without `defer` the recurrent weight gradient is back, and much more is kept for it;
-# - `split` changes not the number but the size: without it the inputs' half of
-#   each product stays in the loop;
-# - `layout` is about memory: without it gates and their gradients get buffers of their
-#   own.
+# - without `hoist`, the products with the inputs stay in the loop, and so do their
+#   gradients;
+# - without `merge`, there are four products in the forward loop and four in reverse;
+# - without `sink`, the output head and its gradient are in the loop again;
+# - without `defer`, the recurrent weight gradient is in the loop again, and much more
+#   is kept for it;
+# - without `split`, the number of products is the same but they are larger: the half
+#   with the inputs stays in the loop;
+# - without `layout`, gates and their gradients need buffers of their own, so more
+#   memory.
 #
-# And in time, on the right: `hoist` and `defer` gain most. A rung can be level, or a
-# few percent up: bars that differ by a tenth are equal. `scanrnn.plan(..., tune=True)`
-# times the likely plans on your machine and your sizes, and takes the fastest.
+# The panel on the right shows time: `hoist` and `defer` gain most. A rung may gain
+# nothing, or even lose a few percent: regard bars that differ by a tenth as equal.
+# `scanrnn.plan(..., tune=True)` times the likely plans on your machine with your sizes,
+# and takes the fastest.
 
 # %%
 assert per_step(after) == 2 and per_step(before) == 15
@@ -327,20 +333,21 @@ for times in LADDERS.values():
 # %% [markdown]
 # ## Memory
 #
-# The reverse loop needs values of the forward loop. What is kept for it is a policy,
-# `scanrnn.Options(residuals=...)`; the rest is recomputed.
+# The reverse loop needs values of the forward loop: the residuals. The policy
+# `scanrnn.Options(residuals=...)` says which of them are kept. The others are
+# recomputed.
 #
-# - "minimal", the default on a CPU, keeps what products made, and the carries.
-# - "recompute" keeps carries, and recomputes the gates for all steps of a chunk at
-#   once: more products, less memory. A GPU and a TPU choose it themselves where it
-#   pays.
+# - "minimal", the default on a CPU, keeps the results of products, and the carries.
+# - "recompute" keeps the carries, and recomputes the gates for all steps of a chunk at
+#   once: more products, less memory. Plans for a GPU and a TPU choose it where it pays.
 # - "chunked" keeps the carries at the start of each of about sqrt(T) chunks of steps,
-#   with its inputs, and runs each chunk twice. It is for long sequences.
-# - "everything" keeps all that a derivative reads.
+#   with the inputs of the chunk, and runs each chunk twice. It is for long sequences.
+# - "everything" keeps all values that a derivative reads.
 #
-# The price of each, for the first LSTM of the ladder. What is kept is counted here;
-# time and temporaries are those of the benchmark. Without `implementation="planned"` a
-# policy is used only where the planner expects to be faster than `lax.scan` with it.
+# The next table shows the price of each policy, for the first LSTM of the ladder. The
+# residuals are counted here; time and temporaries are from the benchmark. Without
+# `implementation="planned"` a policy is used only where the planner expects to be
+# faster than `lax.scan` with it.
 
 # %%
 cell = scanrnn.cells.lstm()
@@ -367,9 +374,9 @@ for name, (kept, time, needed) in chosen.items():
     print(f"{name:<12} {kept:>9.2f} {time:>18.2f} {needed:>18.1f}")
 
 # %% [markdown]
-# To keep less does not mean to need less at every moment: what is recomputed for all
-# steps at once needs its memory then. "minimal" keeps more than "recompute", but its
-# temporaries are smaller at this length.
+# A policy that keeps less does not need less memory at every moment: values that are
+# recomputed for all steps at once need memory at that moment. "minimal" keeps more than
+# "recompute", but its temporaries are smaller at this length.
 
 # %%
 figure, axis = plt.subplots(figsize=(7, 3))
@@ -393,10 +400,10 @@ assert chosen["minimal"][2] == min(needed for _, _, needed in chosen.values())
 # %% [markdown]
 # ## One step, three machines
 #
-# What a step *allows* is true everywhere; what *pays* depends on the machine. The
-# planner asks a `scanrnn.Machine`, and one need not be at hand: `machine="h100"` plans
-# for a GPU on a laptop, and shapes will do in place of arrays. This step has two layer
-# norms, and its sequence is long, so that every rule has something to say.
+# What a step *allows* is the same everywhere; what *pays* depends on the machine. The
+# planner reads a `scanrnn.Machine`, and you do not need the machine itself:
+# `machine="h100"` plans for a GPU on a laptop, and shapes can replace arrays. This step
+# has two layer norms, and its sequence is long, so that every rule applies.
 
 
 # %%
@@ -441,9 +448,9 @@ on = {machine: plan_for(machine) for machine in MACHINES}
 print(on["cpu"].describe(long=True))
 
 # %% [markdown]
-# The reports for the other machines, without their tables: the lines that the first one
-# does not have. The row "cpu" counts the cores of the machine that ran this notebook;
-# the others are data sheets.
+# These are the reports for the other machines, without their tables: only the lines
+# that differ from the first report. The row "cpu" counts the cores of the machine that
+# ran this notebook; the other rows are data sheets.
 
 # %%
 known = on["cpu"].describe(long=True).splitlines()
@@ -454,9 +461,9 @@ for machine in MACHINES[1:]:
     print(*(line for line in lines if line not in known), sep="\n", end="\n\n")
 
 # %% [markdown]
-# Behind these lines are the rules of the executor on each platform. What was seen is
-# written beside each rule in `scanrnn/executors/_xla.py`. The last row is not a rule
-# but what came out: how many steps one iteration of the reverse loop holds.
+# These lines follow from the rules of the executor on each platform. A comment beside
+# each rule in `scanrnn/executors/_xla.py` says what was observed. The last row is not a
+# rule but a result: how many steps one iteration of the reverse loop takes.
 
 # %%
 RULES = {
@@ -495,23 +502,24 @@ for machine, factor in factors.items():
     assert (f"unrolled by {factor}" in text) == (factor > 1)
 
 # %% [markdown]
-# - **CPU.** Time goes into memory and its caches. Gates are sliced from the whole
+# - **CPU.** Most time goes into memory and its caches. Gates are sliced from the whole
 #   sequence. Norms are differentiated a few steps at a time, in the cache. Gradients of
-#   gains are summed while their terms are still in it.
-# - **GPU.** Time goes into starting kernels. The loop is unrolled, so that several
-#   steps share the kernels that write their results. What can be one kernel after the
-#   loop is not done in it. The sequence is run in eight chunks, and the gates of a
-#   chunk are recomputed: this halves the memory.
+#   gains are summed while their terms are still in the cache.
+# - **GPU.** Most time goes into starting kernels. The loop is unrolled, so that several
+#   steps share the kernels that write their results. Work that can be one kernel after
+#   the loop is not done in the loop. The sequence runs in eight chunks, and the gates
+#   of a chunk are recomputed: this halves the memory.
 # - **TPU.** No buffer is reused step by step: such a write costs nearly as much as a
-#   product. The sequence is run in chunks that fit the fast memory (VMEM). The gates of
-#   a chunk are recomputed from the carries, for all its steps at once. The memory
-#   layout is fixed, because the compiler would otherwise make time a minor axis and
-#   gather every row.
+#   product. The sequence runs in chunks that fit the fast memory (VMEM). The gates of a
+#   chunk are recomputed from the carries, for all its steps at once. The memory layout
+#   is fixed, because otherwise the compiler would make time a minor axis and gather
+#   every row.
 #
 # The estimates in the reports choose between a plan and `lax.scan`. The model is
-# simple: a product takes as long as the longest of three, starting it, its arithmetic
-# and its memory traffic; one more kernel per step and direction stands for all the
-# rest. The parts are in `plan.cost`, and add up to what the reports say.
+# simple: the time of a product is the largest of three times, those of its start, its
+# arithmetic and its memory traffic. One more kernel per step and direction stands for
+# everything else. The parts are in `plan.cost`, and their sum is the number in the
+# reports.
 
 
 # %%
@@ -548,8 +556,8 @@ figure.tight_layout(rect=(0, 0, 1, 0.92))
 plt.show()
 
 # %% [markdown]
-# Mind the three scales, and the kind of number: an estimate from data sheets, not a
-# promise. It shows where the time of such a loop can go.
+# Note the three different scales. These numbers are estimates from data sheets, not
+# promises. They show where the time of such a loop can go.
 
 # %%
 starting, products = estimates["h100", "lax.scan"]
@@ -562,17 +570,17 @@ for machine in MACHINES:
 # %% [markdown]
 # ## What surprised
 #
-# The arithmetic is the same to the last operation, and yet the time is not: what is
-# gained is only *where* the products run. Which place is good depends on the machine. A
-# GPU spends the time of a loop on starting kernels, so fewer products is all that
+# The arithmetic is the same to the last operation, and yet the time is not: the only
+# difference is *where* the products run. Which place is good depends on the machine. A
+# GPU spends the time of a loop on starting kernels, so only the number of products
 # counts. A CPU starts a product at almost no cost; it gains because matrices as large
 # as the weights are no longer read and written at every step.
 #
 # ## Where to go from here
 #
-# - `print(scanrnn.plan(step, init, xs))` for a step of yours; `plan.gemms` is the table
-#   as data, "Left in the loop" says why something did not move, and
+# - Call `print(scanrnn.plan(step, init, xs))` for your own step. `plan.gemms` is the
+#   table as data, "Left in the loop" says why something did not move, and
 #   `plan.describe(long=True)` has every decision.
-# - `scanrnn.Machine(...)` describes a device that has no row yet.
-# - `make bench` and `make compiled`, in a checkout, measure this machine and compile
+# - `scanrnn.Machine(...)` describes a device that has no data sheet yet.
+# - `make bench` and `make compiled`, in a checkout, measure your machine and compile
 #   for others.

@@ -17,11 +17,11 @@
 # **Question: what does a cell of your own cost, compared with the vendor's LSTM?**
 #
 # "How do I speed up the loop of a customized RNN?" was asked in PyTorch's forum in
-# 2017. The answer was: expect to lose two to five times the speed of the vendor's LSTM
-# as soon as you want layer normalisation, multiplicative integration, or residual
-# connections. This notebook wants all three at once. It invents the cell, checks its
-# gradient, reads its plan, trains it and a plain LSTM on real text, and looks up what
-# it costs.
+# 2017. The answer was: expect to be two to five times slower than the vendor's LSTM as
+# soon as you want layer normalisation, multiplicative integration, or residual
+# connections. This notebook uses all three at once. It writes the cell, checks its
+# gradient, reads its plan, trains it and a plain LSTM on real text, and looks up its
+# cost.
 #
 # On two CPU cores it runs in one to two minutes.
 
@@ -58,9 +58,9 @@ plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 # %% [markdown]
 # ## The cell
 #
-# A cell is three pure functions and no arrays: how the parameters start, what is
-# carried before the first step, and the step. Nothing here is arranged for speed: the
-# step reads as its equations do.
+# A cell consists of three pure functions and no arrays: the initial parameters, the
+# first carry, and the step. Nothing here is written for speed: the step looks like its
+# equations.
 #
 # $$z = \alpha \odot a \odot b + \beta_1 \odot b + \beta_2 \odot a + s,\quad
 # a = LN(W x_t),\quad b = LN(U h_{t-1})$$
@@ -120,9 +120,9 @@ cell = MyCell()
 # %% [markdown]
 # ## Its gradient
 #
-# No gradient was written. What `scanrnn.scan` computes is compared with two things that
-# know nothing of it: `jax.lax.scan` over the same step, and differences of the loss
-# itself, in double precision.
+# We wrote no gradient. The gradient of `scanrnn.scan` is compared with two independent
+# ones: that of `jax.lax.scan` over the same step, and finite differences of the loss,
+# in double precision.
 
 
 # %%
@@ -158,10 +158,10 @@ with jax.enable_x64(True):
 # %% [markdown]
 # ## Its plan
 #
-# What will run, and why. Of the two products of a step one is left in the loop, forward
-# and in reverse; the inputs' product, with its norm, runs before the loop over all
-# steps at once, and every weight gradient after it. (`plan.describe(long=True)` says
-# more.)
+# The plan says what will run, and why. A step has two products, and one of them is left
+# in the loop, forward and in reverse. The product with the inputs, with its norm, runs
+# before the loop for all steps at once, and every weight gradient after the loop.
+# (`plan.describe(long=True)` says more.)
 
 # %%
 params = cell.init(jax.random.key(0), H, H)
@@ -176,11 +176,11 @@ assert all(row.count == T for row in in_loop)
 # %% [markdown]
 # ## Trained against an LSTM
 #
-# Real text that every Python has: its documentation. Both models read characters, have
-# an embedding, two layers of the same width, and an output layer, and are trained alike
-# by Adam. A cell of one's own is an argument of the layer, as a ready one is. Each
-# model is trained from three seeds, which draw its weights and its batches; a
-# difference smaller than that between seeds would mean nothing.
+# The text is real, and every Python has it: its documentation. Both models read
+# characters, and have an embedding, two layers of the same width, and an output layer.
+# Both are trained in the same way by Adam. Your own cell is an argument of the layer,
+# like a ready cell. Each model is trained from three seeds, which draw its weights and
+# its batches. A difference smaller than that between seeds would mean nothing.
 
 # %%
 text = "".join(topics.values())
@@ -258,11 +258,11 @@ assert FAST or last["my cell"].max() < last["LSTM"].min()
 # %% [markdown]
 # ## What it costs beside the vendor's
 #
-# One training step (forward, every gradient, update) over a whole sequence, for this
-# very cell. The times are not from this run. They are those of the committed
-# benchmarks: a quiet machine, medians of interleaved runs, every contender checked
-# against a float64 reference first. On a CPU the vendor's LSTM is PyTorch's, by oneDNN.
-# It has less to compute: three norms are not free.
+# This is the time of one training step (forward, every gradient, update) over a whole
+# sequence, for exactly this cell. The times are not from this run. They are from the
+# committed benchmarks: medians on a quiet machine, where contenders take turns and each
+# is first checked against a float64 reference. On a CPU the vendor's LSTM is PyTorch's,
+# by oneDNN. It has less to compute: three norms are not free.
 
 # %%
 repository = pathlib.Path(scanrnn.__file__).parents[1]
@@ -312,13 +312,12 @@ print(f"and {np.exp(np.log(ours / plain).mean()):.2f} of the time of lax.scan")
 assert ours.max() < 2 and all(ours < plain)
 
 # %% [markdown]
-# ## It was there all along
+# ## The same cell from options
 #
-# Layer norm, integration and residual connections are options that compose, so this
-# cell need not have been written. A gain of the shipped one has another name, and the
-# function is the same. What can be put together so is in the docstrings of
-# `scanrnn.cells.GateOptions` and of `lstm`, `gru` and the others; what cannot is one
-# file away.
+# Layer norm, integration and residual connections are options that can be combined, so
+# we did not have to write this cell. One gain of the ready cell has another name, but
+# the function is the same. The docstrings of `scanrnn.cells.GateOptions` and of `lstm`,
+# `gru` and the others list all options. For everything else, write a cell in one file.
 
 # %%
 ready = scanrnn.cells.residual(
@@ -347,5 +346,5 @@ assert difference < 1e-5
 #
 # "Two to five times" was a fact about hand-written kernels, not about cells. The step
 # of this notebook was written without a thought about speed. It stays well below a
-# factor of two at every size that was measured, though it has three norms that the
+# factor of two at every size that was measured, although it has three norms that the
 # vendor's kernel does not have.

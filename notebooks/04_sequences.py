@@ -14,13 +14,13 @@
 # %% [markdown]
 # # Sequences as they are
 #
-# **Question: does a layer compute the right thing for sequences that are padded, holed,
-# packed or read backwards, and does it help to train with them?**
+# **Question: does a layer compute the right thing for sequences that are padded,
+# packed, read backwards or have missing steps, and does it help to train with them?**
 #
-# Sequences are of different lengths, have holes, are worth packing, and can be read
-# from both ends. This notebook reads handwritten digits row by row, as sequences of
-# eight steps of eight pixels, and spoils them in each of these ways. Whatever a layer
-# promises about that is checked here, against the slow and obvious way.
+# Sequences have different lengths, may have missing steps, can be packed, and can be
+# read from both ends. This notebook reads handwritten digits row by row, as sequences
+# of eight steps of eight pixels, and changes them in each of these ways. It checks
+# every promise of a layer against a slow and simple computation.
 #
 # On two CPU cores it runs in under a minute. The digits come with scikit-learn.
 
@@ -56,7 +56,8 @@ images, test_images, labels, test_labels = train_test_split(
 print(f"{len(images)} images to learn from, {len(test_images)} to be tested with")
 
 # %% [markdown]
-# Three ways to see one of them: whole, cut off at the bottom, and with rows missing.
+# Here is one of them in three forms: whole, cut off at the bottom, and with missing
+# rows.
 
 # %%
 ROWS, PIXELS = images.shape[1:]
@@ -82,11 +83,11 @@ plt.show()
 # %% [markdown]
 # ## A classifier
 #
-# A recurrent layer reads the rows; a linear layer sees the sum of its outputs. `mask`
-# says which rows count. With `zero_padding` the outputs of the others are zeros, so
-# they add nothing to the sum. (Without it they are what the layer happened to
-# compute.) Dropout needs random numbers, and a layer keeps none: a call is given them,
-# or told that it is `deterministic`.
+# A recurrent layer reads the rows, and a linear layer reads the sum of its outputs.
+# `mask` says which rows count. With `zero_padding` the outputs of the other rows are
+# zeros, so they add nothing to the sum. (Without it these outputs are not defined.)
+# Dropout needs random numbers, and a layer keeps none: give them to the call, or set
+# `deterministic`.
 
 
 # %%
@@ -139,10 +140,10 @@ print(f"of whole images it reads {accuracy(reader, whole):.1%} right")
 # %% [markdown]
 # ## Different lengths
 #
-# Sequences of a batch are padded to the longest, and `seq_lengths` says how long each
-# one is. What the padding holds does not matter; here it is NaN, which would spoil
-# everything it touches. The carry that comes back is the one after the last row that
-# counts.
+# All sequences of a batch are padded to the longest one, and `seq_lengths` says how
+# long each of them is. The values in the padding do not matter. Here they are NaN,
+# which would spoil every result that depends on them. The returned carry is the one
+# after the last row that counts.
 
 # %%
 padded = np.where(cut[..., None], test_images, np.nan)
@@ -157,8 +158,8 @@ print("lengths: as each sequence by itself")
 # %% [markdown]
 # ## Missing rows
 #
-# A `mask` can leave out any step. The carry goes by it unchanged, as if the rows on
-# both sides were neighbours.
+# A `mask` can leave out any step. Such a step does not change the carry, as if the rows
+# on both sides were neighbours.
 
 # %%
 spoilt = np.where(holes[..., None], test_images, np.nan)
@@ -172,9 +173,9 @@ print("mask: as the rows that are left; lengths are a mask too")
 # %% [markdown]
 # ## Packed sequences
 #
-# Padding is computed for nothing. Instead, several sequences can lie in one line of a
-# batch, numbered from one by `segment_ids`; 0 is padding. The layer starts anew where a
-# number begins.
+# Computing padded steps is a waste. Instead, one line of a batch can hold several
+# sequences, numbered from one by `segment_ids`; 0 is padding. The layer starts anew
+# where a new number begins.
 
 # %%
 STEPS_PER_LINE = 32
@@ -205,8 +206,9 @@ assert lengths.sum() <= segment_ids.size < cut.size
 # %% [markdown]
 # ## Both directions
 #
-# With `bidirectional` a second set of weights reads from the end, and the outputs lie
-# side by side. It begins at the end of the sequence, not at that of its padding.
+# With `bidirectional`, a second set of weights reads from the end, and the outputs of
+# both are concatenated. The second one begins at the end of the sequence, not at the
+# end of its padding.
 
 # %%
 both = train(Reader(bidirectional=True))
@@ -221,10 +223,11 @@ print("bidirectional: as a layer that reads the sequence turned round")
 # %% [markdown]
 # ## A deeper one
 #
-# Layers above each other are hard to train unless each one adds to what it is given
-# (`residual`), and they learn less by heart if some features between them are left out
-# (`dropout`). The first layer makes 64 features of 8 pixels, so it has nothing of its
-# own size to add to. This stack learns from images with rows missing.
+# Stacked layers are hard to train unless each layer adds its input to its output
+# (`residual`). They overfit less if some features between them are left out
+# (`dropout`). The first layer makes 64 features from 8 pixels, so its input has not the
+# size of its output, and there is nothing to add. This stack learns from images with
+# missing rows.
 
 # %%
 stack = train(Reader(num_layers=3, residual=True, dropout=0.2), missing=0.25)
@@ -247,9 +250,9 @@ print("stack: as layer by layer; the same dropout from the same seed, only there
 # %% [markdown]
 # ## How well they read
 #
-# The first two have never seen an image that lacks something; the others were trained
-# with rows missing. A bar is the mean of three sets of holes, each drawn anew; the dots
-# are the sets.
+# The first two models were trained on whole images only, the others with holes: with
+# missing rows. A bar is the mean over three random choices of missing rows; the dots
+# are these three.
 
 # %%
 models = {
@@ -290,7 +293,7 @@ assert FAST or min(holed["rows missing"]) > max(plain["rows missing"]) + 5
 assert FAST or abs(holed["whole"][0] - plain["whole"][0]) < 5
 
 # %% [markdown]
-# What the last one mistakes for what, where rows are missing:
+# These are the mistakes of the last model, on images with missing rows:
 
 # %%
 guesses = read(stack, spoilt, mask=holes).argmax(axis=-1)
@@ -314,15 +317,15 @@ plt.show()
 # %% [markdown]
 # ## What surprised
 #
-# What the padding holds is NaN everywhere in this notebook, and no NaN came out. And a
-# mask is worth as much in training as in use: the same small GRU, shown images with
-# rows missing, reads such images much better, and whole ones about as well as before.
-# To read from both ends helps nearly as much, without a single hole in training.
+# All padding in this notebook is NaN, and no NaN came out. And a mask helps in training
+# as much as in use: if the same small GRU is trained on images with missing rows, it
+# reads such images much better, and whole images about as well as before. Reading from
+# both ends helps nearly as much, without any missing row in training.
 #
 # ## Where to go from here
 #
-# - `resets` starts anew before single steps, as an agent does when an episode is over;
+# - `resets` starts anew before single steps, as an agent does when an episode is over.
 #   `return_all_carries` gives the carry after every step.
 # - `scanrnn.linen` has the same layers as Linen modules, with the same calls.
-# - What you know from PyTorch, Keras, Haiku or Flax, and what it is called here, is in
-#   `docs/coming_from.md`.
+# - `docs/coming_from.md` lists the names that PyTorch, Keras, Haiku and Flax use, and
+#   our names for the same things.

@@ -17,10 +17,10 @@
 # **Question: what breaks the training of a recurrent network, and what keeps it
 # going?**
 #
-# A recurrent network multiplies by the same matrix at every time step, so its
-# gradients shrink or grow with every step, and one number that is not finite spoils
-# all that follow. This notebook breaks training in four ways, on purpose, looks at
-# what happens, and shows what `scanrnn.training` does about it:
+# A recurrent network multiplies by the same matrix at every time step. So its gradients
+# shrink or grow with every step, and one number that is not finite spoils all that
+# follow. This notebook breaks training on purpose in four ways, looks at what happens,
+# and shows what `scanrnn.training` does about it:
 #
 # 1. gradients that explode, and clipping;
 # 2. a batch with a NaN in it, and the guarded step;
@@ -56,14 +56,14 @@ plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 # %% [markdown]
 # ## Gradients that explode
 #
-# A plain RNN of 64 inputs and 128 features, 16 sequences of 50 steps. As PyTorch
-# starts it, its recurrent matrix has a spectral radius of about 0.6: whatever happens
-# at the last step is forgotten on the way back to the first. Three times those weights,
-# and it grows instead.
+# We take a plain RNN with 64 inputs and 128 features, and 16 sequences of 50 steps.
+# With PyTorch's initial weights, its recurrent matrix has a spectral radius of about
+# 0.6: the gradient shrinks on its way back from the last step to the first. With three
+# times those weights it grows instead.
 #
-# `training.probe` runs any step function over a sequence and says, for every time step,
-# how large the gradient of the loss is by the carry before it. The loss here looks at
-# the last output alone.
+# `training.probe` runs any step function over a sequence. For every time step it gives
+# the size of the gradient of the loss by the carry before that step. The loss here
+# depends on the last output alone.
 
 # %%
 cell = cells.elman()
@@ -100,11 +100,11 @@ plt.show()
 assert growth[1] < growth[2] < 1 < growth[3]
 
 # %% [markdown]
-# Now train the third one with a learning rate that is too brave: as it is, and with the
-# gradient clipped to a global norm of 0.3; from three seeds each. The norm that is
-# shown is the one *before* clipping, always. As it is, one step along a large gradient
-# throws the network to where everything is saturated, and no gradient leads back from
-# there.
+# Now we train the third network with a learning rate that is too large: as it is,
+# without clipping, and with the gradient clipped to a global norm of 0.3, from three
+# seeds each. The plots always show the norm *before* clipping. Without clipping, one
+# step along a large gradient moves the network to a place where everything is
+# saturated, and no gradient leads back from there.
 
 
 # %%
@@ -156,10 +156,10 @@ assert FAST or all(last < 0.1 * first for first, last in ends[0.3])
 # %% [markdown]
 # ## A batch with a NaN in it
 #
-# A guarded step looks at the outputs, the loss, the gradient and the updated
-# parameters. If one of them is not finite, nothing is changed: parameters, optimiser
-# and carry stay bit for bit as they were, the step is counted, and the metrics name
-# the fault. Here two batches of twenty are spoiled.
+# A guarded step checks the outputs, the loss, the gradient and the updated parameters.
+# If one of them is not finite, nothing is changed: parameters, optimiser and carry stay
+# as they were, bit for bit. The step is counted, and the metrics name the fault. Here
+# two of twenty batches are spoiled.
 
 # %%
 rnn = scanrnn.nnx.LSTM(D, H, norm="ba2016", rngs=nnx.Rngs(0))
@@ -206,15 +206,15 @@ assert FAST or losses[-1] < 0.5 * losses[0]
 
 # %% [markdown]
 # In `training.fit` and on the command line, twenty such steps in a row end the run with
-# an error, and the last good checkpoint is as it was.
+# an error. The last good checkpoint stays as it was.
 #
 # ## Half precision
 #
-# `Precision` says which numbers are kept in which type. bfloat16 has the range of
-# float32 and needs nothing else. float16 has more digits, but what is below 6e-8 is
-# zero, and gradients of a mean over many outputs are. Here is how many, of the
-# gradient by the inputs of a layer in float16 for a mean over a thousand times as many
-# outputs as these.
+# `Precision` says which numbers have which dtype. bfloat16 has the range of float32 and
+# needs nothing else. float16 has more digits, but numbers below 6e-8 become zero, and
+# gradients of a mean over many outputs are that small. The figure shows how many become
+# zero in the gradient by the inputs of a layer in float16, for a mean over a thousand
+# times as many outputs as here.
 
 # %%
 precision = training.Precision.parse("float16")
@@ -250,10 +250,10 @@ assert overflows[0] == 0 and overflows[-1] > 0.9
 assert FAST or zeros[0] > 0.9
 
 # %% [markdown]
-# Too small a scale loses the gradient, too large a one overflows. Flax's `DynamicScale`
-# in the state finds the largest that works: a step that is not finite is skipped and
-# halves it, a number of good ones doubles it. Master weights and optimiser stay in
-# float32 throughout.
+# If the scale is too small, the gradient is lost; if it is too large, the gradient
+# overflows. Flax's `DynamicScale` in the state finds the largest scale that works: a
+# step that is not finite is skipped and halves the scale, and a number of good steps
+# doubles it. Master weights and optimiser always stay in float32.
 
 # %%
 options = precision.layer_options() | {"carry_dtype": jnp.float16}
@@ -296,9 +296,10 @@ plt.show()
 # ## Gates that saturate
 #
 # A gate at 0 or 1 passes no gradient to its weights. Inputs that are ten times too
-# large do that to an LSTM; layer norm takes their size away. `training.probe` counts
-# the saturated values of every squashing function of a step, in the order in which the
-# step computes them: of an LSTM the gates f, i, o, then the candidate and the output.
+# large do that to an LSTM. Layer norm removes the effect of their size.
+# `training.probe` counts the saturated values of every sigmoid and tanh of a step, in
+# the order in which the step computes them: for an LSTM these are the gates f, i, o,
+# then the candidate and the output.
 
 # %%
 large = 10 * xs
@@ -318,7 +319,7 @@ for name, health in zip(names, layers, strict=True):
     )
 
 # %% [markdown]
-# (At the first step the carry is zero: there a norm divides by next to nothing, and its
+# (At the first step the carry is zero: there a norm divides by almost zero, so its
 # gradient is large.)
 
 # %%
@@ -341,14 +342,14 @@ assert (normed.saturated[:3] < plain.saturated[:3]).all()
 assert normed.grad_norms[1] > 10 * plain.grad_norms[1]
 
 # %% [markdown]
-# The same picture of a run of your own: `python -m scanrnn train --health` probes the
-# model at every evaluation, writes the numbers into `log.jsonl` and draws `health.png`
-# (`training.draw_health`).
+# You can have the same picture of your own run: `python -m scanrnn train --health`
+# probes the model at every evaluation, writes the numbers into `log.jsonl` and draws
+# `health.png` (`training.draw_health`).
 #
 # ## What surprised
 #
-# Clipping does not make the gradient right, only short, and that is enough: the same
-# learning rate that ends with a loss above that of the first step, from every seed,
-# ends near zero with it. And loss scaling is not delicate: there is a range of many
-# powers of two in which nothing is lost, so that a scale found by trial is as good as
-# any.
+# Clipping does not make the gradient right, only short, and that is enough. Without
+# clipping, this learning rate ends with a larger loss than at the first step, from
+# every seed. With clipping it ends near zero. And loss scaling is not delicate: nothing
+# is lost in a range of many powers of two, so a scale that is found by trial is as good
+# as any.

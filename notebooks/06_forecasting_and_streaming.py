@@ -17,10 +17,11 @@
 # **Question: does a model that was trained on whole windows give the same answers when
 # it is served one measurement at a time, and outside of JAX?**
 #
-# A forecaster is trained on whole windows and asked one measurement at a time. This
-# notebook trains one, serves many streams that come and go without computing anything
-# twice, saves what a stream knows and goes on from it, and takes the model out of JAX:
-# to ONNX, run by onnxruntime.
+# A forecaster is trained on whole windows, but in use it gets one measurement at a
+# time. This notebook trains a forecaster, and serves many streams that come and go,
+# without computing anything twice. It saves the state of the streams and continues from
+# it. At the end it takes the model out of JAX: it writes an ONNX file and runs it in
+# onnxruntime.
 #
 # On two CPU cores it runs in under a minute.
 
@@ -55,10 +56,11 @@ plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 # %% [markdown]
 # ## A load to forecast
 #
-# Hourly measurements of many sites, made here: a day, a week, weather that wanders, and
-# noise. What is known at an hour is the load and the hour; what is asked for is the
-# load six hours later. Nobody can know the weather of these hours: six steps of a
-# random walk and the noise, a variance of about 0.06.
+# The data are hourly measurements of many sites, made here: a cycle of a day, a cycle
+# of a week, weather that is a random walk, and noise. At each hour the model knows the
+# load and the hour, and it must predict the load six hours later. Nobody can know the
+# weather of these six hours: six steps of a random walk and the noise have a variance
+# of about 0.06.
 
 
 # %%
@@ -88,8 +90,8 @@ print("features", xs.shape, "targets", targets.shape)
 # %% [markdown]
 # ## The forecaster
 #
-# Two recurrent layers with layer normalisation, and a readout. For serving we will want
-# its layers by themselves, so they are parts of it.
+# The model has two recurrent layers with layer normalisation, and a readout. Serving
+# needs the recurrent layers alone, so they are one part of the model.
 
 
 # %%
@@ -154,7 +156,7 @@ plt.show()
 # ## One hour at a time
 #
 # `Streaming` keeps the carries of the layers between calls. A chunk may have any
-# length: it is filled up to the next bucket, so that few programs are compiled. The
+# length: it is padded to the next bucket, so only a few programs are compiled. The
 # answers are those of the whole sequence.
 
 # %%
@@ -170,8 +172,8 @@ print(f"largest difference of chunks and whole: {abs(chunked - whole).max():.1e}
 np.testing.assert_allclose(chunked, whole, atol=1e-5)
 
 # %% [markdown]
-# Streams join and leave. Here one site is switched off and another takes its place with
-# a fresh carry, while the others go on; a stream that has nothing new just waits.
+# Streams join and leave. Here one site is switched off, and another takes its place
+# with a fresh carry, while the others go on. A stream without new data just waits.
 
 # %%
 stream.leave(2)
@@ -184,7 +186,7 @@ assert place == 2
 np.testing.assert_allclose(answers[place], alone, atol=1e-5)
 
 # %% [markdown]
-# What is kept can be saved, and another process goes on from it.
+# The state of all streams can be saved, and another process can continue from it.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -200,8 +202,8 @@ assert same
 # %% [markdown]
 # ## What a bidirectional layer would do
 #
-# It reads the sequence from its end, too, and a stream has no end yet; so it is
-# refused.
+# A bidirectional layer also reads the sequence from its end, but a stream has no end
+# yet. So such a layer is refused.
 
 # %%
 both = scanrnn.nnx.LSTM(3, H, bidirectional=True, rngs=nnx.Rngs(0))
@@ -214,9 +216,10 @@ print(refusal)
 # %% [markdown]
 # ## Out of JAX
 #
-# The same model as an ONNX file, with open batch and time, carries in and out. Its
-# layers are normalised, for which ONNX has no operator: their step becomes the body of
-# a `Scan`. A plain LSTM would become ONNX's own.
+# Here is the same model as an ONNX file. The sizes of batch and time are open, and
+# carries are inputs and outputs. The layers have layer norm, for which ONNX has no
+# recurrent operator: so their step becomes the body of a `Scan`. A plain LSTM would
+# become ONNX's own operator.
 
 # %%
 served = step_by_step(model)
@@ -269,11 +272,11 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## What an answer costs
+# ## The time of a call
 #
 # These times are not from this run. They are from the committed benchmarks, where a
 # quiet machine answered one call after the other, for one stream. The dot is the
-# median; the line ends where one call in a hundred is slower.
+# median. The line ends at the 99th percentile: one call in a hundred is slower.
 
 # %%
 repository = pathlib.Path(scanrnn.__file__).parents[1]
@@ -319,10 +322,10 @@ assert faster["with layer norm, 16 steps"] == "scanrnn"
 # %% [markdown]
 # ## What surprised
 #
-# The model is as good as any can be: its error at sites that it has never seen is that
-# of the weather nobody knows. (With 64 sites in place of 2048 it learns them by heart,
-# and the curve of other sites turns after fifty steps.)
+# The model is as good as a model can be: its error at sites that it has never seen is
+# the error from the weather, which nobody knows. (With 64 sites instead of 2048 the
+# model overfits: its error at other sites rises again after fifty steps.)
 #
-# And no runtime is best everywhere. For one step of a plain LSTM onnxruntime has its
-# own operator and the cheaper call. Over many steps of a normalised one it runs a
-# `Scan`, and pays for every node of every step.
+# And no runtime is best everywhere. For one step of a plain LSTM, onnxruntime has its
+# own operator and the cheaper call. Over many steps of an LSTM with layer norm it runs
+# a `Scan`, and spends time on every node in every step.

@@ -14,12 +14,12 @@
 # %% [markdown]
 # # From torch, and back
 #
-# **Question: does what an LSTM has learned in PyTorch come over, and go back?**
+# **Question: can we take over what an LSTM has learned in PyTorch, and bring it back?**
 #
-# Somebody has trained an LSTM in PyTorch and left a safetensors file. This notebook
-# brings its weights over by name, checks that it computes the same, fine-tunes it here
-# on a harder task, and sends the weights back. Torch is not needed for any of that; it
-# only plays the somebody.
+# Somebody has trained an LSTM in PyTorch and saved a safetensors file. This notebook
+# converts its weights by name, checks that the outputs are the same, fine-tunes the
+# layer here on a harder task, and converts the weights back. None of this needs torch:
+# torch only plays the role of that somebody.
 #
 # On two CPU cores it runs in under a minute.
 
@@ -59,9 +59,10 @@ plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 # %% [markdown]
 # ## A task that needs memory
 #
-# The first step of a sequence shows one of four symbols; after that its channels are
-# zero, and the other channels hold noise at every step. Which symbol was it? In torch
-# it is asked after every step of 20, so that remembering is learned little by little.
+# The first step of a sequence shows one of four symbols. After that the channels of the
+# symbol are zero, and the other channels hold noise at every step. The task: which
+# symbol was it? In torch the model must answer after each of 20 steps, so it learns to
+# remember little by little.
 
 
 # %%
@@ -100,9 +101,9 @@ def train_in_torch():
 # %% [markdown]
 # ## The file
 #
-# Two layers, two directions, in torch's names: matrices lie the other way round, there
-# are two biases, and the gates come as i, f, g, o. Without torch the file holds fresh
-# weights under the same names.
+# The file holds two layers with two directions, with torch's names. Matrices are
+# transposed, there are two biases, and the order of gates is i, f, g, o. Without torch
+# the file holds fresh weights under the same names.
 
 # %%
 inputs, _ = batch(20_000, T)
@@ -129,11 +130,11 @@ for name in ("weight_ih_l0", "weight_hh_l1_reverse", "bias_hh_l0"):
     print(f"  {name} {state_dict[name].shape}")
 
 # %% [markdown]
-# ## Over
+# ## From torch
 #
 # `from_torch` finds layers, directions and the kind of cell by names and shapes, and
-# gives `Weights`; every other library goes the same way. `layer()` makes a layer of
-# them.
+# gives `Weights`. It is the same for every other library. `layer()` makes a layer of
+# these weights.
 
 # %%
 weights = from_torch(state_dict)
@@ -144,10 +145,10 @@ print(f"largest difference of the outputs: {difference:.1e}")
 assert difference < 1e-5
 
 # %% [markdown]
-# ## What does not map is said
+# ## Weights that torch cannot have
 #
-# Torch has no layer for a normalised cell. Its weights have no torch names, and nothing
-# is quietly left out.
+# Torch has no layer for a cell with layer norm. So its weights have no names in torch,
+# and the conversion is an error: nothing is silently left out.
 
 # %%
 normed = scanrnn.nnx.LSTM(D, H, norm="ba2016", rngs=nnx.Rngs(0))
@@ -160,9 +161,9 @@ print(refusal.partition(";")[0])
 # %% [markdown]
 # ## Fine-tuned here
 #
-# The harder task: sequences are twice as long, and the symbol is asked once, after the
-# last step. The readout is new, and there is dropout between the layers. The layer that
-# came over is compared with one that starts from fresh weights.
+# In the harder task sequences are twice as long, and the model must name the symbol
+# only once, after the last step. The readout is new, and there is dropout between the
+# layers. We compare the layer from torch with one that starts from fresh weights.
 
 
 # %%
@@ -231,8 +232,8 @@ assert FAST or not TORCH or np.mean(losses[half:]) < 0.1 * np.mean(slow[half:])
 # %% [markdown]
 # ## And back
 #
-# The way back is the same door. All numbers go through it to the bit; the second of the
-# two biases comes out as zero, since only their sum was ever felt.
+# The way back works in the same manner. All numbers are exact to the bit. The second of
+# the two biases becomes zero, since only the sum of both matters.
 
 # %%
 tuned = Weights.of(model.rnn)
@@ -265,10 +266,10 @@ folder.cleanup()
 # ## What surprised
 #
 # With fresh weights the same layer stays at chance for a long time, and has not learned
-# the harder task in the end. The one from torch is soon right every time, at twice the
-# length that it was trained on. So what came over is not only a set of numbers that
-# gives the same outputs: it is the memory itself, learned where it was easy.
+# the harder task in the end. The layer from torch is soon right every time, at twice
+# the length that it was trained on. So the weights do not only give the same outputs:
+# they contain the ability to remember, which was learned on the easier task.
 #
-# The same two lines with another name bring weights from Keras, Flax Linen and NNX,
-# Haiku, Equinox and `jax.experimental.rnn`; the table of what maps is in the
-# documentation of `scanrnn.interop`.
+# The same two lines with another name read weights from Keras, Flax Linen and NNX,
+# Haiku, Equinox and `jax.experimental.rnn`. The documentation of `scanrnn.interop` has
+# a table of all cells that can be converted.

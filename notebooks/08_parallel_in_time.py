@@ -16,15 +16,15 @@
 #
 # **Question: which loops over time need not run step by step?**
 #
-# A loop over time waits for itself: step 1,000 cannot start before step 999 is
-# done. But where a step is *affine* in its carry, `h' = A h + b` with A and b of
-# inputs alone, two steps in a row are one step of the same form, and so are four,
-# and all of them. The chain becomes a tree, of depth `log2 T` up and as much
-# down.
+# In a loop over time, each step waits for the one before: step 1,000 cannot start
+# before step 999 is done. But a step may be *affine* in its carry: `h' = A h + b`,
+# where A and b depend on inputs alone. Then two steps in a row are one step of the
+# same form, and so are four steps, and all of them. The chain becomes a tree of
+# depth `log2 T` up, and the same depth down.
 #
-# The planner proves that of a step from its graph. This notebook shows what it
-# finds, what it makes of it, where it stops being exact, and what that takes on a
-# GPU and on a TPU.
+# The planner proves this for a step from its graph. This notebook shows what it
+# finds, how it runs such a loop, how exact the result is, and what it costs on a GPU
+# and on a TPU.
 #
 # On two CPU cores this notebook runs in about a minute.
 
@@ -46,10 +46,10 @@ T, B, D = (32, 2, 16) if FAST else (2048, 8, 32)
 # %% [markdown]
 # ## What is found
 #
-# Nothing is declared. Here is the loop that estimates advantages in most agents
-# written in JAX. Its carry has two leaves: the accumulator, which is multiplied
-# by something and gets something added, and the value of the state after, which
-# is an input of the step before.
+# You do not declare anything. Here is the loop that estimates advantages in most
+# agents written in JAX. Its carry has two leaves. One is the accumulator, which is
+# multiplied by something before something is added. The other is the value of the
+# next state, which is an input of the previous step of the loop.
 
 
 # %%
@@ -71,9 +71,9 @@ print(str(plan).splitlines()[-1])
 assert plan.executor == "associative"
 
 # %% [markdown]
-# Cells, forward and in reverse. The reverse loop of *every* cell is affine in its
-# cotangents: an SRU's gate reads the carry, so its forward loop is a chain, but
-# its gradient is not.
+# Here are cells, forward and in reverse. The reverse loop of *every* cell is affine
+# in its cotangents. A gate of an SRU reads the carry, so its forward loop is a
+# chain, but its gradient is not.
 
 
 # %%
@@ -97,11 +97,11 @@ assert found["mingru"] == ["diagonal", "diagonal"]
 assert found["sru"] == ["sequential", "diagonal"]
 
 # %% [markdown]
-# ## What it does with it
+# ## How it runs
 #
 # On a GPU and on a TPU `scanrnn.scan` runs such a loop in parallel by itself. On
-# this CPU a loop is faster, so it has to be asked for. There is no loop left in
-# the program.
+# this CPU a loop is faster, so you have to ask for the parallel scan. There is no
+# loop left in the program.
 
 
 # %%
@@ -118,12 +118,12 @@ print(f"largest difference to lax.scan: {difference:.1e}")
 assert " scan[" not in text and difference < 1e-3
 
 # %% [markdown]
-# ## Where it stops being exact
+# ## How exact it is
 #
-# Sums are taken in another order, so rounding differs. The error at step t is at
-# most `c u (t + 2 log2 T) S_t`: u is the unit of rounding, and S the same sums
-# with every number replaced by its magnitude. The plot has both for a leaky sum
-# whose factors are near one.
+# Sums are computed in another order, so rounding differs. The error at step t is at
+# most `c u (t + 2 log2 T) S_t`: u is the unit of rounding, and S is the same sum
+# with every number replaced by its magnitude. The plot shows the error and the bound
+# for a leaky sum whose factors are near one.
 
 
 # %%
@@ -156,10 +156,10 @@ assert inside
 # %% [markdown]
 # ## Cells that are not affine
 #
-# `scanrnn.solve` runs a nonlinear recurrence by Newton's method: a guess, and
-# then affine scans that correct it. After k of them the first k steps are exact;
-# those that are not found are computed one by one, so that the result is always
-# that of the loop. A cell that forgets takes few iterations, whatever T is.
+# `scanrnn.solve` runs a nonlinear recurrence by Newton's method: it starts from a
+# guess, and affine scans correct it. After k scans the first k steps are exact.
+# Steps that are not found are computed one by one, so the result is always that of
+# the loop. A cell that forgets takes few iterations, whatever T is.
 
 # %%
 cell = scanrnn.cells.sru()
@@ -173,12 +173,12 @@ print(f"largest difference to lax.scan: {jnp.abs(ys - wanted).max():.1e}")
 assert jnp.abs(ys - wanted).max() < 1e-4 and solved.iterations < T
 
 # %% [markdown]
-# ## What it takes
+# ## What it costs
 #
-# Training a minGRU (B=8, D=H=32). The compilers for an NVIDIA H100 and a TPU v5e
-# say how many kernels are started and how many cycles they estimate; nothing was
-# run on them. A loop's numbers grow with T, those of a parallel scan with its
-# logarithm.
+# This is the cost of training a minGRU (B=8, D=H=32). The compilers for an NVIDIA
+# H100 and a TPU v5e give the number of kernels and the estimated cycles; nothing
+# ran on these devices. The numbers of a loop grow with T, those of a parallel scan
+# with the logarithm of T.
 
 # %%
 LAUNCHES = {
@@ -207,6 +207,6 @@ assert share < 0.001
 # ## What surprised
 #
 # The gradient of a loop can be easier than the loop. The forward loop of an SRU is a
-# chain, because a gate reads the carry. Its reverse loop is diagonal, and so a tree.
-# And a loop in other people's code that looks sequential, such as the one for
-# advantages, needs no loop at all.
+# chain, because a gate reads the carry. Its reverse loop is diagonal, so it can be a
+# tree. And a loop in other people's code that looks sequential, such as the loop for
+# advantages, does not have to be a loop at all.

@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_train(commands: Any) -> None:
     train = commands.add_parser(
-        "train", help="train a language model, or go on with a stopped run"
+        "train", help="train a language model, or continue a stopped run"
     )
     _add_config(train)
     train.add_argument(
@@ -124,15 +124,15 @@ def _add_train(commands: Any) -> None:
         "--resume-from",
         type=int,
         metavar="STEP",
-        help="go on from the checkpoint of this step and delete later ones, for when "
-        "the newest cannot be read (default: the newest)",
+        help="continue from the checkpoint of this step, and delete later ones, if the "
+        "newest cannot be read (default: the newest)",
     )
     several = train.add_argument_group(
-        "several processes", "each is started with the same words but for its number"
+        "several processes", "start each with the same options and its own --process-id"
     )
     several.add_argument("--coordinator", help="address and port of process 0")
-    several.add_argument("--num-processes", type=int, help="how many there are")
-    several.add_argument("--process-id", type=int, help="which one this is, from 0")
+    several.add_argument("--num-processes", type=int, help="number of processes")
+    several.add_argument("--process-id", type=int, help="number of this one, from 0")
     several.add_argument(
         "--distributed",
         action="store_true",
@@ -148,7 +148,7 @@ def _add_sample(commands: Any) -> None:
         "--out", default="runs/demo", help=f"folder of the run {default}"
     )
     sample.add_argument(
-        "--prompt", default="", help="text to go on from (default: a new paragraph)"
+        "--prompt", default="", help="text to continue (default: a new paragraph)"
     )
     sample.add_argument(
         "--length", type=int, default=800, help=f"tokens to write {default}"
@@ -159,7 +159,7 @@ def _add_sample(commands: Any) -> None:
         default=0.7,
         help=f"divides the logits; below 1 is more cautious {default}",
     )
-    sample.add_argument("--seed", type=int, default=0, help=f"of the draws {default}")
+    sample.add_argument("--seed", type=int, default=0, help=f"random seed {default}")
     sample.set_defaults(run=_sample)
 
 
@@ -168,10 +168,10 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         choices=list(training.RECIPES),
         default="demo",
-        help="where options come from that are not given (default: demo)",
+        help="set of defaults for all options (default: demo)",
     )
     parser.add_argument(
-        "--config", help="TOML file of options; words on the command line go before it"
+        "--config", help="TOML file of options; those on the command line override it"
     )
     training.Config.add_options(parser)
 

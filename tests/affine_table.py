@@ -1,7 +1,7 @@
-"""Loops as other people write them, and what each leaf of their carry is over time.
+"""Loops as other people write them, and the kind of each leaf of their carry.
 
-A row is a function that returns a `Loop`: the kinds of its leaves, forward, and more.
-`S` is a kind that runs step by step.
+A row is a function that returns a `Loop`. The kinds are those of the forward loop. A
+leaf of the kind `S` runs step by step.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ LOOPS = {}
 
 
 class Loop(NamedTuple):
-    """What a loop is of: its step, the carry it starts from, and its inputs."""
+    """A loop: the kinds of its leaves, its step, its first carry, and its inputs."""
 
     kinds: tuple[str, ...]
     step: object
@@ -29,7 +29,7 @@ class Loop(NamedTuple):
 
 
 def loop(*kinds):
-    """Adds a loop: a function of a source of normal numbers, `draw(*shape)`."""
+    """Add a loop. It is made by a function of `draw(*shape)`, which draws normals."""
 
     def add(make):
         def made():
@@ -75,7 +75,7 @@ def advantages_purejaxrl(draw):
 
 @loop(C, DIA)
 def advantages_brax(draw):
-    """The discount is carried along, and so is the accumulator."""
+    """The carry holds the discount and the accumulator."""
 
     def step(carry, x):
         lambda_, acc = carry
@@ -131,7 +131,7 @@ def eligibility_trace(draw):
 
 @loop(DIA, DIA)
 def episode_statistics(draw):
-    """A return and a length, both set back where an episode ends."""
+    """A return and a length. Both are reset where an episode ends."""
 
     def step(carry, x):
         total, count = carry
@@ -187,7 +187,7 @@ def high_pass(draw):
 
 @loop(DIA, DIA)
 def two_time_constants(draw):
-    """The slow one follows the fast one: one scan after the other."""
+    """The slow average follows the fast one, so one scan runs after the other."""
 
     def step(carry, x):
         slow, fast = carry
@@ -199,7 +199,7 @@ def two_time_constants(draw):
 
 @loop(BLOCK, BLOCK)
 def biquad(draw):
-    """Of second order, transposed direct form: two coupled numbers."""
+    """A filter of second order in transposed direct form: two coupled numbers."""
 
     def step(carry, x):
         s1, s2 = carry
@@ -338,7 +338,7 @@ def retention(draw):
 
 @loop(BLOCK)
 def delta_rule(draw):
-    """`S (I - b k k') + b v k'`: rows by themselves, columns together."""
+    """`S (I - b k k') + b v k'`: the rows are independent, the columns are coupled."""
 
     def step(memory, x):
         k, v, beta = x
@@ -373,7 +373,7 @@ def features_first(draw):
 
 @loop(DIA, SUM, C)
 def bookkeeping(draw):
-    """A memory, a counter of whole numbers and the last input."""
+    """A memory, an integer counter and the last input."""
 
     def step(carry, x):
         h, count, last = carry
@@ -385,7 +385,7 @@ def bookkeeping(draw):
 
 @loop(DIA, S)
 def noise_from_a_key(draw):
-    """The keys are drawn step by step, and what they make is added to a memory."""
+    """Each step splits a key, and adds noise from it to a memory."""
 
     def step(carry, x):
         h, key = carry
@@ -465,7 +465,7 @@ def clipped(draw):
 
 @loop(S)
 def stopped_gradient(draw):
-    """Its derivative is not that of what it computes."""
+    """The derivative of the step differs from that of its values."""
 
     def step(h, x):
         h = 0.9 * lax.stop_gradient(h) + x

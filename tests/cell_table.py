@@ -1,6 +1,6 @@
-"""Every cell there is, with every option that changes its equations.
+"""All cells, with every option that changes their equations.
 
-A new cell is one row here and one oracle in `oracles`; all tests go over this table.
+A new cell needs one row here and one oracle in `oracles`. All tests use this table.
 """
 
 import functools
@@ -22,16 +22,16 @@ class Row(NamedTuple):
     """One cell with its oracle.
 
     Attributes:
-        factory: its public name in scanrnn.cells.
+        factory: the public name of the cell in scanrnn.cells.
         make: makes the cell, given options that change no equation.
-        oracle: its step in NumPy.
+        oracle: the step of the cell in NumPy.
         in_features: D.
-        gemms: how many are in the loops of training, forward and back, convolutions
-            among them; None is for no loop that the planner would make.
+        gemms: the numbers of matrix products and convolutions in the forward and the
+            reverse loop of training; None if the planner would make no loop.
         spatial: sizes of the axes between the batch and the features.
-        draw: parameters in float64, given a generator and shapes, where normal ones
-            have no meaning.
-        reachable: makes a carry that the cell can come to, where not every one is.
+        draw: draws parameters in float64 from a generator and shapes, for cells where
+            normal numbers have no meaning.
+        reachable: changes a carry to one that the cell can reach.
     """
 
     factory: str
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
 
 def row(factory, oracle, *, inner=None, **options):
-    """A row of a factory with its options, or of one that wraps the cell of a row."""
+    """A row for a factory and its options; it may wrap the cell of the row `inner`."""
     fields = {k: options.pop(k) for k in Row._fields if k in options}
 
     def make(**others):
@@ -67,7 +67,7 @@ INTEGRATIONS = ("additive", "multiplicative")
 
 
 def _common():
-    """The first cells, with each norm and integration of these."""
+    """The common cells, with each norm and each integration."""
     families = {
         "elman": ("elman", {}, functools.partial(gated.elman, np.tanh)),
         "elman_relu": (
@@ -88,7 +88,7 @@ def _common():
 
 
 def _dialects():
-    """Norms by dialect, and resets."""
+    """Norms in each dialect, and the dialects of the GRU."""
     for norm in ("fastrnns", "tfa", "tf", "praxis", "rms"):
         yield f"lstm-{norm}", row("lstm", gated.lstm(norm), norm=norm)
     yield (
@@ -105,7 +105,7 @@ def _dialects():
 
 
 def _parts():
-    """What an LSTM can have besides, and recurrent matrices of heads."""
+    """Further options of an LSTM, and recurrent matrices with heads."""
     yield "lstm-peephole", row("lstm", gated.lstm(), peephole=True)
     yield "lstm-coupled", row("lstm", gated.lstm(coupled=True), coupled=True)
     yield "lstm-projection", row("lstm", gated.lstm(), gemms=(2, 2), projection=2)
@@ -140,7 +140,7 @@ def _parts():
 
 
 def _unbiased(inner):
-    """Cells without biases: the oracle's are zero."""
+    """Cells without biases. The biases of the oracle are zero."""
     for name in ("lstm", "gru", "slstm", "conv_gru-cudnn"):
         row = inner[name]
         yield (
@@ -159,7 +159,7 @@ def _of_zero_biases(oracle, params, carry, x):
 
 
 def _few_gates():
-    """Cells of one gate, of none, or of products in series."""
+    """Cells with one gate, without gates, or with matrix products in series."""
     families = {
         "mgu": (minimal.mgu, (1, 1)),
         "ugrnn": (minimal.ugrnn, (1, 1)),
@@ -211,7 +211,7 @@ def _elementwise():
 
 
 def _conv():
-    """Convolutions over one, two and three axes, with windows of odd and even sizes."""
+    """Convolutions over one, two and three axes, with odd and even kernel sizes."""
     line = {"kernel_size": 3, "spatial": (3,)}
     plane = {"kernel_size": (2, 2), "spatial": (3, 2), "in_features": 1}
     solid = {"kernel_size": (2, 1, 2), "spatial": (1, 2, 2), "in_features": 1}
@@ -227,7 +227,7 @@ def _conv():
 
 
 def _wrapped(inner):
-    """Cells round others, in evaluation."""
+    """Cells that wrap other cells, in evaluation."""
     for name in ("lstm-norm", "gru"):
         oracle = gated.residual(inner[name].oracle)
         yield (
@@ -245,7 +245,7 @@ def _wrapped(inner):
 
 
 def _linear():
-    """Recurrences that are linear in the carry: no matrix meets it."""
+    """Recurrences that are linear in the carry: no matrix multiplies it."""
     for candidate, function in (("linear", linear.identity), ("positive", linear.g)):
         options = {"candidate": candidate, "gemms": (0, 0)}
         yield f"mingru-{candidate}", row("mingru", linear.mingru(function), **options)
@@ -261,7 +261,7 @@ def _linear():
 
 
 def _xlstm():
-    """The cells of xLSTM by forget gate, normaliser and heads."""
+    """The cells of xLSTM, with each forget gate, normaliser and number of heads."""
     everything = {"norm": "ba2016", "integration": "multiplicative", "heads": 2}
     for name, oracle, options in (
         ("slstm", xlstm.slstm(), {}),
@@ -282,7 +282,7 @@ def _xlstm():
 
 
 def _memories():
-    """Linear attention and state spaces: a matrix for every head, none of weights."""
+    """Linear attention and state spaces: the carry has a matrix for every head."""
     for name, oracle, options in (
         ("gla", memories.gla, {"rank": 2}),
         ("deltanet", memories.deltanet(), {}),
@@ -295,7 +295,7 @@ def _memories():
 
 
 def _weighted(carry):
-    """A normaliser is a sum of weights."""
+    """The normaliser is a sum of positive weights, so it cannot be negative."""
     return carry._replace(n=np.abs(carry.n))
 
 
@@ -306,15 +306,15 @@ CELLS |= dict(_linear()) | dict(_xlstm()) | dict(_memories())
 CELLS |= dict(_conv())
 CELLS |= dict(_unbiased(CELLS))
 
-# One row for each public name, for what holds for every option alike.
+# One row for each public name, for tests where the options do not matter.
 _FIRST: dict[str, str] = {}
 for _name, _row in CELLS.items():
     _FIRST.setdefault(_row.factory, _name)
 ONE_OF_EACH = {name: CELLS[name] for name in _FIRST.values()}
 
 
-# All rows; the quick tests take one of each and the one with the most options. Of the
-# memories with a matrix for every head two speak for all.
+# The quick tests take one row for each name, and the row with the most options. For the
+# memories with a matrix for every head, two rows are enough.
 QUICK = {*ONE_OF_EACH, "lstm-norm-mi"} - {"gla", "deltanet", "rwkv7"}
 
 
@@ -327,9 +327,9 @@ EVERY, ONE_ROW_EACH = _rows(CELLS), _rows(ONE_OF_EACH)
 
 
 def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:
-    """Params, xs `[T, B, *spatial, D]` and a first carry, no zeros, in float64.
+    """Params, xs `[T, B, *spatial, D]` and a first carry, all random, in float64.
 
-    The params are drawn and not initialised, so that no gain is one and no bias zero.
+    The params are not those of `init`, so that no gain is one and no bias is zero.
     """
     generator = np.random.default_rng(seed)
     cell = row.cell

@@ -1,4 +1,4 @@
-"""Programs over steps, compared in float64: values and every gradient."""
+"""Compare programs that scan a step, in float64: values and all gradients."""
 
 import functools
 
@@ -16,7 +16,7 @@ def is_float(leaf):
 
 
 def split_floats(tree):
-    """The differentiable leaves of a tree, and how to put them back."""
+    """The differentiable leaves of a tree, and a function to put them back."""
     leaves, treedef = jax.tree.flatten(tree)
     leaves = [
         jnp.asarray(leaf) if not hasattr(leaf, "dtype") else leaf for leaf in leaves
@@ -31,7 +31,7 @@ def split_floats(tree):
 
 
 def score(outputs):
-    """A scalar with a different slope at every element of every output."""
+    """A scalar with a different derivative for each element of an output."""
     total = 0.0
     for leaf in jax.tree.leaves(outputs):
         if is_float(leaf):
@@ -42,7 +42,7 @@ def score(outputs):
 
 
 def training_jaxpr(scan, make):
-    """The gradient of a score of a step under a scan, as a jaxpr."""
+    """The jaxpr of the gradient of `score` for a scan of a step."""
     step, params, init, xs = make
 
     def loss(params, init, xs):
@@ -52,7 +52,7 @@ def training_jaxpr(scan, make):
 
 
 def programs(make, transform, **options):
-    """The same transformed program under lax.scan and under scanrnn.scan."""
+    """A function that makes a transformed program from a scan, and its inputs."""
     step, params, init, xs = make
     length = None if xs is not None else T
     floats, join = split_floats((params, init, xs))
@@ -72,10 +72,10 @@ def programs(make, transform, **options):
 
 
 class Same:
-    """A step with its arguments as a key: the same if they are the same objects."""
+    """A step and its arguments as a key: equal if they are the same objects."""
 
     def __init__(self, make):
-        step, *arguments = self.make = make  # kept, so that no identity is used again
+        step, *arguments = self.make = make  # keep them, so that no id is used again
         leaves, treedef = jax.tree.flatten(arguments)
         self.key = step, treedef, *map(id, leaves)
 
@@ -88,9 +88,9 @@ class Same:
 
 @functools.lru_cache(256)
 def plain(same, transform, **options):
-    """What `lax.scan` gives, computed once for all tests that compare with it."""
+    """The results of `lax.scan`, computed once for all tests that compare with them."""
     if transform is value_and_gradients:
-        transform = outputs_of_gradients  # the same for less
+        transform = outputs_of_gradients  # equal, and cheaper
     program, floats = programs(same.make, transform, **options)
     return program(lax.scan)(floats)
 
@@ -114,7 +114,7 @@ def assert_same(make, transform, rtol=1e-9, plan=None, unroll=1, **options):
 
 
 def value_and_gradients(loss, outputs):
-    """Two programs in one: what a scan gives by itself, and the gradients of it."""
+    """Two programs: the outputs of a scan without a gradient, and the gradients."""
 
     def both(floats):
         return outputs(floats), jax.grad(loss)(floats)
@@ -123,7 +123,7 @@ def value_and_gradients(loss, outputs):
 
 
 def outputs_of_gradients(loss, outputs):
-    """The same numbers from one program, in which a scan is differentiated."""
+    """The same numbers from one program, in which the scan is differentiated."""
 
     def scored(floats):
         results = outputs(floats)

@@ -1,4 +1,4 @@
-"""Compiled programs as their compilers print them, cut to what costs are read from."""
+"""Compiled programs as compilers print them, cut to the parts that tell the costs."""
 
 # An H100's program, shortened: two loops, one with a loop inside, a conditional, an
 # asynchronous copy and a library call.
@@ -66,7 +66,7 @@ branch_computations={%cheap, %dear}
 }
 """
 
-# A TPU's: trips are in the condition alone, cycles beside what was scheduled.
+# A TPU's program: trips are only in the condition, cycles stand beside instructions.
 V5E = """\
 HloModule jit_step, is_scheduled=true
 

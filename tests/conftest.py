@@ -10,7 +10,7 @@ from tests import tiers
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_steps_are_planned():
-    """Tests are about plans, on arrays small enough for exact oracles."""
+    """Plan small steps too: tests use small arrays, so that oracles are exact."""
     usual = _xla.CPU
     _xla.CPU = dataclasses.replace(usual, least_work=0)
     yield

@@ -1,8 +1,8 @@
-"""A test file of Flax, run with modules of ours in the place of Flax's own.
+"""Run a test file of Flax, with our modules in place of Flax's own.
 
-`python tests/flax_files.py FILE KIND NAME...` puts `scanrnn.KIND.NAME` in the place of
-`flax.KIND.NAME`, for every name, runs the tests of the file, and prints as JSON how
-many there are and which of them failed, and how.
+`python tests/flax_files.py FILE KIND NAME...` replaces `flax.KIND.NAME` by
+`scanrnn.KIND.NAME`, for each name, and runs the tests of the file. It prints as JSON
+the number of tests, and the names and errors of those that failed.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import unittest
 
 
 def run(path, kind, names):
-    """How many tests there are, and how those ended that failed, by name."""
+    """The number of tests, and the errors of failed tests by name."""
     for name in names:
         ours = getattr(importlib.import_module(f"scanrnn.{kind}"), name)
         setattr(importlib.import_module(f"flax.{kind}"), name, ours)
@@ -30,5 +30,5 @@ def run(path, kind, names):
 
 if __name__ == "__main__":
     _, path, kind, *names = sys.argv
-    sys.argv[1:] = []  # the file may read what it takes for its own flags
+    sys.argv[1:] = []  # the file may read these as its own flags
     print(json.dumps(run(path, kind, names)))

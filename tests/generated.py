@@ -1,7 +1,7 @@
-"""Random step functions: small programs drawn one equation at a time.
+"""Random step functions: small programs, drawn one equation at a time.
 
-Values are square `[N, N]` matrices, so that every operation fits every operand;
-drawn programs mix carries, inputs, weights and everything made of them.
+Values are square `[N, N]` matrices, so that every operation fits every operand. Drawn
+programs mix carries, inputs, weights and everything that is computed from them.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def materialise(program, key):
                 values[f"v{i}"] = UNARY[operation](values[a])
             else:
                 values[f"v{i}"] = BINARY[operation](values[a], values[b])
-        # Carries stay bounded, whatever was drawn.
+        # Carries stay bounded for every drawn program.
         return [squash(values[v]) for v in after], [values[v] for v in ys]
 
     groups = [[draw(s) for s in sources if s[0] == kind] for kind in "wc"]

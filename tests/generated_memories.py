@@ -1,13 +1,13 @@
-"""Random steps whose states are larger than what is read of them.
+"""Random steps whose states are larger than the values that are read from them.
 
-A value has one of these types, and every operation says which it takes and gives:
+A value has one of these types. Every operation says which types it takes and returns:
 
 - `n` keys `[B, N]` and `d` features `[B, D]`
 - `k` a chunk of keys `[B, C, N]` and `v` of features `[B, C, D]`
-- `m` a memory `[B, N, D]`, which is what is carried
+- `m` a memory `[B, N, D]`; the carries are memories
 
-Products are of operands of a step's own, or with weights that all steps share; some are
-larger than what they are made of.
+In a product, both operands may depend on the step, or one is a weight that all steps
+share. Some products are larger than their operands.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from hypothesis import strategies as st
 
-# A memory takes 48 KB of a step in float64, and 12 MB of all of them.  The hidden layer
-# of a readout takes 8 KB: matrices that all steps share make it of all steps at once,
-# and beside it its cotangent, one array more than `lax.scan` has.
+# In float64, a memory takes 48 KB for one step, and 12 MB for all steps. The hidden
+# layer of a readout takes 8 KB a step. Because weights make it, it is computed for all
+# steps at once, and so is its cotangent: one array more than in `lax.scan`.
 T, B, C, N, D, WIDE = 256, 2, 8, 64, 48, 512
 SHAPES = {"n": (B, N), "d": (B, D), "k": (B, C, N), "v": (B, C, D), "m": (B, N, D)}
 WEIGHTS = {
@@ -45,7 +45,7 @@ def attend(w, k, v):
     return jnp.tril(unit(k) @ unit(k).swapaxes(1, 2)) @ v * 0.3
 
 
-# By name: the types of the operands, that of the result, and the function.
+# For each name: the types of the operands, the type of the result, and the function.
 OPERATIONS = {
     "tanh_n": ("n", "n", lambda w, a: jnp.tanh(a)),
     "softmax": ("n", "n", lambda w, a: jax.nn.softmax(a)),
@@ -60,7 +60,7 @@ OPERATIONS = {
     "perceptron": ("d", "d", lambda w, a: jax.nn.relu(a @ w["up"]) @ w["down"]),
     "mix_v": ("v", "v", lambda w, a: a @ w["dd"]),
     "mix_m": ("m", "m", lambda w, a: a @ w["dd"]),
-    # Products of each example's own.
+    # Products of two values of the same example.
     "outer": ("nd", "m", lambda w, a, b: jnp.einsum("bn,bd->bnd", a, b)),
     "broadcast": ("nd", "m", lambda w, a, b: a[:, :, None] * b[:, None, :]),
     "write": ("kv", "m", lambda w, a, b: a.swapaxes(1, 2) @ b * 0.2),
@@ -70,7 +70,7 @@ OPERATIONS = {
     "query": ("km", "v", lambda w, a, m: a @ m * 0.1),
     "attend": ("kv", "v", attend),
     "last": ("v", "d", lambda w, a: a[:, -1]),
-    # Of the memory, place by place.
+    # Elementwise operations on the memory.
     "tanh_m": ("m", "m", lambda w, a: jnp.tanh(a)),
     "add_m": ("mm", "m", lambda w, a, b: a + 0.5 * b),
     "gate": ("mn", "m", lambda w, m, a: jax.nn.sigmoid(a)[:, :, None] * m),
@@ -86,7 +86,7 @@ WRITES = ("outer", "broadcast", "write", "delta")
 def memories(draw, size=4):
     """A program: sources, equations, the next carries, readouts and one or two outputs.
 
-    The step writes into its memory, and reads it before that or after.
+    The step writes into its memory, and reads it before or after that.
     """
     carries = draw(st.sampled_from(["m", "m", "mn", "mm", "md"]))
     inputs = "nd" + draw(st.sampled_from(["", "n", "d", "kv", "ndn", "m"]))

@@ -1,4 +1,4 @@
-"""Counting in jaxprs."""
+"""Count equations in jaxprs."""
 
 import jax
 
@@ -23,7 +23,7 @@ def gemms(jaxpr):
 
 
 def loops(jaxpr):
-    """The scans of a jaxpr over a sequence; those without xs only count."""
+    """The scans of a jaxpr over a sequence. Scans without xs are left out."""
     return [e for e in equations(jaxpr) if e.primitive.name == "scan" and _slices(e)]
 
 
@@ -33,5 +33,5 @@ def _slices(scan):
 
 
 def gemms_in_loops(jaxpr):
-    """How many dots and convolutions each loop over a sequence holds, in order."""
+    """The number of dots and convolutions in each loop over a sequence, in order."""
     return [len(list(gemms(e.params["jaxpr"].jaxpr))) for e in loops(jaxpr)]

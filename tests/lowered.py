@@ -1,7 +1,7 @@
-"""Prints a digest of what some programs are lowered to: for a test of processes.
+"""Print a digest of some lowered programs, to compare them between processes.
 
-`python -m tests.lowered WASTE` makes that many objects first, so that others have
-other addresses, by which variables are hashed.
+`python -m tests.lowered WASTE` first makes WASTE objects. So later objects have other
+addresses, and variables, which are hashed by address, have other hashes.
 """
 
 import functools
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import scanrnn
 from tests import step_table
 
-# Large enough for norms in pieces; nothing is compiled.
+# Sizes are large enough for norms in pieces. Nothing is compiled.
 T, B, D, H = 64, 32, 128, 128
 LARGE = ("ln_lstm", "mi_lstm")
 # A step whose readout moves several values at once.

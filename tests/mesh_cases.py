@@ -1,4 +1,4 @@
-"""Cells and layers on a mesh of four devices; `test_layers_mesh` runs this file."""
+"""Cells and layers on a mesh of four devices. `test_layers_mesh` runs this file."""
 
 import functools
 

@@ -1,6 +1,6 @@
-"""Weights over a mesh of data and model axes; `test_layers_mesh` runs this file.
+"""Weights on a mesh with data and model axes. `test_layers_mesh` runs this file.
 
-What a step costs in messages is counted in the compiled text of its loops.
+The messages of a step are counted in the compiled text of its loops.
 """
 
 import collections
@@ -91,7 +91,7 @@ def test_sharded_weights_give_the_same_loss_and_gradient(name, layout, kind):
 
 
 def messages_in_loops(text):
-    """By kind, the messages between devices in the loops of a compiled program."""
+    """The messages between devices in the loops of a compiled program, by kind."""
     bodies = set(re.findall(r"body=%?([\w.\-]+)", text))
     name, found = None, collections.Counter()
     for line in text.splitlines():
@@ -123,10 +123,10 @@ def outputs(rnn, xs):
     ],
 )
 def test_a_step_sends_no_more_than_it_must(layout, forward, both):
-    """None where the batch is split; where gates are, one message each way.
+    """No message if the batch is split; one in each direction if the weights are.
 
-    With the columns of the matrices split, the reverse step gathers once more: it
-    makes its gates anew from what each device kept.
+    If the columns of the matrices are split, the reverse step gathers once more: it
+    recomputes its gates from the residuals of each device.
     """
     shape = (4, 1) if layout == "none" else (1, 4)
     assert messages_in_loops(lowered(outputs, layout, shape)) == forward

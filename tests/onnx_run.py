@@ -1,4 +1,4 @@
-"""Models that we export, in onnxruntime."""
+"""Run exported models in onnxruntime."""
 
 import collections
 
@@ -19,7 +19,7 @@ def session(proto):
 
 
 def operators(proto):
-    """How many nodes there are of each operator, bodies not counted."""
+    """The number of nodes of each operator, without those in bodies."""
     return collections.Counter(node.op_type for node in proto.graph.node)
 
 

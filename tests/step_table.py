@@ -1,7 +1,7 @@
-"""Step functions a user might write, naive on purpose: what the planner must get right.
+"""Step functions as users write them, not optimised: the planner must get them right.
 
-A row is a function of a key that returns `(step, params, init, xs)`, where
-`step(params, carry, x)` is what `lax.scan` takes once params are bound.
+A row is a function of a key that returns `(step, params, init, xs)`. With `params`
+bound, `step(params, carry, x)` is a step for `lax.scan`.
 """
 
 import functools
@@ -89,7 +89,7 @@ lstm_concatenated = lstm_like(
 
 
 def lstm_per_gate(key):
-    """Eight small dots a step, as in a Flax `LSTMCell`."""
+    """Eight small matrix products a step, as in Flax's `LSTMCell`."""
 
     def step(p, carry, x):
         h, c = carry
@@ -102,7 +102,7 @@ def lstm_per_gate(key):
 
 
 def lstm_sliced(key):
-    """Gates taken by slices, weights transposed, as in code ported from torch."""
+    """Gates are slices, and weights are transposed, as in code ported from torch."""
 
     def step(p, carry, x):
         h, c = carry
@@ -173,7 +173,7 @@ def gru(key):
 
 
 def gru_reset_before(key):
-    """Two contractions in series: the candidate sees `r * h`."""
+    """Two matrix products in series: the candidate reads `r * h`."""
 
     def step(p, h, x):
         r, z = jnp.split(
@@ -266,7 +266,7 @@ def convolutional_per_gate(key):
 
 
 def attention(key):
-    """The recurrent state attends to a memory that comes with each step."""
+    """The recurrent state attends to a memory, which is an input of each step."""
 
     def step(p, h, memory):
         scores = jax.nn.softmax(jnp.einsum("bh,bnh->bn", h @ p["U"], memory))
@@ -300,7 +300,7 @@ def with_cond(key):
 
 
 def with_while(key):
-    """A loop over a count that carries no gradient, and one over weights."""
+    """A `while` loop over a counter without gradient, and a loop over weights."""
 
     def step(p, h, x):
         n = lax.while_loop(lambda n: n < 3, lambda n: n + 1, jnp.int32(0))
@@ -331,7 +331,7 @@ def with_top_k(key):
 
 
 def with_prng(key):
-    """A typed key in the carry, a key per step in xs, a counter."""
+    """A typed key in the carry, a key for each step in xs, and a counter."""
 
     def step(p, carry, x):
         h, stream, count = carry
@@ -423,7 +423,7 @@ def rematerialised(key):
 
 
 def weights_in_carry(key):
-    """Params carried through unchanged; the planner sees weights in disguise."""
+    """The params are part of the carry and never change; the planner finds weights."""
 
     def step(scale, carry, x):
         p, h = carry
@@ -434,7 +434,7 @@ def weights_in_carry(key):
 
 
 def shift_register(key):
-    """Carries that forget: the last inputs, a constant, a weight."""
+    """Carries that are overwritten: by the last inputs, a constant, a weight."""
 
     def step(p, carry, x):
         last, older, _, _ = carry

@@ -1,4 +1,4 @@
-"""Loops in code somebody else wrote: same results and gradients, planned."""
+"""Loops in other people's code: planned, with the same results and gradients."""
 
 import functools
 
@@ -42,7 +42,7 @@ def nnx_lstm():
     static, params, rest = nnx.split(nnx.RNN(cell, rngs=rngs), nnx.Param, ...)
 
     def apply(params, x):
-        # A copy: the layer counts what it draws, in the trace it runs in.
+        # A copy, because the layer counts its random draws inside the trace.
         return nnx.merge(static, params, jax.tree.map(lambda a: a, rest))(x)
 
     return apply, params
@@ -54,7 +54,7 @@ def step(h, x):
 
 
 def by_hand():
-    """A loop by closure, in a jit, in a checkpoint."""
+    """A loop whose step closes over weights, inside `jit`, inside `checkpoint`."""
 
     @jax.checkpoint
     @jax.jit
@@ -69,7 +69,7 @@ def by_hand():
 
 
 def over_layers():
-    """A scan over layers, each a scan over time, one in a branch."""
+    """A scan over layers. Each layer is a scan over time, one of them in a branch."""
 
     def apply(us, x):
         def layer(x, u):
@@ -171,7 +171,7 @@ def test_accelerate_passes_numbers_of_numpy_as_they_are():
 
 
 def test_accelerate_leaves_branches_for_other_platforms_alone():
-    """They may not even compile here."""
+    """These branches may not even compile here."""
 
     def elsewhere(x):
         return pl.pallas_call(lambda i, o: None, jax.typeof(x))(x)

@@ -1,4 +1,4 @@
-"""What code may take and return, accelerated or not."""
+"""Arguments and results that code may have, accelerated or not."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ X = jnp.linspace(-1.0, 1.0, 12).reshape(4, 3)
 
 
 def powers(x, n, scale=1.0):
-    """Takes numbers where Python wants them: as a length, a size, a condition."""
+    """Use numbers where Python needs them: as a length, a size, a condition."""
     steps = np.asarray(n).sum()
     if steps > 3:
         x = x * float(np.max(np.asarray(scale)))

@@ -1,4 +1,4 @@
-"""Advice against numbers by hand, and against what must hold between sizes."""
+"""Compare advice with numbers by hand, and with relations between sizes."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ def advise(cell=None, T=64, B=64, D=256, H=512, dtype="float32", machine="h100")
 
 @pytest.mark.parametrize("cell, gates", [(cells.lstm(), 4), (cells.gru(), 3)])
 def test_operations_are_those_by_hand(cell, gates):
-    # Forward, and two products of the same size for each one backward.
+    # The forward products, and two backward products of the same size for each.
     T, B, D, H = 10, 3, 70, 50
     by_hand = 3 * 2 * T * B * gates * H * (D + H)
     assert advise(cell, T, B, D, H).cost.flops == by_hand
@@ -90,7 +90,7 @@ def test_changes_are_sorted_and_each_is_a_gain():
 def test_a_larger_batch_is_advised_where_a_step_waits_to_be_started():
     advice = advise(B=8)
     (change,) = [c for c in advice.changes if "batch of 16" in c.what]
-    # Twice the rows in the time of the trips: nearly twice the work.
+    # Twice the rows in nearly the same time: nearly twice the work.
     assert 1.9 < change.gain <= 2.0
     other = advise(B=16)
     rate = 2 * advice.cost.seconds / other.cost.seconds
@@ -98,7 +98,7 @@ def test_a_larger_batch_is_advised_where_a_step_waits_to_be_started():
 
 
 def test_layers_side_by_side_are_advised_where_a_step_waits_to_be_started():
-    """Two of them wait together: nearly twice the work in the same time."""
+    """Two layers share the waiting time: nearly twice the work in the same time."""
     found = {c.what: c.gain for c in advise(B=8, H=64, D=64).changes}
     (gain,) = [gain for what, gain in found.items() if "side by side" in what]
     assert 1.9 < gain <= 2.0
@@ -150,7 +150,7 @@ def test_other_cells_can_be_asked_about():
 
 
 def test_cells_with_something_round_them_can_be_asked_about():
-    """Sizes that they cannot have are no advice."""
+    """Sizes that such cells cannot have are not advised."""
     cell = cells.residual(cells.lstm())
     advice = advise(cell, T=4, B=2, D=32, H=32, dtype="bfloat16")
     assert all("H=" not in change.what for change in advice.changes)

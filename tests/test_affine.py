@@ -1,4 +1,4 @@
-"""What is found of loops over time, and what is run of it, against `lax.scan`."""
+"""Loops that are affine in their carry: found, and run in parallel, as `lax.scan`."""
 
 import functools
 import pathlib
@@ -39,7 +39,7 @@ def found_in(step, init, xs):
 def test_loop_is_found_to_be_what_it_is(name):
     wanted, step, init, xs = LOOPS[name]()
     plan, found = found_in(step, init, xs)
-    # A carry that never changes is a weight to the planner.
+    # The planner treats a carry that never changes as a weight.
     told = iter(found.values())
     leaves = range(len(wanted))
     assert wanted == tuple(
@@ -73,9 +73,10 @@ def test_loop_in_parallel_equals_lax_scan(name):
         assert_same(make, value_and_gradients, plan=PARALLEL, reverse=reverse)
 
 
-# Cells whose loops run in parallel both ways; of the others only the reverse ones may.
+# Cells whose forward and reverse loops run in parallel. Of other cells, only the
+# reverse loops may.
 BOTH = {"mingru", "minlstm", "lru", "rglru", "qrnn", "mlstm", "gla", "mamba2"}
-# Of few features, which are coupled: so are those of the delta rules.
+# The delta rules have few coupled features here, so their loops do too.
 BOTH |= {"deltanet", "gated_deltanet", "rwkv7"}
 DIAGONAL_IN_REVERSE = {"sru", "indrnn"}
 
@@ -137,13 +138,13 @@ def test_cell_in_parallel_equals_lax_scan(name):
 
 
 def leaky(params, h, x):
-    """A leaky sum with resets: `reset` forgets all, infinities too."""
+    """A leaky sum with resets: `reset` forgets everything, also infinities."""
     x, a, reset = x
     h = jnp.where(reset, params["init"], a * h) + x
     return h, h
 
 
-# Factors of each step: how they are drawn, of normal numbers.
+# The factors of each step, made from normal numbers.
 FACTORS = {
     "near one": lambda u: 1 - 1e-3 * jnp.abs(u),
     "near zero": lambda u: 1e-3 * u,
@@ -156,7 +157,7 @@ FACTORS = {
 @pytest.mark.parametrize("length", mostly_slow([1, 2, 129, 1000], {1, 129}))
 @pytest.mark.parametrize("factors", mostly_slow(FACTORS, {"mixed signs"}))
 def test_error_is_that_of_the_bound(factors, length):
-    """Within `4 u (t + 2 log2 T) S_t`, S the same sums of magnitudes."""
+    """The error is within `4 u (t + 2 log2 T) S_t`; S is the sum of magnitudes."""
     keys = jax.random.split(jax.random.key(3), 3)
     draw = functools.partial(jax.random.normal, shape=(length, 5))
     a, x = FACTORS[factors](draw(keys[0])), draw(keys[1])
@@ -168,7 +169,7 @@ def test_error_is_that_of_the_bound(factors, length):
     xs = *single, reset
     _, h = scanrnn.scan(step, init, xs, implementation="associative")
     wide = jnp.complex128 if jnp.iscomplexobj(a) else jnp.float64
-    # The exact sums of what single precision holds, and those of magnitudes.
+    # The exact sums of the numbers in single precision, and the sums of magnitudes.
     exact, sizes = (
         lax.scan(
             functools.partial(leaky, {"init": jnp.ones((), wide)}),
@@ -193,7 +194,7 @@ def test_reset_forgets_infinities():
 
 @pytest.mark.parametrize("half", mostly_slow(["bfloat16", "float16"], {"bfloat16"}))
 def test_carry_of_half_precision_is_summed_in_single(half):
-    """What a step rounds is rounded once, of sums that are not."""
+    """The sums are not rounded in each step; only the results are, once."""
     half = jnp.dtype(half)
 
     def step(h, x):
@@ -216,7 +217,7 @@ def test_parallel_loop_holds_no_loop_and_a_cpu_keeps_one():
     for machine, wanted in (("h100", True), ("tpu v5e", True), ("cpu", False)):
         plan = scanrnn.plan(step, init, tuple(many), machine=machine)
         assert (plan.executor == "associative") == wanted
-    # A few steps are as soon done one by one.
+    # For a few steps, a loop is as fast.
     assert scanrnn.plan(step, init, xs, machine="h100").executor != "associative"
 
 

@@ -27,6 +27,6 @@ def test_tune_allocator_keeps_pages_that_were_faulted_in():
     output = subprocess.check_output([sys.executable, "-c", PROGRAM], text=True)
     took_effect, counts = output.splitlines()
     first, second, _, last = map(int, counts.split())
-    # Without the call, every 64 MiB is faulted in anew (in pages of whatever size).
+    # Without the call, each run faults its 64 MiB in again (in pages of any size).
     assert min(first, second) > 20
     assert (took_effect == "True") == (last <= 2)

@@ -1,4 +1,4 @@
-"""Tables in the form of published documents: their numbers, and that they run."""
+"""Tables in the form of published documents: check their numbers, and run them."""
 
 import copy
 import dataclasses
@@ -28,7 +28,7 @@ def _records(section):
 
 
 def _lines(part, start):
-    """The cells of each line of a table that starts so."""
+    """The cells of each line of a table that starts with `start`."""
     chosen = [line for line in part.splitlines() if line.startswith(f"| {start}")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in chosen]
 
@@ -58,7 +58,7 @@ def test_frameworks_have_published_numbers_for_every_case():
 def test_batches_are_shown_for_one_sequence_too():
     records = _records("batches")
     train, _ = documents.batches(records)
-    # A millisecond of ours for 1 sequence and for 128.
+    # Our time is one millisecond for 1 sequence and for 128.
     assert _lines(train, "B=1 ")[0][1] == "1; 1; 1,000"
     assert _lines(train, "B=128 ")[0][1] == "1; 0.00781; 128,000"
     assert _lines(train, "**speed-up")[0][1:] == ["**128.0**"] * 3
@@ -98,7 +98,7 @@ def test_variants_have_a_mean_of_each_and_their_operations():
     assert _lines(means, "ln_lstm") == [["ln_lstm", "-", "-", "-", "-"]]
     ((_, *cpu, theirs, ours),) = _lines(operations, "mi_lstm")
     assert cpu == ["26 + 17", "14 + 2.5"]
-    # Those of the committed results.
+    # These are numbers of the committed results.
     assert sum(map(float, ours.split(";")[0].split("+"))) < sum(
         map(float, theirs.split(";")[0].split("+"))
     )

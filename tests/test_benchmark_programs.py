@@ -1,4 +1,4 @@
-"""Other people's programs, and errors of gradients."""
+"""Benchmarks of other people's programs, and of errors of gradients."""
 
 import importlib
 import json
@@ -17,7 +17,7 @@ from benchmarks.programs import report as listing
 from benchmarks.programs._base import Program
 from tests.cell_table import CELLS
 
-# Sizes of programs that are large.
+# Smaller sizes for programs that are large.
 SMALL = {
     "selective scan (Mamba)": dict(T=9, B=2, D=8, N=4),
     "RWKV's state": dict(T=9, B=2, H=2, N=4),
@@ -78,7 +78,7 @@ def test_every_cell_is_a_program():
 @pytest.mark.filterwarnings("default")  # peers may warn on import
 @pytest.mark.parametrize(
     "name",
-    # Those of cells are compared with more than lax.scan elsewhere, large ones below.
+    # Other tests compare programs of cells, and a test below has the large programs.
     [name for name in programs.FILES if "cells." not in name and name not in SMALL]
     + ["cells.rhn"],
 )

@@ -1,4 +1,4 @@
-"""Words per second: every contender trains the same recipe."""
+"""The benchmark of words per second: every contender trains the same recipe."""
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ def test_words_per_second_are_measured_of_every_contender():
     names = [name for name in words.CONTENDERS if name != "torch"]
     result = words.race(config, corpus, names, seconds=0.0, least=3)
     for row in result["rows"].values():
-        # Before it has learnt anything: that of a uniform guess, or near it.
+        # Before training, the loss is near that of a uniform guess.
         assert abs(row["first_loss"] - np.log(11)) < 0.3
         assert row["steps"] == 3 and row["words_per_second"] > 0
         assert row["speed_up"].low <= row["speed_up"].value <= row["speed_up"].high
@@ -36,7 +36,7 @@ def test_scaling_counts_the_weights_of_the_model():
     )
     count = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model)))
     assert scaling.parameters(6, 3, 11) == count
-    # A ring of two sends every byte once, one of many twice.
+    # A ring of two devices sends each byte once, a ring of many devices twice.
     assert scaling.efficiency(1.0, 25, 100.0, 2) == 0.5
     assert scaling.efficiency(1.0, 25, 100.0, 10**9) == pytest.approx(1 / 3)
 

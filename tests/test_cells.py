@@ -26,7 +26,7 @@ def close(got, want, rtol=1e-11):
 
 
 def run(cell, params, xs, carry):
-    """Our side of `oracles.run`."""
+    """Run our cell, as `oracles.run` runs its oracle."""
     return scanrnn.scan(functools.partial(cell.step, params), carry, xs)
 
 
@@ -184,5 +184,5 @@ def test_equal_cells_share_a_trace():
 
 @one_of_each
 def test_a_cell_can_be_made_again_from_its_fields(row):
-    """As `dataclasses.replace` does."""
+    """`dataclasses.replace` makes cells like this."""
     assert dataclasses.replace(row.cell) == row.cell

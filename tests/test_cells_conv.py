@@ -1,4 +1,4 @@
-"""Convolutional cells: what no other cell has to answer."""
+"""Convolutional cells: what only these have."""
 
 import functools
 import re
@@ -184,7 +184,7 @@ def test_a_layer_finds_the_time_axis(name, time_major):
 
 
 def test_gradients_go_through_all_steps_and_layers():
-    """Explicit loops over time and over layers, as one writes them by hand."""
+    """Explicit Python loops over time and over layers."""
     cell, spatial = cells.conv_lstm(kernel_size=(2, 2)), (3, 2)
     generator = np.random.default_rng(0)
     layers = [
@@ -230,5 +230,5 @@ def test_gradients_go_through_all_steps_and_layers():
         found = flat(*jax.jit(jax.grad(program, argnums=(0, 1)))(layers, xs))
         for name, gradient in wanted.items():
             np.testing.assert_allclose(found[name], gradient, rtol=1e-9, atol=1e-10)
-    # Something comes back to the input of every step, and through both layers.
+    # The gradient reaches the input of every step, and goes through both layers.
     assert np.abs(wanted["xs"]).reshape(T + 1, -1).max(axis=1).min() > 1e-6

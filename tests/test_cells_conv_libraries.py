@@ -1,4 +1,4 @@
-"""Convolutional LSTMs against Flax's and Keras's: values and gradients, in float64."""
+"""Compare convolutional LSTMs with Flax's and Keras's: values, gradients, float64."""
 
 import functools
 import os
@@ -19,7 +19,7 @@ every_size = pytest.mark.parametrize("name", SIZES)
 
 
 def flax(row):
-    """`nn.ConvLSTMCell`: gates i, g, f, o, two biases, and one added to f."""
+    """`nn.ConvLSTMCell`: gates i, g, f, o, two biases, and f + 1."""
     layer = nn.RNN(
         nn.ConvLSTMCell(H, row.cell.kernel_size, param_dtype=jnp.float64),
         time_major=True,
@@ -36,7 +36,7 @@ def flax(row):
 
 
 def keras(row):
-    """`ConvLSTM1D` and its like: our gates, a bias where x is convolved."""
+    """`ConvLSTM1D` and others: gates in our order, one bias, which is that of x."""
     os.environ["KERAS_BACKEND"] = "jax"  # read once, when Keras is imported
     layers = pytest.importorskip("keras").layers
     kinds = layers.ConvLSTM1D, layers.ConvLSTM2D, layers.ConvLSTM3D
@@ -45,7 +45,7 @@ def keras(row):
         H,
         row.cell.kernel_size,
         padding="same",
-        activation=jnp.tanh,  # Keras's own is computed in float32
+        activation=jnp.tanh,  # Keras's own computes in float32
         recurrent_activation="sigmoid",
         return_sequences=True,
         return_state=True,

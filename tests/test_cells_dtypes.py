@@ -1,4 +1,4 @@
-"""What the cells compute in."""
+"""The dtypes in which cells compute."""
 
 import functools
 

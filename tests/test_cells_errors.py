@@ -1,4 +1,4 @@
-"""Bad input to the cells: the message names what came and what was wanted."""
+"""Wrong input to the cells: the message names what came and what was wanted."""
 
 import re
 

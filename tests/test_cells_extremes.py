@@ -1,4 +1,4 @@
-"""Gates that are shut or open as far as they go: nothing may become infinite or NaN."""
+"""Gates that are fully closed or open: nothing may become infinite or NaN."""
 
 import functools
 
@@ -14,7 +14,7 @@ from tests.tiers import one_in
 # Rows that may not be finite here, and why not.
 UNBOUNDED: dict[str, str] = {}
 
-EVERY_VARIANT = [  # with exponentials or quotients, which each variant has its own of
+EVERY_VARIANT = [  # each variant has exponentials or quotients of its own
     name for name in CELLS if name.startswith(("min", "rglru", "slstm", "mlstm"))
 ]
 
@@ -23,14 +23,14 @@ def in_float32(tree):
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
 
 
-# The planner does not change what a step computes: both are for a quiet hour.
+# The planner does not change what a step computes, so `scan` is left to slow tests.
 by_scan = pytest.mark.parametrize(
     "implementation", [None, pytest.param("scan", marks=pytest.mark.slow)]
 )
 
 
 def assert_finite(row, params, xs, implementation):
-    """Values and gradients, from the first step on."""
+    """Check that values and gradients are finite, from the first step on."""
     params, xs = in_float32((params, xs))
     first = row.cell.initial_carry(params, xs[0], jnp.float32)
 
@@ -70,7 +70,7 @@ def test_every_gate_may_be_shut_or_open(name, sign):
 @pytest.mark.parametrize("steps, batch", [(0, 1), (1, 1), (2, 0), (63, 3)])
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_degenerate_sizes_have_finite_values_and_gradients(name, steps, batch):
-    """One feature each way, no steps, one step, no examples."""
+    """Sizes are: one feature in and out, no steps, one step, no examples."""
     row = CELLS[name]
     heads = getattr(row.cell, "heads", 1)
     params = row.cell.init(jax.random.key(0), heads, heads)

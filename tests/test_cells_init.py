@@ -1,4 +1,4 @@
-"""What the cells start from."""
+"""The initial parameters of cells."""
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +119,7 @@ def test_every_layer_of_a_recurrent_highway_is_orthogonal_gate_by_gate():
     ],
 )
 def test_chrono_makes_a_gru_remember(name, dialect, sign):
-    """Where z weighs the new, remembering is a z near zero."""
+    """If z multiplies the new value, the cell remembers while z is near zero."""
     cell = getattr(cells, name)(dialect=dialect)
     bias = init(cell, 3, H, scheme=cells.chrono(100))["bias"]
     r, z, n = np.split(bias, 3)

@@ -1,4 +1,4 @@
-"""The cells against other libraries on the CPU: values and gradients, in float64."""
+"""Compare cells with other libraries on the CPU: values and gradients, in float64."""
 
 import functools
 import importlib.util
@@ -11,14 +11,14 @@ import pytest
 import scanrnn
 from tests.cell_table import CELLS, draw
 
-LIBRARIES = {  # what each has of our cells
+LIBRARIES = {  # our cells that each has
     "equinox": ("lstm", "gru"),
     "flax_linen": ("lstm", "gru", "elman", "mgu"),
     "flax_nnx": ("lstm", "elman"),
     "haiku": ("lstm", "gru-haiku", "elman_relu"),
     "keras": ("lstm", "elman", "elman_relu", "gru", "gru-cho2014"),
 }
-VALUES = {  # those that give no gradients, and compute in float32
+VALUES = {  # only values: these compute in float32, without gradients
     "onnxruntime": (
         "elman",
         "elman_relu",
@@ -36,7 +36,7 @@ def pairs(libraries):
 
 
 def layers(library):
-    """The table of a library; a test is skipped where it is not installed."""
+    """The table of a library; the test is skipped if the library is not installed."""
     module = library.partition("_")[0]
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"no {module} here")

@@ -1,4 +1,4 @@
-"""Cells that are linear in their carry: what they start from, and what they refuse."""
+"""Cells that are linear in their carry: initial parameters, and errors."""
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ def test_matrices_of_an_lru_have_the_variances_of_its_paper():
 
 
 def test_an_lru_is_a_sum_of_powers():
-    """Equation 4 of the paper, unrolled, with complex numbers."""
+    """The values equal equation 4 of the paper, unrolled, with complex numbers."""
     params, xs, carry = draw(CELLS["lru"])
     lam = np.exp(-np.exp(params["nu"]) + 1j * np.exp(params["theta"]))
     b, c = (np.split(params[k], 2, axis) for k, axis in (("kernel", 1), ("readout", 0)))
@@ -65,7 +65,7 @@ def test_an_rglru_starts_by_keeping_most():
 
 @pytest.mark.parametrize("shift", [-5.0, -30.0, -80.0, -1e4])
 def test_gradients_of_an_rglru_stay_exact_as_it_keeps_all(shift):
-    """As r goes to 0 they go to 0 with its root."""
+    """The gradients go to 0 like the square root of r."""
     cell = cells.rglru()
     params = jax.tree.map(jnp.float32, init(cell, 1, 1))
     x = jnp.float32([2.0])

@@ -1,4 +1,4 @@
-"""Random numbers as data: what cells do with them, and how they are drawn."""
+"""Random numbers are data: how cells use them, and how they are drawn."""
 
 import functools
 
@@ -18,14 +18,14 @@ close = functools.partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-11)
 
 
 def run(cell, params, xs, carry, seed=7):
-    """Our side, and the noise that it drew."""
+    """The results of our cell, and the noise that it drew."""
     key = jax.random.key(seed)
     step, inputs = cell.prepare(params, xs, key)
     return scanrnn.scan(step, carry, inputs), cell.noise(key, params, xs)
 
 
 def by_example(oracle, params, xs, carry, **masks):
-    """`oracles.run`, where the params of every example have masks of their own."""
+    """`oracles.run` for each example, with the masks of this example as params."""
     lasts, outputs = [], []
     for b in range(xs.shape[1]):
         one = {name: mask[b] for name, mask in masks.items()}
@@ -115,7 +115,7 @@ def test_recurrent_dropout_equals_keras(name):
     mask = [mask[:, gate] for gate in order] or mask
 
     class Masked:
-        """The layer of the table, in training, with our mask."""
+        """The layer of the table in training mode, with our mask."""
 
         def __init__(self, make, *args, **options):
             self.layer = make(*args, recurrent_dropout=0.5, **options)

@@ -1,4 +1,4 @@
-"""What the planner makes of the cells: counted, not timed."""
+"""The plans of cells: operations are counted, nothing is timed."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""How parameters start, by the name of who starts them so."""
+"""Schemes: how parameters start, by the name of the library that starts them so."""
 
 import functools
 
@@ -29,7 +29,7 @@ def test_flax_draws_orthogonal_gate_by_gate(name, scheme):
     params = init(cell, scheme)
     blocks = np.split(params["recurrent_kernel"], len(cell.gates), axis=1)
     assert all(map(orthogonal, blocks))
-    # LeCun's normal, cut off at two deviations.
+    # LeCun's normal distribution, truncated at two standard deviations.
     assert abs(np.std(params["kernel"]) * np.sqrt(D) - 1) < 0.05
 
 
@@ -58,7 +58,7 @@ def test_torch_draws_all_from_one_range(name):
     bound = H**-0.5
     for key in ("kernel", "recurrent_kernel"):
         assert 0.95 * bound < np.abs(params[key]).max() <= bound
-    # Ours is the sum of torch's two, but for the GRU's candidate, which has both.
+    # Our bias is the sum of torch's two. Only the GRU's candidate keeps both.
     bias = params["bias"]
     if name == "gru":
         rest, candidate = np.split(bias, [2 * H])

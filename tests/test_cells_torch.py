@@ -1,4 +1,4 @@
-"""The plain cells against PyTorch on the CPU: values and gradients, in float64."""
+"""Compare the plain cells with PyTorch on the CPU: values and gradients, in float64."""
 
 import functools
 
@@ -37,7 +37,7 @@ def our_gradients(layer):
 
 
 def run_torch(name, params, xs, carry, weights):
-    """Outputs, last carry, and the gradients of their sum weighted by `weights`."""
+    """Outputs, last carry, and the gradients of the sum of outputs times `weights`."""
     layer = LAYERS[name](xs.shape[-1], H, dtype=torch.float64)
     state_dict = to_torch(Weights(CELLS[name].cell, [[params]]))
     layer.load_state_dict({k: torch.tensor(v) for k, v in state_dict.items()})

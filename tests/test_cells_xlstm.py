@@ -1,4 +1,4 @@
-"""The stabiliser of xLSTM: it must change no number but those that overflow."""
+"""The stabiliser of xLSTM: it may change only numbers that would overflow."""
 
 import functools
 
@@ -88,7 +88,7 @@ def test_a_rounded_stabiliser_is_the_one_that_the_gates_used(name):
     row = CELLS[name]
     params, xs, _ = jax.tree.map(jnp.float32, draw(row))
     gates = "bias" if name == "slstm" else "gate_bias"
-    params[gates] += 100.3  # is no bfloat16
+    params[gates] += 100.3  # bfloat16 cannot represent it
     zeros = row.cell.initial_carry(params, xs[0])
     half = zeros._replace(m=zeros.m.astype(jnp.bfloat16))
     _, wanted = scanrnn.scan(functools.partial(row.cell.step, params), zeros, xs)

@@ -128,7 +128,7 @@ def test_full_disk_is_told_in_one_line(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be, " * 20)
     words = [*TINY, "--features", "128", "--text", str(text), "--out", str(tmp_path)]
-    # A file may have so many bytes, and an array of the state has more.
+    # The limit of a file is 200,000 bytes, and an array of the state has more.
     code = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, 2 * (100_000,))
@@ -136,7 +136,7 @@ from scanrnn.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", code, "train", *words]
-    env = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0"}  # it has large files, too
+    env = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "0"}  # its files are large too
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 1
     assert done.stderr.startswith("error: out: cannot write in ")

@@ -1,4 +1,4 @@
-"""What JAX does not promise stands in one module, and holds for this version of JAX."""
+"""Only one module uses what JAX does not promise; it works with this version of JAX."""
 
 import dataclasses
 import re

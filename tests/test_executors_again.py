@@ -1,4 +1,4 @@
-"""What contractions made is made again of carries, a chunk of steps at a time."""
+"""Recompute results of contractions from carries, for a chunk of steps at a time."""
 
 import functools
 
@@ -22,7 +22,7 @@ NAMES = ["lstm", "ln_lstm", "gru", "gru_reset_before", "output_head", "with_prng
 
 
 def stretched(name):
-    """A row of the table with six steps: chunks of two, or one of four and a rest."""
+    """A row of the table with six steps: chunks of two, or of four with a rest."""
     step, params, init, xs = build(name)
     six = jnp.arange(6) % len(jax.tree.leaves(xs)[0])
     return step, params, init, jax.tree.map(lambda x: x[six], xs)
@@ -130,7 +130,7 @@ def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
     assert {e.primitive.name for e in before.eqns} >= {"mul", "sub"}
     assert [e.primitive.name for e in after.eqns] == ["concatenate"]
     assert all(bits[e] & 2 for e in left.eqns)
-    # What is joined is multiplied by, too.
+    # The joined array is also an operand of a product.
     assert len(left.eqns) == len(graph.eqns) - len(before.eqns)
     assert [v.aval.shape for v in left.ys] == [(3, 4)] * 4
     before, left, after = around(graph, pays=False)
@@ -139,7 +139,7 @@ def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
 
 
 def test_gradients_of_halves_are_summed_over_chunks_in_float32():
-    """A weight in bfloat16 that contributes alike at each of many steps."""
+    """A weight in bfloat16 makes nearly the same contribution in each of many steps."""
     T, H = 512, 4
     half = jnp.bfloat16
     params = {"W": jnp.full((H, H), 0.01, half), "b": jnp.zeros(H, half)}
@@ -172,7 +172,7 @@ def _(primals, tangents):
 
 @pytest.mark.parametrize("machine", ["cpu", "tpu v5e"])
 def test_second_derivative_sees_a_rule_once(machine):
-    """The rule is for the first derivative: what is made again is past it."""
+    """The rule is for the first derivative. Recomputing must not apply it again."""
     keys = jax.random.split(jax.random.key(0), 4)
     shapes = {"W": (3, 4), "U": (4, 4), "V": (4, 4)}
     pairs = zip(keys[:3], shapes.items(), strict=True)

@@ -1,4 +1,4 @@
-"""Stacks that are written over what is read no more: in memory, and in values."""
+"""Buffer reuse: loops stack over arrays that are no longer needed: memory, values."""
 
 import re
 
@@ -16,11 +16,11 @@ from scanrnn.planner.rows import Rows, pair_up
 from tests.compare import is_float, score
 from tests.step_table import ONE_GEMM, bound, build, lstm_pointwise
 
-T = 37  # no other axis of any step is so long
+T = 37  # no other axis of a step has this size
 
 
 def lengthened(name):
-    """A step of the table, with a sequence of T steps."""
+    """A step of the table with a sequence of T steps."""
     step, params, init, xs = build(name)
     if xs is not None:
         xs = jax.tree.map(lambda x: jnp.concatenate([x] * T)[:T], xs)
@@ -28,7 +28,7 @@ def lengthened(name):
 
 
 def compiled(scan, make, **options):
-    """The gradient's program: with respect to all parameters and inputs."""
+    """The compiled gradient with respect to all parameters and inputs."""
     step, params, init, xs = make
     options |= {"length": T} if xs is None else {}
     leaves, tree = jax.tree.flatten((params, init, xs))
@@ -41,7 +41,7 @@ def compiled(scan, make, **options):
 
 
 def copies_in_loops(text):
-    """Copies of arrays of all steps in the bodies of loops."""
+    """The copies, in the bodies of loops, of arrays of all steps."""
     bodies = set(re.findall(r"body=(%[\w.]+)", text))
     return [
         line
@@ -52,10 +52,10 @@ def copies_in_loops(text):
     ]
 
 
-# Not those with loops or solvers inside: batched over time, these copy what they must.
+# Without steps that contain loops or solvers: batched over time, these need copies.
 @pytest.mark.parametrize("name", [*ONE_GEMM, "gru_reset_before", "attention"])
 def test_no_loop_copies_an_array_of_all_steps(name):
-    """Where one did, a sequence would take time that grows with its square."""
+    """With such a copy, the time would grow with the square of the length."""
     program = compiled(scanrnn.scan, lengthened(name))
     assert not copies_in_loops(program.as_text())
 
@@ -67,7 +67,7 @@ def test_no_loop_copies_an_array_of_all_steps_with_options(options):
 
 
 def test_copies_in_loops_are_found():
-    """A row that is read after another one was written: what writing late avoids."""
+    """A row is read after another one was written. Late writing avoids this."""
 
     def body(array, t):
         row = array[t]
@@ -80,7 +80,7 @@ def test_copies_in_loops_are_found():
     assert copies_in_loops(text)
 
 
-# Of what lax.scan takes, in temporary memory.
+# The most temporary memory, as a share of that of lax.scan.
 SHARES = {"lstm": 0.5, "ln_lstm": 0.5, "mi_lstm": 0.35, "gru": 0.75, "elman": 0.8}
 
 
@@ -95,7 +95,7 @@ def test_temporary_memory_is_less_than_that_of_lax_scan(name):
 
 
 def test_nothing_is_copied_through_the_loops_for_large_weight_gradients():
-    """Their operands are turned, and carries shifted, when the cotangents are there."""
+    """Operands are transposed and carries shifted only after the reverse loop."""
     T, B, H = 30, 32, 128
     shapes = (H, 4 * H), (H, 4 * H), (T, B, H)
 
@@ -109,7 +109,7 @@ def test_nothing_is_copied_through_the_loops_for_large_weight_gradients():
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
     program = jax.jit(jax.grad(loss, (0, 1))).lower(*arrays).compile()
     taken = program.memory_analysis().temp_size_in_bytes
-    # Four gates, h, c and the cotangent of h; what is copied is so when c is not read.
+    # Four gates, h, c and the cotangent of h. Copies are made when c is no longer read.
     assert taken <= 7 * T * B * H * 4 + 3 * H * 4 * H * 4
 
 
@@ -201,7 +201,7 @@ def test_gradient_runs_the_transpose_that_was_given():
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", ["lstm", "elman", "ln_lstm"])
 def test_gradient_under_shard_map_on_one_device_equals_lax_scan(name, check_vma):
-    """Values that vary over a mesh axis keep JAX's own transpose."""
+    """For values that vary over a mesh axis, JAX's own transpose is used."""
     step, params, init, xs = build(name)
     mesh = jax.make_mesh((1,), ("b",), axis_types=(jax.sharding.AxisType.Auto,))
     specs = {"in_specs": (P(), P("b"), P(None, "b")), "out_specs": P(None, "b")}
@@ -217,7 +217,7 @@ def test_gradient_under_shard_map_on_one_device_equals_lax_scan(name, check_vma)
     chex.assert_trees_all_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-# An axis of two examples, beside T=5 steps: which of the axes comes first shows.
+# The axis of two examples and that of T=5 steps differ in size, so order errors show.
 VMAPS = {
     "grad_of_vmap": lambda f: jax.grad(lambda *a: jnp.sum(jax.vmap(f, (0, None))(*a))),
     "vmap_of_grad": lambda f: jax.vmap(jax.grad(f), (0, None)),

@@ -1,4 +1,4 @@
-"""Loops as kernels for a TPU: by Pallas's interpreters, in the place of the device."""
+"""Loops as kernels for a TPU: Pallas's interpreters run them in place of the device."""
 
 import functools
 from typing import Any
@@ -24,7 +24,7 @@ EVERY = [
     pytest.param(row, id=name, marks=() if name in QUICK else pytest.mark.slow)
     for name, row in CELLS.items()
 ]
-# One of each family, where all that could differ is the family.
+# One row of each family, for tests where only the family matters.
 FEW = [row for row in EVERY if row.id in QUICK or row.id in ONE_OF_EACH]
 
 
@@ -105,7 +105,7 @@ def test_kernels_of_generated_steps_equal_lax_scan():
 
 
 def numbers(v, *lead):
-    """For a variable of a graph, or for all steps of it."""
+    """Random numbers for a variable of a graph; with `lead`, for all steps."""
     made = np.random.default_rng(0).normal(size=(*lead, *v.aval.shape))
     return jnp.asarray(made, v.aval.dtype)
 
@@ -114,7 +114,7 @@ def numbers(v, *lead):
     "name", ["lstm", pytest.param("rhn-3", marks=pytest.mark.slow)]
 )
 def test_kernel_has_no_race_and_stays_in_bounds(name):
-    """By the interpreter that has a TPU's memories, copies and semaphores."""
+    """The interpreter simulates the memories, copies and semaphores of a TPU."""
     from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 
     params, xs, carry = drawn(CELLS[name], jnp.float64)
@@ -144,7 +144,7 @@ def lstm(T, B, H, dtype):
 
 
 def test_kernel_of_packed_matrices_equals_lax_scan():
-    """Matrices as large as the units of a TPU, in bfloat16."""
+    """The matrices are in bfloat16 and as large as the matrix units of a TPU."""
     keys = jax.random.split(jax.random.key(0), 2)
     U = 0.1 * jax.random.normal(keys[0], (128, 256), jnp.bfloat16)
     xs = jax.random.normal(keys[1], (4, 8, 128), jnp.bfloat16)
@@ -191,7 +191,7 @@ def test_kernel_under_transformations_equals_lax_scan():
 
 @pytest.mark.parametrize("row", FEW)
 def test_kernel_lowers_for_a_tpu(row):
-    """JAX's part of it; the compiler's is in `test_compiled`."""
+    """This tests JAX's part of lowering. `test_compiled` tests the compiler."""
     if row.factory.startswith("conv"):
         with pytest.raises(ValueError, match="Mosaic .* conv_general_dilated"):
             planned_for_a_tpu(row)
@@ -241,7 +241,7 @@ def test_kernel_is_not_chosen_by_an_estimate():
 
 
 def test_kernel_of_another_platform_is_a_loop_of_xla():
-    """A plan for a TPU, run here."""
+    """A plan for a TPU runs here."""
     step, carry, xs = lstm(3, 2, 4, jnp.float32)
     with jax.enable_x64(False):
         run = functools.partial(scanrnn.scan, step, plan=scanrnn.Options(
@@ -252,7 +252,7 @@ def test_kernel_of_another_platform_is_a_loop_of_xla():
 
 
 def test_kernel_takes_a_batch_of_products_in_parts(monkeypatch):
-    """Chunks of a delta rule: a state for each of six sequences."""
+    """The step is a chunk of a delta rule, with a state for each of six sequences."""
     monkeypatch.setattr(_kernel_tiles, "_MOST", 2**14)
     program = delta_rule(T=3, S=6, C=8, K=16)
     fast = scanrnn.accelerate(program.apply, plan=scanrnn.Options(implementation=NAME))
@@ -271,7 +271,7 @@ def test_kernel_takes_a_batch_of_products_in_parts(monkeypatch):
 
 
 def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path):
-    """The interpreter plays the device."""
+    """The interpreter takes the place of the device."""
     monkeypatch.setenv("SCANRNN_CACHE", str(tmp_path))
     monkeypatch.setattr(pallas_tpu, "PLATFORM", "cpu")
     monkeypatch.setattr(tuner, "BUDGET", 0.0)

@@ -1,4 +1,4 @@
-"""Norms of whole sequences, differentiated in pieces: in values, and in memory."""
+"""Norms of whole sequences, differentiated in pieces: values and memory."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ T, B, D, H = 6, 3, 4, 5
 
 @pytest.fixture
 def pieces(monkeypatch):
-    """However short the sequence, it is taken in pieces."""
+    """Use pieces for short sequences too."""
     one_byte = 1 / MACHINES["cpu"].fast_memory
     rules = dataclasses.replace(_xla.CPU, norm_share=one_byte)
     monkeypatch.setattr(_xla, "CPU", rules)
@@ -47,12 +47,12 @@ def norm_of_a_product(p, h, x):
 
 
 def norm_before_a_product(p, h, x):
-    """Hoisted twice over: what is normed is the input of a product that is normed."""
+    """Two norms are hoisted: the first makes the input of a product with a norm."""
     return gates(h, normalise((normalise(x) * p["k"]) @ p["W"]) * p["g"] + h @ p["U"])
 
 
 def norm_beside_a_product(p, h, x):
-    """Of what the loop reads, one is a product and another the norm of that."""
+    """The loop reads a product and also the norm of this product."""
     z = x @ p["W"]
     h, y = gates(h, normalise(z) * p["g"] + h @ p["U"])
     return h, (y, jnp.tanh(z[:, :H]) * h)
@@ -117,7 +117,7 @@ def test_norm_in_pieces_with_policy_equals_lax_scan(arrays, residuals):
 
 @pytest.mark.usefixtures("pieces")
 def test_gradient_of_a_norm_runs_one_loop_more(arrays):
-    """Only where there is a norm: each step of this module has one."""
+    """There is one loop more for each step of this module, because each has a norm."""
 
     def plain(p, h, x):
         return gates(h, x @ p["W"] + h @ p["U"])
@@ -137,7 +137,7 @@ def test_gradient_of_a_norm_runs_one_loop_more(arrays):
     ("length", "size"), [(30, 2), (33, 3), (31, None), (7, None), (4096, 2)]
 )
 def test_piece_is_a_divisor_of_the_length(length, size):
-    """Of 1 MB a step; where there is none, the sequence is not cut."""
+    """A step has 1 MB. If no divisor fits, the sequence is not cut."""
     assert piece(length, 2**18) == size
 
 
@@ -149,7 +149,7 @@ def test_piece_fits_the_cache_unless_two_steps_do_not(width, size):
 
 
 def piece(length, width):
-    """Steps in a piece of the norm of so many numbers a step, by the plan."""
+    """The steps in a piece, by the plan, for a norm of `width` numbers a step."""
 
     weights, h, xs = (
         jnp.zeros(shape, "float32")
@@ -169,7 +169,7 @@ def piece(length, width):
 
 
 def test_gradient_of_a_norm_takes_less_than_half_of_lax_scans_memory():
-    """Float32, of an array just large enough to be taken in pieces."""
+    """The array is in float32 and just large enough for pieces."""
     steps, batch, size = 32, 64, 256
     structs = {"W": (size, 3 * size), "U": (size, 3 * size), "g": (3 * size,)}
     structs |= {"h": (batch, size), "xs": (steps, batch, size)}

@@ -1,6 +1,6 @@
-"""An executor as `docs/how_it_works.md` says that one is written, from outside.
+"""An executor that a user writes, as `docs/how_it_works.md` explains it.
 
-One Pallas kernel for each loop, over a grid of its steps, in Pallas's interpreter.
+Each loop is one Pallas kernel over a grid of its steps, in Pallas's interpreter.
 """
 
 import functools
@@ -20,7 +20,7 @@ from tests.tiers import one_in
 
 
 class Kernel:
-    """Runs a loop as one kernel: its carry stays where it is, rows come and go."""
+    """Run a loop as one kernel: the carry stays, rows are loaded and stored."""
 
     NAME = "kernel"
 

@@ -1,4 +1,4 @@
-"""Layers and models as ONNX, run by onnxruntime, against themselves in JAX."""
+"""Layers and models as ONNX: onnxruntime gives the same results as JAX."""
 
 import functools
 
@@ -18,7 +18,7 @@ from tests.cell_table import CELLS, H, draw
 from tests.onnx_run import operators, session, xs
 
 SHAPES = [(1, 1), (3, 7), (2, 4)]
-# Of every kind of carry one is quick.
+# One row for each kind of carry is quick.
 SOME = {"lstm-norm-mi", "gru", "qrnn-2-fo", "conv_gru", "slstm", "lru"}
 ROWS = [
     pytest.param(row, id=name, marks=() if name in SOME else pytest.mark.slow)
@@ -255,7 +255,7 @@ def test_a_planned_loop_goes_out_as_it_was_planned(norm):
     layer = make("LSTM", 16, 16, norm=norm)
     proto = to_onnx(lambda x: layer(x), inputs={"x": ("batch", "sequence", 16)})
     found = operators(proto)
-    # The product with the input is before the loop.
+    # The product with the input runs before the loop.
     assert found["Scan"] == 1 and found["MatMul"] == 1
     run = session(proto)
     for B, T in SHAPES:

@@ -1,4 +1,4 @@
-"""A trained model, tried from outside: in a process without JAX, by onnxruntime."""
+"""Run a trained model outside: in a process without JAX, by onnxruntime."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from scanrnn.__main__ import main
 pytest.importorskip("onnxruntime")
 LENGTH, PROMPT, TEMPERATURE = 120, "the ", 0.7
 
-# All that a program elsewhere needs: the file, and what its numbers mean.
+# Another program needs only the file, and the meaning of its numbers.
 WRITE = """
 import json, sys
 import numpy as np

@@ -1,4 +1,4 @@
-"""Layers as StableHLO: read back, and run where there is nothing but JAX."""
+"""Layers as StableHLO: read back, and run in a process that has only JAX."""
 
 import hashlib
 import subprocess

@@ -1,6 +1,6 @@
-"""Flax's own tests and its example, with our layers in the place of Flax's.
+"""Flax's own tests and its example, with our layers in place of Flax's.
 
-The files are those of the source distribution of the version that is installed.
+The files are from the source distribution of the installed version.
 """
 
 import json
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# By kind of Flax: the file; what is ours; what is known to differ, which the page for
-# those who come from Flax says; and how many tests there are at least.
+# For each kind of Flax: the file; the names that are ours; the tests that are known to
+# fail, as the page for users of Flax says; and the least number of tests.
 FILES = {
     "nnx": (
         "tests/nnx/nn/recurrent_test.py",
@@ -35,7 +35,7 @@ FILES = {
 EXAMPLE = "examples/seq2seq"
 TRAINING = "--hidden_size=32 --batch_size=32 --num_train_steps=60".split()
 TRAINING += ["--decode_frequency=1", "--workdir=."]
-# The example logs by a library that is not needed for anything else.
+# The example logs with a library that nothing else needs.
 WRITER = """
 import json, pathlib, random
 random.seed(0)  # of the sums that are drawn
@@ -64,7 +64,7 @@ def run(*command, folder=ROOT):
 
 @pytest.fixture(scope="session")
 def flax_files(tmp_path_factory):
-    """The folder with all that Flax's source distribution holds."""
+    """The folder with the files of Flax's source distribution."""
     folder = tmp_path_factory.mktemp("flax")
     version = metadata.version("flax")
     options = ["--no-deps", "--no-binary", ":all:", "--dest", folder]
@@ -94,7 +94,7 @@ def test_flax_tests_pass_with_our_layers(kind, flax_files):
 
 
 def example(flax_files, folder, ours):
-    """The example's folder, with our layer in it or not."""
+    """The folder of the example, with or without our layer."""
     folder.mkdir()
     for path in (flax_files / EXAMPLE).glob("*.py"):
         text = path.read_text()
@@ -112,7 +112,7 @@ def example(flax_files, folder, ours):
 
 @pytest.mark.slow
 def test_flax_example_trains_with_one_import_changed(flax_files, tmp_path):
-    """Its decoder gives a pair, and starts with the carry of the encoder."""
+    """The decoder returns a pair, and starts with the carry of the encoder."""
     theirs, mine = (example(flax_files, tmp_path / str(own), own) for own in (0, 1))
     commands = (
         (mine, ["train_test.py"]),
@@ -123,6 +123,6 @@ def test_flax_example_trains_with_one_import_changed(flax_files, tmp_path):
         done = run(*command, folder=folder)
         assert done.returncode == 0, done.stderr
     theirs, mine = (json.loads((f / "losses.json").read_text()) for f in (theirs, mine))
-    # The tokens that are fed back are drawn with other keys.
+    # Tokens of the decoder are drawn with other keys, so losses differ a little.
     np.testing.assert_allclose(mine, theirs, rtol=0.05)
     assert np.mean(mine[-5:]) < 0.8 * np.mean(mine[:5])

@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows."""
+"""Rules of this project that no linter checks."""
 
 import ast
 import importlib
@@ -17,7 +17,7 @@ from tests.tiers import ONE_IN
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "scanrnn"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
-# What users read; examples are run.
+# Code that users read, and whose examples run.
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Room: the rooms it may import, and the libraries.  A room is a folder or a file of the
@@ -73,9 +73,9 @@ ROOMS = {
     ),
     "__main__": ({"__init__", "_commands", "training"}, {"jax", "flax", "rich"}),
 }
-# Import name: distribution, where the two differ.
+# Import names and distributions that have different names.
 DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
-# Modules whose names are for users.
+# Modules whose names are public.
 PUBLIC_MODULES = [
     *("scanrnn", "scanrnn.cells", "scanrnn.nnx", "scanrnn.linen", "scanrnn.interop"),
     *("scanrnn.serving", "scanrnn.training"),
@@ -125,7 +125,7 @@ def test_file_imports_only_what_its_room_may(path):
 
 
 def test_the_makefile_has_each_target_once():
-    """Make only warns of a second recipe, and takes that one."""
+    """For a second recipe, `make` only warns, and uses that one."""
     done = subprocess.run(
         ["make", "-n", "help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -165,7 +165,7 @@ def test_file_neither_prints_nor_configures_jax(path):
 @pytest.mark.parametrize("value", list(public_objects()))
 def test_public_name_is_documented(value):
     doc = inspect.getdoc(value) or ""
-    # What a record is good for is shown where it is used: its fields are enough.
+    # A record needs no example: its fields are enough.
     if inspect.isclass(value) and "Attributes:" in doc:
         return
     signature = inspect.signature(value)
@@ -215,7 +215,7 @@ def test_every_python_example_of_a_page_is_a_doctest(page):
 
 
 def anchors_of(page):
-    """The places in a page that a link can name."""
+    """The anchors in a page, to which links can lead."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
     return {re.sub(r"[^\w\- ]", "", h).lower().replace(" ", "-") for h in headings}
 

@@ -1,4 +1,4 @@
-"""Weights in safetensors files: exact, whole, and safe to read."""
+"""Weights in safetensors files: exact, complete, and safe to read."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""Whatever comes in, readers give what it says or a typed error, and nothing else.
+"""For any input, a reader returns weights or raises one of its documented errors.
 
-Files have tests of their own beside their readers: safetensors, StableHLO programs, the
-plans that the tuner keeps, checkpoints.
+Files have other tests, near those of their readers: safetensors, StableHLO programs,
+the plans that the tuner keeps, checkpoints.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def names(*known):
 
 
 def read(function, *arguments):
-    """What it gives, or None if it refuses with an error that says something."""
+    """The result of a reader, or None if it raises an error with a good message."""
     try:
         return function(*arguments)
     except ValueError as error:
@@ -70,7 +70,7 @@ LIBRARIES = {
 
 @functools.cache
 def theirs(library):
-    """What a library has, and the function that reads it."""
+    """The weights of a library, and the function that reads them."""
     factory, options = LIBRARIES[library]
     cell, name = getattr(cells, factory)(**options), library.partition("-")[0]
     layers = []
@@ -88,7 +88,7 @@ def theirs(library):
 
 
 def spoilt(data, tree):
-    """The tree, of which one thing is gone, or another."""
+    """The tree, with one thing removed or changed."""
     if not isinstance(tree, dict | list) or not tree:
         return data.draw(ARRAYS | JSON)
     tree = tree.copy()

@@ -1,7 +1,7 @@
-"""Layers of other libraries, as they make them, and ours with their weights.
+"""Layers that other libraries make, and our layers with their weights.
 
-That weights of ours are right in the cells of others is what `test_cells_libraries`,
-`test_cells_torch` and `test_cells_conv_libraries` say; here come whole layers.
+`test_cells_libraries`, `test_cells_torch` and `test_cells_conv_libraries` test our
+weights in cells of other libraries. Here are whole layers.
 """
 
 import functools
@@ -33,7 +33,7 @@ TORCH = {
 
 
 def drawn(cell, num_layers=2, bidirectional=True, dtype=jnp.float32, key=0):
-    """Weights of which none is zero."""
+    """Random weights, none of them zero."""
     layers = []
     for index in range(num_layers):
         out = cell.out_features(H) * (2 if bidirectional else 1)
@@ -74,7 +74,7 @@ def test_torch_layers_and_ours_with_their_weights_are_equal(name):
     layer_dtype = layer.weight_ih_l0.dtype
     assert str(layer_dtype) == f"torch.{weights.layers[1][1]['kernel'].dtype}"
     with torch.no_grad():
-        # Double: for projections oneDNN has nothing, and torch warns of it.
+        # In double, because oneDNN has no projections, and torch warns of that.
         wanted, last = layer.double()(torch.tensor(XS, dtype=torch.float64))
     ours = weights.layer(param_dtype=jnp.float64, return_carry=True)
     carry, ys = ours(np.float64(XS))
@@ -351,7 +351,7 @@ def test_layers_of_both_kinds_of_flax_take_the_same_weights(bidirectional):
 
 
 WRITERS = [f for name, f in vars(interop).items() if name.startswith("to_")]
-# The flat vector of JAX is that of an LSTM.
+# JAX has its flat vector only for an LSTM.
 BARE = [
     pytest.param(kind, write, id=f"{kind}-{write.__name__}")
     for kind in ("lstm", "gru")

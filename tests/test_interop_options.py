@@ -1,7 +1,7 @@
-"""Options of other libraries' objects: ours, or refused by their names.
+"""Options of other libraries' objects: they fit our cells, or the error names them.
 
-An option that a library has and that is neither neutral nor in `OTHERS` here, with a
-value that must be refused, is one that nobody thought of: a test says so.
+Each option of a library must be neutral, or be in `OTHERS` here with a value that must
+be an error. A test fails for an option that is in neither.
 """
 
 import functools
@@ -20,7 +20,7 @@ from scanrnn.interop import _options
 D, H, T, B = 3, 5, 4, 2
 XS = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
 close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
-# Flax says that `carry_init` is old, and Keras may warn on import.
+# Flax warns that `carry_init` is deprecated, and Keras may warn on import.
 pytestmark = pytest.mark.filterwarnings("default", "ignore:carry_init is")
 
 

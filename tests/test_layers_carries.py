@@ -1,4 +1,4 @@
-"""Carries without names: which order they have, and how one is made the other."""
+"""Carries without names: their order, and the conversion to another order."""
 
 import re
 
@@ -24,7 +24,7 @@ def test_a_carry_of_flax_is_converted_by_name(kind):
 
 
 def test_a_layer_goes_on_where_one_of_flax_stopped():
-    """With a memory that is no output, so that the order is seen."""
+    """The cell has a memory that is not an output, so a wrong order shows."""
     theirs = nnx.RNN(nnx.OptimizedLSTMCell(D, H, rngs=nnx.Rngs(0)), return_carry=True)
     ours = scanrnn.interop.from_nnx(theirs).layer(return_carry=True)
     xs = nnx.Rngs(1).normal([2, 5, D], jnp.float32)

@@ -1,4 +1,4 @@
-"""Cells that users wrote for Flax, of either kind, in our layers and in Flax's own."""
+"""Cells that users wrote for NNX or Linen, in our layers and in Flax's own."""
 
 import functools
 
@@ -24,14 +24,14 @@ COUNTS = np.arange(T) < np.asarray(LENGTHS)[:, None]
 
 
 def attended(dense, carry, x, seen):
-    """A step of a decoder: logits, the weights of its attention, and a token."""
+    """One step of a decoder: logits, attention weights, and a token."""
     weights = jax.nn.softmax(carry @ seen.T)
     carry = jnp.tanh(dense(jnp.concatenate([carry, x, weights], axis=-1)))
     return carry, {"logits": carry, "attention": (weights, jnp.argmax(carry, -1))}
 
 
 class Decoder(nnx.Module):
-    """A cell by its methods alone; its carry is made of something of its own."""
+    """A cell without Flax's base class; its first carry needs other arguments."""
 
     num_feature_axes = 1
 
@@ -58,7 +58,7 @@ class LinenDecoder(nn.Module):
 
 
 def nnx_runs():
-    """A layer of ours and Flax's, as functions of the call."""
+    """Our layer and Flax's, as functions of the arguments of a call."""
     kinds = scanrnn.nnx.RNN, nnx.RNN
     return [kind(Decoder(nnx.Rngs(0))) for kind in kinds]
 
@@ -113,7 +113,7 @@ def test_directions_are_merged_output_by_output():
 
 
 class Drawing(nnx.RNNCellBase):
-    """A cell whose first carry, and noise, come from streams of its own."""
+    """A cell whose first carry and noise come from its own random streams."""
 
     num_feature_axes = 1
 

@@ -1,4 +1,4 @@
-"""Layers of generated options over generated sequences, against steps made by hand."""
+"""Layers with random options over random sequences, compared with single steps."""
 
 import functools
 
@@ -64,7 +64,7 @@ def make(layer):
 @generated(max_examples=25)
 @hypothesis.given(layers(), calls())
 def test_shapes_and_dtypes_follow_from_the_arguments(layer, drawn):
-    """Of both kinds of layers; nothing is compiled."""
+    """This holds for NNX and for Linen layers. Nothing is compiled."""
     (batch, T, shape, call), (name, options) = drawn, layer
     xs = jax.ShapeDtypeStruct((*shape, D), jnp.float32)
     rnn = make(layer)
@@ -92,13 +92,13 @@ def test_shapes_and_dtypes_follow_from_the_arguments(layer, drawn):
 
 
 def example(array, b, batch, time_major):
-    """One example of an array with the axes of a batch and of time."""
+    """One example of an array that has batch axes and a time axis."""
     array = np.moveaxis(array, 0, len(batch)) if time_major else array
     return array[b]
 
 
 def by_hand(rnn, xs, call, pick):
-    """Outputs by step of one example, and its last carries, without any loop of JAX."""
+    """The outputs and last carries of one example, without a loop of JAX."""
     T = len(xs)
     length = int(pick("seq_lengths", T))
     ids = pick("segment_ids", np.ones(T, int))

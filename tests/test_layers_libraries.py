@@ -1,4 +1,4 @@
-"""Whole layers against torch and Keras: lengths, masks, directions, and gradients."""
+"""Compare whole layers with torch and Keras: lengths, masks, directions, gradients."""
 
 import functools
 
@@ -26,7 +26,7 @@ def normal(*shape, seed=0):
 
 
 def torch_run(torch, layer, xs):
-    """Outputs, last carries and the gradient of all, of packed sequences."""
+    """Outputs, last carries and gradients, for packed sequences in torch."""
     from torch.nn.utils import rnn as packing
 
     xs = torch.tensor(xs, requires_grad=True)
@@ -41,7 +41,7 @@ def torch_run(torch, layer, xs):
 
 
 def gradients_by_our_names(layer):
-    """Torch's gradients: the one of the sum of its two biases is that of either."""
+    """Torch's gradients: that of one bias is the gradient of the sum of both."""
     grads = {}
     for name, param in layer.named_parameters():
         grads[name] = param.grad.numpy().copy()
@@ -54,7 +54,7 @@ def gradients_by_our_names(layer):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TORCH)
 def test_packed_sequences_of_torch_equal_lengths(name):
-    """Of two layers in both directions, in values, carries and gradients."""
+    """There are two layers in both directions: values, carries and gradients."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     kind = getattr(torch.nn, name.partition(",")[0])
@@ -94,7 +94,7 @@ KERAS = {"LSTM": {}, "GRU": {}, "GRU, reset before": {"reset_after": False}}
 @pytest.mark.parametrize("go_backwards", [False, True])
 @pytest.mark.parametrize("name", [*KERAS, "SimpleRNN"])
 def test_masks_of_keras_equal_ours(name, go_backwards):
-    """Any pattern: the carry stays, and so do Keras's outputs, which do not count."""
+    """For any mask, a masked step keeps the carry. Its outputs are not compared."""
     keras = pytest.importorskip("keras")
     layer = getattr(keras.layers, name.partition(",")[0])(
         H,

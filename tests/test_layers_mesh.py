@@ -1,4 +1,4 @@
-"""Run the mesh cases on four devices, which a process must ask for when it starts."""
+"""Run the mesh cases in a process that asks for four devices when it starts."""
 
 import os
 import pathlib

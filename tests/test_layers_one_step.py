@@ -1,4 +1,4 @@
-"""One step of a cell as a module: against the cell, its layer, and Flax's own cells."""
+"""One step of a cell as a module: compared with the cell, its layer, and Flax."""
 
 import functools
 import re
@@ -77,7 +77,7 @@ def test_every_loop_takes_a_module(row):
 
 
 def test_a_layer_of_a_module_is_a_layer_of_its_cell():
-    """Lengths and resets included."""
+    """This holds with lengths and resets too."""
     cell, xs = cells.lstm(norm="ba2016"), inputs(CELLS["lstm"]).swapaxes(0, 1)
     module = scanrnn.nnx.RNNCell(cell, 3, H, rngs=nnx.Rngs(0))
     rnn, layer = scanrnn.nnx.RNN(module), scanrnn.nnx.RNN(cell, 3, H, rngs=nnx.Rngs(0))
@@ -172,7 +172,7 @@ def test_linen_cells_of_flax_start_and_step_as_flax(name):
     same(carry, theirs.initialize_carry(KEY, x.shape))
     variables = ours.init(KEY, carry, x)
     same(variables, theirs.init(KEY, carry, x))
-    # So that no bias is zero.
+    # Now no bias is zero.
     variables = jax.tree.map(lambda a: a + 0.1, variables)
     close(ours.apply(variables, carry, x), theirs.apply(variables, carry, x))
 
@@ -226,7 +226,7 @@ def test_what_changes_the_equations_runs_flax(name, options):
 
 
 def test_options_of_ours_go_with_flaxs_weights():
-    """Norms and peepholes besides the matrices of Flax."""
+    """Norms and peepholes are added to the matrices of Flax."""
     options = {"norm": "ba2016", "peephole": True}
     x = inputs(CELLS["lstm"])[0]
     ours = scanrnn.nnx.LSTMCell(3, H, **options, rngs=nnx.Rngs(0))
@@ -263,7 +263,7 @@ def test_noise_of_a_step_is_new_and_that_of_a_sequence_stays():
     run = lambda rngs: np.asarray(module(carry, x, rngs=rngs)[0].c)  # noqa: E731
     with pytest.raises(ValueError, match="RNNCell: rngs is None"):
         run(None)
-    # The memory sees the mask of h alone, the output that of the zoneout, too.
+    # The memory depends only on the mask of h, the output also on the zoneout.
     rngs = nnx.Rngs(dropout=0, recurrent_dropout=1)
     first, second = run(rngs), run(rngs)
     np.testing.assert_array_equal(first, second)

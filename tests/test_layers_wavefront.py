@@ -1,4 +1,4 @@
-"""Equal layers side by side, against the same one after the other."""
+"""Compare equal layers side by side with the same layers one after the other."""
 
 import functools
 
@@ -62,7 +62,7 @@ def run(rnn, xs, carry, call):
     ],
 )
 def test_layers_side_by_side_give_what_they_give_one_by_one(name, call, reverse):
-    """Outputs, carries and every gradient, from a first carry that is not zero."""
+    """Outputs, carries and all gradients agree; the first carry is not zero."""
     call = CALLS[call] | {"reverse": reverse}
     together, apart = make(name, True), make(name, False)
     xs = normal(B, T, H)

@@ -1,4 +1,4 @@
-"""The Linen layers: against Flax's own, and against their NNX twins."""
+"""Compare the Linen layers with Flax's own, and with our NNX layers."""
 
 import functools
 import itertools
@@ -46,7 +46,7 @@ def inputs_for(call, *batch):
 
 
 def results(module, variables, xs, **call):
-    """Outputs, last carry, and the gradient of both by weights and inputs."""
+    """Outputs, last carry, and gradients with respect to weights and inputs."""
 
     def run(params, xs):
         return module.apply({"params": params}, xs, return_carry=True, **call)
@@ -59,7 +59,7 @@ def results(module, variables, xs, **call):
 
 
 def valid(ys, lengths, call):
-    """Batch-major outputs, zero in the padding: there Flax's cell runs on."""
+    """Batch-major outputs, with zeros in the padding, where Flax's cell runs on."""
     ys = jnp.swapaxes(ys, 0, 1) if call.get("time_major") else ys
     counts = jnp.arange(T) < (T if lengths is None else lengths[:, None])
     return jnp.where(counts[..., None], ys, 0)
@@ -71,7 +71,7 @@ def same(got, want):
 
 @pytest.mark.parametrize("kind", FLAX_CELLS.values(), ids=FLAX_CELLS)
 def test_a_changed_import_draws_the_same_weights_and_runs_alike(kind):
-    """Of every cell of Flax, under the key and by the names of Flax."""
+    """Every cell of Flax has the same weights for the same key, and the same names."""
     cell, xs = kind(H, **IN_FLOAT64), normal(B, T, D)
     ours, theirs = RNN(cell), nn.RNN(cell)
     variables, wanted = ours.init(KEY, xs), theirs.init(KEY, xs)
@@ -89,7 +89,7 @@ def test_call_arguments_mean_what_flax_means(call, lengths):
     variables = theirs.init(KEY, xs, **call)
     want = theirs.apply(variables, xs, seq_lengths=lengths, return_carry=True, **call)
     run = functools.partial(ours.apply, variables, xs, seq_lengths=lengths)
-    # The same said to the constructor.
+    # The same options, given to the constructor.
     set_before = functools.partial(
         RNN(cell, **call, return_carry=True).apply, variables, xs, seq_lengths=lengths
     )
@@ -157,7 +157,7 @@ def test_one_layer_for_both_directions_shares_its_weights():
 
 
 def twin_of(params):
-    """The weights of a Linen layer as those of its NNX twin: lists of dicts."""
+    """The weights of a Linen layer in the form of NNX layers: lists of dicts."""
     names = sorted(params, key=lambda name: int(name.rsplit("_", 1)[1]))
     return {
         side: [params[name] for name in names if name.rsplit("_", 1)[0] == side]
@@ -177,7 +177,7 @@ def check_twins(linen_layer, nnx_layer, xs, **call):
 
 
 def every_layer():
-    """Some of them quickly."""
+    """All layers; some of them are quick."""
     for name in sorted(set(vars(scanrnn.nnx)) - {"Bidirectional"}):
         quick = name in ("LSTM", "GRU", "ConvLSTM", "LRU", "MLSTM")
         yield pytest.param(name, marks=() if quick else pytest.mark.slow)
@@ -303,11 +303,11 @@ def test_an_initializer_says_how_weights_are_sharded():
     np.testing.assert_array_equal(rnn.apply(variables, xs), rnn.apply(plain, xs))
 
 
-# Cells that keep more than weights.
+# Cells that keep other variables besides weights.
 
 
 class Busy(nn.RNNCellBase):
-    """A cell with statistics of its batch, a mask of dropout, and a sown value."""
+    """A cell with batch statistics, a dropout mask, and a sown value."""
 
     rate: float = 0.0
 

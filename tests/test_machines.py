@@ -1,4 +1,4 @@
-"""Plans for machines that are not here: found by name, and right on any."""
+"""Plans for other machines: found by name, with correct results on any machine."""
 
 import collections
 import functools
@@ -67,10 +67,10 @@ def test_gpu_is_planned_for_by_its_compute_capability(kind, capability, name):
 @pytest.mark.parametrize("name", ["lstm", "ln_lstm", "gru", "output_head"])
 @pytest.mark.parametrize("machine", ["h100", "tpu v5e"])
 def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, reverse):
-    """Its own rows, blocks of steps and sums, compiled for where the tests run."""
+    """The program of the other machine is compiled for the machine of the tests."""
     monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
     step, params, init, xs = build(name)
-    xs = jnp.concatenate([xs, 2 * xs[:1]])  # six steps: of five no block can be made
+    xs = jnp.concatenate([xs, 2 * xs[:1]])  # six steps: five cannot be divided
     plan = scanrnn.Options(machine=machine)
     make = step, params, init, xs
     assert_same(make, value_and_gradients, plan=plan, reverse=reverse)
@@ -92,7 +92,7 @@ def test_machine_has_the_rules_of_the_one_that_is_tested(machine, same):
 
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
 def test_program_of_several_devices_equals_lax_scan(monkeypatch, machine):
-    """What one device may write over, or take as it is, several may not."""
+    """Several devices may not reuse buffers, or assume layouts, as one device may."""
     monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
     monkeypatch.setattr(_ruled.compat, "on_one_device", lambda ctx: False)
     plan = scanrnn.Options(machine=machine)
@@ -114,9 +114,9 @@ def test_gpu_shares_kernels_between_steps_that_divide_the_sequence(machine, step
     [("h100", "lstm", 3 * 6), ("h100", "ln_lstm", 6), ("cpu", "lstm", 0)],
 )
 def test_rows_that_a_trip_stacks_are_made_once(machine, name, count):
-    """Of six steps, in both loops; a GPU would make them again where it stacks them.
+    """A barrier for each of six steps stops a GPU from computing its rows twice.
 
-    Once more for each step of the forward loop, which is compiled by itself.
+    The forward loop counts twice, because it is also compiled by itself.
     """
     step, params, init, xs = build(name)
     xs = jnp.concatenate([xs, xs[:1]])
@@ -137,7 +137,7 @@ def test_rows_that_a_trip_stacks_are_made_once(machine, name, count):
     ],
 )
 def test_gpu_separates_steps(machine, dtype, batch, forward, reverse):
-    """Tiny half-precision ones, and those that would be computed from all before."""
+    """Tiny half-precision steps, and steps that XLA would compute from earlier ones."""
     matrix = jnp.ones((128, 128), dtype)
 
     def step(h, x):
@@ -164,7 +164,7 @@ def test_tpu_makes_small_steps_and_reverse_steps_several_at_a_time():
 
 
 def test_means_of_rows_are_kept_as_a_machine_likes_them():
-    """Each alone on a CPU, all in one array on a TPU, and on a GPU none."""
+    """A CPU keeps each mean alone, a TPU all in one array, and a GPU keeps none."""
     step, params, init, xs = build("ln_lstm")
     f, widths = functools.partial(step, params), {}
     for name in ("cpu", "h100", "tpu v5e"):
@@ -209,7 +209,7 @@ def test_plan_says_for_which_machine_it_is():
 
 
 def test_plan_says_how_many_steps_a_trip_has():
-    """Where a gradient is asked for, what is kept for it makes trips shorter."""
+    """With a gradient, trips are shorter, because residuals are stacked."""
     trips = 4, 1, 4
     cell = scanrnn.cells.lstm(norm="ba2016")
     params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 128, 128))
@@ -249,12 +249,12 @@ def test_export_for_several_platforms_holds_a_loop_of_each():
         got = jax.tree.leaves(exported.call(init, xs))
         for a, b in zip(got, jax.tree.leaves(run(init, xs)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-12)
-    # That of the CPU writes its last row in a loop of its own.
+    # The program for a CPU writes its last row in another loop.
     assert loops[3] > loops[1]
 
 
 def test_program_for_export_is_the_plan_s_but_for_its_layouts():
-    """A layout may not be named there: nothing else is given up for that."""
+    """An exported program has no layouts. All else is the same."""
     step, params, init, xs = build("gru")
 
     def loss(params):
@@ -265,7 +265,7 @@ def test_program_for_export_is_the_plan_s_but_for_its_layouts():
     f = jax.jit(jax.grad(loss))
     plain = f.trace(params).lower(lowering_platforms=("tpu",)).as_text()
     stored = jax.export.export(f, platforms=["tpu"])(params).mlir_module()
-    # What is exported has been rid of arithmetic that says the same twice.
+    # Export removes repeated arithmetic, so compare only loops and custom calls.
     word = re.compile(r"= stablehlo\.(while|custom_call @\w+)")
     plain, stored = (collections.Counter(word.findall(t)) for t in (plain, stored))
     assert plain.pop("custom_call @LayoutConstraint") > 0
@@ -275,7 +275,7 @@ def test_program_for_export_is_the_plan_s_but_for_its_layouts():
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [50, 400])
 def test_sums_of_halves_keep_their_digits(length):
-    """An LSTM wholly in bfloat16: its bias is summed over 32 rows and all steps."""
+    """In an LSTM fully in bfloat16, the bias is summed over 32 rows and all steps."""
     H, key = 16, jax.random.key(0)
     shapes = {"W": (H, 4 * H), "U": (H, 4 * H), "b": (4 * H,), "g": (H,)}
     keys = jax.random.split(key, len(shapes))

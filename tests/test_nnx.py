@@ -1,4 +1,4 @@
-"""The layers against Flax's own `nnx.RNN`, in float64, with the same weights."""
+"""Compare the layers with Flax's own `nnx.RNN`, in float64, with the same weights."""
 
 import functools
 import itertools
@@ -33,7 +33,7 @@ def normal(*shape, seed=0):
 
 
 def make(layer, *sizes, **options):
-    """A layer in float64, with no bias or gain at its starting value."""
+    """A layer in float64; no bias or gain has its initial value."""
     options = {"param_dtype": jnp.float64, "rngs": nnx.Rngs(0), **options}
     rnn = layer(*(sizes or (D, H)), **options)
     for index, params in enumerate(rnn.layers):
@@ -47,7 +47,7 @@ def make(layer, *sizes, **options):
 
 
 def flax_twin(rnn, **options):
-    """Flax's RNN with the weights of the first layer of `rnn`."""
+    """Flax's `RNN` with the weights of the first layer of `rnn`."""
     kind, bias_at, _ = FLAX[type(rnn)]
     sizes = rnn.in_features, rnn.hidden_features
     cell = kind(*sizes, **IN_FLOAT64, rngs=nnx.Rngs(0))
@@ -93,7 +93,7 @@ named = functools.partial(
 
 
 def check_twins(rnn, call, batch):
-    """Same outputs and same carry, from zeros and from a given carry."""
+    """Check for equal outputs and carries, from zeros and from a given carry."""
     twin, carry_of = flax_twin(rnn), FLAX[type(rnn)][2]
     shape = (T, *batch, D) if call.get("time_major") else (*batch, T, D)
     inputs, carry = float64(normal(*shape)), first_carry(rnn, batch)
@@ -286,7 +286,7 @@ def test_implementation_and_unroll_reach_the_scan(implementation, monkeypatch):
 
 
 def test_layers_of_a_stack_may_differ():
-    """A cell and a size for each: the same as one layer after the other."""
+    """Each layer has its cell and its size. The stack equals the layers in a row."""
     pair, sizes = [cells.lstm(), cells.gru(norm="ba2016")], [H, 2]
     rnn = RNN(pair, D, sizes, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
     inputs = float64(normal(2, T, D))
@@ -305,7 +305,7 @@ def test_layers_of_a_stack_may_differ():
 
 @pytest.mark.parametrize("kind", [nnx, scanrnn.linen], ids=["nnx", "linen"])
 def test_a_scheme_may_be_a_function(kind):
-    """Of the size of the carry, as `chrono` makes it."""
+    """The function takes the size of the carry, like one that `chrono` makes."""
     scheme = cells.chrono(100)
     key = jax.random.key(0)
     if kind is nnx:

@@ -1,4 +1,4 @@
-"""Bad input to the layers: the message names what came and what was wanted."""
+"""Wrong input to the layers: the message names what came and what was wanted."""
 
 import re
 
@@ -169,7 +169,7 @@ def test_call_refuses_inputs_of_the_wrong_features_for_a_flax_cell():
 
 
 class Summing(nnx.RNNCellBase):
-    """A cell with no carry of its own, which has to be given."""
+    """A cell without a first carry of its own: the user must give one."""
 
     num_feature_axes = 1
 
@@ -183,7 +183,7 @@ def test_flax_cell_may_have_no_carry_of_its_own():
 
 
 def test_layer_refuses_what_is_no_cell():
-    """Before anything else is asked for: all the rest depends on it."""
+    """The cell is checked first, because all other arguments depend on it."""
     inside = nnx.GRUCell(D, H, rngs=nnx.Rngs(0))
     for cell, words in (
         ("lstm", ["got 'lstm'"]),

@@ -1,4 +1,4 @@
-"""Flax's cells, and users' own of its kind, in our NNX layers."""
+"""Flax's cells, and cells that users write for Flax, in our NNX layers."""
 
 import functools
 
@@ -19,7 +19,7 @@ def normal(*shape, seed=0, dtype=jnp.float32):
 
 
 class Busy(nnx.RNNCellBase):
-    """A cell with statistics of its batch, a mask of dropout, and a count of steps."""
+    """A cell with batch statistics, a dropout mask, and a count of steps."""
 
     def __init__(self, rngs, rate=0.5):
         self.dense = nnx.Linear(D + H, H, rngs=rngs)
@@ -46,7 +46,7 @@ def busy(seed=0):
 
 
 def leaves(module):
-    """Every array of a module, random keys as numbers."""
+    """Every array of a module; random keys become numbers."""
     keys = jax.dtypes.prng_key
     return [
         jax.random.key_data(a) if jnp.issubdtype(a.dtype, keys) else a
@@ -57,13 +57,13 @@ def leaves(module):
 @pytest.mark.parametrize("shared", [None, "dropout"], ids=["split", "shared"])
 @pytest.mark.parametrize("lengths", [None, [T, 2, 1]], ids=["", "lengths"])
 def test_a_cell_with_a_state_equals_flax(shared, lengths):
-    """Outputs, and what the cell keeps, noise included, call after call."""
+    """Outputs and the state of the cell agree after each call, with noise too."""
     pair = [kind(busy(), broadcast_rngs=shared) for kind in (RNN, nnx.RNN)]
     for seed in range(2):
         xs = normal(B, T, D, seed=seed)
         call = {} if lengths is None else {"seq_lengths": jnp.array(lengths)}
         counts = np.arange(T) < np.array(lengths or [T] * B)[:, None]
-        if lengths is not None:  # Flax looks at the padding, also for the statistics
+        if lengths is not None:  # in Flax, the padding counts, also for the statistics
             xs = jnp.where(counts[..., None], xs, 0)
         (carry, ys), (want_carry, want) = (
             rnn(xs, return_carry=True, **call) for rnn in pair

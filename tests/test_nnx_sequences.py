@@ -1,4 +1,4 @@
-"""Sequences of which not every step counts: each against the steps that do, alone."""
+"""Sequences with steps that do not count: compared with the other steps alone."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ def normal(*shape, seed=0):
 
 
 def alone(rnn, xs, steps, carry=None, **call):
-    """The outputs and the last carry of one example that has these steps only."""
+    """The outputs and the last carry of one example that has only these steps."""
     if carry is not None:
         call["initial_carry"] = carry
     return rnn(xs[np.asarray(steps)], return_carry=True, **call)
@@ -66,7 +66,7 @@ def test_lengths_equal_each_sequence_alone(name, reverse):
     call = functools.partial(rnn, initial_carry=carry, return_carry=True)
     last, ys = jax.jit(call)(xs, seq_lengths=lengths)
     for b, length in enumerate(lengths):
-        if length == 0:  # the carry is what it was
+        if length == 0:  # the carry did not change
             jax.tree.map(close, example(last, b), example(carry, b))
             continue
         want_last, want = alone(rnn, xs[b], range(length), example(carry, b))
@@ -87,7 +87,7 @@ TRACED = {
 
 @pytest.mark.parametrize("kind", TRACED)
 def test_lengths_and_segments_may_be_constants_of_what_is_traced(kind):
-    """They are read there as anywhere, and so are those that no sequence has."""
+    """They are checked there too, also for numbers that no sequence can have."""
     rnn, xs = LSTM(D, H, rngs=nnx.Rngs(0)), normal(B, T, D)
     good = {"seq_lengths": jnp.array([T, 2, 0]), "segment_ids": jnp.ones([B, T], int)}
     run = functools.partial(rnn, **good)
@@ -115,7 +115,7 @@ def test_a_traced_length_out_of_range_is_the_nearest_one(reverse, dtype):
 
 @dataclasses.dataclass(frozen=True)
 class Pointing(cells.Cell):
-    """A cell of ours that gives a tree: what it carries, and where that is largest."""
+    """A cell of ours that returns a tree: its carry, and where the carry is largest."""
 
     dtype: Any = jnp.bfloat16
 
@@ -202,7 +202,7 @@ def test_resets_come_before_the_step(name):
 
 
 def test_a_step_at_a_time_equals_the_sequence_with_resets():
-    """As an RL agent acts: it resets by the `done` of the step before."""
+    """An RL agent runs like this: it resets after a step that was `done`."""
     rnn, xs = make("lstm"), normal(B, T, D)
     dones = np.array([[0, 1, 0, 0, 1, 0], [0] * T, [1] * T], bool)
     prev_done = np.concatenate([np.zeros((B, 1), bool), dones[:, :-1]], axis=1)
@@ -367,7 +367,7 @@ def test_dropout_is_between_layers_and_needs_rngs():
     close(rnn(xs), quiet)
     with pytest.warns(UserWarning, match="dropout=0.5 lies between layers.*one"):
         single = GRU(D, H, dropout=0.5, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
-    single(xs)  # there is nothing between
+    single(xs)  # there is no dropout between layers
 
 
 def test_noise_of_a_cell_is_drawn_by_the_layer():

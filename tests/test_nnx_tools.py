@@ -1,4 +1,4 @@
-"""What Flax's own tools see of our layers: views and tables."""
+"""Flax's own tools work with our layers: views and tables."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +12,7 @@ X = jnp.ones([2, 4, 3], jnp.float32)
 
 
 class Model(nnx.Module):
-    """Layers of a subclass and of its base, a Flax layer between them."""
+    """A layer of a subclass, a Flax layer, and a layer of the base class."""
 
     def __init__(self):
         rngs = nnx.Rngs(0)

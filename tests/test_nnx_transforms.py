@@ -100,7 +100,7 @@ def test_nnx_transforms_take_a_layer(graph):
 
 
 def test_a_scan_over_equal_layers_equals_the_stack():
-    """Compiled once, however deep."""
+    """The layer is compiled once for any depth."""
     xs = jnp.asarray(np.random.default_rng(0).normal(size=(2, T, D)))
 
     @nnx.split_rngs(splits=3)
@@ -208,7 +208,7 @@ EVERY = sorted(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_every_layer_works_under_every_transform(name):
-    """Of JAX and of NNX, in both modes, and exported; and so does its Linen twin."""
+    """Transforms of JAX and of NNX, both modes, and export; Linen layers too."""
     options = {"kernel_size": 3} if name.startswith("Conv") else {}
     shape = (2, T, *((4,) if options else ()), D)
     options |= {"param_dtype": jnp.float64}

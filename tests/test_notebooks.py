@@ -1,4 +1,4 @@
-"""Every notebook is in step with its text, is committed with its outputs, and runs."""
+"""Every notebook matches its text, is committed with its outputs, and runs."""
 
 import base64
 import struct
@@ -58,7 +58,7 @@ def _outputs(notebook):
 
 
 def _check_shown(name, outputs):
-    """The promised plots, and nothing that went wrong."""
+    """Check that the outputs have the promised plots and no errors."""
     assert not [o for o in outputs if o.output_type == "error"]
     printed = "".join(o.text for o in outputs if o.output_type == "stream")
     assert "Warning" not in printed
@@ -119,7 +119,7 @@ def test_notebook_has_the_outputs_of_its_code(name):
 )
 def test_notebook_runs_and_shows_what_it_promises(name, tmp_path):
     notebook = execute.from_text(name)
-    # Runs anywhere: not only in the folder of the repository.
+    # It runs in any folder, not only in that of the repository.
     execute.run(notebook, str(tmp_path), timeout=60, SCANRNN_FAST="1")
     printed, _ = _check_shown(name, _outputs(notebook))
     for text in SHOWS[name][0]:

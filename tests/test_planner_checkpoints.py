@@ -1,4 +1,4 @@
-"""What `jax.checkpoint` in a step asks for, and what a plan makes of it."""
+"""Plans of steps that contain `jax.checkpoint`."""
 
 import functools
 
@@ -50,7 +50,8 @@ def inputs(p, h, x, **options):
 
 
 names = SAVED.save_only_these_names("z")
-# The step, the policy of its checkpoint, what is kept, and whether it is looked into.
+# The step, the policy of its checkpoint, the plan's policy for residuals, and whether
+# the planner looks inside the checkpoint.
 CASES = {
     "whole": (whole, None, "chunked", True),
     "whole, nothing": (whole, SAVED.nothing_saveable, "chunked", True),

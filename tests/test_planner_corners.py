@@ -1,4 +1,4 @@
-"""Steps that once went wrong: each is unlike any other, and equals `lax.scan`."""
+"""Steps that once gave wrong results, each in its own way; they equal `lax.scan`."""
 
 import functools
 
@@ -29,7 +29,7 @@ def arrays():
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("links", [2, 3])
 def test_carry_handed_on_from_slot_to_slot_equals_lax_scan(arrays, links, reverse):
-    """A delay line: recurrent networks of a higher order."""
+    """The carry is a delay line, as in recurrent networks of a higher order."""
 
     def step(p, carry, x):
         past = sum(h * (k + 1) for k, h in enumerate(carry[1:]))
@@ -79,7 +79,7 @@ def test_carries_that_change_places_equal_lax_scan(arrays, reverse):
 
 @jax.custom_vjp
 def doubled(x):
-    """tanh with twice its slope, so that one rule too many is noticed."""
+    """tanh with twice its derivative, so that a rule that is applied twice shows."""
     return jnp.tanh(x)
 
 
@@ -95,7 +95,7 @@ OWN_RULES = {
 
 @jax.custom_jvp
 def surrogate(v):
-    """A step function with a slope of another one, as in spiking networks."""
+    """A step function with a surrogate derivative, as in spiking networks."""
     return (v > 0).astype(v.dtype)
 
 
@@ -107,7 +107,7 @@ def _(primals, tangents):
 
 @jax.custom_jvp
 def gated(v, count, w):
-    """An identity in its first operand, with an integer and a rule of its own."""
+    """The identity for its first operand, with an integer operand and its own rule."""
     return v, w * count
 
 
@@ -219,7 +219,7 @@ def test_custom_vjp_anywhere_in_the_step_equals_lax_scan(arrays, where, transfor
 
 
 def test_output_that_nobody_asks_for_need_not_be_transposable(arrays):
-    """A `while_loop` on floats has no reverse mode, and needs none here."""
+    """A `while_loop` on floats has no reverse mode, and this output needs none."""
 
     def loss(scan, U):
         def step(h, x):
@@ -282,7 +282,7 @@ def test_products_of_eight_bit_floats_keep_the_gradients_of_lax_scan(arrays):
         jax.grad(functools.partial(loss, scan))(arrays["W"])
         for scan in (scanrnn.scan, lax.scan)
     )
-    # lax.scan rounds each step's part to three bits, a plan their sum.
+    # lax.scan rounds the part of each step to three bits, a plan rounds their sum.
     np.testing.assert_allclose(got, wanted, rtol=0.1, atol=0.1)
 
 

@@ -1,4 +1,4 @@
-"""What can be counted is a test: contractions per loop, residual bytes, traces."""
+"""Count contractions in each loop, bytes of residuals, and traces."""
 
 import functools
 
@@ -47,15 +47,15 @@ CONVOLUTIONAL = ("convolutional", "convolutional_per_gate")
 def test_one_convolution_is_left_in_each_loop(name):
     jaxpr = training_jaxpr(scanrnn.scan, build(name))
     assert gemms_in_loops(jaxpr) == [1, 1]
-    # Outside, the input's of each gate: itself and its two gradients; and for all
-    # gates the gradient of the recurrent kernel.
+    # Outside of the loops, each gate has the convolution of the input and its two
+    # gradients. All gates share the gradient of the recurrent kernel.
     gates = {"convolutional": 1, "convolutional_per_gate": 4}[name]
     assert len(list(gemms(jaxpr))) == 2 + 3 * gates + 1
 
 
 @pytest.mark.parametrize("name", [*ONE_GEMM, *CONVOLUTIONAL])
 def test_reverse_loop_accumulates_no_gradient_of_a_matrix(name):
-    """A gradient accumulated in the loop leaves it in the weight's shape."""
+    """A gradient that is summed in the loop would be an output without a time axis."""
     step, params, init, xs = build(name)
     jaxpr = training_jaxpr(scanrnn.scan, (step, params, init, xs))
     scans = loops(jaxpr)
@@ -89,10 +89,10 @@ def test_without_deferral_no_loop_carries_a_cotangent_of_the_whole_sequence():
     assert made and max(made) < xs.ndim
 
 
-# lax.scan keeps one bit of `relu` per element, so there is little to halve.
+# For `relu`, lax.scan keeps only one bit per element, so half of that is not possible.
 @pytest.mark.parametrize("name", [n for n in ONE_GEMM if n != "relu_rnn"])
 def test_residuals_are_at_most_half_of_lax_scan(name):
-    """With T long enough that what is kept once does not count."""
+    """T is so large that residuals without a time axis do not matter."""
     step, params, init, xs = build(name)
     xs = jnp.concatenate([xs] * 40)
     plan = scanrnn.plan(functools.partial(step, params), init, xs)
@@ -117,7 +117,7 @@ def test_recompute_keeps_less_and_chunked_least():
 def test_residual_bytes_are_those_of_the_vjp():
     step, params, init, xs = build("elman")
     plan = scanrnn.plan(functools.partial(step, params), init, xs)
-    # h is an output, so that nothing but the recurrent kernel's copy is kept.
+    # h is an output already, so only a copy of the recurrent kernel is kept.
     assert plan.residual_bytes[0] <= 4 * 4 * 8
     assert plan.residual_bytes[1] >= xs.shape[0] * 3 * 4 * 8
 
@@ -149,7 +149,7 @@ def test_second_eager_call_compiles_nothing():
 
 
 def test_gemm_table_of_an_lstm_is_that_of_the_vendor():
-    """Sizes and counts of NVIDIA's table, for G = 4 gates."""
+    """Sizes and counts equal NVIDIA's table, for G = 4 gates."""
     T, B, D, H = 7, 3, 5, 4
 
     def step(carry, x):
@@ -177,7 +177,7 @@ def test_gemm_table_of_an_lstm_is_that_of_the_vendor():
 
 
 def test_readout_of_joined_parts_is_a_product_of_each():
-    """Joined for all steps they would be an array of their own."""
+    """The parts, joined for all steps, would be one more array."""
     key, T, H = jax.random.key(0), 7, 4
     params = {"W": jax.random.normal(key, (2 * H, 3))}
     init, xs = (jnp.ones((3, H)), jnp.zeros((3, H))), jnp.ones((T, 3, H))
@@ -194,7 +194,7 @@ def test_readout_of_joined_parts_is_a_product_of_each():
 
 
 def test_gradient_of_an_lstm_traces_few_jaxprs(monkeypatch):
-    """What is traced is waited for: a pass that finds nothing traces nothing."""
+    """Tracing takes time, so a pass that finds nothing must not trace."""
     step, params, init, xs = build("lstm_concatenated")
     xs = jnp.tile(xs, (2, 1, 1))  # a length that no other test has planned
     traced, make_jaxpr = [], jax.make_jaxpr
@@ -227,7 +227,7 @@ def test_cost_counts_what_is_kept_for_the_reverse_loop():
 
 @pytest.mark.parametrize("residuals", ["minimal", "recompute", "chunked", "everything"])
 def test_policy_that_is_asked_for_is_that_of_a_plan(residuals):
-    """By the estimate alone `lax.scan` would be taken in the place of recomputing."""
+    """Without this rule, the estimate would prefer `lax.scan` to recomputing."""
     cell = scanrnn.cells.lstm()
     shapes = jax.eval_shape(lambda: cell.init(jax.random.key(0), 512, 512))
     xs = jax.ShapeDtypeStruct((30, 32, 512), jnp.float32)

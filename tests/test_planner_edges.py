@@ -1,4 +1,4 @@
-"""More steps that once went wrong: ensembles, empty parts, roundings, weak types."""
+"""More steps that once gave wrong results: ensembles, empty parts, rounding, types."""
 
 import functools
 
@@ -32,7 +32,7 @@ def arrays():
     ids=["itself", "square", "product", "gram"],
 )
 def test_output_that_no_mapped_input_reaches_equals_lax_scan(arrays, readout):
-    """The gradient of an ensemble, of what all of its members share."""
+    """The gradient of an ensemble with respect to weights that all members share."""
 
     def gradient(scan):
         def run(h, a):
@@ -99,7 +99,7 @@ def test_callback_in_a_custom_jvp_equals_lax_scan(arrays):
 
 
 def test_rounding_by_a_large_number_equals_lax_scan(arrays):
-    """`(z + big) - big` is z as a whole number, and must not become z."""
+    """`(z + big) - big` rounds z to an integer, and must not become z."""
     big = 1.5 * 2**52
 
     def step(p, h, x):
@@ -139,7 +139,7 @@ def test_random_numbers_without_a_key_are_drawn_at_each_step(arrays):
 
 @jax.custom_vjp
 def clipped(w):
-    """The gradient of each step is clipped, not that of the sequence."""
+    """The gradient of each step is clipped, not the gradient of the sequence."""
     return w * 1.0
 
 

@@ -1,4 +1,4 @@
-"""Steps that once failed or went wrong under a derivative, each equal to `lax.scan`."""
+"""Steps whose derivatives once failed or were wrong: each equals `lax.scan`."""
 
 import functools
 import math
@@ -32,7 +32,7 @@ def assert_equal(step, arrays, transform=value_and_gradients, **options):
 
 
 def test_part_of_a_split_that_is_known_is_not_made_again(arrays):
-    """The maximum of one gate is asked for and of no use; the other gate is saved."""
+    """The maximum inside the softmax is requested but not used; the gate is saved."""
 
     def step(p, h, x):
         gate = jax.nn.softmax(h @ p["V"])
@@ -43,7 +43,7 @@ def test_part_of_a_split_that_is_known_is_not_made_again(arrays):
 
 
 def stopped(p, carry, x):
-    """The incomplete beta function has a derivative for its last operand alone."""
+    """The incomplete beta function has a derivative only for its last operand."""
     h, _ = carry
     a, b = lax.stop_gradient((jnp.exp(p["W"][0]), 1 + h * h))
     h = betainc(a, b, jax.nn.sigmoid(x @ p["W"] + h @ p["U"]))
@@ -74,7 +74,7 @@ def test_plan_of_a_step_without_a_gradient_for_everything_can_be_printed(arrays)
 
 
 def around(h, value):
-    """Between two columns of a value, of which it keeps the right one."""
+    """Put `h` between two columns of `value`, and keep the right column of these."""
     return lax.pad(h, value, [(0, 0, 0), (1, 1, 0)])[:, 1:]
 
 
@@ -107,7 +107,7 @@ SPARSE = {
 
 @pytest.mark.parametrize("where", SPARSE)
 def test_product_with_a_sparse_matrix_equals_lax_scan(arrays, where):
-    """JAX has no gradient of a batched one with respect to the matrix."""
+    """JAX has no gradient of a batched sparse product with respect to the matrix."""
     places = jnp.array([[0, 1], [1, 2], [2, 0], [3, 3], [3, 0]])
 
     def step(p, h, x):
@@ -119,7 +119,7 @@ def test_product_with_a_sparse_matrix_equals_lax_scan(arrays, where):
 
 
 def test_readout_products_are_kept_and_counted(arrays):
-    """JAX's policies do not know the planner's own product."""
+    """JAX's policies do not know `gemm`, the planner's own product."""
 
     def step(h, x):
         h = jnp.tanh(x @ arrays["W"] + h @ arrays["U"])
@@ -133,7 +133,7 @@ def test_readout_products_are_kept_and_counted(arrays):
         e for e in equations(jaxpr) if e.primitive.name in ("gemm", "dot_general")
     ]
     shapes = [e.outvars[0].aval.shape for e in products]
-    # Inputs, readout, and the cotangent of the readout; in loops, one each.
+    # Outside: inputs, readout, and the cotangent of the readout. One in each loop.
     assert sum(math.prod(s) == T * B * H for s in shapes) == 3
     plan = scanrnn.plan(step, arrays["h"], arrays["xs"])
     kept, item = plan.residual_bytes[0], arrays["h"].dtype.itemsize
@@ -141,7 +141,7 @@ def test_readout_products_are_kept_and_counted(arrays):
 
 
 def test_a_memory_matrix_is_read_in_the_loop_and_not_stacked():
-    """What a query reads of it is smaller than what would be kept of every step."""
+    """The value that a query reads is smaller than the memory of each step."""
 
     def step(memory, x):
         memory = 0.9 * memory + x[:, :, None] * x[:, None, :]

@@ -1,4 +1,4 @@
-"""Products of a loop with their features first: right, and only where it pays."""
+"""Matrix products of a loop with features first: correct, and only where it pays."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ NAMES = ["lstm", "ln_lstm", "gru", "gru_reset_before", "output_head", "mi_lstm"]
 
 @pytest.fixture
 def always(monkeypatch):
-    """However small the matrices are."""
+    """Put features first for matrices of any size."""
     rules = dataclasses.replace(
         _xla.CPU,
         features_first=1,
@@ -44,7 +44,7 @@ def test_features_first_equals_lax_scan_under(always, transform):
 
 
 def test_features_first_turns_the_products_of_both_loops(always):
-    """The matrix is on the left, as it lies, and the batch is its last axis."""
+    """The matrix is on the left, and the batch is the last axis of the result."""
     jaxpr = training_jaxpr(scanrnn.scan, build("lstm"))
     bodies = [loop.params["jaxpr"].jaxpr for loop in loops(jaxpr)]
     found = [eqn for body in bodies for eqn in gemms(body)]
@@ -77,7 +77,7 @@ def test_features_come_first_where_that_was_measured_to_pay(monkeypatch):
         turned[size] = [len(body.transposed) for body in plan.bodies.values()]
     paying = {size for size, counts in turned.items() if any(counts)}
     assert paying == {(32, 1024), (48, 768)}
-    # Back, the matrix as it is made is read from the left: nothing more to turn.
+    # The reverse loop reads the original matrix from the left, without a transpose.
     assert all(turned[size][:2] == [1, 1] for size in paying)
     for machine, told in ((cpu, True), ("h100", False)):
         text = plan_of(32, 1024, machine=machine).describe(long=True)

@@ -1,4 +1,4 @@
-"""`gemm`: a product that knows its transpose, against `lax.dot_general`."""
+"""`gemm`, a product with its own transpose, compared with `lax.dot_general`."""
 
 import functools
 
@@ -58,7 +58,7 @@ def test_gemm_is_batched_as_dot_general(in_axes):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("columns", [256, 255])
 def test_large_weight_gradient_is_the_product_it_stands_for(dtype, columns):
-    """Large enough for the form that XLA for CPU is given."""
+    """The size is large enough for the special form that XLA for CPU gets."""
     params, a, b = operands((0, 0), dtype, (128, 256, columns))
     got = jax.jit(product(params))(a, b)
     want = np.asarray(a, np.float64).T @ np.asarray(b, np.float64)
@@ -104,7 +104,7 @@ def gradient(scan, params, init, xs):
 
 
 def test_bfloat16_gradients_are_as_near_to_float64_as_those_of_lax_scan():
-    """Rounding cotangents costs no more than rounding operands did."""
+    """Rounding cotangents adds no more error than rounding operands."""
     problem = half_problem()
     double = jax.tree.map(lambda a: a.astype(jnp.float64), problem)
 
@@ -139,7 +139,7 @@ def test_bfloat16_training_multiplies_nothing_but_bfloat16():
 
 
 def test_planned_scan_inside_a_step_is_read_as_its_products():
-    """The outer planner sees `dot_general`, whatever the inner one made of it."""
+    """The outer planner sees `dot_general`, not the primitives of the inner plan."""
     params, a, b = operands((1, 0))
 
     def step(h, x):

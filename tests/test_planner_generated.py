@@ -1,4 +1,4 @@
-"""Step functions nobody wrote, against `lax.scan`: values and every gradient."""
+"""Random step functions, compared with `lax.scan`: values and all gradients."""
 
 import jax
 import pytest
@@ -72,7 +72,7 @@ def test_generated_step_under_any_options_equals_lax_scan():
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["h100", "tpu v5e"])
 def test_generated_step_on_a_machine_equals_lax_scan(monkeypatch, machine):
-    """Its program, compiled for where the tests run."""
+    """The program of the machine is compiled for the machine of the tests."""
     monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
     policies = st.sampled_from(POLICIES)
     options = st.builds(scanrnn.Options, machine=st.just(machine), residuals=policies)
@@ -85,7 +85,7 @@ def test_generated_step_has_the_second_derivatives_of_lax_scan():
     examine(15, 0, programs(size=5), check_second_derivatives)
 
 
-# Sized so that they are run at every change: some minutes of a processor.
+# These sizes take some minutes of one processor, so the tests can run at each change.
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", range(100, 110))
 def test_a_thousand_generated_steps_equal_lax_scan(shard):

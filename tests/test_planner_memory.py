@@ -1,6 +1,6 @@
-"""States larger than what is read of them: no more memory than `lax.scan` takes.
+"""States larger than the values read from them: no more memory than `lax.scan` needs.
 
-Bytes of temporaries by the compiler's own count, for values and for gradients.
+The compiler counts the bytes of temporaries, for values and for gradients.
 """
 
 import chex
@@ -14,10 +14,10 @@ from tests.compare import outputs_alone, outputs_of_gradients, programs
 from tests.generated_memories import materialise, memories
 from tests.test_planner_generated import examine
 
-# What does not grow with the sequence: fast memory, and what a loop keeps of a step.
+# Bytes that do not grow with the sequence: fast memory, and arrays of one step.
 ASIDE = 4_000_000
-# The worst that was found is 1.14: a product of every state, of which reversed all
-# cotangents are in memory at once.
+# The worst case found is 1.14: a product with every state. In reverse, all of its
+# cotangents are in memory at the same time.
 MOST = 1.15
 
 

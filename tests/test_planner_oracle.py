@@ -1,4 +1,4 @@
-"""Every step of the table against `lax.scan` in float64, values and gradients."""
+"""Compare every step of the table with `lax.scan` in float64: values and gradients."""
 
 import jax
 import pytest
@@ -8,8 +8,8 @@ from tests.compare import assert_same, outputs_of_gradients, value_and_gradients
 from tests.step_table import STEPS, build
 
 POLICIES = ("minimal", "recompute", "chunked", "everything")
-# Steps that differ from another in what becomes of their weights, and in nothing that
-# has a direction: reversed, the other one speaks for them.
+# Steps that differ from another step only in how their weights are used. This does not
+# depend on the direction, so in reverse only the other step is tested.
 ALIKE = {
     "lstm": "residual_lstm",
     "mi_lstm": "ln_lstm",
@@ -18,7 +18,7 @@ ALIKE = {
     "elman": "gru",
     "krause_mlstm": "gru_reset_before",
 }
-# Each pass, and the steps that it does something for.
+# Each pass, with steps that it changes.
 PASSES = {
     "split": ["lstm_concatenated", "output_head"],
     "hoist": ["lstm_concatenated", "lstm_per_gate", "output_head"],
@@ -49,7 +49,7 @@ def test_reversed_scan_equals_lax_scan(name):
 @pytest.mark.parametrize("name", ["ln_lstm", "gru", "with_prng", "nested_scan"])
 def test_residual_policy_equals_lax_scan(name, policy):
     options = scanrnn.Options(residuals=policy)
-    # What is kept is for the gradients: by itself, the scan is the same for all.
+    # Residuals matter only for gradients: other scans are the same for all policies.
     assert_same(build(name), outputs_of_gradients, plan=options)
     assert_same(build(name), outputs_of_gradients, plan=options, reverse=True)
 
@@ -70,7 +70,7 @@ def test_each_pass_can_be_left_out(switch, name):
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("chunk", [1, 2, 5, 9])
 def test_chunked_scan_equals_lax_scan(chunk, reverse):
-    """Chunks that fit, that leave a rest, and that are longer than the sequence."""
+    """Chunks divide the sequence, leave a rest, or are longer than the sequence."""
     plan = scanrnn.Options(chunk=chunk)
     assert_same(build("output_head"), value_and_gradients, plan=plan, reverse=reverse)
 

@@ -1,4 +1,4 @@
-"""A program is the same in every process: else no cache on disk would find it."""
+"""A program is the same in every process. Otherwise a cache on disk cannot find it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Random numbers in a step: those of each step, whatever runs for all steps at once."""
+"""Random numbers of a step do not change if other work runs for all steps at once."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ UNSAFE = pytest.param("unsafe_rbg", marks=pytest.mark.slow)
 
 
 def keyed(impl):
-    """Noise by a key in the carry, and dropout by a key of each step."""
+    """Noise from a key in the carry, and dropout from a key of each step."""
     key = jax.random.key(0)
     params = arrays(key, W=(H, H), V=(H, H))
 
@@ -35,7 +35,7 @@ def keyed(impl):
 @pytest.mark.parametrize("residuals", ["minimal", "recompute", "everything"])
 @pytest.mark.parametrize("impl", [THREEFRY, "rbg", UNSAFE])
 def test_noise_of_any_key_is_that_of_each_step(impl, residuals):
-    """`vmap` draws other numbers from most keys than one step after the other."""
+    """For most kinds of keys, `vmap` draws other numbers than single steps."""
     plan = scanrnn.Options(residuals=residuals)
     assert_same(keyed(impl), value_and_gradients, plan=plan)
 

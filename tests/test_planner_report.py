@@ -1,4 +1,4 @@
-"""How a plan shows itself: short, long, and as HTML."""
+"""The text of a plan: short, long, and as HTML."""
 
 import dataclasses
 import functools
@@ -62,7 +62,7 @@ def test_plan_of_lax_scan_has_nothing_more_to_say():
 
 
 class _Reader(HTMLParser):
-    """Collects text, and checks that every tag is closed in turn."""
+    """Collect text, and check that every tag is closed in the right order."""
 
     def __init__(self):
         super().__init__()

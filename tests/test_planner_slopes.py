@@ -13,8 +13,8 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-# The function, its exact derivative, where to look, and what its error may be more than
-# that of JAX's rule, in units of rounding: for rsqrt we have y**3 in place of y / x.
+# The function, its exact derivative, the points to test, and how many units of rounding
+# its error may exceed that of JAX's rule. For rsqrt we use y**3 in place of y / x.
 SLOPES = {
     "tanh": (jnp.tanh, lambda x: 1 / np.cosh(x) ** 2, (-6, 6), 0),
     "logistic": (jax.nn.sigmoid, lambda x: sigmoid(x) * sigmoid(-x), (-9, 9), 0),

@@ -1,4 +1,4 @@
-"""Steps whose state is larger than what is read of it: what stays in the loop."""
+"""Steps whose state is larger than the values read from it: what stays in the loop."""
 
 import functools
 
@@ -17,7 +17,7 @@ draw = functools.partial(jax.random.normal, dtype=jnp.float32)
 
 
 def selective_scan(D=64, N=16):
-    """Mamba's, https://arxiv.org/abs/2312.00752."""
+    """The step of Mamba, https://arxiv.org/abs/2312.00752."""
     rates = jnp.ones([D, N], jnp.float32)
 
     def step(h, row):
@@ -30,7 +30,7 @@ def selective_scan(D=64, N=16):
 
 
 def outer_products(N=32):
-    """RWKV's, https://arxiv.org/abs/2404.05892."""
+    """The step of RWKV, https://arxiv.org/abs/2404.05892."""
     bonus = jnp.ones([N], jnp.float32)
 
     def step(state, row):
@@ -43,7 +43,7 @@ def outer_products(N=32):
 
 
 def delta_rule(N=32):
-    """DeltaNet's, https://arxiv.org/abs/2406.06484."""
+    """The step of DeltaNet, https://arxiv.org/abs/2406.06484."""
 
     def step(state, row):
         q, k, v, rate = row
@@ -110,6 +110,6 @@ def test_small_rows_are_joined_where_that_fills_the_tiles_of_a_tpu():
         return join_axes(np.zeros(shape, np.float32)).shape
 
     assert joined(5, 8, 16, 64) == (5, 8, 1024)
-    assert joined(5, 16, 256) == (5, 16, 256)  # fills them
+    assert joined(5, 16, 256) == (5, 16, 256)  # tiles are full
     assert joined(5, 8, 16) == (5, 8, 16)  # less than a tile
     assert joined(5, 64, 64, 64) == (5, 64, 64, 64)  # large

@@ -1,4 +1,4 @@
-"""Everything `lax.scan` can be wrapped in, `scanrnn.scan` can be wrapped in."""
+"""Transforms that work on `lax.scan` also work on `scanrnn.scan`."""
 
 import functools
 
@@ -110,7 +110,7 @@ TRANSFORMS = [
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t.__name__)
 @pytest.mark.parametrize("name", [SOME[0], *(slow(name) for name in SOME[1:])])
 def test_transform_of_scan_equals_that_of_lax_scan(name, transform):
-    # What the step rounds to float32 and float16 is rounded in another order.
+    # The step rounds to float32 and float16, and a plan rounds in another order.
     rtol = 1e-4 if name == "mixed_dtypes" else 1e-9
     assert_same(build(name), transform, rtol=rtol)
 
@@ -134,7 +134,7 @@ def test_gradient_of_one_argument_only_equals_lax_scan():
 
 
 def test_while_loop_on_an_undifferentiated_carry_does_not_stop_reverse_mode():
-    """`lax.scan` differentiates this; a tangent for every float carry would not."""
+    """`lax.scan` can differentiate this. With tangents for all floats, JAX cannot."""
 
     def step(u, carry, x):
         h, n = carry
@@ -180,7 +180,7 @@ def test_scan_runs_under_disable_jit():
 
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
 def test_reverse_loop_that_reads_nothing_is_exported_for_any_length(machine):
-    """Of a linear recurrence nothing is read again: only xs say how long it is."""
+    """A linear recurrence reads no residuals, so only xs tell its length."""
     weights, init, xs = jnp.full((4, 4), 0.1), jnp.ones((2, 4)), jnp.ones((7, 2, 4))
     plan = scanrnn.Options(machine=machine)
 

@@ -1,4 +1,4 @@
-"""What `import scanrnn` brings, and what it leaves for later."""
+"""What `import scanrnn` imports at once, and what it imports later."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ LAZY = ("interop", "linen", "nnx", "serving", "training")
 
 
 def test_import_loads_no_library_but_jax():
-    """Flax, optax and Orbax take several times as long as all the rest."""
+    """Importing Flax, optax and Orbax takes several times as long as all the rest."""
     code = f"""if True:
         import sys, scanrnn
         libraries = {{"flax", "optax", "orbax", "rich", "matplotlib", "onnx"}}

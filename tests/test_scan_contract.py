@@ -1,4 +1,4 @@
-"""The front door: lax.scan's signature, its corner cases, and clear errors."""
+"""`scanrnn.scan`: the signature of lax.scan, its corner cases, and clear errors."""
 
 import dataclasses
 import functools
@@ -204,7 +204,7 @@ def test_plan_in_chunks_counts_its_contractions_per_chunk():
 
 
 def test_long_sequence_is_not_hoisted_at_once():
-    """A million steps of one number: 1 GB of pre-activations from 4 MB of input."""
+    """A million steps of one number would need 1 GB of pre-activations for 4 MB."""
     W, U = jnp.ones((1, 256)), jnp.ones((256, 256))
 
     def step(h, x):
@@ -217,7 +217,7 @@ def test_long_sequence_is_not_hoisted_at_once():
 
 
 def test_large_readouts_are_not_computed_at_once():
-    """Logits of a large vocabulary, of which a step returns one number."""
+    """A step makes logits of a large vocabulary, and returns one number."""
     W, U, E = (jnp.ones(s) for s in ((4, 8), (8, 8), (8, 50_000)))
 
     def step(h, x):
@@ -230,7 +230,7 @@ def test_large_readouts_are_not_computed_at_once():
 
     chunk = of_batch(4).chunk
     assert chunk * 4 * 50_000 * 8 <= 2**28 < 2 * chunk * 4 * 50_000 * 8
-    # Larger than the matrix, they are made one step at a time.
+    # If the logits are larger than the matrix, each step makes its own.
     assert not of_batch(32).stages.after.eqns
 
 
@@ -240,7 +240,7 @@ def test_checkpointed_step_keeps_carries_at_chunk_starts_only():
     plan = scanrnn.plan(step, init, xs)
     assert (plan.residuals, plan.chunk) == ("chunked", 2)
     assert "chunked, for jax.checkpoint" in str(plan)
-    # One of its own parts is enough, and so is one inside another function.
+    # A checkpoint of a part of the step, or inside another function, is enough.
     part = scanrnn.plan(jax.jit(lambda c, x: jax.checkpoint(f)(c, x)), init, xs)
     assert part.residuals == "chunked"
     asked = scanrnn.plan(step, init, xs, residuals="minimal")
@@ -260,7 +260,7 @@ def test_planned_scan_in_a_step_is_no_checkpoint_of_the_author():
 @pytest.mark.parametrize("layout", [True, False])
 @pytest.mark.parametrize("name", ["lstm", "mi_lstm"])
 def test_layout_reads_every_gate_from_where_the_sequence_lies(name, layout):
-    """One hoisted array for all gates; in the loop no slice of a step of it."""
+    """One hoisted array has all gates. The loop does not slice a slice of it."""
     step, params, init, xs = build(name)
     plan = scanrnn.plan(functools.partial(step, params), init, xs, layout=layout)
     assert [v.aval.shape for v in plan.stages.hoisted] == [(3, 16)]

@@ -1,4 +1,4 @@
-"""What `lax.scan` takes and gives that `scan` once did not."""
+"""Arguments and results of `lax.scan` that `scan` once did not support."""
 
 import collections
 import functools
@@ -53,7 +53,7 @@ def test_pair_of_the_step_is_the_pair_of_the_scan(arrays):
 
 
 def trips(arrays, **options):
-    """The steps per trip of the loop that a scan is; 0 for all."""
+    """The steps per trip of the loop of a scan; 0 for all steps."""
     step, init, xs = elman(arrays)
     jaxpr = jax.make_jaxpr(lambda: scanrnn.scan(step, init, xs, **options))().jaxpr
     loops = (e for e in equations(jaxpr) if e.primitive.name == "scan")
@@ -61,7 +61,7 @@ def trips(arrays, **options):
 
 
 def test_unrolling_by_a_bool_is_not_that_by_a_number(arrays):
-    """`True == 1`: the one got the plan of the other, and so `unroll=True` a loop."""
+    """As `True == 1`, `unroll=True` once got the plan of `unroll=1`, with a loop."""
     wanted = [(1, 1), (True, 0), (False, 1), (0, 0), (np.bool_(True), 0), (2, 2)]
     assert [(u, trips(arrays, unroll=u)) for u, _ in wanted] == wanted
 

@@ -1,4 +1,4 @@
-"""Without a gradient a sequence runs in chunks: the same values, under everything."""
+"""Without a gradient, a sequence runs in chunks: equal values under all transforms."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from tests.compare import assert_same, outputs_alone, value_and_gradients
 from tests.step_table import STEPS, T, build
 from tests.tiers import one_in
 
-# So little fast memory that everything is cut.
+# The fast memory is so small that every sequence is cut.
 MACHINE = dataclasses.replace(MACHINES["cpu"], kind="small cache", fast_memory=1)
 PLAN = scanrnn.Options(machine=MACHINE)
 SOME = ("ln_lstm", "with_cond", "shift_register", "output_head")
@@ -24,7 +24,7 @@ SOME = ("ln_lstm", "with_cond", "shift_register", "output_head")
 
 @pytest.fixture(autouse=True)
 def _two_steps_at_a_time(monkeypatch):
-    """Of five: one is left over."""
+    """Two of five steps make a chunk, so one step is left over."""
     monkeypatch.setattr(Plan, "matrix_bytes", 0)
     monkeypatch.setattr(decide, "_even", lambda length, most: 2)
 
@@ -37,7 +37,7 @@ def plan_of(name):
 
 
 def over_each_alone(loss, outputs):
-    """`vmap` over one argument, the others not mapped."""
+    """`vmap` over one argument; the others are not mapped."""
 
     def run(x):
         found = []

@@ -1,4 +1,4 @@
-"""Numbers of Python as carries and weights: types are those that `lax.scan` gives."""
+"""Python numbers as carries and weights: types are the same as from `lax.scan`."""
 
 import functools
 
@@ -87,7 +87,7 @@ def test_values_and_gradients_of_weak_numbers_have_the_types_of_lax_scan(step, n
     for i, got in grads.items():
         wanted = wanted_grads[i]
         assert got.dtype == wanted.dtype
-        # The gradient of a weak number is weak here, also where a step hands on
-        # another that is not; lax.scan then gives the type of that one.
+        # Here the gradient of a weak number is always weak. If a step makes the carry
+        # not weak, lax.scan gives a gradient that is not weak.
         changes = i < 2 and jax.typeof(args[i]).weak_type != outs[0][i].weak_type
         assert got.weak_type == wanted.weak_type or changes

@@ -1,4 +1,4 @@
-"""The benchmark of latency, made small: contenders agree, and the table has them."""
+"""The benchmark of latency at small sizes: contenders agree and are in the table."""
 
 import importlib.util
 

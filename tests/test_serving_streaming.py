@@ -1,4 +1,4 @@
-"""Streams in chunks against whole sequences."""
+"""Compare streams in chunks with whole sequences."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from scanrnn.interop import load_safetensors, save_safetensors
 from scanrnn.serving import Streaming
 from tests.cell_table import CELLS, ONE_OF_EACH, H
 
-# One of each cell, the one with the most options, and one that looks back two inputs.
+# A row for each cell, the row with most options, and a cell that reads two old inputs.
 ROWS = [
     pytest.param(CELLS[name], id=name)
     for name in dict.fromkeys([*ONE_OF_EACH, "lstm-norm-mi", "qrnn-2-fo"])
@@ -65,7 +65,7 @@ def test_chunks_of_any_lengths_are_the_whole_sequence(served, cuts):
     parts = [stream(x[:, a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
     assert [part.shape[1] for part in parts] == np.diff(cuts).tolist()
     got = np.concatenate(parts, axis=1)
-    # A norm of few features makes much of the rounding of sums.
+    # A norm of few features makes rounding errors larger.
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
 
 
@@ -260,7 +260,7 @@ def test_a_call_takes_a_bucket_as_it_is_and_writes_over_the_carry(monkeypatch):
     assert all(leaf.is_deleted() for leaf in seen[0])
     stream({0: x[0], 1: x[1]})
     assert seen[2] is None
-    # What a call that was interrupted leaves is mended by a reset.
+    # A reset repairs the carry after a call that was interrupted.
     jax.tree.map(lambda leaf: leaf.delete(), stream._carry)
     stream.reset()
     np.testing.assert_array_equal(stream(x), first)

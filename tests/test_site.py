@@ -1,4 +1,4 @@
-"""The site is built without a warning, its links lead somewhere, a browser shows it."""
+"""The site builds without a warning, its links work, and a browser shows it."""
 
 import functools
 import html
@@ -30,7 +30,7 @@ in_a_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, worker_id):
-    """Built as `make docs` builds it, once for all workers of pytest-xdist."""
+    """The site as `make docs` builds it, once for all workers of pytest-xdist."""
     folder = tmp_path_factory.getbasetemp()
     folder = (folder if worker_id == "master" else folder.parent) / "site"
     words = ["-W", "--keep-going", "-q", "-c", "docs", "-d", str(folder / "trees")]
@@ -45,7 +45,7 @@ def site(tmp_path_factory, worker_id):
 
 
 class Page(HTMLParser):
-    """What a page links to, what can be linked in it, and its equations."""
+    """The links of a page, its anchors, and its equations."""
 
     def __init__(self, path):
         super().__init__()
@@ -104,7 +104,7 @@ def test_signatures_are_what_one_would_write(site):
 
 
 def test_pages_need_nothing_from_another_place(parsed):
-    """They can be read without a network."""
+    """The pages can be read without a network."""
     outside = {
         link
         for page in parsed.values()
@@ -124,14 +124,14 @@ def address(site):
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Says nothing of each request."""
+    """A handler that does not log requests."""
 
     def log_message(self, *_):
         pass
 
 
 def seen(address, folder, *words):
-    """What a headless browser makes of a page."""
+    """A page as a headless browser shows it."""
     options = ["--headless", "--no-sandbox", "--disable-gpu"]
     options += [f"--user-data-dir={folder}", "--virtual-time-budget=10000"]
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Recurrences by Newton's method, against `lax.scan` in float64."""
+"""Recurrences solved by Newton's method, compared with `lax.scan` in float64."""
 
 import functools
 
@@ -60,7 +60,7 @@ def test_cell_solved_equals_lax_scan(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 1, 3])
 def test_steps_that_are_not_found_are_computed_one_by_one(most):
-    """Chaotic: no guess is good, and k iterations find k steps."""
+    """In a chaotic recurrence no guess is good: k iterations find only k steps."""
 
     def logistic_map(r, h, x):
         h = r * h * (1 - h) + 1e-3 * x
@@ -86,7 +86,7 @@ def test_affine_recurrence_takes_one_iteration_and_its_solution_none():
 
 
 def test_overflow_of_an_iteration_is_no_nan():
-    """Newton's first steps leave float32; what the loop gives is what comes back."""
+    """Newton's first iterations overflow float32. The result is that of the loop."""
 
     def step(h, x):
         h = jnp.exp(-h) * x

@@ -117,12 +117,12 @@ def test_checkpoint_whose_state_is_damaged_says_so_and_the_way_out(tmp_path):
         many = [jnp.ones(n) for n in range(1, 60)]
         checkpoints.save(step, {"weights": jnp.ones(100), "many": many}, {})
     checkpoints.close()
-    # A byte of what says where each array is: all reads fail, each by itself.
+    # This byte is in the index of the arrays, so the read of each array fails.
     for path in (tmp_path / "4" / "state" / "d").iterdir():
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 255
         path.write_bytes(data)
-    # Another process: what Orbax drops when a read fails may complain until it ends.
+    # Another process, because Orbax may log errors after a failed read.
     process = subprocess.run(
         [sys.executable, "-c", READ_STATE, str(tmp_path)],
         capture_output=True,
@@ -133,7 +133,7 @@ def test_checkpoint_whose_state_is_damaged_says_so_and_the_way_out(tmp_path):
         "before it with --resume-from 2, or start again with --restart "
         f"({tmp_path / '4'}: "
     )
-    # Behind it asyncio may still tell of other reads.
+    # After the error, asyncio may log other failed reads.
     lines = process.stderr.splitlines()
     (error,) = (line for line in lines if line.startswith(wanted))
     assert len(error) < 500 and "loop is closed" not in process.stderr
@@ -149,7 +149,7 @@ def test_checkpoint_with_one_byte_changed_is_refused(tmp_path):
     spoiled = {"w": like["w"].at[7].set(-7.0)}
     checkpoints.save(2, spoiled, {})
     checkpoints.wait()
-    # As if a disk had changed the array: its checksum is the one of what was saved.
+    # As if a disk had changed the array: the checksum is that of the saved array.
     notes = tmp_path / "2" / "notes" / "metadata"
     text = notes.read_text()
     spoiled_sum = str(_checksums.of_arrays(spoiled)["['w']"])
@@ -185,14 +185,14 @@ def test_reader_leaves_the_checkpoint_that_is_being_written(tmp_path):
     with Checkpoints(tmp_path) as writer:
         writer.save(1, STATE, {"position": 1})
         writer.wait()
-        # As Orbax names what it is writing.
+        # Orbax gives such a name to a folder that it is writing.
         (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
         reader = Checkpoints(tmp_path)
         assert reader.notes() == {"position": 1}
         reader.close()
         assert (tmp_path / "2.orbax-checkpoint-tmp").is_dir()
     with Checkpoints(tmp_path) as writer:
-        writer.lock()  # nobody can be writing it any more
+        writer.lock()  # no other process can be writing now
         assert writer.latest() == 1
         writer.save(2, STATE, {"position": 2})
     assert not (tmp_path / "2.orbax-checkpoint-tmp").exists()
@@ -203,7 +203,7 @@ def test_reader_goes_on_with_a_newer_checkpoint_where_one_is_replaced(tmp_path):
     asked = []
 
     def like(notes):
-        """Meanwhile, the run goes on."""
+        """The training run goes on meanwhile."""
         asked.append(notes["position"])
         if len(asked) == 1:
             for step in (2, 3):
@@ -244,7 +244,7 @@ def test_folder_is_locked_for_one_process_until_it_is_gone(tmp_path):
         text=True,
     ) as other:
         assert other.stdout.readline() == "held\n"
-        assert mine.latest() is None  # reading is free
+        assert mine.latest() is None  # reading needs no lock
         refused = f"in use by process {other.pid} on .*--out"
         with pytest.raises(ValueError, match=refused):
             mine.save(1, STATE, {})

@@ -69,7 +69,7 @@ def test_config_goes_through_the_command_line_and_back():
 )
 def test_config_refuses_an_absurd_number(field):
     absurd = 10**20 if field.type is int else 1e39  # beyond float32
-    if field.name == "clip":  # that is none
+    if field.name == "clip":  # such a clip is allowed and never clips
         assert getattr(Config(**{field.name: absurd}), field.name) == absurd
         return
     with pytest.raises(ValueError, match=f"{field.name}: got 1.*, want "):

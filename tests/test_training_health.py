@@ -1,4 +1,4 @@
-"""Probes against what is known of small networks, and the demonstration of clipping."""
+"""Probes on small networks with known values, and the demonstration of clipping."""
 
 import functools
 
@@ -54,7 +54,7 @@ def test_probe_gives_the_gradient_by_the_carries_of_all_layers():
         return jnp.sum(jnp.sin(ys))
 
     def from_step(t, layer, carry):
-        """The loss if the carry of a layer before step t were this one."""
+        """The loss with this carry of a layer before step t."""
         ys = xs
         for number, step in enumerate(steps):
             now, outs = carries[number], []
@@ -133,7 +133,7 @@ def test_probe_of_a_model_is_drawn(tmp_path, monkeypatch, options):
 
 
 def drawn(monkeypatch):
-    """The figures that are saved from now on."""
+    """Collect the figures that are saved from now on."""
     figures, save = [], Figure.savefig
 
     def note(self, *arguments, **options):
@@ -187,7 +187,7 @@ def test_run_probes_its_health(tmp_path, monkeypatch):
 
 
 def explode(clip, steps=25):
-    """The seed's demonstration: RNN(64, 128), recurrent weights times three."""
+    """The demonstration: RNN(64, 128), with recurrent weights times three."""
     rnn = scanrnn.nnx.Elman(64, 128, scheme="torch", rngs=nnx.Rngs(42))
     kernel = rnn.layers[0]["recurrent_kernel"]
     kernel[...] = 3 * kernel[...]

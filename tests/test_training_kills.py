@@ -1,4 +1,4 @@
-"""Runs that are killed at any moment, and checkpoints that are not what they were."""
+"""Runs that are killed at any moment, and checkpoints that are damaged."""
 
 import json
 import os
@@ -13,8 +13,8 @@ import pytest
 
 from scanrnn.training import Checkpoints
 
-# A run of many small steps and saves: the carry, dropout's keys, the loss scale and a
-# bad batch are in what it computes.
+# A run with many small steps and saves. Its results depend on the carry, the keys of
+# dropout, the loss scale and a bad batch.
 RUN = """
 import sys, time
 import jax, jax.numpy as jnp, numpy as np, optax
@@ -94,7 +94,7 @@ def test_run_that_is_killed_at_random_moments_ends_with_the_same_bits(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills.append(Checkpoints(tmp_path / "killed" / "checkpoint").latest())
-    assert len(set(kills)) > 2  # some of them went on
+    assert len(set(kills)) > 2  # some runs resumed
     assert all(step is None or step % 3 == 0 for step in kills)
     got, again = finish(tmp_path / "killed")
     assert again == rows

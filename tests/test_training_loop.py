@@ -1,4 +1,4 @@
-"""The loop: rows, checkpoints, resuming, and what stops it."""
+"""The training loop: rows, checkpoints, resuming, and reasons to stop."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ def start():
 
 
 def data(**spoiled):
-    """Twelve batches in an epoch; those named by `spoiled` are not finite."""
+    """Twelve batches in an epoch; those in `spoiled` are not finite."""
     rows = np.random.default_rng(0).normal(size=(12, 3))
     for number in spoiled.get("batches", ()):
         rows[number] = np.nan
@@ -105,7 +105,7 @@ def test_loop_that_is_stopped_and_resumed_gives_the_same_bits(tmp_path, stops):
         np.testing.assert_array_equal(got, wanted)
     for row in itertools.chain(rows, straight):
         row.pop("seconds")
-    assert str(rows) == str(straight)  # as text: NaN is not itself
+    assert str(rows) == str(straight)  # as text: NaN is not equal to NaN
 
 
 def test_loop_stops_after_too_many_bad_steps_and_keeps_the_last_good_checkpoint(

@@ -1,4 +1,4 @@
-"""The language model: carries, resets, lengths, dropout and types."""
+"""The language model: carries, resets, lengths, dropout and dtypes."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The policy of types."""
+"""The policy of dtypes."""
 
 import jax.numpy as jnp
 import pytest
@@ -56,7 +56,7 @@ def test_precision_knows_when_gradients_need_scaling(text, needs):
     assert Precision.parse(text).needs_scaling is needs
 
 
-# What processors say of themselves: the second one has no instructions for bfloat16.
+# The flags that processors report. The second one has no instructions for bfloat16.
 UNITS, PLAIN = _cpu({"avx2", "avx512_bf16"}), _cpu({"avx2", "fma"})
 
 

@@ -1,4 +1,4 @@
-"""A whole training run: what it leaves, that it stops and goes on, what it refuses."""
+"""A whole training run: its files, stopping and resuming, and errors."""
 
 import errno
 import io
@@ -51,7 +51,7 @@ def changed(config, **values):
 
 
 def printed(config, **options):
-    """Trains, and returns the outcome and what was printed."""
+    """Train, and return the outcome and what was printed."""
     console = Console(file=io.StringIO(), markup=False, soft_wrap=True)
     outcome = train(config, console=console, **options)
     return outcome, console.file.getvalue()
@@ -72,14 +72,14 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def config(tmp_path, monkeypatch):
-    """A run that only trains: no sample, no plan and no timing, which take longer."""
+    """A run that only trains. Samples, plans and timings would take longer."""
     monkeypatch.setattr(_train, "_finish", lambda run, console: None)
     return make_config(tmp_path)
 
 
 @pytest.fixture
 def interrupt_after(monkeypatch):
-    """Sends SIGINT to this process after a given step, while training."""
+    """Send SIGINT to this process after a given step of training."""
     fit = _train.fit
 
     def arrange(last):
@@ -116,7 +116,7 @@ def test_run_leaves_what_it_promises(finished):
         *[True, False, False, True],
     ]
     assert rows[-1]["held_out"] == outcome.held_out
-    # Near the bits of a uniform guess, which is where a model starts.
+    # A model starts near the bits of a uniform guess.
     assert rows[0]["loss"] == pytest.approx(np.log2(len(set(TEXT))), rel=0.3)
     assert (out / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     sample = (out / "sample.txt").read_text()
@@ -262,7 +262,7 @@ def test_run_refuses_a_folder_that_another_one_has_and_gives_it_back(config):
         assert not (Path(config.out) / "log.jsonl").exists()
     wrong = changed(config, optimizer="sgd", learning_rate=1e38, steps=60, patience=0)
     with pytest.raises(FloatingPointError):
-        printed(wrong)  # one that fails gives it back too
+        printed(wrong)  # a failed run gives it back too
     printed(config, restart=True)
 
 

@@ -1,4 +1,4 @@
-"""Training on several devices and by several processes."""
+"""Training on several devices and with several processes."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def free_port():
 
 
 def start(folder, processes, *words, places=None):
-    """Starts all processes of a run on loopback; `places` are variables of each."""
+    """Start all processes of a run on loopback; `places` has variables for each."""
     folder.mkdir(exist_ok=True)
     (folder / "text.txt").write_text(TEXT)
     command = [sys.executable, "-m", "scanrnn", "train", "--precision", "float32"]
@@ -62,7 +62,7 @@ def start(folder, processes, *words, places=None):
 
 
 def wait_for(process, words):
-    """The line that starts with these words; JAX's runtime has lines of its own."""
+    """Wait for the line that starts with these words; JAX's runtime prints others."""
     for line in process.stdout:
         if line.startswith(words):
             return line
@@ -93,7 +93,7 @@ def test_run_of_several_processes_is_that_of_one_and_goes_on(tmp_path, processes
     assert "write no sample.txt" in output and "scanrnn sample --out" in output
     want, got = (losses_of(tmp_path / name) for name in ("one", "several"))
     np.testing.assert_allclose(got, want, rtol=1e-4)
-    # What several saved, one reads.
+    # One process reads a checkpoint that several have saved.
     sample = [sys.executable, "-m", "scanrnn", "sample", "--length", "7"]
     sample += ["--out", str(tmp_path / "several" / "run")]
     done = subprocess.run(sample, capture_output=True, text=True)
@@ -106,7 +106,7 @@ def test_run_of_which_a_process_is_killed_ends_and_goes_on(tmp_path):
     words = ["--steps", "600", "--evaluate-every", "20"]
     first, second = start(tmp_path, 2, *words)
     wait_for(first, "step    20: loss")
-    wait_for(first, "step    40: loss")  # the one before is saved by then
+    wait_for(first, "step    40: loss")  # the step before is saved by then
     second.send_signal(signal.SIGKILL)
     second.communicate()
     _, errors = first.communicate(timeout=100)
@@ -125,7 +125,7 @@ def test_run_of_which_a_process_is_killed_ends_and_goes_on(tmp_path):
 def test_run_of_which_one_process_is_told_to_stop_ends_all_with_its_signal(tmp_path):
     processes = start(tmp_path, 2, "--steps", "100000", "--evaluate-every", "20")
     wait_for(processes[0], "step    20: loss")
-    # Another run is refused, in all of its processes.
+    # All processes of another run raise an error.
     others = start(tmp_path, 2, "--steps", "100000", "--evaluate-every", "20")
     errors = [process.communicate(timeout=150)[1] for process in others]
     assert [process.returncode for process in others] == [1, 1]
@@ -139,7 +139,7 @@ def test_run_of_which_one_process_is_told_to_stop_ends_all_with_its_signal(tmp_p
 
 @pytest.mark.slow
 def test_processes_find_each_other_where_a_cluster_started_them(tmp_path):
-    """By the variables of Slurm, which gives every process its number."""
+    """Variables of Slurm give every process its number."""
     job = {"SLURM_JOB_ID": str(free_port()), "SLURM_STEP_NODELIST": "localhost"}
     job |= {"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
     places = [job | {"SLURM_PROCID": n, "SLURM_LOCALID": n} for n in "01"]

@@ -1,4 +1,4 @@
-"""The guarded step: against plain optax, and every fault with its remedy."""
+"""The guarded step: compared with plain optax, and each fault with its remedy."""
 
 import chex
 import flax.linen as nn
@@ -19,7 +19,7 @@ FLOAT32 = {jnp.dtype(jnp.float32)}
 
 
 def quadratic(params, carry, batch, key):
-    """A loss whose every part can be made non-finite by its batch."""
+    """A loss of which a batch can make each part non-finite."""
     outputs = params["w"] * batch["x"]
     loss = jnp.sum(outputs**2) + batch["loss"]
     return loss, (jax.tree.map(lambda c: c + 1, carry), outputs * batch["output"])
@@ -93,7 +93,7 @@ def test_step_skips_an_update_that_is_not_finite():
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_step_skips_a_gradient_whose_square_overflows(size):
-    """The norm of one number is compiled to its size, which is finite."""
+    """The norm of one number is compiled to its absolute value, which is finite."""
     optimizer = optax.adam(0.1)
     state = init_state({"w": jnp.ones(size)}, optimizer, key=KEY)
     before = copied(state)
@@ -130,7 +130,7 @@ def test_step_skips_what_overflows_in_the_type_of_the_state():
 
 
 def test_step_lets_an_optimiser_start_with_infinity():
-    """As the best value of those that wait for a plateau."""
+    """Optimisers that wait for a plateau start with infinity as the best value."""
     best = optax.GradientTransformation(
         lambda params: jnp.array([jnp.inf, jnp.inf]),
         lambda grads, state, params: (grads, state.at[0].set(1.0)),
@@ -169,7 +169,7 @@ def test_loss_scale_moves_as_that_of_flax(finite):
 
 
 def half_loss(params, carry, batch, key):
-    """Its gradient in float16 is 2**-25 without scaling: zero."""
+    """Without scaling, its gradient is 2**-25, which is zero in float16."""
     weights = params["w"].astype(jnp.float16)
     outputs = weights * batch["x"].astype(jnp.float16)
     return jnp.sum(outputs.astype(jnp.float32)) * 2.0**-25, (carry, outputs)
@@ -262,7 +262,7 @@ def test_step_is_traced_once_and_gives_its_state_away():
     state = start(optimizer, loss_scale=DynamicScale())
     state, _ = step(state, batch())
     device = batch()
-    with jax.transfer_guard("disallow"):  # nothing goes to the host or comes from it
+    with jax.transfer_guard("disallow"):  # no transfer to or from the host
         for _ in range(3):
             given, (state, _) = state, step(state, device)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))

@@ -1,4 +1,4 @@
-"""The opt-in tuner: what it chooses, what it remembers, and what it never trusts."""
+"""The optional tuner: its choices, its cache, and what it checks again."""
 
 import json
 import os
@@ -29,14 +29,14 @@ def plan(xs=XS, tune=True, **options):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A cache of its own for every test."""
+    """Give every test its own cache."""
     monkeypatch.setenv("SCANRNN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(memory, "_unwritable", set())
     return tmp_path / "cache"
 
 
 class FakeTimes(dict):
-    """Seconds by candidate, 1 for those not named; runs are counted, not made."""
+    """Seconds by candidate, 1 for others. Runs are counted, and nothing runs."""
 
     def __init__(self):
         self.runs = 0
@@ -312,7 +312,7 @@ def test_implementation_scan_is_lax_scan_as_it_stands():
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Real programs, compiled and run, in one round."""
+    """Compile and run real programs, in one round."""
     monkeypatch.setattr(tuner, "BUDGET", 0.0)
     monkeypatch.setattr(tuner, "LEAST_ROUNDS", 1)
 
@@ -341,7 +341,7 @@ def test_tuning_under_jit_leaves_the_program_as_it_is(quick, folder):
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
     assert set(plans[0].tuning.seconds) > {"as asked"}
-    # What is found inside of jit is of use outside.
+    # Results from inside of `jit` are used outside too.
     assert plan().tuning == plans[0].tuning
     assert len(list(folder.iterdir())) == 1
 
@@ -385,7 +385,7 @@ def symbolic():
 
 
 def inside_shard_map():
-    """The traced step holds the mesh it was traced under."""
+    """The traced step contains the mesh under which it was traced."""
 
     def run(init, xs):
         tuned = scanrnn.plan(step, init, xs, tune=True)

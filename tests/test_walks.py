@@ -1,4 +1,4 @@
-"""A new user copies the blocks of one page, and it works."""
+"""The blocks of a page work if a new user copies them."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_page_runs_block_by_block(page, tmp_path):
     walk(ROOT / page, tmp_path)
 
 
-# It trains for half a minute, as it says, and then compares plans and samples.
+# This page trains for half a minute, as it says, then compares plans and samples.
 @pytest.mark.slow
 def test_readme_leads_to_a_model_trained_on_a_text_of_ones_own(tmp_path):
     printed = walk(ROOT / "README.md", tmp_path)

@@ -1,10 +1,10 @@
-"""Which cases of a test run with the quick tests: the others are slow."""
+"""Which cases of a test are quick. The others are marked slow."""
 
 from collections.abc import Iterable
 
 import pytest
 
-# Of tests that took three seconds or more in all: one case in so many is quick.
+# For tests that took three seconds or more in total: one case in this many is quick.
 ONE_IN = {
     "test_accelerate.py": {
         "test_accelerated_function_has_the_same_results_and_gradients": 3,
@@ -174,7 +174,7 @@ ONE_IN = {
 
 
 def one_in(count: int, values: Iterable, ids: Iterable[str] = ()) -> list:
-    """Every so many-th value with the quick tests, all with the slow ones."""
+    """Parameters of a test: one in `count` is quick, and the others are slow."""
     names = [*ids]
     return [
         pytest.param(
@@ -187,7 +187,7 @@ def one_in(count: int, values: Iterable, ids: Iterable[str] = ()) -> list:
 
 
 def mark_slow(items: Iterable[pytest.Item]) -> None:
-    """Marks what `ONE_IN` leaves to the slow tests, of what is not slow already."""
+    """Mark as slow the cases that `ONE_IN` leaves out, unless they are slow already."""
     seen: dict[tuple, int] = {}
     for item in items:
         name = getattr(item, "originalname", "")

@@ -1,4 +1,4 @@
-"""Training on four devices; `test_training_scale` runs this file."""
+"""Training on four devices. `test_training_scale` runs this file."""
 
 import functools
 
@@ -46,7 +46,7 @@ def changed(**values):
 
 
 def trained(config, mesh=None, steps=4):
-    """The losses of some steps, the last state, and what the last step compiled."""
+    """Losses of some steps, the last state, and the programs the last step compiled."""
     model = make_model(config, symbols=11)
     state, train_step = make_training(config, model, mesh=mesh)
     streams = Streams(IDS, config.batch, config.window, parts=config.accumulate)

@@ -1,4 +1,4 @@
-"""Does what a reader does: copies the blocks of a page, in order, and runs them.
+"""Do what a reader does: copy the blocks of a page in order, and run them.
 
 python -m tests.walks README.md
 """
@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-# What a test does not do again: it runs where the package is installed already.
+# Tests leave out these commands: the package is installed already.
 DONE = ("pip install", "make ")
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """The blocks of a page: each its language, and what the copy button gives."""
+    """The blocks of a page: the language of each, and the text that a reader copies."""
     found = re.findall(r"^```(python|sh)\n(.*?)^```", page.read_text(), re.M | re.S)
     return [(kind, copied(text)) for kind, text in found]
 
@@ -30,10 +30,10 @@ def copied(text: str) -> str:
 
 
 def walk(page: Path, folder: Path) -> str:
-    """Runs all blocks of a page in an empty folder, the Python ones as one program.
+    """Run all blocks of a page in an empty folder, the Python ones as one program.
 
     Args:
-        page: in Markdown.
+        page: a page in Markdown.
         folder: where the commands run.
 
     Returns:

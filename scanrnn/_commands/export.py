@@ -1,4 +1,4 @@
-"""`python -m scanrnn export`: the model of a run as a file that others can run."""
+"""`python -m scanrnn export`: write a model as a file that other programs can run."""
 
 import argparse
 import json
@@ -15,10 +15,10 @@ FORMATS = {"onnx": "model.onnx", "stablehlo": "model.stablehlo"}
 
 
 def add(commands: Any) -> None:
-    """Adds the command.
+    """Adds the command `export` to the command line.
 
     Args:
-        commands: the sub-parsers of the command line.
+        commands: The sub-parsers of the command line.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         "export", help="write a trained model as ONNX or StableHLO"
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         "--out", default="runs/demo", help=f"folder of the run {default}"
     )
     parser.add_argument(
-        "--format", default="onnx", choices=list(FORMATS), help=f"of the file {default}"
+        "--format", default="onnx", choices=list(FORMATS), help=f"file format {default}"
     )
     parser.add_argument(
         "--to", help="the file (default: model.onnx or model.stablehlo in --out)"
@@ -37,14 +37,17 @@ def add(commands: Any) -> None:
 
 
 def run(options: dict[str, Any], console: Console) -> int:
-    """Writes the file, and beside it what its numbers mean.
+    """Writes the file, and next to it the vocabulary: the token of each id.
 
     Args:
-        options: of the command line.
-        console: to print to.
+        options: The options of the command line, by name.
+        console: Where to print.
 
     Returns:
         The exit status.
+
+    Raises:
+        ValueError: If there is no run, or its checkpoint cannot be read.
     """
     model, vocabulary = training.load_model(options["out"])
     kind = options["format"]
@@ -60,9 +63,9 @@ def write(model: Any, kind: str, path: Path) -> None:
     """Exports a language model: ids and carry in, logits and carry out.
 
     Args:
-        model: of ids `[T, B]` and a carry.
-        kind: "onnx" or "stablehlo".
-        path: of the file.
+        model: A model that takes ids `[T, B]` and a carry.
+        kind: The format: "onnx" or "stablehlo".
+        path: The file to write.
     """
     model = serving.step_by_step(model) if kind == "onnx" else model
     ids = jax.ShapeDtypeStruct((1, 1), jnp.int32)

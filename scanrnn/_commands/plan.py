@@ -15,17 +15,17 @@ CELLS += ("gla", "deltanet", "gated_deltanet", "rwkv7", "mamba2")
 
 
 def add(commands: Any) -> None:
-    """Adds the command.
+    """Adds the command `plan` to the command line.
 
     Args:
-        commands: the sub-parsers of the command line.
+        commands: The sub-parsers of the command line.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         "plan", help="print how a layer will run, what it costs and what would help"
     )
     default = "(default: %(default)s)"
     parser.add_argument(
-        "--cell", default="lstm", choices=CELLS, help=f"of the layer {default}"
+        "--cell", default="lstm", choices=CELLS, help=f"cell of the layer {default}"
     )
     parser.add_argument(
         "--norm", help="layer norm of the cell, such as ba2016 (default: none)"
@@ -37,15 +37,15 @@ def add(commands: Any) -> None:
     ):
         parser.add_argument(name, type=int, default=number, help=f"{what} {default}")
     parser.add_argument(
-        "--in-features", type=int, help="D, of the input (default: as many)"
+        "--in-features", type=int, help="D, input features (default: H)"
     )
     parser.add_argument(
-        "--dtype", default="float32", help=f"of operands of products {default}"
+        "--dtype", default="float32", help=f"dtype of matrix products {default}"
     )
     parser.add_argument(
         "--machine",
         choices=list(MACHINES),
-        help="to plan for (default: the one that is there)",
+        help="machine to plan for (default: this one)",
     )
     parser.add_argument(
         "--long", action="store_true", help="print every decision of the plan"
@@ -57,11 +57,15 @@ def run(options: dict[str, Any], console: Console) -> int:
     """Prints the plan and the advice.
 
     Args:
-        options: of the command line.
-        console: to print to.
+        options: The options of the command line, by name.
+        console: Where to print.
 
     Returns:
         The exit status.
+
+    Raises:
+        ValueError: If the cell has no layer norm but `norm` is given, or another option
+            is not valid.
     """
     given = {} if options["norm"] is None else {"norm": options["norm"]}
     inputs = options["in_features"]

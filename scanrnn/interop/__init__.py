@@ -1,8 +1,8 @@
-"""Weights from and to other libraries, by name: gate orders, biases, transposes.
+"""Weights from and to other libraries: names, gate orders, biases and transposes.
 
-All of them meet in `Weights`: `from_...` gives one, `to_...` takes one, and
-`Weights.layer()` and `Weights.of(layer)` are the way to layers of `scanrnn.nnx`. No
-library but Flax is needed for it: arrays come and go by the names they have there.
+`Weights` is the common form: each `from_...` returns one and each `to_...` takes one.
+`Weights.layer()` makes a layer of `scanrnn.nnx`, and `Weights.of(layer)` reads one. No
+library but Flax is needed: arrays have the names that the other library gives them.
 
 ====================== ======== ======= ======= ======= ======= ======= =======
 cell                   torch    Keras   Linen   NNX     Haiku   Equinox cuDNN
@@ -20,16 +20,17 @@ several layers         yes      list    list    list    yes     list    yes
 two directions         yes      yes     yes     yes     -       -       yes
 ====================== ======== ======= ======= ======= ======= ======= =======
 
-Round trips of our weights are exact to the bit, except [1]: these add one to the forget
-gate in every step, so its bias is exact to the rounding of that addition. Of two biases
-we keep the sum. [2] has no place for the bias :math:`b_{hn}`, which must be zero. All
-that changes no weight (recurrent dropout, the dtype of products) does not matter; what
-changes equations (norms, peepholes, integration) no other library has, and is refused.
+Round trips of our weights are exact to the bit, except [1]: these cells add one to the
+forget gate in every step, so its bias is exact up to the rounding of that addition. If
+a library has two biases, we keep their sum. [2] has no place for the bias
+:math:`b_{hn}`, which must be zero. Options that change no weight (recurrent dropout,
+the dtype of matrix products) do not matter. Options that change equations (norms,
+peepholes, integration) are an error, because no other library has them.
 
-The other way alike: a layer that comes as an object is asked for its options, and one
-that our cell has not (another activation, `residual`, `go_backwards`, a class of one's
-own) is refused by its name. Arrays alone do not tell such things: there it is the user
-who knows. An array that is missing, has no place or another shape is named.
+If `from_...` gets a layer as an object, it checks the options of that layer. An option
+that our cell does not have (another activation, `residual`, `go_backwards`, a class of
+your own) is an error. Arrays alone do not contain the options: you must know them. If
+an array is missing, is unknown or has a wrong shape, the error names it.
 """
 
 from scanrnn.interop._cudnn import from_cudnn as from_cudnn

@@ -1,4 +1,4 @@
-"""Arrays of any library, NumPy's and traced ones alike, and the gates in them."""
+"""Arrays of any library, also NumPy arrays and traced ones, and the gates in them."""
 
 import functools
 import re
@@ -14,9 +14,9 @@ R = TypeVar("R")
 
 
 def reader(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose error for arrays of no sense is always a ValueError.
+    """Wrap a function, so that it always raises ValueError for wrong arrays.
 
-    What NumPy says to them depends on where they are wrong.
+    The error that NumPy raises depends on what is wrong with them.
     """
 
     @functools.wraps(function)
@@ -34,18 +34,18 @@ def reader(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def array(value: Any, what: str) -> Any:
-    """The value as an array of NumPy; what is JAX's, traced or not, stays as it is.
+    """The value as a NumPy array; a JAX array, traced or not, stays as it is.
 
     Args:
-        value: an array of whatever library.
-        what: what to call it in a message, the function before it.
+        value: an array of any library.
+        what: the name of the function and of the array, for messages.
 
     Raises:
-        ValueError: if it is no array of real floating numbers.
+        ValueError: if it is not an array of real floating-point numbers.
     """
     try:
         found = plain(value)
-    except Exception as error:  # what a library raises here is its own affair
+    except Exception as error:  # each library raises errors of its own
         raise ValueError(
             f"{what} is a {type(value).__name__} that is no array ({error})"
         ) from error
@@ -58,15 +58,15 @@ def array(value: Any, what: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The value as an array of NumPy, of any dtype; what is JAX's stays as it is."""
+    """The value as a NumPy array of any dtype; a JAX array stays as it is."""
     if isinstance(value, jax.Array | np.ndarray):
         return value
-    if hasattr(value, "detach"):  # a tensor of torch, which is not imported for it
+    if hasattr(value, "detach"):  # a torch tensor; torch itself is not imported
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":  # NumPy's has to be asked for
+        if str(value.dtype) == "torch.bfloat16":  # torch cannot convert it
             return value.float().numpy().astype(jnp.bfloat16)
         return value.numpy()
-    if hasattr(value, "get_value") or hasattr(value, "value"):  # a Flax or Keras one
+    if hasattr(value, "get_value") or hasattr(value, "value"):  # of Flax or Keras
         return plain(value.get_value() if hasattr(value, "get_value") else value.value)
     return np.asarray(value)
 
@@ -83,19 +83,22 @@ def fit(
     sizes: Mapping[str, int] | None = None,
     called: Callable[[str], str] = str,
 ) -> dict[str, Any]:
-    """Arrays by name: all that there must be, no others, of shapes that fit.
+    """Check arrays: none is missing, none is unknown, and all shapes fit.
 
     Args:
-        where: name of the function, for messages.
-        found: arrays of whatever library.
-        axes: of every array, such as "4H D". A letter is a size, the same one wherever
-            it stands; "..." is any axes, the same ones wherever they stand.
-        optional: those that need not be there.
-        sizes: of the letters that are known before.
-        called: what to call an array in a message.
+        where: name of the public function, for messages.
+        found: arrays of any library, by name.
+        axes: the axes of each array, such as "4H D". A letter is a size, and "..." is
+            any number of axes. Both have one value for all arrays.
+        optional: names of arrays that may be missing.
+        sizes: values of letters that are known already.
+        called: makes the name in messages from the name of an array.
+
+    Returns:
+        The arrays of `found` by name, as NumPy or JAX arrays.
 
     Raises:
-        ValueError: which names the array.
+        ValueError: if an array does not fit; the message names it.
     """
     if more := sorted(set(found) - set(axes)):
         raise ValueError(
@@ -124,7 +127,7 @@ def fit(
 
 
 def _bound(shape, axes, known):
-    """Whether a shape has these axes; sizes that it says are known from then on."""
+    """Whether a shape has these axes. New sizes are added to `known`."""
     if axes[0] == "...":
         count = len(shape) - len(axes) + 1
         if known.setdefault("...", shape[: max(count, 0)]) != shape[: max(count, 0)]:
@@ -133,7 +136,7 @@ def _bound(shape, axes, known):
     if len(shape) != len(axes):
         return False
     pairs = [(_AXIS.findall(a)[0], size) for a, size in zip(axes, shape, strict=True)]
-    # A letter alone says more than a multiple of it.
+    # First the letters without a factor: they give the size directly.
     for (number, letter), size in sorted(pairs, key=lambda pair: pair[0][0] != ""):
         factor = int(number or 1)
         if letter:
@@ -149,23 +152,23 @@ def module(*arrays: Any) -> Any:
 
 
 def join(arrays: Sequence[Any], axis: int = -1) -> Any:
-    """The arrays behind each other."""
+    """Concatenate the arrays along one axis."""
     return module(*arrays).concatenate(arrays, axis=axis)
 
 
 def split(a: Any, gates: str) -> dict[str, Any]:
-    """The gates along the last axis, by name."""
+    """The gates, which lie along the last axis, by their letters."""
     parts = module(a).split(a, len(gates), axis=-1)
     return dict(zip(gates, parts, strict=True))
 
 
 def reordered(a: Any, have: str, want: str) -> Any:
-    """The gates along the last axis, in another order.
+    """Put the gates, which lie along the last axis, into another order.
 
     Args:
-        a: `[..., G * H]`.
-        have: a letter for each gate, in their order.
-        want: the same letters in another order.
+        a: `[..., G * H]`, with G gates.
+        have: a letter for each gate, in the order of `a`.
+        want: the same letters in the new order.
     """
     if have == want:
         return a
@@ -174,5 +177,5 @@ def reordered(a: Any, have: str, want: str) -> Any:
 
 
 def zeros(like: Any, size: int | None = None) -> Any:
-    """A vector of zeros as long as the last axis of an array, or of this size."""
+    """Zeros in the dtype of `like`: `[size]`; None for the size of its last axis."""
     return np.zeros(like.shape[-1] if size is None else size, like.dtype)

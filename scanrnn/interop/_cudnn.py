@@ -1,4 +1,4 @@
-"""The flat vector of `jax.experimental.rnn`, which is cuDNN's."""
+"""Weights of cuDNN: the flat vector of `jax.experimental.rnn`."""
 
 import math
 from typing import Any
@@ -18,17 +18,18 @@ def from_cudnn(
     """Convert the weights of `jax.experimental.rnn.lstm`.
 
     Args:
-        flat: the vector that `jax.experimental.rnn.init_lstm_weight` gives.
-        in_features: D.
-        hidden_features: H.
-        num_layers: L.
+        flat: the vector that `jax.experimental.rnn.init_lstm_weight` returns.
+        in_features: D, the size of an input.
+        hidden_features: H, the size of the carry.
+        num_layers: L, the number of layers.
         bidirectional: whether each layer has two directions.
 
     Returns:
-        The weights; the two biases become one, their sum.
+        The weights. The sum of the two biases becomes our one bias.
 
     Raises:
-        ValueError: if the vector is not as long as these sizes say.
+        ValueError: if the vector does not have the length that these sizes need, or is
+            not of floating-point numbers.
 
     Example:
         >>> import jax, scanrnn
@@ -74,10 +75,10 @@ def to_cudnn(weights: Weights) -> Any:
     """Convert weights to the vector that `jax.experimental.rnn.lstm` takes.
 
     Args:
-        weights: of an LSTM.
+        weights: weights of an LSTM.
 
     Returns:
-        The vector; the second biases are zero.
+        The vector. The second biases are zero.
 
     Raises:
         ValueError: if the cell is not a plain LSTM.

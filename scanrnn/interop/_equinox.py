@@ -1,4 +1,4 @@
-"""Equinox: `LSTMCell` and `GRUCell`."""
+"""Weights of Equinox: `LSTMCell` and `GRUCell`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from scanrnn.interop._weights import Weights
 
 _KINDS = ("lstm", "gru")
 _NAMES = ("weight_ih", "weight_hh", "bias", "bias_n")
-# By the number of gates: the kind, and the axes of its arrays.
+# For each number of gates: the kind, and the axes of its arrays.
 _GATES = {
     3: (
         "gru",
@@ -23,14 +23,15 @@ def from_equinox(source: Any) -> Weights:
     """Convert the parameters of Equinox's recurrent cells.
 
     Args:
-        source: an `eqx.nn.LSTMCell` or `GRUCell`, or arrays by its names; a pair of
-            them (forward, backward); or a list of such, lowest layer first.
+        source: an `eqx.nn.LSTMCell` or `GRUCell`, or a dict of its arrays; a pair of
+            them (forward, backward); or a list of layers, the lowest layer first.
 
     Returns:
-        The weights; missing biases become zeros.
+        The weights. Missing biases become zeros.
 
     Raises:
-        ValueError: for something else.
+        ValueError: if an array is missing or unknown or has a wrong shape, if the cells
+            are of different kinds, or for an object of another class.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -80,13 +81,13 @@ def to_equinox(weights: Weights) -> list[dict[str, Any]]:
     """Convert weights to the parameters of Equinox's recurrent cells.
 
     Args:
-        weights: of one direction, and a cell that Equinox has.
+        weights: weights in one direction, of a cell that Equinox has.
 
     Returns:
-        For each layer arrays by the names of the cell, for `eqx.tree_at`.
+        For each layer a dict of arrays by Equinox's names, to use with `eqx.tree_at`.
 
     Raises:
-        ValueError: if Equinox has no such cell.
+        ValueError: if Equinox has no such cell, or for two directions.
 
     Example:
         >>> import scanrnn

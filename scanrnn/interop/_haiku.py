@@ -1,4 +1,4 @@
-"""Haiku: `LSTM`, `GRU` and `VanillaRNN`."""
+"""Weights of Haiku: `LSTM`, `GRU` and `VanillaRNN`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from scanrnn.interop import _arrays, _kinds
 from scanrnn.interop._weights import Weights
 
-_LSTM, _GRU = "igfo", "zrn"  # Haiku's orders; its f has one added in every step
+_LSTM, _GRU = "igfo", "zrn"  # Haiku's orders; its LSTM adds one to f
 _KINDS = ("elman-relu", "lstm", "gru-haiku")
 _MODULES = {"elman-relu": "vanilla_rnn", "lstm": "lstm", "gru-haiku": "gru"}
 
@@ -18,18 +18,19 @@ def from_haiku(
     """Convert the parameters of Haiku's recurrent cores.
 
     Args:
-        params: of a transformed function, by modules.
-        names: of the cores, lowest first, such as "lm/lstm". None if there is only one
-            core and it has the name that Haiku gives it ("lstm", "gru" or
-            "vanilla_rnn", perhaps with a number). Other names must be given, because
-            two layers of an MLP look like a core.
+        params: the parameters of a transformed function, by module.
+        names: names of the cores, lowest layer first, such as "lm/lstm". None if there
+            is only one core and it has the name that Haiku gives it ("lstm", "gru" or
+            "vanilla_rnn", also with a number). Other names must be given, because
+            linear layers of an MLP can look like a core.
 
     Returns:
-        The weights. One is added to the bias of an LSTM's forget gate, as Haiku does in
-        every step. The sum is rounded, so a small bias loses its last digits.
+        The weights. One is added to the bias of an LSTM's forget gate, because Haiku
+        adds it in every step. The sum is rounded: a small bias loses its last digits.
 
     Raises:
-        ValueError: if there is no such core, or its arrays do not fit.
+        ValueError: if there is no such core, if the cores are of different kinds, or if
+            an array has a wrong shape.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -60,8 +61,8 @@ def from_haiku(
     return Weights(_kinds.KINDS[kind][0], layers)
 
 
-# The arrays of a core by path, and their axes. The bias of VanillaRNN's second product
-# need not be there. An LSTM's product is of input and carry, X features together.
+# The arrays of a core by path, and their axes. A VanillaRNN may lack its second bias.
+# An LSTM has one matrix for input and carry together: X = D + H rows.
 _AXES = {
     "gru-haiku": {"w_h": "H 3H", "w_i": "D 3H", "b": "3H"},
     "elman-relu": {
@@ -73,7 +74,7 @@ _AXES = {
 
 
 def _cores(params):
-    """The kinds of the modules that have the arrays of a core, by name."""
+    """The modules that have the arrays of a core: their kinds by their names."""
     found = {}
     for path in params:
         name = path.rpartition("/")[0] if path.endswith("/linear") else path
@@ -85,7 +86,7 @@ def _cores(params):
 
 
 def _below(params, name):
-    """The arrays of a module and of those in it, by path."""
+    """The arrays of a module and of the modules in it, by path."""
     return {
         f"{path}/{one}".removeprefix(f"{name}/"): value
         for path, arrays in params.items()
@@ -136,15 +137,17 @@ def to_haiku(
     """Convert weights to the parameters of Haiku's recurrent cores.
 
     Args:
-        weights: of one direction, and a cell that Haiku has.
-        names: of the cores, lowest first; None for "lstm", "lstm_1" and so on.
+        weights: weights in one direction, of a cell that Haiku has.
+        names: names of the cores, lowest layer first; None for the names that Haiku
+            gives, such as "lstm", "lstm_1" and so on.
 
     Returns:
         Arrays by module and name. One is subtracted from the bias of an LSTM's forget
-        gate.
+        gate, because Haiku adds it in every step.
 
     Raises:
-        ValueError: if Haiku has no such cell, or there are not as many names as layers.
+        ValueError: if Haiku has no such cell, for two directions, or if the numbers of
+            names and layers differ.
 
     Example:
         >>> import scanrnn

@@ -1,4 +1,4 @@
-"""Keras: `SimpleRNN`, `LSTM`, `GRU` and `ConvLSTM`, and `Bidirectional` round them."""
+"""Weights of Keras: `SimpleRNN`, `LSTM`, `GRU`, `ConvLSTM` and `Bidirectional`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,21 +17,21 @@ def from_keras(
 ) -> Weights:
     """Convert the weights of recurrent layers of Keras.
 
-    The shapes tell which cell it is: a GRU with two rows of biases has
+    The shapes tell which cell it is. A GRU whose bias is `[2, 3H]` has
     `reset_after=True`. Other options are read from a layer object; arrays alone do not
-    have them.
+    contain them.
 
     Args:
-        source: a layer, or what its `get_weights()` gives; or a list of such, lowest
-            layer first. One of `Bidirectional` has the arrays of both directions.
-        activation: "tanh" or "relu", for the arrays of a `SimpleRNN`.
-        reset_after: for the arrays of a `GRU` without biases.
+        source: a layer, or the result of its `get_weights()`; or a list of layers, the
+            lowest first. A `Bidirectional` has the arrays of both directions.
+        activation: "tanh" or "relu", needed for the arrays of a `SimpleRNN`.
+        reset_after: needed for the arrays of a `GRU` without biases.
 
     Returns:
-        The weights; missing biases become zeros.
+        The weights. Missing biases become zeros.
 
     Raises:
-        ValueError: for arrays that are not those of such a layer, or a layer with an
+        ValueError: if the arrays are not those of such a layer, or if a layer has an
             option that our cell does not have, such as another activation, or
             `go_backwards` (use `Weights.layer(reverse=True)`).
 
@@ -59,7 +59,7 @@ def _is_arrays(source):
 
 
 def _arrays_of(layer, said):
-    """The arrays of the directions of a layer; what it is like is put into `said`."""
+    """The arrays of each direction of a layer; its options are added to `said`."""
     if hasattr(layer, "get_weights"):
         _read(layer, said)
         layer = layer.get_weights()
@@ -76,7 +76,7 @@ def _arrays_of(layer, said):
 
 
 def _read(layer, said):
-    """Check the options of a layer, and of both in a `Bidirectional`."""
+    """Check the options of a layer, or of both layers in a `Bidirectional`."""
     if hasattr(layer, "forward_layer"):
         _options.KERAS.read("from_keras", layer)
         _read(layer.forward_layer, said)
@@ -117,7 +117,7 @@ def _ours(arrays, reset_after):
 
 
 def _is_after(bias, said):
-    """Whether a GRU resets after the product, by the shape of its bias or as said."""
+    """Whether a GRU resets after the product: its bias or `said` tells."""
     told = said if bias is None else {len(bias) == 2}
     if len(told) != 1 or not said <= told:
         raise ValueError(
@@ -130,7 +130,7 @@ def _is_after(bias, said):
 
 
 def _gates_of(kind, arrays):
-    """The kind of a cell of ours, and its arrays with the gates in our order."""
+    """The kind of our cell, and its arrays with the gates in our order."""
     kernel = arrays["kernel"]
     ours = {"bias": _arrays.zeros(kernel)} | arrays
     if not kind.startswith("gru"):
@@ -152,12 +152,12 @@ def to_keras(weights: Weights) -> list[list[Any]]:
     """Convert weights to the arrays of layers of Keras.
 
     Args:
-        weights: of a cell that Keras has. Our GRU "cudnn" is Keras's default, and
-            "cho2014" is the one with `reset_after=False`.
+        weights: weights of a cell that Keras has. Our GRU "cudnn" is Keras's default,
+            and "cho2014" is Keras's GRU with `reset_after=False`.
 
     Returns:
-        For each layer what its `set_weights` takes; if there are two directions, what
-        that of a `Bidirectional` takes.
+        For each layer the list of arrays that its `set_weights` takes. With two
+        directions, `set_weights` of a `Bidirectional` takes the list.
 
     Raises:
         ValueError: if Keras has no such cell.

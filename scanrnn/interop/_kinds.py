@@ -1,11 +1,11 @@
-"""Which of our cells other libraries have, and what they call it."""
+"""Kinds of cells: which of our cells other libraries have."""
 
 import dataclasses
 
 from scanrnn import cells
 from scanrnn.interop import _arrays
 
-# Our cells by the name of a kind, with the letters of their gates in our order.
+# For each kind: our cell, and the letters of its gates in our order.
 KINDS = {
     "elman": (cells.elman(), "h"),
     "elman-relu": (cells.elman("relu"), "h"),
@@ -16,7 +16,7 @@ KINDS = {
     "mgu": (cells.mgu(), "fn"),
     "conv_lstm": (cells.conv_lstm(kernel_size=1), "ifgo"),
 }
-# Options that change no equation of evaluation, or nothing but sizes.
+# Options that change no equation in evaluation, or only sizes.
 _NEUTRAL = {
     *("dtype", "forget_bias", "kernel_size", "mask_per_gate"),
     *("projection", "recurrent_dropout", "use_bias"),
@@ -40,19 +40,19 @@ def kind_of(cell: cells.Cell) -> str | None:
 
 
 def _equations(cell):
-    """What says the equations of a cell."""
+    """The type and the options that determine the equations of a cell."""
     fields = dataclasses.fields(cell) if dataclasses.is_dataclass(cell) else ()
     names = [field.name for field in fields if field.name not in _NEUTRAL]
     return type(cell), [(name, getattr(cell, name)) for name in names]
 
 
 def check(weights, library: str, known: tuple[str, ...]) -> str:
-    """The kind of some weights.
+    """The kind of the cell of some weights, which the library must have.
 
     Args:
         weights: `Weights`.
-        library: its name, for the message.
-        known: the kinds it has.
+        library: the name of the library, for the message.
+        known: the kinds that the library has.
 
     Raises:
         ValueError: if the library has no such cell.
@@ -84,7 +84,7 @@ def _filled(cell, params):
 
 
 def one_direction(weights, library: str) -> None:
-    """Raise ValueError if a library without such layers gets two directions."""
+    """Raise ValueError for two directions, which the library does not have."""
     if weights.bidirectional:
         raise ValueError(
             f"to_{library}: the layers are bidirectional, and it has no such layer; "

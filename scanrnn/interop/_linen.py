@@ -1,4 +1,4 @@
-"""Flax Linen: its cells, alone and in `nn.RNN` and `nn.Bidirectional`."""
+"""Weights of Flax Linen: cells, alone and in `nn.RNN` and `nn.Bidirectional`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +8,10 @@ from scanrnn.interop import _arrays, _kinds, _options, _trees
 from scanrnn.interop._weights import Weights
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru", "mgu", "conv_lstm")
-# Where a cell's biases are: on which side, besides that of the candidate's reset.
+# Which matrices have the biases: of the carry ("h") or of the input ("i"). The second
+# bias of a GRU's or MGU's candidate is not in this table.
 _BIAS_SIDE = {"lstm": "h", "gru": "i", "mgu": "i"}
-_CONV = "igfo"  # the order of a ConvLSTMCell, whose f has one added
+_CONV = "igfo"  # the order of a ConvLSTMCell, which adds one to f
 
 
 def _names(gates):
@@ -33,25 +34,26 @@ def from_linen(
     """Convert the parameters of Flax Linen's recurrent cells and layers.
 
     The names tell which cell it is: `LSTMCell` and `OptimizedLSTMCell` (which have the
-    same weights), `GRUCell`, `MGUCell`, `SimpleCell` or `ConvLSTMCell`. They do not
-    tell the options of its module. Give the module as well, and its options are
+    same weights), `GRUCell`, `MGUCell`, `SimpleCell` or `ConvLSTMCell`. The names do
+    not tell the options of the module. If you give the module too, its options are
     checked.
 
     Args:
-        params: the tree of a cell, of an `nn.RNN` or `nn.Bidirectional`, a pair of
-            trees (forward, backward), or a list of such, lowest layer first.
-        activation: that of a `SimpleCell`, "tanh" or "relu"; None for that of the
-            module, or "tanh" without one.
-        module: the one that the parameters belong to: a cell, `nn.RNN` or
-            `nn.Bidirectional`, or a list of such.
+        params: the tree of a cell, of an `nn.RNN` or of an `nn.Bidirectional`; a pair
+            of trees (forward, backward); or a list of layers, the lowest first.
+        activation: the activation of a `SimpleCell`, "tanh" or "relu"; None for that of
+            `module`, or for "tanh" without a module.
+        module: the module of the parameters: a cell, an `nn.RNN`, an
+            `nn.Bidirectional`, or a list of them.
 
     Returns:
-        The weights.
+        The weights. For a `ConvLSTMCell`, one is added to the bias of the forget gate,
+        because the cell adds it in every step.
 
     Raises:
-        ValueError: for a tree that is not that of such a cell, an array that the cell
-            does not have or with a wrong shape, or a module with an option that our
-            cell does not have.
+        ValueError: if the tree is not that of such a cell, if an array is missing or
+            unknown or has a wrong shape, or if the module has an option that our cell
+            does not have.
 
     Example:
         >>> import flax.linen as nn, jax, jax.numpy as jnp, scanrnn
@@ -74,7 +76,7 @@ def from_linen(
 
 
 def _activations(modules):
-    """The activations of the cells in modules, whose options are ours."""
+    """Check the options of the modules; return the activations of their cells."""
     found = set()
     for module in modules:
         if module is None:
@@ -95,7 +97,7 @@ def _is_cell(tree: Mapping) -> bool:
 
 
 def _fitted(kind, tree):
-    """The arrays of a cell by path, which are all there and no others."""
+    """The arrays of a cell by path; raise if one is missing or unknown."""
     if kind == "conv_lstm":
         axes = {"hh/kernel": "... H 4H", "ih/kernel": "... D 4H"}
         biases = {"hh/bias": "4H", "ih/bias": "4H"}
@@ -106,7 +108,7 @@ def _fitted(kind, tree):
         biases = {f"{_BIAS_SIDE.get(kind, 'i')}{gate}/bias": "H" for gate in gates}
         biases |= {"hn/bias": "H"} if kind in ("gru", "mgu") else {}
     tree = _trees.flat(tree)
-    # A convolution may be without any.
+    # A convolution may have no biases.
     optional = () if kind != "conv_lstm" or set(biases) & set(tree) else tuple(biases)
     return _arrays.fit("from_linen", tree, axes | biases, optional=optional)
 
@@ -137,7 +139,7 @@ def _conv_ours(cell):
 
 
 def _added(bias, gates, number):
-    """A bias with a number added to that of the forget gate."""
+    """A bias, with a number added to the part of the forget gate."""
     parts = _arrays.split(bias, gates)
     parts["f"] = parts["f"] + number
     return _arrays.join([parts[gate] for gate in gates])
@@ -147,11 +149,11 @@ def to_linen(weights: Weights) -> list[dict]:
     """Convert weights to the parameters of Flax Linen's layers.
 
     Args:
-        weights: of a cell that Linen has.
+        weights: weights of a cell that Linen has.
 
     Returns:
-        For each layer the tree of an `nn.RNN`, `{"cell": ...}`, or of an
-        `nn.Bidirectional` of two.
+        For each layer the tree of an `nn.RNN`, `{"cell": ...}`, or, with two
+        directions, of an `nn.Bidirectional`.
 
     Raises:
         ValueError: if Linen has no such cell.

@@ -1,4 +1,4 @@
-"""Flax NNX: its cells, alone and in `nnx.RNN` and `nnx.Bidirectional`."""
+"""Weights of Flax NNX: cells, alone and in `nnx.RNN` and `nnx.Bidirectional`."""
 
 from typing import Any
 
@@ -15,22 +15,22 @@ def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
     """Convert the parameters of Flax NNX's recurrent cells and layers.
 
     Names and shapes tell which cell it is: `LSTMCell`, `OptimizedLSTMCell`, `GRUCell`
-    (which has no :math:`b_{hn}`: ours is zero) or `SimpleCell`.
+    (which has no :math:`b_{hn}`; ours becomes zero) or `SimpleCell`.
 
     Args:
-        source: a cell, `nnx.RNN` or `nnx.Bidirectional`, or its state of `nnx.Param`
+        source: a cell, `nnx.RNN` or `nnx.Bidirectional`; or its state of `nnx.Param`
             as an `nnx.State` or nested dicts; a pair of them (forward, backward); or a
-            list of such, lowest layer first.
-        activation: that of a `SimpleCell`, "tanh" or "relu"; None for that of the
-            object, or "tanh" for a tree.
+            list of layers, the lowest first.
+        activation: the activation of a `SimpleCell`, "tanh" or "relu"; None for that of
+            the object, or for "tanh" if the source is a tree.
 
     Returns:
         The weights.
 
     Raises:
-        ValueError: for a tree that is not that of such a cell, an array that the cell
-            does not have or with a wrong shape, or an object with an option that our
-            cell does not have, such as `residual` or `reverse`.
+        ValueError: if the tree is not that of such a cell, if an array is missing or
+            unknown or has a wrong shape, or if an object has an option that our cell
+            does not have, such as `residual` or `reverse`.
 
     Example:
         >>> import scanrnn
@@ -52,21 +52,21 @@ def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
 
 
 def _tree(source, said):
-    """Nested dicts of what came; activations of objects are put into `said`."""
+    """The source as nested dicts; activations of objects are added to `said`."""
     if isinstance(source, tuple):
         return tuple(_tree(one, said) for one in source)
     if isinstance(source, nnx.Module):
         for _, module in nnx.iter_modules(source):
             options = _options.NNX.read("from_nnx", module)
             said |= {options[name] for name in ("activation_fn",) if name in options}
-        if isinstance(source, nnx.Bidirectional):  # both may be of one cell
+        if isinstance(source, nnx.Bidirectional):  # both may share a cell
             halves = source.forward_rnn, source.backward_rnn
             return tuple(_tree(one, said) for one in halves)
         source = nnx.state(source, nnx.Not(nnx.RngState))
     return nnx.to_pure_dict(source) if isinstance(source, nnx.State) else source
 
 
-# `if` is a word of Python.
+# NNX writes `if_`, because `if` is a keyword of Python.
 _GATES = {"i": ("ii", "if_", "ig", "io"), "h": ("hi", "hf", "hg", "ho")}
 
 
@@ -119,12 +119,13 @@ def to_nnx(weights: Weights, *, optimized: bool = True) -> list[dict]:
     """Convert weights to the parameters of Flax NNX's layers.
 
     Args:
-        weights: of a cell that NNX has.
-        optimized: whether an LSTM is for `OptimizedLSTMCell` and not for `LSTMCell`.
+        weights: weights of a cell that NNX has.
+        optimized: True for `OptimizedLSTMCell`, False for `LSTMCell`. Other cells
+            ignore it.
 
     Returns:
-        For each layer the tree of an `nnx.RNN`, `{"cell": ...}`, or of an
-        `nnx.Bidirectional` of two, which `nnx.update` puts into one.
+        For each layer the tree of an `nnx.RNN`, `{"cell": ...}`, or, with two
+        directions, of an `nnx.Bidirectional`. `nnx.update` puts it into the module.
 
     Raises:
         ValueError: if NNX has no such cell, or a GRU has a :math:`b_{hn}` other than

@@ -1,8 +1,8 @@
-"""Options of other libraries' layers, which weights do not tell.
+"""Options of other libraries' layers, which the weights do not contain.
 
-A layer that comes as an object is of a class that we know, and each of its options has
-a value that is ours. For those that change equations a table says which these are; any
-other one, also one that a newer version adds, must have its default.
+A layer object must be of a class that we know, and its options must fit our cell. For
+options that change equations, a table has the values that fit. Neutral options may have
+any value. Every other option, also one that a newer version adds, must be the default.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ import numpy as np
 
 from scanrnn.interop import _arrays
 
-# The functions in our equations. Libraries have several of each, so that a function is
-# known by its values.
+# The functions in our equations. Libraries have several versions of each, so we
+# recognise a function by its values.
 _FUNCTIONS = {
     "tanh": np.tanh,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
@@ -27,13 +27,13 @@ _POINTS = np.concatenate([np.linspace(-8, 8, 65), [-50, 50]]).astype(np.float32)
 
 @dataclasses.dataclass(frozen=True)
 class Library:
-    """What the layers of a library may be.
+    """The layers of a library that we can convert.
 
     Attributes:
-        package: that their classes are of.
-        classes: by name of the class, the values that an option may have.
-        neutral: options that change no equation, or that the arrays tell.
-        bare: what to give instead for the weights alone.
+        package: the package of their classes.
+        classes: for each name of a class, the values that its options may have.
+        neutral: options that change no equation, or that the arrays show.
+        bare: what to give instead to convert only the weights, for messages.
     """
 
     package: str
@@ -42,15 +42,15 @@ class Library:
     bare: str
 
     def read(self, where: str, layer: Any, **instead: Any) -> dict[str, Any]:
-        """The options of a layer that the table names, functions by their names.
+        """Check a layer; return its options in the table, with functions by name.
 
         Args:
-            where: name of the function, for messages.
+            where: name of the public function, for messages.
             layer: a layer, or a cell.
-            **instead: values that options must have where this layer stands.
+            **instead: values that options of this layer must have instead.
 
         Raises:
-            ValueError: if its class or an option is none that we have.
+            ValueError: if we do not have its class or the value of an option.
         """
         kind = type(layer)
         package = kind.__module__.partition(".")[0]
@@ -78,7 +78,7 @@ class Library:
 
 
 def plain(value: Any) -> Any:
-    """The name of a function of ours; any other value as it is."""
+    """The name of a function in our equations; any other value as it is."""
     if callable(value):
         for name, function in _FUNCTIONS.items():
             if _alike(value, function):
@@ -88,9 +88,9 @@ def plain(value: Any) -> Any:
 
 def _alike(function, ours):
     try:
-        with jax.ensure_compile_time_eval():  # also while something is traced
+        with jax.ensure_compile_time_eval():  # works inside a trace too
             got = np.asarray(_arrays.array(function(_POINTS), "a function"))
-    except Exception:  # a function of other arguments: its author chose the error
+    except Exception:  # it takes other arguments and may raise any error
         return False
     wanted = ours(_POINTS)
     return got.shape == wanted.shape and np.allclose(got, wanted, 1e-5, 1e-6)
@@ -107,17 +107,17 @@ def activation(
     read: Iterable[str],
     default: str | None = None,
 ) -> str:
-    """The kind of the cell, with the activation of one that has several.
+    """The kind of the cell, which includes the activation of an "elman".
 
     Args:
-        where: name of the function, for messages.
-        kind: "elman", or one with a single activation.
-        given: what the user says, or None.
-        read: what the objects say.
-        default: that of an "elman" of which nobody says anything; None for an error.
+        where: name of the public function, for messages.
+        kind: "elman", or a kind with only one activation.
+        given: the activation from the user, or None.
+        read: the activations that were read from objects.
+        default: the activation of an "elman" if there is no other; None for an error.
 
     Raises:
-        ValueError: if it is none that the cell has, or they are not agreed.
+        ValueError: if the cell does not have the activation, or if there are several.
     """
     known = ("tanh", "relu") if kind == "elman" else ("tanh",)
     said = {given, *read} - {None} or {"tanh" if kind != "elman" else default}
@@ -133,7 +133,7 @@ def activation(
 _FLAX = {"gate_fn": ("sigmoid",), "activation_fn": ("tanh",)}
 _SIMPLE = {"activation_fn": ("tanh", "relu")}
 _ONES = (None, 1, (1,), (1, 1), (1, 1, 1))
-# Sizes, how weights start, dtypes, and how a call gives and takes its arrays.
+# Sizes, initializers, dtypes, and the form of the arrays of a call.
 _FLAX_NEUTRAL = {
     *("features", "in_features", "out_features", "hidden_features", "kernel_size"),
     *("kernel_init", "recurrent_kernel_init", "bias_init"),

@@ -1,4 +1,4 @@
-"""Arrays in files of the safetensors format: read without pickle, written whole."""
+"""Arrays in safetensors files, which are read without pickle."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -16,15 +16,15 @@ def save_safetensors(
 ) -> None:
     """Write the arrays of a tree to a safetensors file.
 
-    Each array is written in the order of its shape, whatever its order in memory
-    (safetensors 0.8.0 by itself writes a transposed array in the order of its memory).
-    The file appears under its name only when it is complete.
+    Each array is written row by row, also if it is transposed in memory. (safetensors
+    0.8.0 alone would write a transposed array in the order of its memory.) The file
+    appears under its name only when it is complete.
 
     Args:
-        path: of the file.
-        tree: a dict of arrays such as `to_torch` gives, or any other pytree: nested
+        path: where to write the file.
+        tree: a dict of arrays such as `to_torch` returns, or any other pytree: nested
             dicts, a Flax module. The names of nested parts are joined by dots.
-        metadata: text by name, kept in the file.
+        metadata: texts by name, which the file keeps too.
 
     Raises:
         ImportError: without the package safetensors.
@@ -57,12 +57,12 @@ def load_safetensors(path: str | os.PathLike, like: Any = None) -> Any:
     """Read the arrays of a safetensors file.
 
     Args:
-        path: of the file.
-        like: a tree of the structure that was saved, of arrays or
-            `jax.ShapeDtypeStruct`; None for a dict of arrays by name.
+        path: where the file is.
+        like: a tree with the structure that was saved, of arrays or
+            `jax.ShapeDtypeStruct`s; None for a dict of arrays by name.
 
     Returns:
-        A dict of NumPy arrays by name; with `like`, a tree of its structure.
+        A dict of NumPy arrays by name; with `like`, a tree with the same structure.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -85,7 +85,7 @@ def load_safetensors(path: str | os.PathLike, like: Any = None) -> Any:
         raise FileNotFoundError(f"load_safetensors: there is no file {str(path)!r}")
     try:
         arrays = numpy_io.load_file(path)
-    # Which error a damaged file gives depends on which byte is damaged.
+    # The type of the error depends on which byte of the file is damaged.
     except Exception as error:
         raise ValueError(
             f"load_safetensors: {str(path)!r} cannot be read as safetensors: {error}"
@@ -116,12 +116,12 @@ def _named(tree) -> Iterator[tuple[str, Any]]:
     """The leaves of a tree with their names, the parts joined by dots."""
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if path and isinstance(path[-1], jax.tree_util.GetAttrKey):
-            path = path[:-1]  # what a variable of Flax holds, has its name
+            path = path[:-1]  # the value of a Flax variable has its name
         yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
 
 
 def _rows(name, leaf):
-    """An array whose memory is in the order that its shape says."""
+    """The leaf as an array that lies row by row in memory."""
     dtype: Any = getattr(leaf, "dtype", np.dtype(object))
     if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
         raise TypeError(

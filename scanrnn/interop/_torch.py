@@ -1,4 +1,4 @@
-"""PyTorch: `nn.RNN`, `nn.LSTM`, `nn.GRU` and their cells, without importing it."""
+"""Weights of PyTorch: `nn.RNN`, `nn.LSTM`, `nn.GRU` and their cells."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ from scanrnn.interop import _arrays, _kinds, _options
 from scanrnn.interop._weights import Weights
 
 _KINDS = ("elman", "elman-relu", "lstm", "lstm-p", "gru")
-# Without a layer it is an array of an `LSTMCell` or the like.
+# A name without the number of a layer is of an `LSTMCell` or another cell.
 _NAME = re.compile(
     r"(weight_ih|weight_hh|weight_hr|bias_ih|bias_hh)((?:_l\d+(?:_reverse)?)?)"
 )
@@ -22,22 +22,24 @@ def from_torch(
     """Convert the weights of a `torch.nn.RNN`, `LSTM` or `GRU`, or of their cells.
 
     Torch is not needed: a state dict of NumPy arrays, such as
-    `scanrnn.interop.load_safetensors` reads, is enough. The two biases become one,
-    their sum, except for the second bias of a GRU's candidate. Missing biases become
-    zeros.
+    `scanrnn.interop.load_safetensors` reads, is enough. The sum of the two biases
+    becomes our one bias. Only a GRU's candidate keeps its second bias. Missing biases
+    become zeros.
 
     Args:
-        source: the module, one that holds it, a state dict, or arrays by its names.
-        prefix: what stands before the names, such as "encoder.rnn.". Every array with
-            this prefix must belong to the layer.
-        nonlinearity: "tanh" or "relu" of an `nn.RNN`; a state dict does not have it.
+        source: the module, a module that holds it, a state dict, or arrays by the names
+            of a state dict.
+        prefix: the start of the names, such as "encoder.rnn.". Every array with this
+            prefix must belong to the layer.
+        nonlinearity: "tanh" or "relu" of an `nn.RNN`. A state dict does not contain it.
 
     Returns:
         The weights, as NumPy arrays.
 
     Raises:
-        ValueError: if arrays are missing, have shapes that do not belong together, or
-            are not those of such a layer; if other arrays have the prefix.
+        ValueError: if arrays are missing, have shapes that do not fit together, or
+            are not those of such a layer; if other arrays have the prefix; if
+            `nonlinearity` is needed and missing.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -79,9 +81,9 @@ def from_torch(
 
 
 def _tails(below, prefix, source) -> list[list[str]]:
-    """For each layer and direction what the names of its arrays end with."""
+    """The ends of the names of the arrays, for each layer and direction."""
     found = {match[2] for name in below if (match := _NAME.fullmatch(name))}
-    if found == {""}:  # of an `LSTMCell` or the like
+    if found == {""}:  # an `LSTMCell` or another cell
         return [[""]]
     directions = 2 if "_l0_reverse" in found else 1
     ends = ["", "_reverse"][:directions]
@@ -97,7 +99,7 @@ def _tails(below, prefix, source) -> list[list[str]]:
 
 
 def _kind(below, prefix, tail):
-    """The kind of a layer, which the shapes of its products tell; the size of h."""
+    """The kind of a layer and the size of h, from the shapes of the matrices."""
     shapes = {
         name: _arrays.array(below[name], f"from_torch: {prefix}{name}").shape
         for name in (f"weight_hh{tail}", f"weight_hr{tail}")
@@ -119,7 +121,7 @@ _GATES = {1: "elman", 3: "gru", 4: "lstm"}
 
 
 def _axes(kind, below, tails):
-    """The axes of all arrays; E is the number of features between layers."""
+    """The axes of all arrays; E is the number of features from the layer below."""
     rows = {"elman": "H", "gru": "3H", "lstm": "4H"}[kind]
     projected = f"weight_hr{tails[0][0]}" in below
     biases = any(name.startswith("bias_") for name in below)
@@ -155,12 +157,12 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
     """Convert weights to the state dict of a `torch.nn.RNN`, `LSTM` or `GRU`.
 
     Args:
-        weights: of a cell that torch has.
-        prefix: what to put before the names.
+        weights: weights of a cell that torch has.
+        prefix: the start of the names, such as "encoder.rnn.".
 
     Returns:
-        Arrays by torch's names. The second bias is zero, except for that of a GRU's
-        candidate.
+        Arrays by torch's names. The second bias is zero, except in the candidate of a
+        GRU.
 
     Raises:
         ValueError: if torch has no such cell.

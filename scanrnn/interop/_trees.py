@@ -1,4 +1,4 @@
-"""Trees of Flax's layers: an `RNN` holds a cell, a `Bidirectional` two `RNN`s."""
+"""Trees of Flax layers: an `RNN` holds a cell, a `Bidirectional` holds two `RNN`s."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ _HALVES = {"forward_rnn", "backward_rnn"}
 
 
 def plain(tree: Any) -> Any:
-    """Nested dicts, of whatever mappings; leaves stay what they are."""
+    """Nested mappings of any type as nested dicts; leaves stay as they are."""
     if isinstance(tree, Mapping):
         return {name: plain(value) for name, value in tree.items()}
     return tree
@@ -26,9 +26,13 @@ def directions(tree: Any, is_cell: Callable[[dict], bool], where: str) -> list[d
     """The trees of the cells of one layer: one, or forward and backward.
 
     Args:
-        tree: of a cell, of an `RNN`, of a `Bidirectional`, or a pair of trees.
-        is_cell: whether a dict is the tree of a cell.
-        where: name of the function, for the message.
+        tree: the tree of a cell, of an `RNN` or of a `Bidirectional`; or a pair of
+            trees.
+        is_cell: tells whether a dict is the tree of a cell.
+        where: name of the public function, for the message.
+
+    Raises:
+        ValueError: for another tree.
     """
     if isinstance(tree, list | tuple):
         return [one for half in tree for one in directions(half, is_cell, where)]
@@ -57,10 +61,10 @@ def layer(cells: Sequence[dict]) -> dict:
 
 
 def one_kind(read: Sequence[Sequence[Any]], kind_of: Callable, where: str) -> str:
-    """The kind that all cells are of, by layer and direction.
+    """The one kind of all cells, which are given by layer and direction.
 
     Raises:
-        ValueError: if they are of several.
+        ValueError: if the cells are of several kinds.
     """
     kinds = {kind_of(cell) for cells in read for cell in cells}
     if len(kinds) != 1:

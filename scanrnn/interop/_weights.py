@@ -1,4 +1,4 @@
-"""Weights of stacked layers, by our names: what every library is converted to."""
+"""Weights of stacked layers, by our names: the common form of all libraries."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,20 +13,20 @@ from scanrnn.cells import Cell
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Weights:
-    """A cell, and the weights of stacked layers of it.
+    """A cell, and the weights of stacked layers with this cell.
 
-    Every `scanrnn.interop.from_...` gives them, and every `to_...` takes them.
+    Every `scanrnn.interop.from_...` returns one, and every `to_...` takes one.
 
     Args:
         cell: the cell of every layer.
-        layers: for each layer a list of one direction, or of forward and backward. A
-            direction is a dict of NumPy or JAX arrays, by the names that `cell.init`
-            gives.
+        layers: for each layer a list of its directions: one, or forward and backward. A
+            direction is a dict of NumPy or JAX arrays, with the names that `cell.init`
+            uses.
 
     Raises:
         TypeError: if `cell` is not a `scanrnn.cells.Cell`.
-        ValueError: if there is no layer, a layer has not as many directions as the
-            first, or an array is missing or has the wrong shape.
+        ValueError: if there is no layer, if the layers have different numbers of
+            directions, or if an array is missing or has a wrong shape.
 
     Example:
         >>> import jax, scanrnn
@@ -47,7 +47,7 @@ class Weights:
     layers: Sequence[Sequence[Mapping[str, Any]]]
 
     def __post_init__(self):
-        """Refuse what no layer can have."""
+        """Raise for weights that no layer can have."""
         if not isinstance(self.cell, Cell):
             raise TypeError(
                 "Weights: cell must be a scanrnn.cells.Cell, got "
@@ -64,9 +64,9 @@ class Weights:
                 self._check(index, params)
 
     def _check(self, index, params):
-        """Raise unless `params` are of the cell and of the sizes of the others."""
+        """Raise ValueError unless `params` fit the cell and the other layers."""
         if "kernel" not in self.layers[0][0] or not hasattr(self.cell, "sizes"):
-            return  # a user's own cell: only itself knows its sizes
+            return  # a user's own cell may not tell its sizes
         in_features, hidden_features = self._features(index)
         key = jax.eval_shape(lambda: jax.random.key(0))
         wanted = jax.eval_shape(
@@ -80,7 +80,7 @@ class Weights:
             )
 
     def _features(self, index):
-        """The sizes of the inputs and of the carry of a layer."""
+        """The sizes of the inputs and of the carry of one layer."""
         cell: Any = self.cell
         in_features, hidden_features = cell.sizes(self.layers[0][0])
         if index:
@@ -90,7 +90,7 @@ class Weights:
 
     @property
     def num_layers(self) -> int:
-        """L, how many layers there are."""
+        """L, the number of layers."""
         return len(self.layers)
 
     @property
@@ -116,10 +116,10 @@ class Weights:
             layer: a layer of one of our cells.
 
         Returns:
-            Its weights; the arrays are the layer's own.
+            Its weights. The arrays are not copied.
 
         Raises:
-            TypeError: if it is something else.
+            TypeError: for anything else than such a layer.
             ValueError: for a layer with residual or highway connections, which are not
                 part of its cell.
         """
@@ -142,11 +142,12 @@ class Weights:
         """A layer of `scanrnn.nnx` with these weights.
 
         Args:
-            **options: keyword arguments of `scanrnn.nnx.RNN` that are not about the
+            **options: keyword arguments of `scanrnn.nnx.RNN` that do not describe the
                 weights, such as `time_major`.
 
         Returns:
-            The layer; its weights keep their dtype.
+            The layer. Its parameters have the dtype of the first kernel, unless
+            `options` has another `param_dtype`.
 
         Example:
             >>> import jax, scanrnn
@@ -174,14 +175,15 @@ class Weights:
         """The weights of a layer of `scanrnn.linen`.
 
         Args:
-            cell: of the layer.
-            params: its parameters, `layers_<l>` and `backward_layers_<l>`.
+            cell: the cell of the layer.
+            params: the parameters of the layer: `layers_<l>`, and
+                `backward_layers_<l>` if it is bidirectional.
 
         Returns:
             The weights.
 
         Raises:
-            ValueError: if names or arrays are not those of the cell.
+            ValueError: if the names or the arrays do not fit the cell.
 
         Example:
             >>> import jax, jax.numpy as jnp, scanrnn
@@ -221,11 +223,11 @@ class Weights:
         """Put these weights into a layer of `scanrnn.nnx`, cast to its dtype.
 
         Args:
-            layer: a layer of the same sizes and the same cell; options for training,
+            layer: a layer with the same sizes and the same cell. Options for training,
                 such as dropout, may differ.
 
         Raises:
-            ValueError: if its weights have other names or shapes.
+            ValueError: if the weights of the layer have other names or shapes.
         """
         theirs = [layer.layers, *([layer.backward_layers] * layer.bidirectional)]
         ours = [list(params) for params in zip(*self.layers, strict=True)]

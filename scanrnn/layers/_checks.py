@@ -154,7 +154,7 @@ def check_layers(
     return cell, in_features, hidden_features, num_layers
 
 
-# The value of an option that was not given, where it is not None.
+# The values of options that were not given; None for all others.
 _UNSAID = {
     "bidirectional": False,
     "residual": False,
@@ -165,7 +165,7 @@ _UNSAID = {
 
 
 def check_foreign(cell: Any, given: dict[str, Any]) -> None:
-    """Raise ValueError if a layer of a Flax cell was given what that cell has in it.
+    """Raise ValueError for options of a layer that its Flax cell itself decides.
 
     Args:
         cell: the Flax cell.
@@ -185,7 +185,7 @@ def _size(name: str, value: Any) -> int:
 
 
 def check_call(call):
-    """Raise ValueError unless the arguments of a call go together."""
+    """Raise ValueError unless the arguments of a call fit together."""
     if call.include_initial and not call.return_all_carries:
         raise ValueError(
             "RNN: include_initial=True says that the carry before the first step is "

@@ -25,7 +25,7 @@ _HARMLESS = {
     *("activation_bias_init", "carry_init", "keep_rngs", "rngs", "kernel_metadata"),
     *("recurrent_kernel_metadata", "bias_metadata", "parent", "name", "kernel_size"),
 }
-# The options of ours for starting values, which Flax's initializers decide here.
+# Our options for initial values, which Flax's initializers decide here.
 _STARTS = ("forget_bias",)
 
 

@@ -1,4 +1,4 @@
-"""Serving: layers fed as inputs come in, and export to ONNX and StableHLO."""
+"""Serving: layers that run as inputs arrive, and export to ONNX and StableHLO."""
 
 from scanrnn.serving._export import load_stablehlo as load_stablehlo
 from scanrnn.serving._export import to_onnx as to_onnx

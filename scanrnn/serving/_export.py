@@ -1,4 +1,4 @@
-"""Programs in files: ONNX for onnxruntime and its like, StableHLO for JAX."""
+"""Export programs to files: ONNX for onnxruntime and others, StableHLO for JAX."""
 
 import hashlib
 import os
@@ -13,8 +13,8 @@ from scanrnn._files import replacing
 from scanrnn.serving import _program
 from scanrnn.serving._program import Input
 
-# Behind a program stands this and the program's digest. What reads the format looks no
-# further than its end, and a damaged one would crash the process that compiles it.
+# A file holds the program, this mark, and the digest of the program. A damaged program
+# would crash the process that compiles it. Other readers of the format ignore the rest.
 _MARK = b"scanrnn sha256 "
 _NEEDS = 'pip install "scanrnn[export]"'
 
@@ -31,38 +31,41 @@ def to_onnx(
     """Export a layer, a model or any function to ONNX.
 
     The program is traced, and every primitive is written as an operator of ONNX. A loop
-    whose step is that of a plain LSTM (also with peepholes), GRU or RNN becomes that
-    operator, whoever wrote the step. Every other loop becomes a `Scan` with the step as
-    its body. Sizes may be left open. Inputs, outputs and sums of half precision are
-    float32, and are rounded wherever JAX rounds them.
+    becomes the operator LSTM (with or without peepholes), GRU or RNN if its step has
+    the equations of that operator. Every other loop becomes a `Scan`, and its step is
+    the body. Sizes may be left open. Numbers of half precision, also inputs and
+    outputs, are stored as float32, and are rounded wherever JAX rounds them.
 
-    The recurrent operators set outputs after the end of a sequence to zero, and our
-    layers do not. So with `lengths` a loop is a `Scan`.
+    The recurrent operators of ONNX set outputs after the end of a sequence to zero. Our
+    layers do not. So a loop with `lengths` becomes a `Scan`.
 
-    These have no ONNX form here: loops without a bound, sorting, Fourier transforms,
-    pooling windows, random and complex numbers, `x.at[...].apply`, shifts of bits, and
-    special functions other than erf (`lgamma`, `digamma`, Bessel functions and the
-    like).
+    These have no ONNX form here: loops without a fixed number of steps, sorting,
+    Fourier transforms, pooling windows, random and complex numbers, bit shifts,
+    `x.at[...].apply`, and special functions other than erf (such as `lgamma`, `digamma`
+    and Bessel functions).
 
     Args:
         model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
-        path: of the file; None for none.
-        inputs: the shapes and dtypes of the arguments by name, see `Input`. None for a
-            layer, whose one argument is "input": `("batch", "sequence", D)`, or time
-            first if the layer is time-major.
-        outputs: names of the arrays that come out; None for "output", or "output_0" and
-            so on, where a function gives several.
-        carry: whether a layer takes the first carry, as `initial_h` or `initial_0_h` of
-            its first layer and so on, and gives the last, as `last_h`.
-        lengths: whether a layer takes `lengths`, int32 `[batch]`.
+        path: where to write the file; None to write no file.
+        inputs: shapes and dtypes of the arguments by name, see `Input`. None only for a
+            layer: its one argument is "input", of shape `("batch", "sequence", D)`, or
+            `("sequence", "batch", D)` if the layer is time-major.
+        outputs: names of the output arrays; None for "output", or for "output_0" and so
+            on if a function returns several.
+        carry: whether the first carry of a layer is an input (`initial_h`, or
+            `initial_0_h` and so on for several layers), and its last carry an output
+            (`last_h`, or `last_0_h` and so on).
+        lengths: whether the lengths of the sequences are an input: `lengths`, int32
+            `[batch]`.
 
     Returns:
-        The model, an `onnx.ModelProto`, checked by `onnx.checker`; of opset 20, which
-        onnxruntime takes from 1.18 on.
+        The model: an `onnx.ModelProto` of opset 20, checked by `onnx.checker`.
+        onnxruntime 1.18 and later can run it.
 
     Raises:
         ImportError: without the package onnx.
-        ValueError: for a primitive that has no ONNX form; the message names it.
+        ValueError: for a primitive that has no ONNX form (the message names it), or if
+            `inputs`, `outputs`, `carry` or `lengths` do not fit the model.
 
     Example:
         >>> import scanrnn
@@ -99,25 +102,26 @@ def to_stablehlo(
 ) -> export.Exported:
     """Export a layer, a model or any function to StableHLO, with its weights.
 
-    Only JAX is needed to run the file (see `load_stablehlo`), in JAX's versions of the
-    next six months. To keep weights for longer, save them as safetensors. Each platform
-    gets the loop that was planned for it.
+    Only JAX is needed to run the file (see `load_stablehlo`). Versions of JAX from the
+    next six months can run it. To keep weights for longer, save them as safetensors.
+    Each platform gets the loop that was planned for it.
 
     Args:
         model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
-        path: of the file; None for none.
+        path: where to write the file; None to write no file.
         inputs: see `to_onnx`.
         carry: see `to_onnx`.
         lengths: see `to_onnx`.
-        platforms: where the program will run.
-        gradients: how often the loaded function can be differentiated by its inputs.
+        platforms: names of the platforms on which the program will run.
+        gradients: how many times the loaded function can be differentiated with respect
+            to its inputs.
 
     Returns:
-        The program, whose `call` takes the inputs in their order and returns a list of
+        The program. Its `call` takes the inputs in their order and returns a list of
         arrays.
 
     Raises:
-        ImportError: without the package flatbuffers, if there is a path.
+        ImportError: if `path` is given and the package flatbuffers is missing.
         ValueError: if the model cannot be exported.
 
     Example:
@@ -153,15 +157,15 @@ def load_stablehlo(path: str | os.PathLike) -> Callable:
     only files that you trust.
 
     Args:
-        path: of the file.
+        path: where the file is.
 
     Returns:
         A function that takes the inputs in their order and returns a list of arrays.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is damaged, was not written by `to_stablehlo`, or is too old
-            or too new for this JAX.
+        ValueError: if the file is damaged, was not written by `to_stablehlo`, or is too
+            old or too new for this JAX.
 
     Example:
         >>> import pathlib, tempfile, jax.numpy as jnp, scanrnn
@@ -182,7 +186,7 @@ def load_stablehlo(path: str | os.PathLike) -> Callable:
         )
     try:
         return export.deserialize(bytearray(content)).call
-    # Which error another version gives depends on the version.
+    # The type of the error depends on the version of JAX that wrote the file.
     except Exception as error:
         raise ValueError(
             f"load_stablehlo: {str(path)!r} cannot be read as a program of this "

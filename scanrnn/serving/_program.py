@@ -1,4 +1,4 @@
-"""What is exported: a function of named arrays, some of whose sizes have names too."""
+"""The function to export: its arrays have names, and sizes may have names too."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,9 +15,9 @@ class Input(NamedTuple):
     """The shape and dtype of an input of an exported program.
 
     Attributes:
-        shape: sizes, or names for sizes that are known only at run time. The same name
-            is the same size.
-        dtype: of its numbers.
+        shape: numbers, or names for sizes that are known only at run time. Equal names
+            are equal sizes.
+        dtype: dtype of the array.
     """
 
     shape: tuple[int | str, ...]
@@ -28,9 +28,9 @@ class Program(NamedTuple):
     """A function of arrays, with names and types for them.
 
     Attributes:
-        function: of arrays, to a list of arrays.
-        inputs: `jax.ShapeDtypeStruct` by name.
-        outputs: names.
+        function: takes arrays and returns a list of arrays.
+        inputs: a `jax.ShapeDtypeStruct` for each name.
+        outputs: names of the results.
     """
 
     function: Callable
@@ -49,12 +49,15 @@ def make(
     """The program of a layer, or of any function.
 
     Args:
-        where: name of the function, for messages.
+        where: name of the public function, for messages.
         model: a layer of `scanrnn.nnx`, or a function.
-        inputs: types by name; None for those of a layer.
+        inputs: shapes and dtypes by name; None for those of a layer.
         outputs: names; None for "output", or "output_0" and so on.
-        carry: whether the carry of a layer comes in and goes out.
-        lengths: whether the lengths of the sequences come in.
+        carry: whether the carry of a layer is an input and an output.
+        lengths: whether the lengths of the sequences are an input.
+
+    Raises:
+        ValueError: if the other arguments do not fit the model.
     """
     layer = model if isinstance(model, nnx.RNN) else None
     if layer is None and (carry or lengths or inputs is None):
@@ -84,13 +87,13 @@ def _layer_inputs(where, layer):
 
 
 def feature_axes(layer: nnx.RNN) -> int:
-    """How many axes of a step are no batch axes, for a layer of one cell or several."""
+    """The number of axes of one step that are not batch axes."""
     cell = layer.cell[0] if isinstance(layer.cell, tuple) else layer.cell
     return cell.num_feature_axes
 
 
 def _specs(where, inputs):
-    """The inputs as JAX's types; equal names of sizes are one size."""
+    """The inputs as `jax.ShapeDtypeStruct`s; equal names are equal sizes."""
     scope, specs = export.SymbolicScope(), {}
     for name, given in inputs.items():
         if not name.isidentifier():
@@ -120,7 +123,7 @@ def _output_names(model, specs, outputs):
 
 
 def _layer(layer, specs, outputs, carry, lengths):
-    """The program of a layer: `input`, `lengths` and the carry, field by field."""
+    """The program of a layer. Inputs: `input`, `lengths`, each field of the carry."""
     (xs,) = specs.values()
     axes = xs.shape[: len(xs.shape) - feature_axes(layer)]
     time_axis = 0 if layer.time_major else len(axes) - 1
@@ -155,15 +158,15 @@ def _layer(layer, specs, outputs, carry, lengths):
 
 
 def _part(key):
-    """A field, a layer or a direction, as part of a name."""
+    """The name of a field, or the number of a layer, as part of a longer name."""
     return jax.tree_util.keystr((key,), simple=True)
 
 
 def step_by_step(model: Any) -> Any:
     """A copy of an NNX model whose layers run every loop by `lax.scan`, unplanned.
 
-    `to_onnx` recognises loops in this form. It makes the copy itself for a model that
-    it is given. In a function that calls a model, use the copy.
+    `to_onnx` recognises loops in this form. If you give it an NNX model, it makes the
+    copy itself. If you give it a function that calls a model, call the copy there.
 
     Args:
         model: an NNX module; anything else is returned unchanged.

@@ -1,4 +1,4 @@
-"""A layer that is fed as its inputs come in, for many streams at once."""
+"""A layer that runs as its inputs arrive, for many streams at once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -18,30 +18,30 @@ class Streaming:
 
     .. math:: (s, y_{a:b}) = \mathrm{rnn}(s, x_{a:b})
 
-    Chunk by chunk the outputs are those of the whole sequence, to rounding. A chunk may
-    have any length. It is padded to the next of a few `buckets`, and the padding does
-    not count. So at most two programs are compiled for each bucket. A chunk longer than
-    the largest bucket is processed in pieces.
+    The outputs of all chunks are those of the whole sequence, up to rounding. A chunk
+    may have any length. It is padded to the next of a few `buckets`; the padding does
+    not change a carry. So at most two programs are compiled for each bucket. A chunk
+    longer than the largest bucket is processed in pieces.
 
     On a CPU, JAX runs a program in another thread, and waking that thread takes longer
-    than a small step. A process that serves should run programs in the calling thread:
-    `jax.config.update("jax_cpu_enable_async_dispatch", False)`, before its first array.
+    than a small step. A serving process should run programs in the calling thread: call
+    `jax.config.update("jax_cpu_enable_async_dispatch", False)` before its first array.
 
-    There are places for a fixed number of streams. Streams may join and leave; one that
-    joins starts with a fresh carry. All of them are computed together.
+    There are places for a fixed number of streams. Streams may join and leave. A stream
+    that joins starts with a fresh carry. All streams are computed together.
 
     Args:
-        rnn: a layer of `scanrnn.nnx`, in one direction. Its weights are taken as they
-            are now. It runs without dropout and noise, and batch-major.
-        streams: B, how many places there are.
-        buckets: numbers of steps, ascending.
+        rnn: a layer of `scanrnn.nnx`, in one direction. Later changes of its weights
+            have no effect. It runs without dropout and noise, and batch-major.
+        streams: B, the number of places.
+        buckets: lengths in time steps, ascending.
         features: the shape of one step of one stream; None for `(rnn.in_features,)`.
-        dtype: of the inputs.
+        dtype: dtype of the inputs.
 
     Raises:
         TypeError: if `rnn` is not a layer of `scanrnn.nnx`.
-        ValueError: if it is bidirectional or runs backwards, which needs the end of a
-            sequence first; for wrong buckets; if the features are not known.
+        ValueError: if `rnn` is bidirectional or runs backwards, for fewer than one
+            place, for wrong `buckets`, or if `features` is None and not known.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -83,7 +83,7 @@ class Streaming:
         # Shapes of chunks that are computed as they are.
         self._whole = {(streams, size, *self.features) for size in self.buckets}
         graph, state = flax_nnx.split(rnn)
-        # As a list: a call of a small layer is as long as taking its arguments apart.
+        # A list, because flattening a nested state takes as long as a small layer.
         self._weights, structure = jax.tree.flatten(state)
 
         def run(weights, carry, xs, lengths):
@@ -98,7 +98,7 @@ class Streaming:
             )
 
         def fresh(weights):
-            # Of no steps, the last carry is the first.
+            # With length 0, the last carry is the first one.
             xs = jnp.zeros((streams, 1, *self.features), self.dtype)
             return run(weights, None, xs, jnp.zeros(streams, jnp.int32))[0]
 
@@ -120,8 +120,8 @@ class Streaming:
 
         Raises:
             KeyError: for a stream that has not joined.
-            TypeError: for a key that is no integer, or numbers that `dtype` cannot
-                hold, such as complex ones.
+            TypeError: for a key that is not an integer, or for numbers that `dtype`
+                cannot represent, such as complex ones.
             ValueError: if a shape is wrong.
         """
         if isinstance(chunk, Mapping):
@@ -138,13 +138,13 @@ class Streaming:
         return self._feed(chunk, None)
 
     def _some(self, chunks):
-        """Feed those streams that have something."""
+        """Feed the streams that have a chunk."""
         arrays = {}
         for stream, chunk in chunks.items():
             self._joined(stream)
             arrays[stream] = checks.chunk(chunk, self.dtype, self.features, stream)
         if self.streams == 1 and arrays:
-            # Nothing to put together: a small step is as long as doing that.
+            # No joint array: making one takes as long as a small step.
             ((stream, array),) = arrays.items()
             return {stream: self._feed(array[None], None)[0]}
         sizes = {stream: len(array) for stream, array in arrays.items()}
@@ -160,7 +160,7 @@ class Streaming:
         return {stream: ys[stream, :size] for stream, size in sizes.items()}
 
     def _feed(self, xs, lengths):
-        """Outputs of the steps, in pieces that fit a bucket; None if all count."""
+        """The outputs, in pieces that fit a bucket; lengths None if all steps count."""
         if xs.shape in self._whole:
             return self._advance(xs, lengths)
         outs, largest = [], self.buckets[-1]
@@ -175,10 +175,10 @@ class Streaming:
         return outs[0] if len(outs) == 1 else np.concatenate(outs, axis=1)
 
     def _fill(self, piece, lengths):
-        """Outputs of a piece that is filled up to its bucket."""
+        """The outputs of a piece, which is padded to its bucket."""
         steps = piece.shape[1]
         size = next(bucket for bucket in self.buckets if bucket >= steps)
-        # Where every step counts, none has to be looked at.
+        # If every step counts, the program needs no lengths.
         if lengths.min() == size:
             return self._advance(piece, None)
         whole = np.zeros((self.streams, size, *self.features), self.dtype)
@@ -186,7 +186,7 @@ class Streaming:
         return self._advance(whole, lengths)[:, :steps]
 
     def _advance(self, xs, lengths):
-        """Outputs of a bucket; the carries go on."""
+        """Run one bucket: keep the new carries, return the outputs."""
         self._carry, ys = self._run(self._weights, self._carry, xs, lengths)
         return np.asarray(ys)
 
@@ -213,10 +213,10 @@ class Streaming:
         """Free the place of a stream.
 
         Args:
-            stream: number of its place.
+            stream: number of the place.
 
         Raises:
-            KeyError: if there is none.
+            KeyError: if no stream has joined there.
         """
         self._joined(stream)
         self._open[stream] = False
@@ -227,11 +227,11 @@ class Streaming:
         """Give streams a fresh carry.
 
         Args:
-            streams: a number or several; None for all.
+            streams: one number or several; None for all streams.
 
         Raises:
             KeyError: for a stream that has not joined.
-            TypeError: for a number that is no integer.
+            TypeError: for a number that is not an integer.
         """
         if streams is None:
             # A copy, because the carry is donated to the next call.
@@ -247,7 +247,7 @@ class Streaming:
         """Everything that is kept between calls, for `interop.save_safetensors`.
 
         Returns:
-            Arrays by name.
+            Arrays by name: those of the carry, and `open`, bool `[B]`.
         """
         return {k: np.array(a) for k, a in self._named().items()}
 
@@ -255,10 +255,10 @@ class Streaming:
         """Continue from a saved state.
 
         Args:
-            state: what `state` gave, from this object or one like it.
+            state: what `state` returned, of this object or one with the same layer.
 
         Raises:
-            ValueError: if its arrays have other names, shapes or dtypes.
+            ValueError: if the arrays have other names, shapes or dtypes.
         """
         wanted = {k: (a.shape, a.dtype) for k, a in self._named().items()}
         arrays = {k: np.asarray(a) for k, a in state.items()}
@@ -292,7 +292,7 @@ class Streaming:
 
 
 def _started(starts, fresh, carry):
-    """The carries, fresh ones where a stream starts."""
+    """The carries: a fresh one for each stream that starts, else the old one."""
 
     def one(new, old):
         return jnp.where(jnp.expand_dims(starts, range(1, old.ndim)), new, old)

@@ -1,4 +1,4 @@
-"""What `Streaming` refuses."""
+"""Checks of the arguments of `Streaming`."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import numpy as np
 
 from scanrnn import nnx
 
-# Each kind of numbers holds those before it.
+# Each kind can represent the kinds before it.
 _KINDS = (np.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
 
 def array(chunk: Any, dtype: np.dtype, *name: Any) -> np.ndarray:
-    """A chunk with the dtype of the inputs; raise where numbers would be lost."""
+    """The chunk in the dtype of the inputs; raise TypeError if that loses numbers."""
     found = np.asarray(chunk)
     if found.dtype == dtype:
         return found
@@ -25,7 +25,7 @@ def array(chunk: Any, dtype: np.dtype, *name: Any) -> np.ndarray:
 
 
 def chunk(given: Any, dtype: np.dtype, features: tuple, stream: Any) -> np.ndarray:
-    """The chunk of one stream; raise for another shape than `[t, *features]`."""
+    """The chunk of one stream; raise unless its shape is `[t, *features]`."""
     found = array(given, dtype, "the chunk of stream", stream)
     if not found.ndim or found.shape[1:] != features:
         raise ValueError(
@@ -41,7 +41,7 @@ def _rank(dtype):
 
 
 def number(stream: Any) -> None:
-    """Raise unless it is an integer: as keys of a dict True is 1, and 0.0 is 0."""
+    """Raise unless it is an integer. A dict takes True for 1, and 0.0 for 0."""
     if isinstance(stream, bool) or not hasattr(stream, "__index__"):
         raise TypeError(
             f"Streaming: the number of a stream is an integer, got {stream!r} of type "
@@ -50,7 +50,7 @@ def number(stream: Any) -> None:
 
 
 def arguments(rnn, streams, buckets):
-    """Raise unless the arguments can be served."""
+    """Raise TypeError or ValueError for arguments that `Streaming` cannot take."""
     if not isinstance(rnn, nnx.RNN):
         raise TypeError(
             f"Streaming: rnn is a {type(rnn).__name__}, want a layer of scanrnn.nnx; "

@@ -1,4 +1,4 @@
-"""Deterministic iterators over batches: each knows where it is, and can go there."""
+"""Deterministic iterators over batches, whose position can be saved and restored."""
 
 import abc
 from collections import deque
@@ -11,7 +11,9 @@ import numpy as np
 
 
 class Batches(Iterator[Any]):
-    """What the loop needs of its data: an iterator whose position can be saved.
+    """An iterator over batches whose position can be saved and restored.
+
+    `fit` and `resume` take their data in this form.
 
     Example:
         >>> import numpy as np
@@ -27,14 +29,14 @@ class Batches(Iterator[Any]):
 
     @abc.abstractmethod
     def state(self) -> dict[str, int]:
-        """Returns the place of the next batch, a dict that JSON can hold."""
+        """Returns the position of the next batch, as a dict that JSON can hold."""
 
     @abc.abstractmethod
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a place.
+        """Goes to a saved position.
 
         Args:
-            state: What `state` returned there.
+            state: What `state` returned at that position.
         """
 
 
@@ -43,9 +45,9 @@ class Window(NamedTuple):
 
     Attributes:
         inputs: Ids `[T, B]`.
-        targets: The ids that follow them, `[T, B]`.
-        resets: Where the carry of a stream is reset, booleans `[T, B]`; None if it
-            never is.
+        targets: The id that follows each of them in the text, `[T, B]`.
+        resets: Booleans `[T, B]`. Before a time step with True, the carry of the stream
+            is reset. None for no resets.
     """
 
     inputs: Any
@@ -56,23 +58,24 @@ class Window(NamedTuple):
 class Streams(Batches):
     """`B` endless streams of consecutive windows over one text.
 
-    The text is read as a circle, and stream `b` starts at `b / B` of it. A stream that
-    reaches the start of the next one reads on. So a carry stays valid across windows
-    and epochs, and the position of a run is one number.
+    The text is read as a circle: after its end comes its start. Stream `b` starts at
+    token `b * (N // B)`, and does not stop where the next stream started. So the carry
+    of a stream stays valid across windows and epochs, and one number is the position of
+    all streams.
 
     Args:
         ids: The text as ids, shape `[N]`.
         batch: Number of streams `B`.
         window: Length `T` of a window.
-        starts: Booleans `[N]`: where a document starts, so that the carry is reset.
-            None for one endless text.
+        starts: Booleans `[N]`: True where a document starts, which resets the carry.
+            None for no resets.
         rows: Which streams this process reads, `(first, last + 1)`; None for all.
-        parts: Into how many parts the streams are cut, for gradient accumulation: with
-            more than one, windows have an axis of that size before all others.
+        parts: Number of parts of a window, for gradient accumulation. With more than
+            one, the arrays of a window have the shape `[parts, T, B / parts]`.
 
     Raises:
-        ValueError: If the text is too short to give each stream a window of its own,
-            or the streams do not divide into the parts.
+        ValueError: If the text has fewer than `batch * (window + 1)` tokens, or `parts`
+            does not divide the number of streams of this process.
 
     Example:
         >>> import numpy as np
@@ -95,7 +98,7 @@ class Streams(Batches):
         rows: tuple[int, int] | None = None,
         parts: int = 1,
     ):
-        """Checks that the text is long enough."""
+        """Checks the length of the text and the number of parts."""
         least = batch * (window + 1)
         if len(ids) < least:
             raise ValueError(
@@ -129,11 +132,11 @@ class Streams(Batches):
         return np.ascontiguousarray(cut.transpose(1, 0, 2))
 
     def state(self) -> dict[str, int]:
-        """Returns how many tokens each stream has read."""
+        """Returns how many tokens each stream has read, modulo `N`."""
         return {"position": self._position}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a place."""
+        """Goes to a saved position."""
         self._position = state["position"]
 
 
@@ -141,16 +144,16 @@ class Arrays(Batches):
     """Endless batches of examples from arrays, in a new order every epoch.
 
     Args:
-        arrays: A pytree of arrays whose first axis counts examples.
-        batch: Examples per batch `B`. What does not fill a batch at the end of an epoch
-            is left out.
-        seed: Decides the orders; None to keep the order of the arrays.
+        arrays: A pytree of arrays. The first axis of each is the axis of examples.
+        batch: Examples per batch `B`. Examples that do not fill a batch at the end of
+            an epoch are left out.
+        seed: Seed of the orders; None to keep the order of the arrays.
         rows: Which examples of every batch this process gets, `(first, last + 1)`; None
             for all.
 
     Raises:
-        ValueError: If there are fewer examples than fill a batch, or the arrays differ
-            in their number of examples.
+        ValueError: If there are fewer than `batch` examples, or the arrays differ in
+            their number of examples.
 
     Example:
         >>> import numpy as np
@@ -169,7 +172,7 @@ class Arrays(Batches):
         seed: int | None = 0,
         rows: tuple[int, int] | None = None,
     ):
-        """Checks the sizes."""
+        """Checks the number of examples."""
         sizes = {len(leaf) for leaf in jax.tree.leaves(arrays)}
         if len(sizes) != 1 or min(sizes) < batch:
             raise ValueError(
@@ -192,22 +195,22 @@ class Arrays(Batches):
         return jax.tree.map(lambda leaf: leaf[chosen[self._rows]], self.arrays)
 
     def state(self) -> dict[str, int]:
-        """Returns the place of the next batch."""
+        """Returns the position of the next batch."""
         return {"epoch": self._epoch, "batch": self._next}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a place."""
+        """Goes to a saved position."""
         self._epoch, self._next = state["epoch"], state["batch"]
 
 
 class Prefetch(Batches):
-    """Makes the next batches in a thread while a step runs.
+    """Makes the next batches in a thread while a training step runs.
 
     Args:
-        batches: Where they come from. Do not use it elsewhere any more.
+        batches: The iterator to read. Do not use it elsewhere afterwards.
         size: How many batches are made ahead.
-        place: A function applied to each batch in the thread, such as putting it on
-            devices.
+        place: A function that the thread applies to each batch, for example to put it
+            on devices.
 
     Example:
         >>> import numpy as np
@@ -224,15 +227,15 @@ class Prefetch(Batches):
         size: int = 2,
         place: Callable[[Any], Any] = lambda batch: batch,
     ):
-        """Starts nothing yet."""
+        """Makes no batch yet: the first `next` starts the thread."""
         self.source, self._size, self._place = batches, size, place
-        # One thread: batches come in order.
+        # One thread, so that the batches stay in order.
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._ahead: deque[Future] = deque()
         self._state = batches.state()
 
     def __next__(self) -> Any:
-        """Returns the next batch, and has another one made."""
+        """Returns the next batch; the thread makes another one."""
         while len(self._ahead) <= self._size:
             self._ahead.append(self._pool.submit(self._draw))
         batch, self._state = self._ahead.popleft().result()
@@ -243,11 +246,11 @@ class Prefetch(Batches):
         return self._place(batch), self.source.state()
 
     def state(self) -> dict[str, int]:
-        """Returns the place of the batch that `next` will give."""
+        """Returns the position of the batch that `next` will return."""
         return self._state
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a place."""
+        """Goes to a saved position."""
         while self._ahead:
             self._ahead.popleft().result()
         self.source.restore(state)

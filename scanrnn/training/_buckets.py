@@ -1,4 +1,4 @@
-"""Sentences of different lengths in batches that waste little on padding."""
+"""Batches of sentences of similar length, which need little padding."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,8 +12,8 @@ class Padded(NamedTuple):
     """Sequences of different lengths in one array.
 
     Attributes:
-        ids: Ids `[T, B]`; zeros behind the end of a sequence.
-        lengths: Length of each, int32 `[B]`; 0 for a missing one.
+        ids: Ids, int32 `[T, B]`; zeros after the end of a sequence.
+        lengths: Length of each sequence, int32 `[B]`; 0 for a missing sequence.
     """
 
     ids: Any
@@ -23,16 +23,16 @@ class Padded(NamedTuple):
 class Buckets(Batches):
     """Batches of sequences of similar length, padded to the longest of their bucket.
 
-    The sequences are sorted by length and cut into buckets of about equal size. So one
-    program is compiled for each bucket. Every epoch has a new order of sequences inside
-    a bucket and of batches. There is no end.
+    The sequences are sorted by length and cut into buckets of about equal size. One
+    program is compiled for each bucket. Every epoch has a new order of the sequences in
+    each bucket, and a new order of the batches. The iterator is endless.
 
     Args:
-        sequences: Ids of shape `[length]` each.
-        batch: Sequences per batch `B`; the last batch of a bucket is filled with
+        sequences: Arrays of ids, of shape `[length]` each.
+        batch: Sequences per batch `B`. The last batch of a bucket is filled with
             sequences of length 0.
-        buckets: Number of buckets.
-        seed: Decides the orders.
+        buckets: Number of buckets; fewer if there are fewer batches.
+        seed: Seed of the orders.
 
     Raises:
         ValueError: If there is no sequence.
@@ -61,7 +61,8 @@ class Buckets(Batches):
             raise ValueError("sequences: got none, want at least one")
         self._sequences, self.batch, self._seed = sequences, batch, seed
         order = np.argsort([len(s) for s in sequences], kind="stable")
-        # Of whole batches, but for the shortest sequences: there a gap costs least.
+        # All buckets but the first hold whole batches. The first has the shortest
+        # sequences, so a missing one costs least there.
         ends = np.arange(len(order), 0, -batch)[::-1]
         lasts = [part[-1] for part in np.array_split(ends, buckets) if len(part)]
         self._buckets = np.split(order, lasts[:-1])
@@ -70,7 +71,7 @@ class Buckets(Batches):
 
     @property
     def waste(self) -> float:
-        """Share of padding among all steps of an epoch."""
+        """Share of the time steps of an epoch that are padding, between 0 and 1."""
         steps = sum(
             -(-len(bucket) // self.batch) * self.batch * self._longest(bucket)
             for bucket in self._buckets
@@ -97,7 +98,7 @@ class Buckets(Batches):
         return Padded(ids, lengths)
 
     def _shuffled(self, epoch):
-        """The batches of an epoch: the length of each, then its sequences."""
+        """Returns the batches of an epoch: the length of each, then its sequences."""
         rng = np.random.default_rng((self._seed, epoch))
         batches = []
         for bucket in self._buckets:
@@ -111,9 +112,9 @@ class Buckets(Batches):
         return len(self._sequences[bucket[-1]])
 
     def state(self) -> dict[str, int]:
-        """Returns the place of the next batch."""
+        """Returns the position of the next batch."""
         return {"epoch": self._epoch, "batch": self._next}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a place."""
+        """Goes to a saved position."""
         self._epoch, self._next = state["epoch"], state["batch"]

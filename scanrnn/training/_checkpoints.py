@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on as if it had never stopped."""
+"""Checkpoints: all that a run needs to continue as if it had never stopped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,26 +16,26 @@ from scanrnn.training._processes import largest
 
 T = TypeVar("T")
 
-# Under which the notes have their checksum; no array of a pytree is named so.
+# The name of the checksum of the notes. No array of a pytree has this name.
 _NOTES = "notes"
-# Letters of an error of Orbax that are shown.
+# How many characters of an error of Orbax are shown.
 _LONGEST = 200
 
 
 class Checkpoints:
     """The checkpoints of one run, in one folder; the newest two are kept.
 
-    A checkpoint is a pytree of arrays (the state) and a JSON-able dict (the notes). It
-    is written in the background, under another name, and renamed when complete. So a
-    process that is killed at any moment leaves the last complete checkpoint. Checksums
-    of the arrays and of the notes are kept with it; nothing is ever unpickled.
+    A checkpoint is a pytree of arrays (the state) and a dict that JSON can hold (the
+    notes). It is written in the background, under another name, and renamed when it is
+    complete. So a process that is killed leaves its last complete checkpoint. Checksums
+    of arrays and notes are saved with it. Reading never unpickles anything.
 
     Reading changes nothing in the folder, so a run that is still training can be read.
     The first write locks the folder for this process, until `close` or until the
-    process is gone.
+    process ends.
 
     Args:
-        folder: Where they are. Several processes need one folder that all of them see.
+        folder: The folder. If a run has several processes, all must see this folder.
 
     Example:
         >>> import tempfile
@@ -62,14 +62,14 @@ class Checkpoints:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Closes it."""
+        """Calls `close`."""
         self.close()
 
     def lock(self) -> None:
         """Locks the folder for this process, or for the processes of this run.
 
         Raises:
-            ValueError: If another run has it, or it cannot be written.
+            ValueError: If another run has locked it, or it cannot be written.
         """
         if self._locked:
             return
@@ -86,8 +86,8 @@ class Checkpoints:
         if self._opened is not None:
             self._opened.close()
         self._locked = True
-        # What a process that was killed left half written is taken away, now that
-        # nobody else can be writing it.
+        # Remove what a killed process left half written. Because of the lock, no other
+        # process can be writing it now.
         with writing(self.folder):
             self._opened = _open(
                 self.folder, create=True, max_to_keep=2, cleanup_tmp_directories=True
@@ -96,7 +96,7 @@ class Checkpoints:
     @property
     def _manager(self) -> ocp.CheckpointManager:
         if self._opened is None:
-            # Not Orbax's `read_only`, which warns that it is.
+            # Orbax's option `read_only` would print a warning.
             self._opened = _open(self.folder, create=False)
         return self._opened
 
@@ -112,17 +112,17 @@ class Checkpoints:
         return max(self.steps(), default=None)
 
     def save(self, step: int, state: Any, notes: dict[str, Any]) -> None:
-        """Begins to save a checkpoint, once the one before it is complete.
+        """Starts to save a checkpoint, after the one before it is complete.
 
         Args:
-            step: Steps taken; nothing is done if that step is already saved.
+            step: Steps taken. Nothing happens if the newest checkpoint is of this step.
             state: A pytree of arrays, PRNG keys included. It is copied, so its memory
                 may be reused at once.
             notes: A dict that JSON can hold.
 
         Raises:
-            ValueError: If another run has the folder, or if this checkpoint or the one
-                before it cannot be written.
+            ValueError: If another run has locked the folder, or this checkpoint or the
+                one before it cannot be written.
         """
         self.lock()
         if step == self.latest():
@@ -137,13 +137,13 @@ class Checkpoints:
             self._manager.save(step, args=items, force=True)
 
     def wait(self) -> None:
-        """Waits until what is being saved is complete."""
+        """Waits until the checkpoint that is being saved is complete."""
         if self._locked:
             with writing(self.folder):
                 self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits, ends the threads that save, and unlocks the folder."""
+        """Waits for the last save, ends its threads, and unlocks the folder."""
         try:
             if self._opened is not None:
                 self._opened.close()
@@ -169,8 +169,8 @@ class Checkpoints:
         """Reads the state of a checkpoint.
 
         Args:
-            like: A pytree of the same structure, shapes and types, which decides where
-                the arrays are put.
+            like: A pytree of arrays with the same structure, shapes and dtypes. The
+                restored arrays get its shardings.
             step: Which checkpoint; None for the newest.
 
         Returns:
@@ -185,10 +185,10 @@ class Checkpoints:
     def load(self, like: Callable[[dict[str, Any]], Any]) -> tuple[dict[str, Any], Any]:
         """Reads notes and state of the newest checkpoint, both of the same step.
 
-        If a run deletes that checkpoint meanwhile, the newer one is read.
+        If a run that is still training deletes it meanwhile, the next one is read.
 
         Args:
-            like: A function of the notes that returns the `like` of `state`.
+            like: A function of the notes. It returns the argument `like` of `state`.
 
         Returns:
             The notes and the state.
@@ -204,10 +204,10 @@ class Checkpoints:
         return self._read(None, read)
 
     def clear(self, after: int = -1) -> None:
-        """Deletes the checkpoints of later steps than one.
+        """Deletes the checkpoints of all steps after a given one.
 
         Args:
-            after: The step; without it, all are deleted.
+            after: The given step; -1 deletes all checkpoints.
         """
         self.lock()
         for step in self.steps():
@@ -215,7 +215,7 @@ class Checkpoints:
                 self._manager.delete(step)
 
     def _read(self, step: int | None, read: Callable[[int], T]) -> T:
-        """Reads one checkpoint; of the newest, which may be replaced meanwhile."""
+        """Reads a checkpoint; tries again if the newest is replaced meanwhile."""
         steps = self.steps()
         if not steps:
             raise ValueError(f"no checkpoint in {self.folder}; train one first")
@@ -241,7 +241,7 @@ class Checkpoints:
         if not isinstance(notes, dict) or set(notes) != {"notes", "checksums"}:
             raise _Damaged("it was not written by scanrnn.training")
         checksum = of_notes(notes["notes"])
-        # Notes of older checkpoints have none.
+        # Older checkpoints have no checksum of their notes.
         if notes["checksums"].get(_NOTES, checksum) != checksum:
             raise _Damaged("the bytes of its notes are not those saved")
         return notes
@@ -253,7 +253,7 @@ class Checkpoints:
         with without_late_complaints():
             state = self._restore(step, "state", ocp.args.StandardRestore(target))
         for name, checksum in of_arrays(state).items():
-            # What several processes saved in parts has none.
+            # An array that several processes saved in parts has no checksum.
             if checksums.get(name, checksum) != checksum:
                 raise _Damaged(f"the bytes of {name} are not those saved")
         return state
@@ -262,9 +262,9 @@ class Checkpoints:
         args = ocp.args.Composite(**{item: args})
         try:
             return self._manager.restore(step, args=args)[item]
-        # Which error a damaged file gives depends on which byte is damaged.
+        # The type of the error depends on which byte of the file is damaged.
         except Exception as error:
-            # Behind the bracket stand pages of the reader's settings.
+            # After the bracket come pages of the reader's settings.
             why = " ".join(str(error).partition("[tensorstore_spec")[0].split())
             why = why if len(why) <= _LONGEST else why[:_LONGEST] + " ..."
             raise _Damaged(why) from error

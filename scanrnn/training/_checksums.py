@@ -1,4 +1,4 @@
-"""Checksums of what is saved."""
+"""Checksums of the arrays and notes of a checkpoint."""
 
 import json
 import zlib
@@ -10,13 +10,13 @@ import numpy as np
 
 
 def of_arrays(tree: Any) -> dict[str, int]:
-    """Computes the checksum of every array that this process holds whole.
+    """Computes the CRC-32 checksum of every array that this process holds completely.
 
     Args:
         tree: A pytree of arrays, PRNG keys included.
 
     Returns:
-        Checksums by the paths of the arrays.
+        The checksum of each array, by the path of the array in the tree.
 
     Example:
         >>> of_arrays({"w": jnp.zeros(2)})
@@ -33,7 +33,7 @@ def of_arrays(tree: Any) -> dict[str, int]:
 
 
 def of_notes(notes: dict[str, Any]) -> int:
-    """Computes the checksum of a dict, which is the same after a turn as JSON.
+    """Computes the CRC-32 checksum of a dict, which writing it as JSON does not change.
 
     Args:
         notes: A dict that JSON can hold.
@@ -45,6 +45,6 @@ def of_notes(notes: dict[str, Any]) -> int:
         >>> of_notes({"a": (1, 2)}) == of_notes({"a": [1, 2]})
         True
     """
-    # As JSON gives them back: its keys are text, its tuples are lists.
+    # JSON returns keys as text and tuples as lists.
     text = json.dumps(json.loads(json.dumps(notes)), sort_keys=True)
     return zlib.crc32(text.encode())

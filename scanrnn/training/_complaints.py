@@ -1,12 +1,12 @@
-"""What is said about a failed read after it has failed."""
+"""Silence the late error messages of a read that has already failed."""
 
 import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterator
 
-# Orbax closes its event loop as soon as one array cannot be read.  The reads that still
-# go on then find it closed, or are thrown away half done.
+# Orbax closes its event loop as soon as one array cannot be read. Reads that are still
+# running then find the loop closed, or are collected half done.
 _LATE = ("Event loop is closed", "Encountered error while reading array index")
 
 
@@ -15,7 +15,7 @@ def _is_late(error: BaseException | None) -> bool:
 
 
 class _Hook:
-    """An `unraisablehook` that says nothing of late complaints."""
+    """An `unraisablehook` that does not print late error messages."""
 
     def __init__(self, before: Callable[["sys.UnraisableHookArgs"], object]) -> None:
         self.before = before
@@ -31,11 +31,12 @@ def _is_no_complaint(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def without_late_complaints() -> Iterator[None]:
-    """Drops what reads of arrays complain of when one of them fails.
+    """Silences the late error messages of array reads after one of them has failed.
 
-    Each read that Orbax gives up complains with a traceback at some later time, when
-    Python collects it: after a failure these complaints alone are dropped for as long
-    as the process lives.
+    If one array cannot be read, Orbax gives up the other reads. Python prints a
+    traceback for each of them later, when it collects the read. So after a failure
+    inside this context, these messages, and no others, are dropped until the process
+    ends.
 
     Example:
         >>> with without_late_complaints():
@@ -43,12 +44,12 @@ def without_late_complaints() -> Iterator[None]:
     """
     log = logging.getLogger("asyncio")
     hook = sys.unraisablehook
-    # A filter that is there is not added again; neither is the hook.
+    # Python adds the same filter only once. The check does so for the hook.
     log.addFilter(_is_no_complaint)
     if not isinstance(hook, _Hook):
         sys.unraisablehook = _Hook(hook)
     yield
-    # Not reached after a failure.
+    # Not reached after a failure: then filter and hook stay.
     if not isinstance(hook, _Hook):
         sys.unraisablehook = hook
         log.removeFilter(_is_no_complaint)

@@ -12,7 +12,7 @@ from scanrnn.training._precision import Precision
 
 CELLS = ("lstm", "gru", "elman", "mgu", "ugrnn")
 
-# A key is made of the low 32 bits of a seed: a larger one would repeat a smaller one.
+# A key uses the low 32 bits of a seed: a larger seed would repeat a smaller one.
 _LAST_SEED = 2**32 - 1
 # Steps are counted in 32 bits.
 _LAST_STEP = 2**31 - 1
@@ -43,7 +43,8 @@ class Config:
 
     Raises:
         TypeError: If a field has a value of the wrong type.
-        ValueError: If a field has a value that cannot work.
+        ValueError: If the value of a field is out of range or not one of the choices,
+            or if two fields do not fit together.
 
     Example:
         >>> from scanrnn.training import Config
@@ -94,19 +95,19 @@ class Config:
     )
     uniform: float = _option(
         0.0,
-        "draw all weights from +-this, as PTB's recipe; 0 for usual ones",
+        "draw all weights between plus and minus this; 0 for the usual initializers",
         least=0,
         most=1e38,
     )
     precision: str = _option(
         "auto",
-        "types of params, compute, carry and output, as kind=type,...; one type alone "
-        "is that of compute; auto is bfloat16 where its products are as fast as "
+        "types of params, compute, carry and output, as kind=type,...; a type alone "
+        "is for compute; auto is bfloat16 where its products are as fast as "
         "float32's or faster, else float32",
     )
     loss_scale: str = _option(
         "auto",
-        "multiply the loss: auto does so if a type is float16",
+        "loss scaling: auto scales if a type is float16",
         one_of=("auto", "dynamic", "none"),
     )
     batch: int = _option(8, "parallel streams, or sentences", least=1, most=2**20)
@@ -116,7 +117,7 @@ class Config:
     )
     steps: int = _option(0, "training steps; 0 for those of --epochs", least=0)
     epochs: int = _option(
-        0, "times the text is read; 0 for as often as fits into --minutes", least=0
+        0, "epochs of training; 0 for as many as fit into --minutes", least=0
     )
     minutes: float = _option(
         3.0, "how long to train without --steps and --epochs", least=1e-2, most=1e6
@@ -127,8 +128,10 @@ class Config:
         one_of=("adamw", "sgd"),
     )
     learning_rate: float = _option(3e-3, "peak learning rate", least=0.0, most=1e38)
-    decay: float = _option(0.5, "of sgd: factor of every epoch", least=0, most=1)
-    decay_after: int = _option(4, "of sgd: epochs before the first decay", least=0)
+    decay: float = _option(
+        0.5, "sgd: factor of the learning rate in every epoch", least=0, most=1
+    )
+    decay_after: int = _option(4, "sgd: epochs before the first decay", least=0)
     clip: float = _option(1.0, "largest global norm of a gradient", least=0.0)
     loss: str = _option(
         "mean", "mean over all tokens, or sum over time", one_of=("mean", "sum")
@@ -140,12 +143,10 @@ class Config:
         300, "steps between evaluations, each with a checkpoint", least=1
     )
     health: bool = _option(False, "probe gates and gradients at every evaluation")
-    tensorboard: bool = _option(False, "write for TensorBoard too")
+    tensorboard: bool = _option(False, "also write for TensorBoard")
     sample: int = _option(800, "tokens to generate at the end", least=0)
     temperature: float = _option(0.7, "temperature of sampling", least=1e-3, most=1e6)
-    devices: int = _option(
-        1, "devices that share the batch; 0 for all there are", least=0
-    )
+    devices: int = _option(1, "number of devices; 0 for all", least=0)
     tensor: int = _option(1, "devices that share the gates of a layer", least=1)
     seed: int = _option(0, "seed of parameters and sampling", least=0, most=_LAST_SEED)
 
@@ -169,12 +170,12 @@ class Config:
             raise ValueError(
                 "precision: JAX has no float64 as it is; set JAX_ENABLE_X64=1"
             )
-        # For no machine: which one is there is not asked until a model is made.
+        # Checks the text only. The machine is not looked up until a model is made.
         Precision.parse(self.precision, MACHINES["unknown"])
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> "Config":
-        """Makes a config of stored or parsed values.
+        """Makes a config from stored or parsed values.
 
         Args:
             values: Field names and values; missing fields keep their defaults.
@@ -183,7 +184,8 @@ class Config:
             The config.
 
         Raises:
-            ValueError: If a name is not a field.
+            TypeError: If a value has the wrong type.
+            ValueError: If a name is not a field, or a value is not valid.
 
         Example:
             >>> from scanrnn.training import Config
@@ -200,7 +202,9 @@ class Config:
 
     @classmethod
     def add_options(cls, parser: argparse.ArgumentParser) -> None:
-        """Adds a `--flag` for every field to a parser; it returns only those given.
+        """Adds a `--flag` for every field to a parser.
+
+        The parsed options hold only the flags that were given.
 
         Args:
             parser: The parser to extend.
@@ -228,7 +232,7 @@ class Config:
 
 
 def _check(field, value):
-    """Refuses a value of the wrong type or out of bounds."""
+    """Raises an error for a value of the wrong type or out of bounds."""
     kinds = (int, float) if field.type is float else (field.type,)
     if type(value) not in kinds:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The folder of a run: errors that name it, and others that change it."""
+"""Reads and writes in the folder of a run, which other processes may change."""
 
 import contextlib
 import time
@@ -14,7 +14,7 @@ _PAUSE = 0.02
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turns what the file system refuses into an error that names `out`.
+    """Turns an error of the file system into a `ValueError` that names `out`.
 
     Args:
         folder: The folder of the run.
@@ -32,7 +32,7 @@ def writing(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    # Orbax gives a ValueError when the disk is full.
+    # Orbax raises a ValueError when the disk is full.
     except (OSError, ValueError) as error:
         raise ValueError(
             f"out: cannot write in {str(folder)!r} ({brief(error)}); make room for it "
@@ -41,13 +41,13 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def brief(error: Exception) -> str:
-    r"""Writes an error in one line.
+    r"""Writes an error as one line of text.
 
     Args:
-        error: Of the file system or of Orbax, which appends pages of settings.
+        error: An error of the file system or of Orbax. Orbax appends pages of settings.
 
     Returns:
-        What it says before them.
+        The message before these settings.
 
     Example:
         >>> brief(OSError("no\nspace [tensorstore_spec={...}]"))
@@ -57,14 +57,17 @@ def brief(error: Exception) -> str:
 
 
 def retried(read: Callable[[], T], seconds: float = 30.0) -> T:
-    """What `read` gives; read again where another process took a file away meanwhile.
+    """Calls `read` again while a file is missing that another process has deleted.
 
     Args:
-        read: Reads files of a folder that somebody else is changing.
-        seconds: How long it is tried.
+        read: A function that reads files in a folder that another process changes.
+        seconds: How long to try.
+
+    Returns:
+        What `read` returns.
 
     Raises:
-        FileNotFoundError: If a file is gone every time.
+        FileNotFoundError: If a file is still missing after this time.
     """
     give_up = time.monotonic() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""Gradients of scaled losses, at once or part by part."""
+"""Gradients of scaled losses, of a whole batch or of one part after another."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,19 +11,20 @@ GradFn = Callable[[Any, Any, jax.Array], tuple[Any, jax.Array, Any, jax.Array]]
 
 
 def rescale(loss_scale: DynamicScale | None, finite: jax.Array) -> DynamicScale | None:
-    """Moves a loss scale by what became of a step.
+    """Computes the loss scale of the next training step.
 
-    It is the rule of Flax's own `DynamicScale.value_and_grad`, which differentiates
-    one loss at a time and looks at nothing but its gradient: a step of several parts,
-    or with an update that is not finite, needs the rule alone.
+    The rule is that of Flax's `DynamicScale.value_and_grad`. That method differentiates
+    one loss and checks only its gradient. A training step that adds up the gradients of
+    several parts, and also checks the update, needs the rule alone.
 
     Args:
-        loss_scale: The scale of the step; None stays None.
-        finite: Whether all of the step was finite.
+        loss_scale: The loss scale of this step; None stays None.
+        finite: Whether everything in this step was finite, a boolean scalar.
 
     Returns:
-        The scale of the next step: smaller by `backoff_factor` after a step that was
-        not finite, larger by `growth_factor` after `growth_interval` that were.
+        The loss scale of the next step. After a step that was not finite, the scale is
+        multiplied by `backoff_factor`. After more than `growth_interval` finite steps
+        in a row, it is multiplied by `growth_factor`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -45,16 +46,17 @@ def rescale(loss_scale: DynamicScale | None, finite: jax.Array) -> DynamicScale 
 
 
 def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
-    """Makes the function that gives the gradient of a part of a batch.
+    """Makes the function that computes the gradient of a batch, or of a part of it.
 
     Args:
-        loss_fn: As `make_train_step` takes it.
+        loss_fn: The loss function, as in `make_train_step`.
         params: The parameters.
-        scale: What the loss is multiplied by, and its gradient divided by.
+        scale: The loss is multiplied by this number, and its gradient is divided by it.
 
     Returns:
-        A function of carry, batch and key. It gives the unscaled gradient, the loss,
-        the next carry, and 0 or NaN: whether outputs and carry are finite.
+        A function of carry, batch and key. It returns the unscaled gradient, the
+        unscaled loss, the next carry, and a number: 0 if outputs and carry are finite,
+        else NaN. It raises a TypeError if the loss has a half-precision dtype.
     """
 
     def scaled_loss(params, carry, batch, key):
@@ -77,13 +79,13 @@ def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
 
 
 def not_finite(tree: Any) -> jax.Array:
-    """Counts the numbers of a tree that are not finite.
+    """Counts the numbers in a tree that are not finite: NaN or infinite.
 
     Args:
         tree: A pytree of arrays.
 
     Returns:
-        How many there are.
+        How many there are, an int32 scalar.
 
     Example:
         >>> int(not_finite({"a": jnp.array([1.0, jnp.nan]), "b": jnp.int32(3)}))
@@ -96,14 +98,16 @@ def not_finite(tree: Any) -> jax.Array:
 
 
 def accumulated(grad_fn: GradFn, parts: int) -> GradFn:
-    """Takes means of gradient and loss over the parts of a batch, one at a time.
+    """Makes a function that runs `grad_fn` on the parts of a batch, one after another.
 
     Args:
-        grad_fn: What `scaled_grad` gives.
-        parts: How many parts there are, on the first axis of carry and batch.
+        grad_fn: A function that `scaled_grad` returns.
+        parts: Number of parts. It is the size of the first axis of carry and batch.
 
     Returns:
-        The same for all parts.
+        A function like `grad_fn`. Its gradient and loss are means over the parts. Its
+        carry has the parts on the first axis. It raises a ValueError if the first axis
+        of a leaf of carry or batch has another size.
     """
 
     def grad(carry, batch, key):

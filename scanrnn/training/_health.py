@@ -15,23 +15,24 @@ from scanrnn.planner import compat
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
 
-# Outputs of these primitives are squashed into a range, and saturate at its ends.
+# The range of the outputs of each squashing primitive. They saturate at its ends.
 _RANGES = {"logistic": (0.0, 1.0), "tanh": (-1.0, 1.0)}
 
 
 class Health(NamedTuple):
-    """What a probe finds in one layer.
+    """What a probe measures in one layer, over T time steps and N activations.
 
     Attributes:
-        names: The activations of its step, in the order in which the step computes
-            them: "logistic 1", "tanh 1", ...
+        names: The activations of the time step, sorted by name: "logistic 1",
+            "tanh 1", ... The number is the order in which the step computes the
+            activations of one kind.
         low: Share of values in the lowest 5% of an activation's range, `[T, N]`.
         high: Share of values in the highest 5%, `[T, N]`.
-        grad_norms: Norm of the gradient of the loss with respect to the carry before
-            every step, over batch and features, `[T]`.
+        grad_norms: L2 norm of the gradient of the loss with respect to the carry before
+            every time step, over batch and features, `[T]`.
         radii: Spectral radius of the recurrent matrix of every gate; empty if the
-            weights are not known.
-        gates: Name of the gate of every radius.
+            parameters were not given.
+        gates: The name or number of the gate of every radius.
     """
 
     names: tuple[str, ...]
@@ -43,7 +44,7 @@ class Health(NamedTuple):
 
     @property
     def saturated(self) -> np.ndarray:
-        """Share of saturated values of each function, over all steps, `[N]`."""
+        """Share of saturated values of each activation, over all time steps, `[N]`."""
         return np.mean(self.low + self.high, axis=0)
 
 
@@ -57,23 +58,24 @@ def probe(
 ) -> list[Health]:
     r"""Measures gradients and saturation in recurrent layers over a sequence.
 
-    The gradient with respect to the carry :math:`s_{t-1}` includes all later steps and
-    all layers above: :math:`\|\partial L / \partial s_{t-1}\|_2`. If it falls towards
-    the first step, gradients vanish; if it rises, they explode.
+    The probe computes the norm :math:`\|\partial L / \partial s_{t-1}\|_2` of the
+    gradient of the loss :math:`L` with respect to the carry :math:`s_{t-1}`. The
+    gradient goes through all later time steps and all layers above. If the norm falls
+    towards the first time step, gradients vanish. If it rises, they explode.
 
     Args:
-        steps: The step of every layer, `step(carry, x) -> (carry, y)`, whose outputs
-            are the inputs of the layer above.
+        steps: The time step of every layer, `step(carry, x) -> (carry, y)`. The outputs
+            of a layer are the inputs of the layer above.
         carries: The first carry of every layer.
         xs: The inputs of the first layer, `[T, ...]`.
-        loss: A function of the outputs of the last layer.
-        params: The parameters of every layer, for spectral radii: matrices named
-            `recurrent_kernel`. None to leave these out.
-        gates: Names of the gates of every layer, as `cell.gates` has them. None to
-            number them.
+        loss: A function of the outputs of the last layer. It returns a scalar.
+        params: The parameters of every layer. Spectral radii are computed for the
+            matrices named `recurrent_kernel`. Empty for no spectral radii.
+        gates: The names of the gates of every layer, as in `cell.gates`. Empty to
+            number the gates.
 
     Returns:
-        What it found in every layer.
+        One `Health` for each layer.
 
     Example:
         >>> import functools, jax, jax.numpy as jnp, scanrnn
@@ -132,7 +134,10 @@ def probe(
 
 
 class _Watched:
-    """A step that takes a tap on its carry, and gives shares of saturated values."""
+    """A step that adds a tap to its carry, and also returns shares of saturated values.
+
+    The taps are zeros. The gradient with respect to a tap is that of the carry.
+    """
 
     def __init__(self, step):
         self._step, self.names = step, ()
@@ -164,7 +169,7 @@ def _stack(order, values):
 
 
 def _evaluate(jaxpr, consts, args, seen):
-    """Evaluates a jaxpr, and appends what its squashing functions give to `seen`."""
+    """Evaluates a jaxpr, and appends outputs of squashing primitives to `seen`."""
     values: dict[Any, Any] = {}
 
     def read(atom):
@@ -191,11 +196,11 @@ def spectral_radii(params: Any) -> np.ndarray:
     """Computes the spectral radii of recurrent matrices, gate by gate.
 
     Args:
-        params: A pytree; its leaves named `recurrent_kernel`, `[..., H, G*H]`, are cut
-            into G square matrices each.
+        params: A pytree. Each leaf named `recurrent_kernel`, `[..., H, G*H]`, is cut
+            into G square matrices.
 
     Returns:
-        The largest absolute eigenvalue of each, `[N]`.
+        The largest absolute eigenvalue of each matrix, `[N]`.
 
     Example:
         >>> import numpy as np
@@ -207,7 +212,7 @@ def spectral_radii(params: Any) -> np.ndarray:
 
 
 def _radii(params: Any, names: tuple[str, ...]) -> list[tuple[str, float]]:
-    """The gate of every recurrent square matrix, and its spectral radius."""
+    """Returns the gate and the spectral radius of every recurrent square matrix."""
     radii = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         found = re.search(r"recurrent_kernel_?(\w*)", jax.tree_util.keystr(path))
@@ -216,7 +221,7 @@ def _radii(params: Any, names: tuple[str, ...]) -> list[tuple[str, float]]:
             continue
         size, columns = kernel.shape[-2:]
         count = columns // size
-        # A matrix beside that of the gates says its own name.
+        # A kernel of one matrix may name its gate: `recurrent_kernel_NAME`.
         gates = (found[1],) if found[1] and count == 1 else names
         if len(gates) != count:
             gates = tuple(map(str, range(count)))

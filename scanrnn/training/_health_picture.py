@@ -1,4 +1,4 @@
-"""Probes of a model, and pictures of them."""
+"""Probes of a language model, and pictures of them."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,10 @@ def probe_model(model: LanguageModel, batch: Window) -> list[Health]:
 
     Args:
         model: The model.
-        batch: Inputs and targets, `[T, B]`.
+        batch: Inputs and targets, ids `[T, B]`.
 
     Returns:
-        What it found in every layer.
+        One `Health` for each layer. The loss is the mean cross-entropy in nats.
 
     Example:
         >>> import numpy as np
@@ -52,12 +52,12 @@ def health_row(layers: Sequence[Health]) -> dict[str, float]:
     """Summarises probes as numbers for a row of the log.
 
     Args:
-        layers: What `probe` found.
+        layers: The probes of all layers, as `probe` returns them.
 
     Returns:
-        For every layer, by name: the largest share of saturated values of a function,
-        the norms of the gradient at the first and the last step, and the largest
-        spectral radius.
+        Four numbers for each layer, by name: the largest share of saturated values of
+        an activation, the norm of the gradient at the first and at the last time step,
+        and the largest spectral radius, or 0 if none is known.
 
     Example:
         >>> import numpy as np
@@ -80,10 +80,10 @@ def draw_health(path: str | Path, layers: Sequence[Health]) -> bool:
 
     Args:
         path: The PNG file to write.
-        layers: What `probe` found.
+        layers: The probes of all layers, as `probe` returns them.
 
     Returns:
-        Whether it was drawn: not without matplotlib.
+        True if the picture was drawn; False if matplotlib is not installed.
 
     Example:
         >>> import pathlib, tempfile
@@ -109,7 +109,7 @@ def draw_health(path: str | Path, layers: Sequence[Health]) -> bool:
         label, color = f"layer {number + 1}", f"C{number}"
         norms = np.maximum(health.grad_norms, np.finfo(np.float64).tiny)
         through_time.semilogy(norms, color=color, label=label)
-        # The layers stand side by side, around the tick.
+        # The bars of all layers are side by side, centred on the tick.
         aside = (number - (len(layers) - 1) / 2) * width
         at = np.array([functions.index(name) + aside for name in health.names])
         low, high = health.low.mean(axis=0), health.high.mean(axis=0)
@@ -122,7 +122,7 @@ def draw_health(path: str | Path, layers: Sequence[Health]) -> bool:
     saturation.set_xticks(
         range(len(functions)), functions, rotation=45, ha="right", fontsize=8
     )
-    # All of a function may be saturated: its bar ends below the frame.
+    # A bar may be as high as 1; the frame is a little higher.
     saturation.set(ylabel="saturated: low (pale) and high", ylim=(0, 1.05))
     radii.axhline(1.0, color="0.6", linewidth=0.8)
     radii.set_xticks(range(len(gates)), gates)
@@ -134,10 +134,10 @@ def draw_health(path: str | Path, layers: Sequence[Health]) -> bool:
 
 
 def _gates(health: Health) -> Sequence[str]:
-    """The gate of every radius; its number where it has no name."""
+    """Returns the gate of every radius, or its number if the gates have no names."""
     return health.gates or [str(number) for number in range(len(health.radii))]
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """Every name once, as they come first."""
+    """Returns every name once, in the order of first use."""
     return list(dict.fromkeys(names))

@@ -7,9 +7,13 @@ from typing import Any
 
 
 class Interruption:
-    """Inside it, the first SIGINT or SIGTERM only sets `signal`; a second one is usual.
+    """A context in which the first SIGINT or SIGTERM only sets `signal`.
 
-    Only the main thread can do that; elsewhere it does nothing.
+    A second signal has its usual effect. Only the main thread can handle signals; in
+    other threads the context does nothing.
+
+    Attributes:
+        signal: The number of the signal; None if there was none.
 
     Example:
         >>> import os, signal
@@ -25,14 +29,14 @@ class Interruption:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interruption":
-        """Takes the two signals over."""
+        """Starts to handle the two signals."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Gives the two signals back."""
+        """Restores the handlers of the two signals."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

@@ -1,4 +1,4 @@
-"""One run at a time in a folder."""
+"""A lock that lets one run at a time write into a folder."""
 
 import os
 import socket
@@ -12,10 +12,10 @@ from scanrnn.training._files import writing
 class FolderLock:
     """The right to write into a folder, held by one process at a time.
 
-    The operating system takes it from a process that is gone, however it ended.
+    The operating system releases the lock when the process ends, for whatever reason.
 
     Args:
-        folder: The folder; made when the lock is taken.
+        folder: The folder. It is created when the lock is taken.
 
     Example:
         >>> import tempfile
@@ -29,18 +29,19 @@ class FolderLock:
     """
 
     def __init__(self, folder: str | Path):
-        """Takes nothing yet."""
+        """Does not take the lock yet."""
         self.folder = Path(folder)
-        # Whichever thread closes it gives it back.
+        # Any thread may give the lock back, not only the one that took it.
         self._lock = FileLock(self.folder / ".lock", timeout=0, thread_local=False)
-        # Beside the lock, not in it: what filelock writes there is its own.
+        # A file of its own, because filelock decides what is in the lock file.
         self._owner = self.folder / ".owner"
 
     def take(self) -> None:
         """Takes the lock.
 
         Raises:
-            ValueError: If another process has it, or the folder cannot be written.
+            ValueError: If another process or another `FolderLock` has it, or the folder
+                cannot be written.
         """
         me = f"process {os.getpid()} on {socket.gethostname()}"
         try:
@@ -61,7 +62,7 @@ class FolderLock:
     def _take(self) -> None:
         try:
             self._lock.acquire()
-        # It is an OSError, which would count as one of the disk.
+        # `Timeout` is an OSError, which `writing` would report as one of the disk.
         except Timeout:
             raise _Taken from None
 

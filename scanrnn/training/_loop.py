@@ -1,4 +1,4 @@
-"""The loop: steps, records of them, evaluations and checkpoints, until told to stop."""
+"""The training loop: training steps, their rows, evaluations and checkpoints."""
 
 import time
 from collections import deque
@@ -13,7 +13,7 @@ from scanrnn.training._checkpoints import Checkpoints
 from scanrnn.training._records import Writer
 from scanrnn.training._step import FAULTS, Metrics, TrainState, TrainStep
 
-# Metrics are read when so many later steps are on their way: nothing waits for them.
+# Metrics are read when this many later steps are running: no device waits for the loop.
 _LAG = 2
 
 
@@ -22,8 +22,8 @@ class Fitted(NamedTuple):
 
     Attributes:
         state: The state after the last step.
-        step: Steps taken in all, skipped ones too.
-        stopped: Whether it was told to stop before the last step.
+        step: Steps taken in all, including skipped steps.
+        stopped: Whether `stop` ended it before the last step.
     """
 
     state: TrainState
@@ -40,19 +40,20 @@ def resume(
     """Restores state and data from the newest checkpoint, or from an older one.
 
     Args:
-        checkpoints: Where to look.
+        checkpoints: The checkpoints of the run.
         state: The state of a new run. Its arrays decide where the restored ones are
             put.
-        batches: The data, which is moved to its saved position.
-        step: Which checkpoint; those of later steps are then deleted. None for the
-            newest.
+        batches: The data. It is moved to its saved position.
+        step: The step of the checkpoint. Checkpoints of later steps are deleted. None
+            reads the newest and deletes nothing.
 
     Returns:
-        The state, and the notes of the checkpoint. Without a checkpoint, the state
-        that was given, and no notes.
+        The state, and the notes that `fit` was given. If there is no checkpoint and
+        `step` is None, the state that was given and an empty dict.
 
     Raises:
-        ValueError: If the checkpoint cannot be read, or there is none of that step.
+        ValueError: If there is no checkpoint of that step, it cannot be read, or later
+            checkpoints cannot be deleted because another run has locked the folder.
 
     Example:
         >>> import tempfile, jax, jax.numpy as jnp, numpy as np, optax
@@ -88,36 +89,39 @@ def fit(
     patience: int = 20,
     stop: Callable[[int], bool] = lambda step: False,
 ) -> Fitted:
-    """Trains: takes steps, writes a row for each, evaluates and saves.
+    """Trains: takes training steps, writes a row for each, evaluates and saves.
 
-    The loop waits for the device only to evaluate or to save: the numbers of a step are
-    read while later steps run. A row has "step", the `Metrics` with the name of a
-    fault, and "seconds" since the start. An evaluation adds a row with its numbers.
-    Rows are on disk before the checkpoint of their step.
+    The metrics of a step are read while later steps run, so the device does not wait
+    for the loop, except for evaluations and checkpoints. The row of a step has "step",
+    the fields of `Metrics` (with the name of the fault), and "seconds" since this call
+    began. The row of an evaluation has "step" and its numbers. Rows are flushed before
+    the checkpoint of their step is saved.
 
     Args:
-        train_step: As `make_train_step` makes it.
-        state: The state to start from; its memory is reused.
+        train_step: The training step, as `make_train_step` returns it.
+        state: The state to start from. Its memory is reused.
         batches: The data, at the position to start from.
         steps: Total number of steps, including those that the state has already taken.
         writers: Where rows go: a `Log`, a `TensorBoard`, or anything with methods
             `write(row)` and `flush()`.
-        evaluate: A function of the state that gives numbers by name, called every
-            `evaluate_every` steps and after the last.
-        evaluate_every: Steps between two evaluations, each with a checkpoint.
-        checkpoints: Where to save; None for nowhere. They are locked for this process.
-            Nothing is saved while steps are being skipped.
-        notes: What to save beside the state and the place of the data.
+        evaluate: A function of the state that returns numbers by name. It is called
+            every `evaluate_every` steps and after the last step, but not after a stop.
+        evaluate_every: Steps between two evaluations. Each saves a checkpoint.
+        checkpoints: Where to save; None for no checkpoints. They are locked for this
+            process. If the last step was skipped, nothing is saved.
+        notes: What to save with the state and the position of the data.
         patience: How many steps in a row may be skipped.
-        stop: Called before every step with the steps taken; True ends the run, with a
-            checkpoint.
+        stop: A function that is called before every step with the number of steps
+            taken. True ends the run, with a checkpoint.
 
-    Returns: How it ended.
+    Returns:
+        The last state, its step, and whether the run was stopped.
 
     Raises:
-        ValueError: If another run has the checkpoints.
-        FloatingPointError: If more steps in a row than `patience` were skipped, or an
-            evaluation gives a number that is not finite.
+        ValueError: If another run has locked the checkpoints, or one cannot be written.
+        FloatingPointError: If more than `patience` steps in a row were skipped, or an
+            evaluation returns a number that is not finite after a step that was not
+            skipped.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, optax
@@ -139,7 +143,7 @@ def fit(
         checkpoints.lock()
 
     def read(most: int) -> bool:
-        """Writes the rows of all but the last `most` steps; whether those were good."""
+        """Writes the rows of all but the newest `most` steps; False after a skip."""
         good = True
         while len(pending) > most:
             number, metrics = pending.popleft()
@@ -174,7 +178,7 @@ def fit(
         if step % evaluate_every == 0 and step < steps:
             rest()
     if stopped:
-        evaluate = None  # whoever stops it does not want to wait
+        evaluate = None  # who stops a run does not want to wait
     rest()
     if checkpoints is not None:
         checkpoints.wait()

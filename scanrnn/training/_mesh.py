@@ -1,4 +1,4 @@
-"""One step on many devices: a mesh, and where state and batches go on it."""
+"""Training on many devices: the mesh, and how state and batches are put on it."""
 
 from typing import Any
 
@@ -10,9 +10,10 @@ from jax.sharding import PartitionSpec as P
 
 from scanrnn.training._step import TrainState
 
-# Axes of every mesh here: devices that share the batch, and that share the gates.
+# The axes of every mesh here. Devices along "data" share the batch, those along "gates"
+# share the gates of each layer.
 DATA, GATES = "data", "gates"
-# Weights of recurrent layers with all gates side by side on their last axis.
+# Weights of recurrent layers that have all gates side by side on the last axis.
 _GATED = ("kernel", "recurrent_kernel", "bias", "norm_x", "norm_h")
 
 
@@ -27,7 +28,8 @@ def make_mesh(devices: int = 0, tensor: int = 1) -> Mesh:
         A mesh with the axes "data" and "gates".
 
     Raises:
-        ValueError: If there are not so many devices, or they do not divide.
+        ValueError: If there are fewer devices than `devices`, or `tensor` does not
+            divide their number.
 
     Example:
         >>> from scanrnn.training import make_mesh
@@ -51,17 +53,17 @@ def make_mesh(devices: int = 0, tensor: int = 1) -> Mesh:
 
 
 def rows_of_process(mesh: Mesh, batch: int) -> tuple[int, int]:
-    """Says which examples of a batch this process has to read.
+    """Returns the range of examples of a batch that this process has to read.
 
     Args:
         mesh: The mesh.
         batch: Examples per step on the whole mesh.
 
     Returns:
-        The first, and one after the last.
+        The index of the first example, and one more than that of the last.
 
     Raises:
-        ValueError: If the batch does not divide by the devices that share it.
+        ValueError: If `batch` is not a multiple of the number of devices that share it.
 
     Example:
         >>> from scanrnn.training import make_mesh
@@ -80,11 +82,11 @@ def rows_of_process(mesh: Mesh, batch: int) -> tuple[int, int]:
 
 
 def shard_batch(batch: Any, mesh: Mesh) -> Any:
-    """Puts a batch on the mesh, each device getting its examples.
+    """Puts a batch on the mesh, so that each device has its examples.
 
     Args:
         batch: A pytree of arrays with examples on their last axis, such as `[T, B]`.
-            With several processes, each gives those of its `rows_of_process`.
+            With several processes, each passes the examples of its `rows_of_process`.
         mesh: The mesh.
 
     Returns:
@@ -108,14 +110,16 @@ def shard_batch(batch: Any, mesh: Mesh) -> Any:
 def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainState:
     """Puts a state on the mesh.
 
-    Every device gets all parameters and the whole optimizer, or where the mesh has a
-    "gates" axis, its columns of the gates of recurrent layers; and its examples of the
-    carry.
+    Every device gets its examples of the carry, and a copy of the parameters and of the
+    optimizer's state. If the "gates" axis has more than one device, the weights of
+    recurrent layers are cut along their last axis instead, and each device along
+    "gates" gets its columns. Weights that this number of devices does not divide are
+    copied.
 
     Args:
         state: The state, the same in every process.
         mesh: The mesh.
-        accumulate: As `make_train_step` takes it.
+        accumulate: Number of parts of a batch, as in `make_train_step`.
 
     Returns:
         The state on the mesh.
@@ -144,12 +148,12 @@ def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainStat
         return NamedSharding(mesh, spec_of(path, leaf))
 
     shardings = jax.tree_util.tree_map_with_path(sharding, state)
-    # A program, for it takes keys and works where devices are of other processes.
+    # A compiled program accepts PRNG keys, and devices of other processes.
     return jax.jit(lambda state: state, out_shardings=shardings)(_on_host(state))
 
 
 def _on_host(tree):
-    """Arrays without a device, which a program takes as the same in every process."""
+    """Copies arrays to the host. A program takes them as equal in every process."""
 
     def fetch(leaf):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):

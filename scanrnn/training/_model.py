@@ -28,14 +28,16 @@ class LanguageModel(nnx.Module):
         num_layers: Number of layers.
         cell: Name of the cell of all layers, such as "lstm".
         norm: Layer norm inside the cells and before the readout; None for none.
-        residual: Add the input of a layer to its output.
-        dropout: Probability with which a feature around a layer is zero in training.
-        uniform: Draw all weights uniformly between minus and plus this number, and add
-            nothing to forget gates; None for the layers' own initializers.
-        precision: Types of weights, products, carries and logits, by layer: "embed",
-            "rnn" and "readout".
+        residual: Whether to add the input of a layer to its output.
+        dropout: Probability that a feature is set to zero in training, before, between
+            and after the layers.
+        uniform: Draw all weight matrices uniformly from `[-uniform, uniform]`, and set
+            the forget bias of an LSTM to 0. None for the initializers of the layers.
+        precision: The dtypes of parameters, products, carries and logits. Its layers
+            are "embed", "rnn" and "readout". None for float32.
         implementation: The `implementation` of `scanrnn.scan` for the layers.
-        rngs: Its `params` stream draws the initial parameters. It is not kept.
+        rngs: Its `params` stream draws the initial parameters. The model does not keep
+            it.
 
     Example:
         >>> import jax.numpy as jnp
@@ -113,17 +115,18 @@ class LanguageModel(nnx.Module):
         resets: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> tuple[Any, jax.Array]:
-        """Scores the next token after every token.
+        """Computes the logits of the token that follows each token.
 
         Args:
-            ids: Tokens, shape `[T, B]`, integer.
-            carry: The carry before the first of them; None for zeros.
-            seq_lengths: How many of the T count, `[B]`; None for all.
-            resets: Where the carry of a stream is reset, `[T, B]`; None for nowhere.
-            key: Draws dropout, as in training; None for no dropout.
+            ids: Ids of tokens, integers of shape `[T, B]`.
+            carry: The carry before the first time step; None for zeros.
+            seq_lengths: Length of each sequence, `[B]`; None if all are `T` long.
+            resets: Booleans `[T, B]`. Before a time step with True, the carry of the
+                stream is reset. None for no resets.
+            key: PRNG key of dropout, for training; None for no dropout.
 
         Returns:
-            The carry after the last, and logits of shape `[T, B, V]`.
+            The carry after the last time step, and logits of shape `[T, B, V]`.
         """
         xs, rngs = self.embed(ids), None
         if self.dropout and key is not None:
@@ -146,7 +149,7 @@ class LanguageModel(nnx.Module):
         """Computes logits from the outputs of the layers.
 
         Args:
-            ys: `[T, B, H]`.
+            ys: Outputs of the last layer, `[T, B, H]`.
 
         Returns:
             Logits, `[T, B, V]`.
@@ -162,11 +165,11 @@ class LanguageModel(nnx.Module):
 def make_model(
     config: Config, symbols: int, implementation: str | None = None
 ) -> LanguageModel:
-    """Makes the model of a config, with the initial parameters of its seed.
+    """Makes the model of a config; the seed of the config draws its parameters.
 
     Args:
         config: Options of the run.
-        symbols: Size of the vocabulary.
+        symbols: Size `V` of the vocabulary.
         implementation: The `implementation` of `scanrnn.scan` for the layers.
 
     Returns:
@@ -193,14 +196,14 @@ def make_model(
 
 
 def zero_carry(model: LanguageModel, batch: int) -> Any:
-    """Returns the carry with which every stream starts.
+    """Returns the carry with which all streams start.
 
     Args:
         model: The model.
         batch: Number of streams `B`.
 
     Returns:
-        Zeros in the form of the model's carry.
+        Zeros, with the structure, shapes and dtypes of the model's carry.
 
     Example:
         >>> from scanrnn.training import Config, make_model

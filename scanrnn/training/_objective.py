@@ -1,4 +1,4 @@
-"""What a language model is trained for, and by which optimizer."""
+"""The loss, the evaluation and the optimizer of a language model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,15 +15,16 @@ from scanrnn.training._step import LossFn, TrainState
 
 
 def make_loss(model: LanguageModel, loss: str = "mean") -> LossFn:
-    """Makes the cross-entropy of a language model, in nats.
+    """Makes the loss function of a language model: the cross-entropy, in nats.
 
     Args:
-        model: The model; only its form is used.
+        model: The model. Only its structure is used, not its parameters.
         loss: "mean" over all tokens, or "sum" over time and mean over the batch.
 
     Returns:
-        A loss function for `make_train_step`. Its batches are each a `Window`, whose
-        carry goes on, or `Padded` sentences, which start anew.
+        A loss function for `make_train_step`. A batch is a `Window` or `Padded`. A
+        `Window` continues from the given carry. The sentences of a `Padded` batch start
+        from the model's first carry, and padding does not count.
 
     Example:
         >>> import jax, numpy as np
@@ -57,14 +58,14 @@ def make_loss(model: LanguageModel, loss: str = "mean") -> LossFn:
 
 
 def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Computes the cross-entropy of every token, in nats, float32 or wider.
+    """Computes the cross-entropy of every token, in nats.
 
     Args:
-        logits: `[T, B, V]`.
-        targets: `[T, B]`.
+        logits: Logits `[T, B, V]`.
+        targets: Ids `[T, B]`.
 
     Returns:
-        `[T, B]`.
+        Cross-entropies `[T, B]`, float32 or wider.
     """
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return optax.softmax_cross_entropy_with_integer_labels(logits, targets)
@@ -78,8 +79,9 @@ def make_optimizer(config: Config, epoch: int = 1) -> optax.GradientTransformati
         epoch: Steps in an epoch, for the schedule of "sgd".
 
     Returns:
-        AdamW with a warm-up and a cosine decay to the step that `set_steps` sets; or
-        SGD whose rate is multiplied with `decay` in every epoch behind `decay_after`.
+        AdamW with a warm-up and a cosine decay, which ends at the step that `set_steps`
+        sets; or SGD. The learning rate of SGD is multiplied by `decay` at the start of
+        every epoch after the first `decay_after` epochs.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -105,20 +107,20 @@ def make_optimizer(config: Config, epoch: int = 1) -> optax.GradientTransformati
 
         return optax.adamw(cosine, b2=0.99, weight_decay=0.01)
 
-    # The number of steps is part of the state: it is known when some have been timed,
-    # and the program that was compiled for those goes on.
+    # The number of steps is part of the state. It is known only after some steps have
+    # been timed, and setting it must not compile the training step again.
     return optax.inject_hyperparams(adamw)(steps=float(max(config.steps, 1)))
 
 
 def set_steps(state: TrainState, steps: int) -> TrainState:
-    """Sets where the schedule of "adamw" ends.
+    """Sets the step at which the schedule of "adamw" ends.
 
     Args:
-        state: A state of `make_optimizer`'s optimizer.
+        state: A state with an optimizer of `make_optimizer`.
         steps: Steps of the whole run.
 
     Returns:
-        The state with this end. A state of "sgd" has none, and is returned unchanged.
+        The state with this number of steps. A state of "sgd" is returned unchanged.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -132,7 +134,7 @@ def set_steps(state: TrainState, steps: int) -> TrainState:
     if not hasattr(opt_state, "hyperparams"):
         return state
     old = opt_state.hyperparams["steps"]
-    new = jnp.full_like(old, steps)  # where it was: nothing is compiled again
+    new = jnp.full_like(old, steps)  # same dtype and device: no compilation
     return state._replace(opt_state=opt_state._replace(hyperparams={"steps": new}))
 
 
@@ -142,12 +144,13 @@ def make_evaluate(
     """Makes the evaluation: the mean loss over a whole text, read once.
 
     Args:
-        model: The model; only its form is used.
-        batches: Gives the batches of the text, all of one kind, each time anew.
-        carry: The carry before the first of them; `()` for sentences.
+        model: The model. Only its structure is used, not its parameters.
+        batches: A function that returns the batches of the text, from its start. All
+            are `Window`s, or all are `Padded`.
+        carry: The carry before the first batch; `()` for `Padded`.
 
     Returns:
-        A function of parameters, which returns nats per token.
+        A function of the parameters. It returns the mean loss in nats per token.
 
     Example:
         >>> import numpy as np

@@ -1,4 +1,4 @@
-"""How many steps a run has: as told, or as fit into its time."""
+"""The number of steps of a run: as given, or as many as fit into its time."""
 
 import statistics
 import time
@@ -11,18 +11,20 @@ from scanrnn.training._objective import set_steps
 from scanrnn.training._processes import of_first
 from scanrnn.training._run import Run
 
-# Steps that are timed before a run, and the fewest that it then has.
+# If the time of a run is given: steps that are timed first, and the fewest to train.
 _TIMED, _FEWEST = 20, 200
 
 
 class Plan:
-    """The steps of a run, decided anew at every evaluation if it is told a time.
+    """The number of steps of a run.
+
+    If the options give a time and no steps, every `update` decides the number again.
 
     Args:
         run: The run.
-        done: Steps that are behind it.
-        begin: When it began, by `time.perf_counter`; earlier by what sessions before
-            this one took.
+        done: Steps that the run has already taken.
+        begin: When the run began, in seconds of `time.perf_counter`, minus the seconds
+            of earlier sessions.
     """
 
     def __init__(self, run: Run, done: int, begin: float):
@@ -30,21 +32,21 @@ class Plan:
         self._run, self._done = run, done
         self._given = run.steps
         if done and run.notes.get("steps") == done:
-            self._given = done  # it was stopped behind its last step
+            self._given = done  # it was stopped after its last step
         seconds = _time_steps(run, 3 if self._given else _TIMED)
         run.evaluate(run.state.params)  # compiles
         start = time.perf_counter()
         run.evaluate(run.state.params)
         evaluation = (time.perf_counter() - start) / run.config.evaluate_every
         self._pace = statistics.median(seconds[1:]) + evaluation
-        # Behind the last step two programs more are compiled: sample and lax.scan.
+        # After the last step two more programs are compiled: sampling and lax.scan.
         self._end = begin + 60 * run.config.minutes - 2 * seconds[0]
         self._start = time.perf_counter()
         self.steps = 0
         self.update(done)
 
     def update(self, step: int) -> None:
-        """Decides the steps of the whole run, and sets the optimizer's schedule.
+        """Decides the number of steps of the run, and sets the optimizer's schedule.
 
         Args:
             step: Steps taken.
@@ -57,23 +59,23 @@ class Plan:
         self._run.state = set_steps(self._run.state, self.steps)
 
     def next(self, step: int) -> int:
-        """Says until when to train before the next `update`.
+        """Returns the step up to which to train before the next `update`.
 
         Args:
             step: Steps taken.
 
         Returns:
-            A number of steps.
+            The number of steps taken by then, counted from the start of the run.
         """
         every = self._run.config.evaluate_every
         following = (step // every + 1) * every
         return self.steps if self._given else min(following, self.steps)
 
     def announce(self, console: Console) -> None:
-        """Says how long it will take.
+        """Prints how long the training will take.
 
         Args:
-            console: Where to.
+            console: Where to print.
         """
         about = "" if self._given else "about "
         left = _duration((self.steps - self._done) * self._pace)
@@ -85,7 +87,7 @@ class Plan:
 
 
 def _time_steps(run, count):
-    """Seconds of each of some steps, the first of which compiles."""
+    """Returns the seconds of each of `1 + count` steps. The first one compiles."""
     state, place = jax.tree.map(jnp.copy, run.state), run.batches.state()
     batch, seconds = next(run.batches), []
     run.batches.restore(place)

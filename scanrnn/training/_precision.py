@@ -1,4 +1,4 @@
-"""Which numbers are kept in which type: one policy for a whole model."""
+"""The dtypes of a model: one policy for all of its layers."""
 
 import dataclasses
 import re
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from scanrnn.machines import Machine, machine_of
 
-# As the type of compute, with or without its name.
+# `auto` as the dtype of `compute`, with or without `compute=` before it.
 _AUTO = re.compile(r"(^\s*|,\s*|\bcompute\s*=\s*)auto(?=\s*(?:,|$))")
 _TYPES = ("float16", "bfloat16", "float32", "float64")
 _KINDS = ("params", "compute", "carry", "output")
@@ -20,15 +20,17 @@ class Precision:
     """The dtypes of a model, as the dtype arguments of its layers.
 
     The optimizer updates `params`, so these are float32 or wider. If the model computes
-    in half precision, they are the master weights, rounded where they are used. float16
-    holds at most 65504 and its gradients need loss scaling; bfloat16 needs none.
+    in half precision, they are the master weights, and are rounded where they are used.
+    The largest number of float16 is 65504, and its gradients need loss scaling.
+    bfloat16 needs none.
 
     Args:
-        params: of the weights that the optimizer updates, and of its state.
-        compute: of the operands of matrix products. They are accumulated in float32.
-        carry: of the carry.
-        output: of the model's outputs, and of the loss.
-        layers: policies of single layers, by name, where they differ.
+        params: Dtype of the parameters, which the optimizer updates, and of its state.
+        compute: Dtype of the operands of matrix products. The products are accumulated
+            in float32 or wider.
+        carry: Dtype of the carry.
+        output: Dtype of the model's outputs. The loss is float32 or wider.
+        layers: Names and policies of the layers that have a policy of their own.
 
     Raises:
         ValueError: If a dtype is not float16, bfloat16, float32 or float64, or `params`
@@ -55,7 +57,7 @@ class Precision:
     layers: tuple[tuple[str, "Precision"], ...] = ()
 
     def __post_init__(self) -> None:
-        """Makes dtypes of names, and checks them."""
+        """Converts names to dtypes, and checks them."""
         for kind in _KINDS:
             dtype = _floating(kind, getattr(self, kind))
             object.__setattr__(self, kind, dtype)
@@ -67,20 +69,21 @@ class Precision:
 
     @classmethod
     def parse(cls, text: str, machine: Machine | None = None) -> "Precision":
-        """Reads a policy as it is written on a command line.
+        """Reads a policy from text, as on a command line.
 
         Args:
-            text: `kind=type` pairs with commas between; kinds that are left out are
-                float32. `layer.kind=type` is for one layer. A type alone is for
-                `compute`. `auto` as that type is bfloat16 where it is faster, else
-                float32.
-            machine: Where it must be faster; None for where JAX computes by default.
+            text: Pairs `kind=dtype` with commas between them. Kinds that are left out
+                are float32. `layer.kind=dtype` is for one layer. A dtype alone is for
+                `compute`. There, `auto` is bfloat16 if the machine multiplies at least
+                as fast in it as in float32, else float32.
+            machine: The machine that decides `auto`; None for the one where JAX
+                computes by default.
 
         Returns:
             The policy.
 
         Raises:
-            ValueError: If a pair cannot be read.
+            ValueError: If a kind or a dtype is unknown, or `params` is half precision.
 
         Example:
             >>> from scanrnn.training import Precision
@@ -106,7 +109,7 @@ class Precision:
         return cls(**own, layers=policies)
 
     def __str__(self) -> str:
-        """Writes the policy as `parse` reads it."""
+        """Returns the policy as text that `parse` can read."""
         pairs = [f"{kind}={getattr(self, kind)}" for kind in _KINDS]
         for name, policy in self.layers:
             pairs += [f"{name}.{pair}" for pair in str(policy).split(",")]
@@ -116,10 +119,10 @@ class Precision:
         """Returns the policy of a layer.
 
         Args:
-            layer: Its name.
+            layer: The name of the layer.
 
         Returns:
-            The layer's own policy if it has one, else this.
+            The layer's own policy if it has one, else this policy.
         """
         return dict(self.layers).get(layer, self)
 
@@ -127,10 +130,10 @@ class Precision:
         """Returns the dtype arguments of a layer of `scanrnn.nnx` or `scanrnn.linen`.
 
         Args:
-            layer: Its name.
+            layer: The name of the layer.
 
         Returns:
-            `dtype`, `param_dtype` and `carry_dtype`. Flax's own layers take the first
+            `dtype`, `param_dtype` and `carry_dtype`. Layers of Flax take only the first
             two.
         """
         own = self.at(layer)
@@ -142,7 +145,7 @@ class Precision:
 
     @property
     def needs_scaling(self) -> bool:
-        """Whether gradients pass through float16, where small ones become zero."""
+        """Whether gradients pass through float16, where small numbers become zero."""
         policies = (self, *(policy for _, policy in self.layers))
         return any(
             getattr(policy, kind) == jnp.float16
@@ -153,14 +156,14 @@ class Precision:
     def to_compute(self, tree: Any) -> Any:
         """Casts the floating-point leaves of a tree to `compute`.
 
-        It is for functions without a dtype argument: give them their weights and
-        inputs through this, and return their outputs through `to_output`.
+        Use it for functions without a dtype argument: cast their weights and inputs
+        with this method, and their outputs with `to_output`.
 
         Args:
             tree: Any pytree of arrays.
 
         Returns:
-            The tree; other leaves are as they were.
+            The tree; other leaves do not change.
 
         Example:
             >>> import jax.numpy as jnp
@@ -179,17 +182,17 @@ class Precision:
             tree: Any pytree of arrays.
 
         Returns:
-            The tree; other leaves are as they were.
+            The tree; other leaves do not change.
         """
         return _cast(tree, self.output)
 
 
 def settle(text: str, half: bool) -> str:
-    """Writes a type in place of `auto`.
+    """Replaces `auto` by a dtype.
 
     Args:
-        text: As `Precision.parse` reads it.
-        half: Whether bfloat16 pays.
+        text: A policy, as `Precision.parse` reads it.
+        half: Whether `auto` is bfloat16; else it is float32.
 
     Returns:
         The text without `auto`.
@@ -202,11 +205,11 @@ def settle(text: str, half: bool) -> str:
 
 
 def explain(text: str, machine: Machine) -> str | None:
-    """Says what `auto` chooses and why, or that a type that was chosen does not pay.
+    """Explains what `auto` chooses, or warns of a dtype that is slower than float32.
 
     Args:
-        text: As `Precision.parse` reads it.
-        machine: Where it is to compute.
+        text: A policy, as `Precision.parse` reads it.
+        machine: The machine on which the model will run.
 
     Returns:
         One line; None if there is nothing to say.

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-# How long a process may be silent before the others take it for dead, in seconds.
+# Seconds without a heartbeat after which the others take a process for dead.
 _SILENCE = 20
 
 
@@ -15,12 +15,12 @@ def join_processes(
 ) -> None:
     """Joins the other processes of a run. Call it before any other use of JAX.
 
-    Arguments may be left out where JAX knows the cluster, such as Slurm or a TPU pod.
+    All arguments may be left out where JAX detects the cluster: Slurm or a TPU pod.
 
     Args:
         coordinator: Address and port of process 0, such as "10.0.0.1:8476".
-        num_processes: How many there are.
-        process_id: Which one this is, from 0.
+        num_processes: Number of processes.
+        process_id: Number of this process, from 0.
 
     Raises:
         ValueError: If only some of the three are given.
@@ -52,13 +52,13 @@ def join_processes(
 
 
 def largest(number: int) -> int:
-    """Tells all processes the largest of their numbers; all have to ask.
+    """Returns the largest number of all processes. All of them must call it.
 
     Args:
-        number: What this process has.
+        number: The number of this process. It must fit into int32.
 
     Returns:
-        The largest that any process has.
+        The largest number that any process gave.
 
     Example:
         >>> largest(15)
@@ -70,13 +70,13 @@ def largest(number: int) -> int:
 
 
 def of_first(number: int) -> int:
-    """Gives all processes the number of the first; all have to ask.
+    """Returns the number of the first process. All processes must call it.
 
     Args:
-        number: What this process has.
+        number: The number of this process. It must fit into int32.
 
     Returns:
-        What process 0 has.
+        The number that process 0 gave.
 
     Example:
         >>> of_first(3)

@@ -1,4 +1,4 @@
-"""Recipes: what a run is made of where the command line says nothing else."""
+"""Recipes: named sets of options, which the command line can override."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a run leaves to look at: a line for every step, and the curves."""
+"""Records of a run: a row for every step and evaluation, and a plot of the curves."""
 
 import json
 import math
@@ -12,14 +12,14 @@ from scanrnn.training._files import writing
 
 
 class Writer(Protocol):
-    """Where the rows of a run go: a `Log`, a `TensorBoard`, or what you like."""
+    """Anything that rows of a run can be written to: `Log`, `TensorBoard`, or yours."""
 
     def write(self, row: dict[str, Any]) -> None:
-        """Takes a row: its "step", then names and numbers."""
+        """Writes a row: a dict with "step" and other names and numbers."""
         ...
 
     def flush(self) -> None:
-        """Returns when all rows are where a crash does not reach them."""
+        """Returns when all rows are where a crash cannot delete them."""
         ...
 
 
@@ -27,9 +27,9 @@ class Log:
     """A file with a JSON object per line, one for every step and evaluation.
 
     Args:
-        path: The file. It is made if missing.
-        last: The step to continue after. Lines of later steps, which an older session
-            wrote after its last checkpoint, are deleted. None to append at the end.
+        path: The file. It is created if it is missing.
+        last: The step to continue after. Rows of later steps, which an older session
+            wrote after its last checkpoint, are deleted. None keeps all rows.
 
     Example:
         >>> import tempfile
@@ -44,7 +44,7 @@ class Log:
     """
 
     def __init__(self, path: str | Path, last: int | None = None):
-        """Opens the file behind the last row that counts."""
+        """Keeps the rows up to `last`, and deletes the others."""
         self.path = Path(path)
         rows = [r for r in self.rows() if last is None or r["step"] <= last]
         with replacing(self.path) as partial:
@@ -54,10 +54,14 @@ class Log:
         """Appends a row.
 
         Args:
-            row: Its "step", then names and numbers; what is not finite becomes null.
+            row: A dict with "step" and other names and numbers. Numbers that are not
+                finite become null.
+
+        Raises:
+            ValueError: If the file cannot be written.
         """
-        # Opened anew, which takes microseconds: nobody has to close it, and who reads
-        # along sees every row.
+        # Opening the file again takes microseconds. So nobody has to close it, and
+        # other programs see every row.
         with writing(self.path.parent), self.path.open("a", encoding="utf-8") as file:
             file.write(_line(row))
 
@@ -70,8 +74,8 @@ class Log:
         """Reads the rows of the file.
 
         Returns:
-            The rows up to the first line that is not complete: a process that is
-            killed leaves half a line.
+            The rows up to the first line that is not complete. A process that is
+            killed may leave half a line.
         """
         if not self.path.is_file():
             return []
@@ -93,10 +97,10 @@ def _line(row):
 
 
 class TensorBoard:
-    """Rows as scalars of TensorBoard; needs `pip install "scanrnn[tensorboard]"`.
+    """A writer of TensorBoard scalars; needs `pip install "scanrnn[tensorboard]"`.
 
     Args:
-        folder: Where TensorBoard looks for them.
+        folder: The folder that TensorBoard reads.
 
     Raises:
         ImportError: If tensorboardX is not installed.
@@ -121,14 +125,14 @@ class TensorBoard:
         """Adds a scalar for every number of a row.
 
         Args:
-            row: Its "step", then names and numbers.
+            row: A dict with "step" and other names and numbers.
         """
         for name, value in row.items():
             if name != "step" and isinstance(value, int | float):
                 self._writer.add_scalar(name, value, row["step"])
 
     def flush(self) -> None:
-        """Writes what is not written yet."""
+        """Writes the scalars that are not written yet."""
         self._writer.flush()
 
     def close(self) -> None:
@@ -143,11 +147,11 @@ def draw_curves(
 
     Args:
         path: The PNG file to write.
-        rows: As `Log.rows` gives them.
-        unit: What the loss is measured in.
+        rows: The rows, as `Log.rows` returns them.
+        unit: The unit of the loss, as the label of its axis.
 
     Returns:
-        Whether it was drawn: not without matplotlib.
+        True if the curves were drawn; False if matplotlib is not installed.
 
     Example:
         >>> import pathlib, tempfile

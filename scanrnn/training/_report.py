@@ -1,4 +1,4 @@
-"""How the time step of a model is planned, and how fast its training step is."""
+"""The plan of each layer of a model, and the time that its training step takes."""
 
 import functools
 import statistics
@@ -26,10 +26,10 @@ def layer_plans(
         model: The model.
         batch: Number of streams `B`.
         window: Steps of one window `T`.
-        long: Every decision of each plan, as `Plan.describe(long=True)`.
+        long: Whether to list every decision, as `Plan.describe(long=True)` does.
 
     Returns:
-        The plans as text; layers with the same plan share one.
+        The plans as text. Layers with the same plan share one entry.
 
     Example:
         >>> from scanrnn.training import Config, layer_plans, make_model
@@ -42,7 +42,7 @@ def layer_plans(
 
 
 def describe(plans: list[Plan], *, long: bool) -> str:
-    """Returns the plans of layers as text, those that are the same once."""
+    """Returns the plans of layers as text. Equal plans are written once."""
     layers: dict[str, list[str]] = {}
     for number, plan in enumerate(plans, start=1):
         layers.setdefault(plan.describe(long=long), []).append(str(number))
@@ -53,7 +53,7 @@ def describe(plans: list[Plan], *, long: bool) -> str:
 
 
 def plans_of_layers(model: LanguageModel, batch: int, window: int) -> list[Plan]:
-    """Plans the time step of every layer, on shapes alone."""
+    """Plans the time step of every layer, without running it."""
     ids = jax.ShapeDtypeStruct((window, batch), jnp.int32)
     xs = jax.eval_shape(model.embed, ids)
     carries = zero_carry(model, batch)
@@ -66,7 +66,7 @@ def plans_of_layers(model: LanguageModel, batch: int, window: int) -> list[Plan]
 
 
 def _layer_steps(model: LanguageModel) -> list[Callable]:
-    """Returns the time step of every layer, with its parameters in it."""
+    """Returns the time step of every layer, bound to its parameters."""
     steps = []
     for ((cell, params),) in model.rnn.stack:
         cell = cells.residual(cell) if model.rnn.residual else cell
@@ -78,8 +78,8 @@ class Timing(NamedTuple):
     """How long a training step takes.
 
     Attributes:
-        median: Median seconds of a call, the first one left out.
-        loss: Of the first call, to see that the contenders agree.
+        median: Median time of a call in seconds, without the first call.
+        loss: The loss of the first call, to check that all contenders agree.
     """
 
     median: float
@@ -92,16 +92,16 @@ def time_steps(
     batch: Any,
     rounds: int = 10,
 ) -> dict[str, Timing]:
-    """Times training steps against each other, taking turns.
+    """Times training steps against each other: they are called in turns.
 
     Args:
-        steps: Name and step function of each contender.
-        state: The state that all start from; it is left as it is.
-        batch: A batch.
-        rounds: How many calls of each are timed.
+        steps: The training step of each contender, by name.
+        state: The state that all start from. It is copied.
+        batch: The batch of every call.
+        rounds: Number of timed calls of each contender, after one call that compiles.
 
     Returns:
-        Name and timing of each contender.
+        The timing of each contender, by name.
 
     Example:
         >>> import numpy as np
@@ -131,14 +131,14 @@ def time_steps(
 
 
 def timing_table(timings: dict[str, Timing], tokens: int) -> Table:
-    """Lays timings out side by side, against the last of them.
+    """Makes a table of timings, with the speed of each relative to the last.
 
     Args:
-        timings: Name and timing of each contender.
-        tokens: Tokens read by one step.
+        timings: The timing of each contender, by name.
+        tokens: Tokens that one training step reads.
 
     Returns:
-        A table for `rich`. No ratio is given where the losses disagree.
+        A table for `rich`. It has no speed where the losses differ by more than 1%.
 
     Example:
         >>> timings = {"ours": Timing(0.1, 3.0), "theirs": Timing(0.3, 3.0)}

@@ -1,4 +1,4 @@
-"""A run of a language model in memory: opened from its folder."""
+"""A run of a language model, as it is opened from its folder."""
 
 import contextlib
 import dataclasses
@@ -31,8 +31,8 @@ from scanrnn.training._processes import of_first
 from scanrnn.training._step import TrainState, TrainStep, init_state, make_train_step
 from scanrnn.training._text import END, Corpus, load_corpus, split_sentences
 
-# What may change between two sessions of one run: nothing that decides its numbers
-# beyond the rounding of sums in another order.
+# Options that may change between two sessions of one run. They change what a training
+# step computes by no more than the rounding of sums in another order.
 _FREE = {
     *("out", "evaluate_every", "sample", "temperature", "minutes", "patience"),
     *("health", "tensorboard", "devices", "tensor"),
@@ -41,20 +41,20 @@ _FREE = {
 
 @dataclasses.dataclass
 class Run:
-    """A run: what does not change, and where it stands.
+    """A run: its fixed parts, and its current state.
 
     Attributes:
-        config: Its options.
-        corpus: Its text.
-        model: The model with its first parameters.
+        config: The options.
+        corpus: The text.
+        model: The model with its initial parameters.
         mesh: The devices; None for one device.
-        batches: The data.
-        train_step: The guarded step.
-        evaluate: Nats per token of the held-out text, of parameters.
-        checkpoints: Where it is saved.
-        state: The state.
-        notes: What the newest checkpoint says beside it.
-        epoch: Steps in which the text is read once.
+        batches: The data, at its current position.
+        train_step: The guarded training step.
+        evaluate: Computes nats per token of the held-out text, from parameters.
+        checkpoints: The checkpoints of the run.
+        state: The current state.
+        notes: The notes of the checkpoint that was restored; empty without one.
+        epoch: Number of steps in an epoch.
     """
 
     config: Config
@@ -71,30 +71,30 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Steps that it is told to take; 0 for as many as fit into its time."""
+        """Steps that the options ask for; 0 for as many as fit into the time."""
         return self.config.steps or self.config.epochs * self.epoch
 
     @property
     def out(self) -> Path:
-        """The folder."""
+        """The folder of the run."""
         return Path(self.config.out)
 
     @property
     def tokens(self) -> int:
-        """Tokens per step: of sentences, their number."""
+        """Tokens per step; for sentences, the number of sentences."""
         streams = self.config.batching == "streams"
         return self.config.batch * (self.config.window if streams else 1)
 
     @property
     def unit(self) -> tuple[str, float]:
-        """What the loss is shown in, and how much of it a nat is."""
+        """The unit in which the loss is shown, and one nat in this unit."""
         if self.corpus.vocabulary.are_characters:
             return "bits per character", 1 / math.log(2)
         return "nats per word", 1.0
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint has to agree with."""
+        """The notes by which a checkpoint is known to be of this run."""
         vocabulary = self.corpus.vocabulary.tokens
         text = zlib.crc32(self.corpus.train.tobytes())
         return {
@@ -107,25 +107,25 @@ class Run:
 def open_run(
     config: Config, restart: bool = False, resume_from: int | None = None
 ) -> Run:
-    """Makes a run and puts it where its newest checkpoint left it.
+    """Makes a run, and restores its newest checkpoint if there is one.
 
-    Its folder is locked until its checkpoints are closed.
+    The folder is locked until `run.checkpoints` is closed.
 
     Args:
         config: Options of the run.
         restart: Delete the checkpoints in the folder first.
-        resume_from: Go on from the checkpoint of this step, and delete later ones.
+        resume_from: Continue from the checkpoint of this step, and delete later ones.
 
     Returns:
         The run.
 
     Raises:
-        ValueError: If the folder holds a run with other options or another text, is in
-            use by another run, or cannot be written.
+        ValueError: If the folder has a run with other options or another text, is in
+            use, or cannot be written; or if `restart` and `resume_from` are both given.
     """
     if restart and resume_from is not None:
         raise ValueError("resume_from: --restart deletes that checkpoint; drop either")
-    # What auto chose is part of a run: who goes on with it elsewhere has to say so.
+    # The choice of auto is part of a run: another machine must not choose differently.
     half = bool(of_first(machine_of().pays("bfloat16")))
     config = dataclasses.replace(config, precision=settle(config.precision, half))
     corpus = load_corpus(
@@ -159,7 +159,7 @@ def open_run(
 
 
 def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:
-    """Locks the folder, and puts the run where a checkpoint left an older one."""
+    """Locks the folder, and restores a checkpoint if there is one."""
     checkpoints = run.checkpoints
     with writing(run.out):
         run.out.mkdir(parents=True, exist_ok=True)
@@ -176,16 +176,16 @@ def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:
 def make_training(
     config: Config, model: LanguageModel, epoch: int = 1, mesh: Mesh | None = None
 ) -> tuple[TrainState, TrainStep]:
-    """Makes the first state and the guarded step of a config.
+    """Makes the first state and the guarded training step of a config.
 
     Args:
         config: Options of the run.
-        model: The model with its first parameters.
-        epoch: Steps in an epoch.
-        mesh: The devices; None for one.
+        model: The model with its initial parameters.
+        epoch: Number of steps in an epoch.
+        mesh: The devices; None for one device.
 
     Returns:
-        Both.
+        The state and the training step.
 
     Example:
         >>> from scanrnn.training import Config, make_model, make_training
@@ -229,7 +229,7 @@ def _first_carry(config, model):
 
 
 def _batches(config, corpus, mesh):
-    """The data of a run, and the steps in one epoch of it."""
+    """Returns the data of a run, and the number of steps in an epoch."""
     if config.batching == "sentences":
         if jax.process_count() > 1:
             raise ValueError(
@@ -257,7 +257,7 @@ def _batches(config, corpus, mesh):
 
 
 def _evaluation(config, corpus, model):
-    """The evaluation on the held-out text, read once from the start."""
+    """Makes the evaluation. It reads the held-out text once, from its start."""
     ids = corpus.held_out
     if config.batching == "sentences":
         sentences = split_sentences(ids, corpus.vocabulary.encode([END])[0])
@@ -267,22 +267,22 @@ def _evaluation(config, corpus, model):
             return (next(batches) for _ in range(len(batches)))
 
         return make_evaluate(model, read_sentences, ())
-    # Few tokens are held out of a short text: fewer streams read them.
+    # A short held-out text is read by fewer streams.
     readers = min(config.batch, max(1, len(ids) // (config.window + 1)))
-    Streams(ids, readers, config.window)  # refuses a text that is too short
+    Streams(ids, readers, config.window)  # raises if the text is too short
     windows = (len(ids) // readers - 1) // config.window
 
     def read_streams():
         streams = Streams(ids, readers, config.window)
         return (next(streams) for _ in range(windows))
 
-    # As a host's array: it goes wherever the parameters are.
+    # An array on the host can go to any devices that hold the parameters.
     carry = jax.tree.map(np.asarray, zero_carry(model, readers))
     return make_evaluate(model, read_streams, carry)
 
 
 def _check_same_run(run: Run, notes: dict[str, Any]) -> None:
-    """Refuses to go on with a run of other options or another text."""
+    """Raises if the run in the folder has other options or another text."""
     way_out = "use the same, or start again with --restart, or elsewhere with --out"
     for name, value in dataclasses.asdict(run.config).items():
         stored = notes["config"].get(name)

@@ -1,4 +1,4 @@
-"""Writing text with a trained model."""
+"""Text written by a trained model."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ def load_model(
 
     Args:
         out: Folder of the run.
-        precision: What the model computes in, as `Precision.parse` reads it. Half
-            precision is for training. In float32, other programs compute the same text,
-            letter for letter.
+        precision: The dtypes of the model, as `Precision.parse` reads them. Half
+            precision is meant for training. In float32, other programs compute exactly
+            the same text.
 
     Returns:
         The model with the parameters of its newest checkpoint, and its vocabulary.
@@ -70,19 +70,22 @@ def generate(
     temperature: float = 0.7,
     key: jax.Array,
 ) -> Iterator[str]:
-    """Writes text, one token at a time, keeping only the carry.
+    """Writes text, one token at a time. Only the carry is kept between tokens.
 
     Args:
-        model: A model of the vocabulary's size.
+        model: The model. Its logits have the size of the vocabulary.
         vocabulary: The tokens.
         length: How many tokens to write after the prompt.
-        prompt: Text to continue; empty starts on a new line or paragraph.
-        temperature: Divides the logits; below 1 is more cautious.
+        prompt: Text to continue. If it is empty, the text starts after the end of a
+            line or paragraph, or after the first token of the vocabulary if it has
+            neither.
+        temperature: The logits are divided by this number. Below 1, likely tokens
+            become more likely.
         key: PRNG key of the draws.
 
     Returns:
-        An iterator over the tokens after the prompt. Words have a blank before each,
-        and the end of a paragraph is a newline.
+        An iterator over the tokens after the prompt. A word has a space before it, and
+        the end of a paragraph is a newline.
 
     Raises:
         ValueError: If the prompt has a character that is not in the vocabulary, the
@@ -110,7 +113,7 @@ def generate(
     else:
         given = list(prompt)
     ids = vocabulary.encode(given or start)
-    # A generator of its own: the checks above are made now, not at the first token.
+    # The generator is `_write`, so the checks above run now, not at the first token.
     return _write(model, vocabulary, length, ids, temperature, key)
 
 

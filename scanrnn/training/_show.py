@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a bar, and a line for every evaluation."""
+"""What a run prints: a progress bar, and a line for every evaluation."""
 
 import collections
 import statistics
@@ -13,12 +13,12 @@ from scanrnn.training._records import Writer
 
 
 class Units:
-    """Rows in the units of a run, on their way to other writers.
+    """A writer that converts rows to the units of a run for other writers.
 
     Args:
-        writers: Where the rows go.
-        factor: What a loss is multiplied by.
-        seconds: What sessions before this one took.
+        writers: The writers of the converted rows.
+        factor: The loss is multiplied by this number.
+        seconds: Seconds that earlier sessions took.
 
     Example:
         >>> Units([], factor=2.0, seconds=5.0).converted({"step": 1, "loss": 3.0})
@@ -34,10 +34,10 @@ class Units:
         """Converts a row.
 
         Args:
-            row: As `fit` makes it.
+            row: A row of `fit`.
 
         Returns:
-            The row in the units of the run.
+            The row in the units of the run. Its "seconds" count earlier sessions too.
         """
         changes = {}
         if "loss" in row:
@@ -47,26 +47,26 @@ class Units:
         return row | changes
 
     def write(self, row: dict[str, Any]) -> None:
-        """Takes a row."""
+        """Converts a row, and gives it to all writers."""
         row = self.converted(row)
         for writer in self._writers:
             writer.write(row)
 
     def flush(self) -> None:
-        """Returns when all writers have."""
+        """Flushes all writers."""
         for writer in self._writers:
             writer.flush()
 
 
 class Bar:
-    """A progress bar with throughput and time left, and lines of evaluations.
+    """A writer that prints a progress bar, and a line for every evaluation.
 
     Args:
-        console: Where to print; what is not a terminal gets the lines alone.
+        console: Where to print. The bar is shown only on a terminal.
         steps: Steps of the whole run.
-        first: Steps that are behind it.
+        first: Steps that the run has already taken.
         tokens: Tokens per step.
-        unit: What the loss is in.
+        unit: The unit of the loss.
 
     Example:
         >>> import io
@@ -82,7 +82,7 @@ class Bar:
     def __init__(
         self, console: Console, steps: int, first: int, tokens: int, unit: str
     ):
-        """Shows nothing yet."""
+        """Makes the bar, but does not show it yet."""
         self._tokens, self._unit = tokens, unit
         self._recent: collections.deque[float] = collections.deque(maxlen=21)
         self._last: dict[str, Any] = {}
@@ -104,11 +104,11 @@ class Bar:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Takes the bar away."""
+        """Removes the bar."""
         self._progress.stop()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Takes a row."""
+        """Moves the bar; prints a line for an evaluation or a skipped step."""
         if "loss" in row:
             self._last |= row
             self._recent.append(row["seconds"])
@@ -124,13 +124,13 @@ class Bar:
         )
 
     def flush(self) -> None:
-        """Has nothing to write."""
+        """Does nothing: rows are printed at once."""
 
     def go_on_until(self, steps: int) -> None:
-        """Sets the steps of the whole run.
+        """Sets the number of steps of the whole run.
 
         Args:
-            steps: How many.
+            steps: The number of steps.
         """
         self._progress.update(self._task, total=steps)
 

@@ -1,4 +1,4 @@
-"""The guarded training step: no number that is not finite gets into the state."""
+"""The guarded training step: it keeps NaN and new infinities out of the state."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from flax.training.dynamic_scale import DynamicScale
 
 from scanrnn.training._gradients import accumulated, not_finite, rescale, scaled_grad
 
-# What was not finite in a step, by the number in its metrics; the first that applies.
+# What was not finite in a step. `Metrics.fault` is the index of the first that applies.
 FAULTS = ("none", "forward", "loss", "gradient", "update", "optimizer state")
 
 
@@ -18,10 +18,10 @@ class Counts(NamedTuple):
     """How many steps were taken, and how many of them were skipped or clipped.
 
     Attributes:
-        steps: All steps, skipped ones too.
-        skipped: Steps that changed nothing, because something was not finite.
-        in_row: How many steps were skipped in a row, up to the last one.
-        clipped: Steps whose gradient was clipped.
+        steps: All steps, including skipped steps.
+        skipped: Steps that were skipped, because something was not finite.
+        in_row: How many steps in a row were skipped, up to the last step.
+        clipped: Steps whose gradient was clipped, without skipped steps.
     """
 
     steps: jax.Array
@@ -36,11 +36,11 @@ class TrainState(NamedTuple):
     Attributes:
         params: The parameters, float32 or wider.
         opt_state: State of the optimizer.
-        carry: What goes from one step to the next but is not trained: the carry of
-            every stream of truncated backpropagation, running statistics.
-        key: PRNG key of the run; each step derives its own from it and its number.
-        loss_scale: Flax's `DynamicScale`; None to leave the loss as it is.
-        counts: How many steps there were.
+        carry: What one training step passes to the next but does not train, such as
+            the carry of every stream, or running statistics.
+        key: PRNG key of the run. Each step folds its number into this key.
+        loss_scale: Flax's `DynamicScale`; None for no scaling of the loss.
+        counts: How many steps were taken, skipped and clipped.
     """
 
     params: Any
@@ -58,9 +58,9 @@ class Metrics(NamedTuple):
         loss: The loss, in the units of the loss function.
         grad_norm: Global norm of the gradient, unscaled, before clipping.
         clip_fraction: Share of steps with a clipped gradient, among those not skipped.
-        loss_scale: What the loss was multiplied by; 1 without scaling.
-        skipped: Whether the step changed nothing.
-        in_row: How many of the last steps were skipped, this one included.
+        loss_scale: The factor of the loss; 1 without scaling.
+        skipped: Whether the step was skipped.
+        in_row: How many steps in a row were skipped, including this one.
         fault: What was not finite, an index into `FAULTS`.
     """
 
@@ -118,7 +118,7 @@ def init_state(
                 "master weights; compute in a half type by the dtype of the layers"
             )
     if loss_scale is not None:
-        # Python numbers would be traced once more than the arrays that follow them.
+        # With Python numbers here, the second step would be traced again, with arrays.
         loss_scale = loss_scale.replace(
             scale=jnp.float32(loss_scale.scale), fin_steps=jnp.int32(0)
         )
@@ -143,29 +143,28 @@ def make_train_step(
 ) -> TrainStep:
     r"""Makes the jitted, guarded training step.
 
-    In this order: the loss is scaled and differentiated, the gradient :math:`g` is
-    unscaled, checked and measured, clipped,
+    The step scales the loss and computes its gradient. Then it unscales, checks and
+    clips the gradient :math:`g`,
 
     .. math:: g \leftarrow g \min(1, \mathrm{clip} / \|g\|_2),
 
-    and the optimizer updates the parameters. If the outputs, the loss, the gradient or
-    anything of the state that the step would write are not all finite, the step is
-    skipped: parameters, optimizer and carry keep every bit, the loss scale falls, and
-    the metrics say what was wrong. A gradient whose squares overflow is not finite.
-    The optimizer's first state may be infinite.
+    and the optimizer updates the parameters. The step is skipped if a number in the
+    outputs, the loss, the gradient or the new state is not finite. Then parameters,
+    optimizer state and carry keep every bit, the loss scale falls, and the metrics name
+    the fault. A gradient whose squares overflow counts as not finite. Infinities in the
+    first state of the optimizer are allowed.
 
-    Nothing waits for the device: the metrics are arrays to be read later.
+    The step does not wait for the device: the metrics are arrays, to be read later.
 
     Args:
-        loss_fn: `loss_fn(params, carry, batch, key)` gives `(loss, (carry, outputs))`:
-            the loss, a float32 scalar or wider; the carry for the next step; and
-            whatever else must be finite, such as logits, or `()`.
+        loss_fn: A function `loss_fn(params, carry, batch, key)`. It returns `(loss,
+            (carry, outputs))`: the loss, a scalar in float32 or wider; the carry for
+            the next step; and what else must be finite, such as logits, or `()`.
         optimizer: The optimizer. It gets the clipped gradient.
-        clip: Largest global norm of a gradient; None to leave it as it is.
-        accumulate: Number of parts that a batch is made of. With more than one, all
-            leaves of the batch and of the carry have an axis of this size before all
-            others; gradient and loss are the means over the parts, one part in memory
-            at a time.
+        clip: Largest global norm of a gradient; None for no clipping.
+        accumulate: Number of parts of a batch. With more than one, this is the size of
+            the first axis of all leaves of the batch and the carry. The parts run one
+            after another, and gradient and loss are means over them.
         shardings: Shardings that the state keeps, as `jax.tree.map(lambda a:
             a.sharding, state)` returns them. None leaves them to JAX.
 
@@ -174,7 +173,8 @@ def make_train_step(
         state and the `Metrics`.
 
     Raises:
-        ValueError: If `clip` or `accumulate` is not positive.
+        ValueError: If `clip` or `accumulate` is not positive. When first called, if a
+            leaf of batch or carry has another number of parts.
         TypeError: When first called, if the loss has a half-precision dtype.
 
     Example:
@@ -212,8 +212,8 @@ def make_train_step(
         if accumulate > 1:
             grad_fn = accumulated(grad_fn, accumulate)
         grads, loss, carry, outputs_finite = grad_fn(state.carry, batch, key)
-        # One number for the check and for clipping. The check is of squares, which
-        # optimizers sum: the norm of one number would be compiled to its size.
+        # The check is of squares, because optimizers sum these too. XLA turns the norm
+        # of a single number into its absolute value, which hides an overflow.
         squares = optax.tree.norm(grads, squared=True)
         norm = jnp.sqrt(squares)
         clipped = norm > (jnp.inf if clip is None else clip)
@@ -223,7 +223,7 @@ def make_train_step(
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         old = (state.params, state.opt_state, state.carry)
-        # In the old types, so that the next step is the same program.
+        # The dtypes stay, so that the next step is the same program.
         new = jax.tree.map(_as_type_of, (params, opt_state, carry), old)
         first = optimizer.init(state.params)
         bad = _faults((outputs_finite, loss, squares), new, first)
@@ -253,7 +253,7 @@ def _as_type_of(new, old):
 
 
 def _faults(numbers, new, first):
-    """What is not finite, in the order of `FAULTS` behind the first."""
+    """Returns a boolean for each of `FAULTS[1:]`: whether it occurred."""
     params, opt_state, carry = new
     forward, loss, gradient = (~jnp.isfinite(number) for number in numbers)
     forward |= not_finite(carry) > 0
@@ -275,7 +275,7 @@ def _metrics(loss, norm, scale, bad, counts):
 
 
 def _spoiled(opt_state, first):
-    """Whether an array holds more that is not finite than when training started."""
+    """Whether an array has more numbers that are not finite than its first value."""
     more = jax.tree.map(lambda n, f: not_finite(n) > not_finite(f), opt_state, first)
     return jnp.any(jnp.array(jax.tree.leaves(more)))
 

@@ -1,4 +1,4 @@
-"""Corpora: real text that every Python carries, files, and folders in PTB's format."""
+"""Corpora: text that comes with Python, text files, and folders in PTB's format."""
 
 import ast
 import functools
@@ -16,7 +16,7 @@ from scanrnn.training._vocabulary import UNKNOWN, Vocabulary
 
 END = "<eos>"
 _PTB = ("ptb.train.txt", "ptb.valid.txt")
-# Words, numbers, and marks one by one, as in PTB; case is kept out of the vocabulary.
+# Words, numbers and single marks, as in PTB. The text is in lower case.
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[^\sa-z0-9]")
 
 
@@ -38,9 +38,9 @@ def load_text(path: str = "") -> str:
     """Reads a text.
 
     Args:
-        path: A UTF-8 text file. Empty for the topics of Python's `help()`, about half
-            a million characters of English that every Python carries; their text
-            differs a little from one version of Python to the next.
+        path: A UTF-8 text file. Empty for the topics of Python's `help()`: about half
+            a million characters of English. They differ a little from one version of
+            Python to the next.
 
     Returns:
         The text.
@@ -67,11 +67,11 @@ def load_text(path: str = "") -> str:
 
 @functools.cache
 def load_docstrings() -> tuple[str, ...]:
-    """Reads the docstrings of Python's standard library, word by word.
+    """Reads the docstrings of Python's standard library as words.
 
     Returns:
-        About 400,000 words and marks of 9,000 kinds, with `<eos>` where a paragraph
-        ends. They differ from one version of Python to the next.
+        About 400,000 words and marks, 9,000 of them different. `<eos>` ends a
+        paragraph. The words differ from one version of Python to the next.
 
     Example:
         >>> from scanrnn.training import load_docstrings
@@ -81,7 +81,7 @@ def load_docstrings() -> tuple[str, ...]:
     words: list[str] = []
     folder = Path(sysconfig.get_paths()["stdlib"])
     skipped = {"site-packages", "test", "tests", "idlelib", "__pycache__"}
-    # Millions of nodes without a cycle: looking for one takes longer than parsing.
+    # To look for cycles in millions of nodes takes longer than to parse them.
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -99,7 +99,7 @@ def _docstrings(path):
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return  # files that show what Python refuses
+        return  # some files have errors on purpose
     kinds = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
     for node in ast.walk(tree):
         if isinstance(node, kinds) and (text := ast.get_docstring(node)):
@@ -110,7 +110,7 @@ def split_words(text: str) -> list[str]:
     """Splits a text into words.
 
     Args:
-        text: Paragraphs with empty lines between them.
+        text: Text. Empty lines separate its paragraphs.
 
     Returns:
         Words and marks in lower case, and `<eos>` after every paragraph.
@@ -135,12 +135,13 @@ def load_corpus(
     """Reads a corpus.
 
     Args:
-        path: A UTF-8 text file; a folder with `ptb.train.txt` and `ptb.valid.txt` in
-            it; or empty for text that comes with Python: the topics of its `help()`
-            as characters, the docstrings of its library as words.
-        tokens: "characters" or "words". Those of PTB are words.
-        held_out: Share of the text, at its end, to evaluate on. PTB has its own.
-        most: How many words to keep; None for all.
+        path: A UTF-8 text file, or a folder with `ptb.train.txt` and `ptb.valid.txt`.
+            Empty for text that comes with Python: the topics of its `help()` as
+            characters, or the docstrings of its library as words.
+        tokens: "characters" or "words". A PTB folder always has words.
+        held_out: Share of the text, at its end, to evaluate on. A PTB folder has a
+            file for evaluation instead.
+        most: How many words to keep; None for all. Characters are all kept.
 
     Returns:
         The corpus.
@@ -186,11 +187,11 @@ def split_sentences(ids: np.ndarray, end: int) -> list[np.ndarray]:
 
     Args:
         ids: Ids of shape `[N]`.
-        end: The id that ends a sentence, and is kept with it.
+        end: The id that ends a sentence. It is kept at the end of the sentence.
 
     Returns:
-        The sentences, each of at least two ids. What comes after the last end is left
-        out.
+        The sentences of at least two ids. Shorter ones are left out, and so are the ids
+        after the last end.
 
     Example:
         >>> import numpy as np

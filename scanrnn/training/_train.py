@@ -1,4 +1,4 @@
-"""The training run: from a config to everything it leaves in its folder."""
+"""A training run: from its config to the files in its folder."""
 
 import math
 import time
@@ -26,7 +26,7 @@ from scanrnn.training._run import Run, make_training, open_run
 from scanrnn.training._sample import generate
 from scanrnn.training._show import Bar, Units
 
-# Several processes agree to stop every so many steps.
+# Every this many steps, several processes agree whether to stop.
 _AGREE = 10
 
 
@@ -35,9 +35,10 @@ class Outcome(NamedTuple):
 
     Attributes:
         step: Steps taken in all.
-        held_out: Loss on the held-out text where last evaluated, in bits per character
-            or nats per word.
-        signal: The signal that stopped it, None if it is finished.
+        held_out: Loss on the held-out text at the last evaluation, in bits per
+            character or nats per word. NaN before the first evaluation. None in a
+            process that writes no log.
+        signal: The number of the signal that stopped the run; None if it is finished.
     """
 
     step: int
@@ -55,25 +56,27 @@ def train(
     """Trains a language model, or continues a run that was stopped.
 
     The folder `config.out` gets a checkpoint, `log.jsonl`, `loss.png`, `sample.txt`
-    and `plan.txt`. SIGINT and SIGTERM end the run with a checkpoint; the next call
-    continues from it. On a CPU the numbers are exactly those of a run that was not
-    stopped. The folder is locked meanwhile: no other run can write into it.
+    and `plan.txt`. The last two are written by a run of one process only. SIGINT and
+    SIGTERM end the run with a checkpoint; the next call continues from it. On a CPU the
+    numbers are then exactly those of a run that was not stopped. During the run the
+    folder is locked: no other run can write into it.
 
     Args:
         config: Options of the run.
-        restart: Delete what an older run left in the folder and start again.
-        resume_from: Go on from the checkpoint of this step and delete later ones, for
-            when the newest cannot be read.
+        restart: Delete checkpoints and log of an older run in the folder; start again.
+        resume_from: Continue from the checkpoint of this step and delete later ones.
+            Use it if the newest checkpoint cannot be read.
         console: Where to print; None for the standard output.
 
-    Returns: How it ended.
+    Returns:
+        The step, the loss on the held-out text, and the signal that stopped the run.
 
     Raises:
-        ValueError: If the folder holds a run with other options or another text, or its
-            checkpoint cannot be read, or the folder is in use by another run or cannot
-            be written.
-        FloatingPointError: If too many steps in a row were skipped, or the held-out
-            loss is not finite.
+        ValueError: If the folder has a run with other options or another text, its
+            checkpoint cannot be read, another run has locked it, or it cannot be
+            written; or if both `restart` and `resume_from` are given.
+        FloatingPointError: If more than `config.patience` steps in a row were skipped,
+            or the loss on the held-out text is not finite.
 
     Example:
         >>> import tempfile
@@ -97,7 +100,7 @@ def train(
 
 
 def _train(run: Run, begin: float, console: Console) -> Outcome:
-    """Trains from where the run stands, and leaves in its folder what is promised."""
+    """Trains from the current step of a run, and writes the files of its folder."""
     first = jax.process_index() == 0
     done = int(run.state.counts.steps)
     with writing(run.out):
@@ -110,7 +113,7 @@ def _train(run: Run, begin: float, console: Console) -> Outcome:
             "with --out FOLDER."
         )
         return Outcome(done, _held_out(rows), None)
-    # Left by an older run here; the sample would make this one count as finished.
+    # An older run may have left these. A sample marks a run as finished.
     with writing(run.out):
         for name in ("sample.txt", "plan.txt"):
             (run.out / name).unlink(missing_ok=True)
@@ -177,7 +180,7 @@ def _introduce(run: Run, done: int, console: Console) -> None:
 
 
 def _fit(run, plan, done, rows, log, interruption, console):
-    """Trains until the last step, or until told to stop."""
+    """Trains until the last step, or until a signal."""
     config, (unit, factor) = run.config, run.unit
     if config.loss == "sum":
         factor = factor / config.window
@@ -221,16 +224,16 @@ def _fit(run, plan, done, rows, log, interruption, console):
 
 
 def _told_to_stop(interruption):
-    """Whether any process was: all stop, and all end with the same status."""
+    """Whether any process got a signal. Then all stop, with the same exit status."""
     agreed = largest(interruption.signal or 0)
-    # A signal that comes while they ask each other stays for the next time.
+    # A signal that comes during this exchange is kept for the next check.
     if agreed:
         interruption.signal = agreed
     return agreed > 0
 
 
 def _look(run, state):
-    """Probes the model on the start of the held-out text, as numbers and a picture."""
+    """Probes the model on the start of the held-out text, and draws the result."""
     streams = Streams(run.corpus.held_out, 1, min(64, len(run.corpus.held_out) - 1))
     graphdef = nnx.graphdef(run.model)
     layers = probe_model(nnx.merge(graphdef, state.params), next(streams))
@@ -268,7 +271,7 @@ def _finish(run: Run, console: Console) -> None:
         next(run.batches),
     )
     console.print(_report.timing_table(timings, run.tokens))
-    # Last, and at once: it is the mark of a run that is finished.
+    # Last, and in one go: this file marks a run as finished.
     _write(run, "sample.txt", "".join(pieces))
 
 

@@ -1,4 +1,4 @@
-"""Tokens and their numbers."""
+"""Tokens and their ids."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,10 @@ UNKNOWN = "<unk>"
 
 
 class Vocabulary:
-    """The tokens of a text, numbered: characters or words.
+    """The tokens of a text, characters or words, and their ids.
 
     Args:
-        tokens: The tokens in the order of their numbers.
+        tokens: The tokens in the order of their ids, which count from 0.
 
     Raises:
         ValueError: If there is no token, or a token occurs twice.
@@ -42,12 +42,16 @@ class Vocabulary:
         """Makes the vocabulary of a text.
 
         Args:
-            tokens: The text: a string for one of characters, else words.
-            most: How many tokens to keep, the most frequent ones and `<unk>`, which
-                stands for all others; None to keep all.
+            tokens: The text: a string for characters, or a sequence of words.
+            most: How many tokens to keep: the most frequent ones and `<unk>`, which
+                stands for all others. None keeps all.
 
         Returns:
-            The vocabulary: all tokens in sorted order, or the most frequent first.
+            The vocabulary. With `most` None, the tokens are in sorted order. Else the
+            most frequent token comes first.
+
+        Raises:
+            ValueError: If the text is empty and `most` is None.
         """
         counts = Counter(tokens)
         if most is None:
@@ -62,20 +66,20 @@ class Vocabulary:
 
     @property
     def are_characters(self) -> bool:
-        """Whether tokens are written without blanks between them."""
+        """Whether every token is one character. Words have spaces between them."""
         return all(len(token) == 1 for token in self.tokens)
 
     def encode(self, text: Sequence[str]) -> np.ndarray:
         """Turns tokens into ids.
 
         Args:
-            text: Tokens. Unknown ones become `<unk>`, if that is in the vocabulary.
+            text: Tokens. Unknown tokens become `<unk>` if it is in the vocabulary.
 
         Returns:
             Ids of shape `[len(text)]`, int32.
 
         Raises:
-            ValueError: If a token is not in the vocabulary, and `<unk>` is not either.
+            ValueError: If neither a token nor `<unk>` is in the vocabulary.
 
         Example:
             >>> from scanrnn.training import Vocabulary
@@ -100,7 +104,7 @@ class Vocabulary:
             ids: Ids in `[0, len(vocabulary))`.
 
         Returns:
-            The text: characters as they are, words with blanks between them.
+            The text. Words have spaces between them, characters have none.
 
         Example:
             >>> from scanrnn.training import Vocabulary

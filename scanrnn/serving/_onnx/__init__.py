@@ -1,3 +1,3 @@
-"""From a traced program to an ONNX model: a rule for every primitive ONNX has."""
+"""Convert a traced program to an ONNX model, with a rule for each primitive."""
 
 from scanrnn.serving._onnx.convert import convert as convert

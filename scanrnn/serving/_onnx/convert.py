@@ -1,4 +1,4 @@
-"""A traced program, equation by equation; and the loops and calls in it."""
+"""Convert a traced program equation by equation, with its loops and calls."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from scanrnn.serving._onnx.graph import (
 )
 
 RULES = elementwise.RULES | shapes.RULES | places.RULES | products.RULES
-# Those that give no number that was not there: nothing to round.
+# These only move or choose numbers, or change signs. So their results need no rounding.
 _MOVES = set(shapes.RULES) - {"reduce_sum", "reduce_prod", "cumsum", "cumprod"}
 _MOVES |= {"select_n", "neg", "abs", "max", "min", "copy", "copy_p", "clamp"}
 
@@ -31,9 +31,13 @@ def convert(
     """The ONNX model of a function.
 
     Args:
-        function: of arrays, to a pytree of arrays.
-        inputs: `jax.ShapeDtypeStruct`s by name, symbolic sizes among theirs.
-        outputs: names of the leaves of what it returns.
+        function: takes arrays and returns a pytree of arrays.
+        inputs: a `jax.ShapeDtypeStruct` for each name. Sizes may be symbolic.
+        outputs: names of the leaves of the result.
+
+    Raises:
+        ValueError: for a primitive without an ONNX form (`Unsupported`), or if there
+            are not as many names as leaves.
     """
     closed = jax.make_jaxpr(lambda *args: jax.tree.leaves(function(*args)))(
         *inputs.values()
@@ -45,7 +49,7 @@ def convert(
                 graph.sizes[str(dim)] = graph.op(
                     "Shape", name, start=axis, end=axis + 1
                 )
-    # One of a half type comes as float32, and need not be of its numbers.
+    # An input of a half type comes as float32, with numbers that need rounding.
     arguments = [graph.rounded(name, spec.dtype) for name, spec in inputs.items()]
     results = run(graph, closed.jaxpr, closed.consts, arguments)
     if len(results) != len(outputs):
@@ -79,14 +83,14 @@ def run(
     """Add the equations of a jaxpr that its results need.
 
     Args:
-        graph: to add them to.
-        jaxpr: with its equations.
+        graph: the graph that gets the nodes.
+        jaxpr: the jaxpr with the equations.
         consts: arrays, or names of values of the graph.
-        arguments: names of values; None for what is not needed.
-        wanted: whether each result is; None for all.
+        arguments: names of values; None for an argument that is not needed.
+        wanted: for each result, whether it is needed; None if all are.
 
     Returns:
-        The names of its results, None for those that nobody wants.
+        The names of the results; None for a result that is not needed.
     """
     wanted = [True] * len(jaxpr.outvars) if wanted is None else wanted
     live, eqns = _live(jaxpr, wanted)
@@ -112,7 +116,7 @@ def run(
 
 
 def _live(jaxpr, wanted):
-    """The variables that wanted results need, and the equations that make them."""
+    """The variables that the wanted results need, and the equations that make them."""
     outs = zip(jaxpr.outvars, wanted, strict=True)
     live = {var for var, want in outs if want and not isinstance(var, core.Literal)}
     eqns = []
@@ -122,8 +126,8 @@ def _live(jaxpr, wanted):
             continue
         eqns.append(eqn)
         inputs = eqn.invars
-        # What only goes into a call, and is not used there, is none of our business:
-        # such as a key for a carry of zeros.
+        # An argument that the call does not use is not needed, such as a key for a
+        # carry of zeros.
         if _is_call(eqn):
             body = _called(eqn)
             inside = _live(body, outs)[0]
@@ -134,12 +138,12 @@ def _live(jaxpr, wanted):
 
 
 def _is_call(eqn):
-    """Whether an equation only runs a program; the planner's loops do, too."""
+    """Whether an equation only runs a program, as `jit` and the planner's loops do."""
     return compat.only_runs(eqn) or eqn.primitive.name == "ruled"
 
 
 def _called(eqn):
-    """The jaxpr of an equation that calls it."""
+    """The jaxpr that an equation calls."""
     return compat.opened(compat.program(eqn))[0]
 
 
@@ -171,7 +175,7 @@ def _call(graph, eqn, arguments, wanted):
 
 
 def _body(parent, closed, captured, arguments):
-    """A jaxpr as the body of a node; what it captures, it finds outside."""
+    """A jaxpr as the body of a node. It reads captured values from the outer graph."""
     graph = Graph(parent)
     inputs = [graph.name("in") for _ in arguments]
     jaxpr, consts = compat.opened(closed)
@@ -208,7 +212,7 @@ def _scan(graph, eqn, arguments):
 
 
 def _cond(graph, eqn, arguments):
-    """A choice of two as `If`."""
+    """A choice between two branches, as `If`."""
     branches = eqn.params["branches"]
     if len(branches) != 2:
         raise Unsupported("to_onnx: a switch of more than two branches")

@@ -1,4 +1,4 @@
-"""Primitives that treat every number for itself."""
+"""Primitives that compute each element by itself."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ def _cbrt(graph, eqn, x):
 
 
 def _erfc(graph, eqn, x):
-    """Exact beside one, as in `gelu`; where it is tiny, to the rounding of one."""
+    """1 - erf(x). The absolute error is the rounding of one, also of a tiny result."""
     return graph.op("Sub", _one(graph, eqn), graph.op("Erf", x))
 
 
@@ -81,7 +81,7 @@ def _rsqrt(graph, eqn, x):
 
 
 def _log1p(graph, eqn, x):
-    """Kahan's log(u) x / (u - 1) of u = 1 + x: exact where x is small."""
+    """Kahan's log(u) x / (u - 1) with u = 1 + x, which is exact for small x."""
     one = _one(graph, eqn)
     u = graph.op("Add", x, one)
     rest = graph.op("Sub", u, one)
@@ -93,7 +93,7 @@ def _log1p(graph, eqn, x):
 
 
 def _expm1(graph, eqn, x):
-    """Kahan's (u - 1) x / log(u) of u = exp(x)."""
+    """Kahan's (u - 1) x / log(u) with u = exp(x), which is exact for small x."""
     one = _one(graph, eqn)
     u = graph.op("Exp", x)
     rest, log = graph.op("Sub", u, one), graph.op("Log", u)
@@ -104,13 +104,13 @@ def _expm1(graph, eqn, x):
 
 
 def _atan2(graph, eqn, y, x):
-    """The angle in the first octant, turned to where the signs say, of zeros too."""
+    """The angle in the first octant, then moved by the signs (also those of zeros)."""
     zero = _number(graph, eqn, 0.0)
     half, full = (_number(graph, eqn, angle) for angle in (np.pi / 2, np.pi))
     up, right = graph.op("Abs", y), graph.op("Abs", x)
     least, most = graph.op("Min", up, right), graph.op("Max", up, right)
     ratio = graph.op("Div", least, most)
-    alike = graph.op("Equal", least, most)  # two zeros or two infinities, too
+    alike = graph.op("Equal", least, most)  # also for two zeros or two infinities
     ratio = graph.op("Where", alike, graph.op("Sign", most), ratio)
     angle = graph.op("Atan", ratio)
     steep = graph.op("Greater", up, right)
@@ -121,7 +121,7 @@ def _atan2(graph, eqn, y, x):
         return graph.op("Or", graph.op("Less", name, zero), sign)
 
     angle = graph.op("Where", negative(x), graph.op("Sub", full, angle), angle)
-    # A product, as onnxruntime's `Where` loses the sign of a zero.
+    # Multiply, because onnxruntime's `Where` loses the sign of a zero.
     signs = [_number(graph, eqn, sign) for sign in (-1.0, 1.0)]
     return graph.op("Mul", angle, graph.op("Where", negative(y), *signs))
 

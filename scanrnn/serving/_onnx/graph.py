@@ -1,4 +1,4 @@
-"""An ONNX graph that is being written."""
+"""An ONNX graph, to which nodes are added."""
 
 import ast
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-# What onnxruntime 1.18 and later take; onnx writes newer ones by itself.
+# onnxruntime 1.18 and later read these versions. By default, onnx writes newer ones.
 OPSET, IR_VERSION = 20, 9
 _TYPES = {
     "float32": TensorProto.FLOAT,
@@ -22,22 +22,22 @@ _TYPES = {
     "uint32": TensorProto.UINT32,
     "uint64": TensorProto.UINT64,
     "bool": TensorProto.BOOL,
-    # Runtimes compute in few of the half types, and not alike: such a number is kept as
-    # the float32 that it is, and rounded after every operation.
+    # Runtimes have few operators for half types, and their results differ. So numbers
+    # of a half type are stored as float32 and rounded after every operation.
     "bfloat16": TensorProto.FLOAT,
     "float16": TensorProto.FLOAT,
 }
 HALF = {"bfloat16": TensorProto.BFLOAT16, "float16": TensorProto.FLOAT16}
-# Those that onnxruntime's `Where` takes.
+# The dtypes that onnxruntime's `Where` takes, besides the half types.
 _CHOSEN = {"float32", "float64", "int32", "int64", "uint8"}
 
 
 class Unsupported(ValueError):
-    """What ONNX has no word for."""
+    """Something in the program has no ONNX form."""
 
 
 def type_of(dtype: Any) -> int:
-    """ONNX's number for the dtype that an array has in the graph."""
+    """ONNX's number for the dtype of an array in the graph; raise if it has none."""
     try:
         return _TYPES[str(jnp.dtype(dtype))]
     except KeyError:
@@ -47,10 +47,10 @@ def type_of(dtype: Any) -> int:
 
 
 class Graph:
-    """Nodes in their order, in one scope; constants and sizes belong to the outermost.
+    """The nodes of one scope, in order. The outermost graph has constants and sizes.
 
     Args:
-        parent: the graph whose node has this one as a body.
+        parent: the graph around this one, if this one is the body of a node.
     """
 
     def __init__(self, parent: "Graph | None" = None):
@@ -64,22 +64,22 @@ class Graph:
             self.sizes: dict[str, str] = {}
 
     def name(self, hint: str = "v") -> str:
-        """A name that no other value has, and no user gives."""
+        """A new name. It starts with a slash, so no name of a user equals it."""
         self.root.count += 1
         return f"/{hint}_{self.root.count}"
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node of one output, and return the name of that."""
+        """Add a node with one output, and return the name of the output."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
-        """Add a node of several outputs, and return their names."""
+        """Add a node with several outputs, and return the names of the outputs."""
         outs = [self.name(kind.lower()) for _ in range(count)]
         self.nodes.append(helper.make_node(kind, inputs, outs, **attributes))
         return outs
 
     def constant(self, value: Any, dtype: Any = None) -> str:
-        """The name of a constant; equal ones are one."""
+        """The name of a constant. Equal constants have the same name."""
         array = np.asarray(value, dtype)
         if str(array.dtype) in HALF:
             array = array.astype(np.float32)
@@ -92,7 +92,7 @@ class Graph:
         return self.root.known[key]
 
     def value(self, name: str) -> np.ndarray | None:
-        """The constant of a name, None if it is none."""
+        """The constant with this name; None if there is none."""
         return self.root.constants.get(name)
 
     def cast(self, name: str, dtype: Any) -> str:
@@ -100,7 +100,7 @@ class Graph:
         return self.op("Cast", name, to=type_of(dtype))
 
     def where(self, which: str, yes: str, no: str, dtype: Any) -> str:
-        """One value or the other; in a dtype of which onnxruntime can choose."""
+        """`yes` where `which` is true, else `no`; cast if `Where` lacks the dtype."""
         kind = str(dtype)
         if kind in _CHOSEN or kind in HALF:
             return self.op("Where", which, yes, no)
@@ -109,7 +109,7 @@ class Graph:
         return self.cast(self.op("Where", which, yes, no), dtype)
 
     def rounded(self, name: str, dtype: Any) -> str:
-        """The value rounded to a half type, if it is of one."""
+        """The value, rounded if `dtype` is a half type."""
         if str(dtype) not in HALF:
             return name
         half = self.op("Cast", name, to=HALF[str(dtype)])
@@ -120,7 +120,7 @@ class Graph:
         return self.op("Reshape", name, self.shape(dims), allowzero=1)
 
     def shape(self, dims: Any) -> str:
-        """A vector of sizes, of which some may be symbolic."""
+        """A vector of sizes. Some of them may be symbolic."""
         dims = list(dims)
         if all(isinstance(dim, int | np.integer) for dim in dims):
             return self.constant(dims, np.int64)
@@ -128,10 +128,10 @@ class Graph:
         return parts[0] if len(parts) == 1 else self.op("Concat", *parts, axis=0)
 
     def size(self, dim: Any) -> str:
-        """A size as a vector of one number."""
+        """A size, as a vector of length one."""
         if isinstance(dim, int | np.integer):
             return self.constant([dim], np.int64)
-        # What JAX prints is an expression of names and whole numbers.
+        # JAX prints a symbolic size as an expression of names and integers.
         return self._expression(ast.parse(str(dim), mode="eval").body, dim)
 
     def _expression(self, node, dim):
@@ -150,7 +150,7 @@ class Graph:
         raise Unsupported(f"to_onnx: no words for the size {dim}")
 
     def proto(self, name: str, inputs: list, outputs: list) -> onnx.GraphProto:
-        """The finished graph, without nodes that nothing needs."""
+        """The finished graph, without nodes that no output needs."""
         needed = {info.name for info in outputs}
         nodes = []
         for node in reversed(self.nodes):
@@ -167,7 +167,7 @@ class Graph:
         return helper.make_graph(nodes, name, inputs, outputs, tensors)
 
 
-# Sizes are not negative, so that division that truncates is division that floors.
+# Sizes are not negative, so division that truncates equals floor division.
 _OPERATORS = {
     ast.Add: "Add",
     ast.Sub: "Sub",
@@ -181,7 +181,7 @@ _FUNCTIONS = {"floordiv": "Div", "mod": "Mod", "max": "Max", "min": "Min"}
 
 
 def _reads(node):
-    """All names that a node reads, its bodies' included."""
+    """All names that a node and its bodies read."""
     yield from node.input
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
@@ -191,7 +191,7 @@ def _reads(node):
 
 
 def info(name: str, aval: Any) -> onnx.ValueInfoProto:
-    """The type and shape of a value; sizes that are no number or name are left open."""
+    """The type and shape of a value. Sizes that are expressions are left open."""
     dims = []
     for dim in aval.shape:
         fixed = isinstance(dim, int | np.integer)
@@ -201,5 +201,5 @@ def info(name: str, aval: Any) -> onnx.ValueInfoProto:
 
 
 def is_floating(aval: Any) -> bool:
-    """Whether a value is of floating-point numbers."""
+    """Whether a value has a floating-point dtype."""
     return jnp.issubdtype(aval.dtype, jnp.floating)

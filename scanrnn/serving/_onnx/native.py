@@ -1,6 +1,7 @@
 """Loops that ONNX has an operator for: LSTM, GRU and RNN.
 
-They are found by their step: its jaxpr is that of one of our cells, whoever wrote it.
+Such a loop is found by its step: the jaxpr of the step equals that of one of our cells.
+It does not matter who wrote the step.
 """
 
 import functools
@@ -15,11 +16,11 @@ from scanrnn.planner import compat
 
 
 class Native(NamedTuple):
-    """A cell, and the operator that is like it."""
+    """A cell, and the operator that computes the same."""
 
     cell: Any
     op: str
-    order: tuple[int, ...]  # where the operator's gates are among ours
+    order: tuple[int, ...]  # for each gate of the operator, its place among our gates
     attributes: dict[str, Any]
 
 
@@ -35,17 +36,20 @@ NATIVE = (
 
 
 def find(graph: Any, eqn: Any, arguments: list[str]) -> list[str] | None:
-    """The results of a loop that is an operator; None if it is not.
+    """Add the operator that computes a loop, if there is one.
 
     Args:
-        graph: to add the node to.
-        eqn: of a scan.
-        arguments: names of values.
+        graph: the graph that gets the node.
+        eqn: the equation of a `lax.scan`.
+        arguments: names of its inputs in the graph.
+
+    Returns:
+        The names of its results; None if no operator computes the loop.
     """
     consts, carries = compat.scan_arity(eqn)
     avals = [var.aval for var in eqn.invars]
     weights = [graph.value(name) for name in arguments[:consts]]
-    # One input, one axis of examples, weights that are known, and numbers of 32 bits.
+    # An operator needs one input, one batch axis, known weights, and float32.
     if len(avals) != consts + carries + 1 or len(avals[-1].shape) != 3:
         return None
     if any(aval.dtype != np.float32 for aval in avals) or None in map(_kind, weights):
@@ -62,7 +66,7 @@ def find(graph: Any, eqn: Any, arguments: list[str]) -> list[str] | None:
 
 
 def _text(eqn):
-    """The step of a loop, in the names that JAX prints."""
+    """The step of a loop as text, with the variable names that JAX prints."""
     body = eqn.params["jaxpr"]
     return str(getattr(body, "jaxpr", body))
 
@@ -72,7 +76,7 @@ def _kind(weight):
 
 
 def _same_step(cell, step, avals, consts):
-    """The names of the weights that a loop captures, if its step is the cell's."""
+    """The names of the loop's weights if its step is that of the cell, else None."""
     xs, carry = avals[-1], avals[consts:-1]
     sizes = xs.shape[-1], carry[0].shape[-1]
     if any(aval.shape != (xs.shape[1], sizes[1]) for aval in carry):
@@ -95,7 +99,7 @@ def _same_step(cell, step, avals, consts):
 
 
 def _node(graph, native, params, values, eqn):
-    """The operator, with a direction as an axis of its own."""
+    """Add the operator. In ONNX, the direction is an additional axis of size one."""
     *carry, xs = values
     hidden = eqn.invars[-2].aval.shape[-1]
     axis = graph.constant([0], np.int64)
@@ -119,7 +123,7 @@ def _node(graph, native, params, values, eqn):
 
 
 def _weights(graph, native, params):
-    """W, R and B: the gates in ONNX's order, along the first axis."""
+    """The inputs W, R and B: gates in ONNX's order, one direction as the first axis."""
     matrices = [
         graph.constant(_turned(params[name], native.order))
         for name in ("kernel", "recurrent_kernel")

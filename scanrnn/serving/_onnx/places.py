@@ -1,9 +1,9 @@
-"""Elements by their places: windows and gathers of any form, and scatters.
+"""Gathers, scatters and updates of windows, of any form, by places.
 
-The place of an element is its number in the flat array. XLA says, for every axis of an
-array, what its coordinate is made of: a start that comes with the indices, and what an
-axis of the outputs (or of the updates) counts. Their sum, times the strides, is what
-`Gather` and `ScatterElements` take.
+The place of an element is its index in the flat array. Along each axis, XLA gives a
+coordinate as the sum of two parts: a start, which comes from the indices, and an
+offset, which an axis of the outputs (or of the updates) counts. The place is the sum of
+all coordinates times their strides. `Gather` and `ScatterElements` take places.
 """
 
 import math
@@ -15,16 +15,16 @@ from scanrnn.serving._onnx.graph import HALF, Unsupported
 
 
 def _places(graph, shape, windows, out, starts, counted):
-    """The places, as an array of the shape `out`, and whether windows lie inside.
+    """The places, and whether windows lie inside: two arrays of the shape `out`.
 
     Args:
-        graph: to add nodes to.
-        shape: of the array.
-        windows: how long a window is along each of its axes.
-        out: the shape of what is taken out or put in.
-        starts: by axis of the array, int64 values that broadcast to `out`. Where a
-            window would not fit it is moved in.
-        counted: by axis of the array, the axis of `out` that counts its elements.
+        graph: the graph that gets the nodes.
+        shape: the shape of the array.
+        windows: the size of a window along each axis of the array.
+        out: the shape of what is read or written.
+        starts: for axes of the array, int64 values that broadcast to `out`. A start is
+            moved so that its window fits into the array.
+        counted: for axes of the array, the axis of `out` that counts the offset.
     """
     sum_, inside = graph.constant([0], np.int64), None
     for axis in sorted({*starts, *counted}):
@@ -45,7 +45,7 @@ def _places(graph, shape, windows, out, starts, counted):
 
 
 def _count(graph, shape, axis):
-    """0, 1, 2 and so on along an axis of a shape, whose other axes have size one."""
+    """0, 1, 2 and so on along one axis of a shape; the other axes have size one."""
     zero, one = (graph.constant(number, np.int64) for number in (0, 1))
     end = graph.op("Squeeze", graph.size(shape[axis]))
     column = [shape[axis] if k == axis else 1 for k in range(len(shape))]
@@ -53,7 +53,7 @@ def _count(graph, shape, axis):
 
 
 def _indexed(graph, eqn, indices, out, numbers, windows):
-    """The places that XLA's indices say; `numbers` as `lax.GatherDimensionNumbers`."""
+    """The places of XLA's indices; `numbers` is a `lax.GatherDimensionNumbers`."""
     shape, indices_shape = (var.aval.shape for var in eqn.invars[:2])
     kept = list(numbers.offset_dims)
     rows = [axis for axis in range(len(out)) if axis not in kept]
@@ -73,7 +73,7 @@ def _indexed(graph, eqn, indices, out, numbers, windows):
 
 
 def gather(graph, eqn, x, indices):
-    """Windows of any size, from any places."""
+    """A gather of any form: windows of any size, from any places."""
     out, numbers = eqn.outvars[0].aval, eqn.params["dimension_numbers"]
     windows = eqn.params["slice_sizes"]
     places, inside = _indexed(graph, eqn, indices, out.shape, numbers, windows)
@@ -85,7 +85,7 @@ def gather(graph, eqn, x, indices):
 
 
 def fill(graph, eqn):
-    """What JAX gives for an element that is not there."""
+    """The value that JAX returns for an element outside of the array."""
     value, dtype = eqn.params["fill_value"], eqn.outvars[0].aval.dtype
     dtype = np.dtype(np.float32) if str(dtype) in HALF else dtype
     if value is None:
@@ -132,7 +132,7 @@ def _put(graph, eqn, x, updates, places, inside=None, reduction="none"):
     """The array with the updates in their places; those outside are dropped."""
     aval = eqn.invars[0].aval
     flat, all_ = graph.reshape(x, [-1]), graph.constant([-1], np.int64)
-    if inside is not None:  # they go behind the end, which is cut off again
+    if inside is not None:  # these go behind the end, which is cut off below
         end = graph.size(math.prod(aval.shape))
         places = graph.op("Where", inside, places, end)
         flat = graph.op("Concat", flat, graph.constant(np.zeros(1, aval.dtype)), axis=0)
@@ -150,7 +150,7 @@ def _put(graph, eqn, x, updates, places, inside=None, reduction="none"):
 
 
 def _dynamic_update_slice(graph, eqn, x, update, *starts):
-    """A window that is overwritten, moved in where it would not fit."""
+    """Overwrite a window, which is moved so that it fits into the array."""
     shape, window = (var.aval.shape for var in eqn.invars[:2])
     begins = {axis: graph.cast(name, np.int64) for axis, name in enumerate(starts)}
     counted = {axis: axis for axis in begins}

@@ -8,11 +8,11 @@ from scanrnn.serving._onnx.graph import Unsupported, type_of
 
 
 def _dot(graph, eqn, x, y):
-    """A product: `MatMul` where it is one of matrices, else `Einsum`."""
+    """A product: `MatMul` if y is a matrix without batch axis, else `Einsum`."""
     (x_axes, y_axes), (x_batch, y_batch) = eqn.params["dimension_numbers"]
     ranks = [len(var.aval.shape) for var in eqn.invars]
     dtype = eqn.outvars[0].aval.dtype
-    # JAX adds up in the type of the result, ONNX in that of both operands.
+    # JAX sums in the dtype of the result, ONNX in the dtype of the operands.
     x, y = (
         name if type_of(var.aval.dtype) == type_of(dtype) else graph.cast(name, dtype)
         for name, var in zip((x, y), eqn.invars, strict=True)
@@ -36,7 +36,7 @@ def _dot(graph, eqn, x, y):
 
 
 def _conv(graph, eqn, x, kernel):
-    """A convolution, in the order of axes that ONNX has: N C spatial, O I spatial."""
+    """A convolution, with axes in ONNX's order: N C spatial, and O I spatial."""
     params = eqn.params
     numbers = params["dimension_numbers"]
     if any(size != 1 for size in params["lhs_dilation"]):
@@ -58,5 +58,5 @@ def _conv(graph, eqn, x, kernel):
     return graph.op("Transpose", found, perm=np.argsort(numbers.out_spec).tolist())
 
 
-# A `gemm` is the planner's product of a loop that it planned.
+# `gemm` is the matrix product in loops that the planner made.
 RULES = {"dot_general": _dot, "gemm": _dot, "conv_general_dilated": _conv}

@@ -1,4 +1,4 @@
-"""Primitives that move numbers, and those that reduce axes."""
+"""Primitives that move numbers, and primitives that reduce axes."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ def _ints(values):
 
 
 def _broadcast(graph, eqn, x, *sizes):
-    del sizes  # of a dynamic shape; JAX says it in `shape` too
+    del sizes  # of a dynamic shape; the shape of the result has them too
     shape, axes = eqn.outvars[0].aval.shape, eqn.params["broadcast_dimensions"]
     new = [axis for axis in range(len(shape)) if axis not in axes]
     old = eqn.invars[0].aval.shape
@@ -69,7 +69,7 @@ def _slice(graph, eqn, x):
 
 
 def _dynamic_slice(graph, eqn, x, *starts):
-    """A window at a place known at run time, moved in where it would not fit."""
+    """A window whose start is known only at run time; it is moved so that it fits."""
     sizes, shape = eqn.params["slice_sizes"], eqn.invars[0].aval.shape
     one = graph.constant([1], np.int64)
     begin = [graph.op("Reshape", graph.cast(s, np.int64), one) for s in starts]
@@ -116,7 +116,7 @@ def _iota(graph, eqn, *sizes):
 
 
 def _gather(graph, eqn, x, indices):
-    """A window, rows of one axis, or an element for each index, by their operators."""
+    """A gather by the operator `Slice`, `Gather` or `GatherElements` if one fits."""
     numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[1].aval.shape) - 1
     axes, count = numbers.start_index_map, len(eqn.invars[0].aval.shape)
     if rank == 0 and not numbers.operand_batching_dims:
@@ -136,7 +136,7 @@ def _gather(graph, eqn, x, indices):
 
 
 def _window(graph, eqn, x, start):
-    """A slice that begins at a place known at run time."""
+    """A slice whose start is known only at run time."""
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     axes, shape = list(numbers.start_index_map), eqn.invars[0].aval.shape
     begin, size = graph.cast(start, np.int64), graph.shape([sizes[k] for k in axes])
@@ -151,7 +151,7 @@ def _window(graph, eqn, x, start):
 
 
 def _picked(graph, eqn, x, indices, axis, kind):
-    """Rows, or elements, by number; what a number beyond the axis gives, JAX says."""
+    """Rows or elements by index. JAX's mode says what an index outside gives."""
     shape, rank = eqn.invars[0].aval.shape, len(eqn.invars[1].aval.shape) - 1
     last = graph.constant([-1], np.int64)
     rows = graph.op("Squeeze", graph.cast(indices, np.int64), last)
@@ -203,7 +203,7 @@ def _cumsum(graph, eqn, x):
 
 
 def _running(kind):
-    """What has come so far along an axis: a loop whose step is one node."""
+    """A cumulative maximum, minimum or product: a `Scan` whose step is one node."""
 
     def rule(graph, eqn, x):
         aval, axis = eqn.outvars[0].aval, eqn.params["axis"]
