@@ -139,7 +139,7 @@ class BlockView:
         value = ref[place]
         return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
 
-    def step(self, values: dict[Var, Any]) -> tuple[list, list]:
+    def step(self, values: dict[Any, Any]) -> tuple[list, list]:
         """The next carry and the ys of the examples of a program."""
 
         def read(atom):

@@ -80,7 +80,7 @@ class LaneView:
         value = ref[place]
         return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
 
-    def step(self, values: dict[Var, Any]) -> tuple[list, list]:
+    def step(self, values: dict[Any, Any]) -> tuple[list, list]:
         """The next carry and the ys; each value has an element for each lane."""
 
         def read(atom):

@@ -32,19 +32,27 @@ MOST_STEPS = 8
 
 
 class View(Protocol):
-    """The part of a step that each program of a kernel runs.
+    """The part of a step that each program of a kernel runs."""
 
-    Attributes:
-      graph: the step, without calls.
-      programs: the number of programs.
-      warps: the number of warps of a program.
-      steps: the most steps whose rows are loaded together.
-    """
+    @property
+    def graph(self) -> Graph:
+        """The step, without calls."""
+        ...
 
-    graph: Graph
-    programs: int
-    warps: int
-    steps: int
+    @property
+    def programs(self) -> int:
+        """The number of programs."""
+        ...
+
+    @property
+    def warps(self) -> int:
+        """The number of warps of a program."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """The most steps whose rows are loaded together."""
+        ...
 
     def stored(self, v: Var) -> tuple[int, ...]:
         """The shape of a variable in memory, without the axis of time."""
@@ -58,7 +66,7 @@ class View(Protocol):
         """Inside the kernel: the value that a step reads for a weight."""
         ...
 
-    def step(self, values: dict[Var, Any]) -> tuple[list, list]:
+    def step(self, values: dict[Any, Any]) -> tuple[list, list]:
         """Inside the kernel: the next carry and the ys, given the inputs of a step."""
         ...
 
@@ -90,7 +98,7 @@ def prepared(body: Body) -> Prepared:
     return Prepared(new, dict(zip(names, consts, strict=True)), after)
 
 
-def _opened(eqn, env) -> list:
+def _opened(eqn, env) -> Any:
     return _inside(eqn, map(env.read, eqn.invars))
 
 
@@ -146,13 +154,16 @@ def run(
     pairs = zip(outs, step.graph.carry, strict=False)
     final = [_restored(a, ops.aval(v)) for a, v in pairs]
     found = dict(zip(made, outs[len(carry) :], strict=True))
-    known_ys = {
-        v: jnp.full(T, y.val, y.aval.dtype)
-        if ops.is_literal(y)
-        else _restored(found[y], ops.aval(v), T)
-        for v, y in zip(step.after.xs, graph.ys, strict=True)
-    }
+    pairs = zip(step.after.xs, graph.ys, strict=True)
+    known_ys = {v: _row(v, y, found, T) for v, y in pairs}
     return final, stage_over_time(step.after, known_ys, T)
+
+
+def _row(v: Var, y: Any, found: Mapping[Any, Any], T: int):
+    """The rows of one of the ys, which may be a constant in the kernel's step."""
+    if ops.is_literal(y):
+        return jnp.full(T, y.val, ops.aval(y).dtype)
+    return _restored(found[y], ops.aval(v), T)
 
 
 def read_weights(graph: Graph) -> list[Var]:
