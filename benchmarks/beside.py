@@ -18,8 +18,8 @@ PAIRS = (
     ("cells with norms and the like", "custom", "torch_lstm", "torch's LSTM"),
     ("stock cells", "grid", "lax_scan", "`lax.scan`"),
     ("cells with norms and the like", "custom", "lax_scan", "`lax.scan`"),
-    ("the same cells", "forum", "torch_eager", "the cell written in torch"),
-    ("the same cells", "forum", "torch_compile", "the same, under `torch.compile`"),
+    ("cells of the forum", "forum", "torch_eager", "the cell written in torch"),
+    ("cells of the forum", "forum", "torch_compile", "the same, compiled by torch"),
     ("an LSTM of 1,000 steps", "forum", "numba_loop", "a loop by hand in Numba"),
 )
 
