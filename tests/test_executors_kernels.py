@@ -13,6 +13,7 @@ import scanrnn
 from benchmarks.programs.linear_attention import delta_rule
 from scanrnn._tune import tuner
 from scanrnn.executors import _kernel, _kernel_tiles, pallas_tpu
+from scanrnn.planner.emit import emit
 from tests.cell_table import CELLS, ONE_OF_EACH, draw
 from tests.compare import assert_same
 from tests.generated import materialise
@@ -268,6 +269,19 @@ def test_kernel_takes_a_batch_of_products_in_parts(monkeypatch):
     both = (jax.jit(slopes(run))(params) for run in (fast, program.apply))
     for a, b in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_kernel_takes_the_derivative_of_a_batch_of_products_in_parts(monkeypatch):
+    """Its slope of `tanh` has another primitive since JAX 0.12."""
+    monkeypatch.setattr(_kernel_tiles, "_MOST", 2**10)
+
+    def step(h, x):
+        return jnp.tanh(jnp.einsum("bij,bj->bi", x, h)), h
+
+    h, xs = jnp.zeros((6, 16)), jnp.zeros((5, 6, 16, 16))
+    plan = scanrnn.plan(step, h, xs, implementation=NAME)
+    parts = {name: _kernel_tiles.part_of(body)[2] for name, body in emit(plan).items()}
+    assert min(parts.values()) > 1, parts
 
 
 def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path):

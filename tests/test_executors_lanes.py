@@ -1,5 +1,6 @@
 """Elementwise loops as kernels for a GPU: by Pallas's interpreter, on a CPU."""
 
+import contextlib
 import functools
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import scanrnn
 from scanrnn.executors import _lanes, _triton, pallas_gpu
@@ -140,6 +142,60 @@ def test_lanes_of_booleans_equal_lax_scan():
             for n in ("scan", NAME)]  # fmt: skip
     for a, b in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+# Elementwise functions by their names in `lax`: of one number, and all others.
+UNARY = set(
+    "abs acos acosh asin asinh atan atanh cbrt ceil cos cosh erf_inv exp exp2 expm1"
+    " floor log log1p log2 logistic neg one_minus_square rsqrt sign sin sinh sqrt"
+    " square stop_gradient tan tanh".split()
+)
+OTHERS = set(
+    "add add_any and atan2 clamp convert_element_type copy div eq ge gt integer_pow"
+    " is_finite le lt max min mul ne not or pow rem select_n sub xor".split()
+)
+
+
+def of_every_function(params):
+    """A step that has all functions of one number that this JAX has."""
+
+    def step(h, x):
+        u = jax.nn.sigmoid(h + params * x)
+        values = {n: getattr(lax, n)(u) for n in sorted(UNARY) if hasattr(lax, n)}
+        values["acosh"] = lax.acosh(1 + u)
+        return jax.nn.relu(sum(values.values()) / len(values)), h
+
+    return step
+
+
+def test_lanes_of_every_function_equal_lax_scan():
+    assert UNARY | OTHERS == _lanes.ELEMENTWISE
+    params, xs, h = drawn((8,), (5, 3, 8), (3, 8))
+    assert_equal_to_lax_scan(of_every_function, (params, h, xs))
+
+
+def gpu_that_is_not_there():
+    """A context in which Triton lowers for an H100. Before JAX 0.12, none is needed."""
+    if not hasattr(jax.sharding, "AbstractDevice"):
+        return contextlib.nullcontext()
+    device = jax.sharding.AbstractDevice("NVIDIA H100 80GB HBM3", 132, "gpu")
+    mesh = jax.sharding.AbstractMesh((), (), abstract_device=device)
+    return jax.sharding.use_abstract_mesh(mesh)
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+def test_lanes_of_every_function_are_lowered_by_triton():
+    options = scanrnn.Options(machine="h100", implementation=NAME)
+
+    def loss(params, h, xs):
+        outs = scanrnn.scan(of_every_function(params), h, xs, plan=options)
+        return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(outs))
+
+    args = drawn((64,), (4, 64), (5, 4, 64), dtype="float32")
+    with gpu_that_is_not_there():
+        traced = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(*args)
+        text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("__gpu$xla.gpu.triton") == 2
 
 
 def test_lanes_in_bfloat16_round_as_lax_scan_does():

@@ -5,7 +5,6 @@ into them. A row is compiled in a process of its
 own. `--report` writes the page again from the results alone.
 """
 
-import argparse
 import dataclasses
 import importlib.metadata
 import json
@@ -162,21 +161,5 @@ def _line(name, record) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--report", action="store_true", help="from the results alone")
-    parser.add_argument("--only", help="rows whose names have this in them")
-    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.row is not None:
-        print(json.dumps(row(args.row, args.folder)))
-        return
-    if not args.report:
-        run(args.only)
-    RESULTS.with_suffix(".md").write_text(markdown(json.loads(RESULTS.read_text())))
-
-
 if __name__ == "__main__":
-    main()
+    apart.main(__doc__, row, run, RESULTS, markdown)

@@ -5,7 +5,6 @@ takes one cycle if nothing waits for memory. Each row is compiled in its own pro
 which writes that text to a folder. `--report` makes the page from the results alone.
 """
 
-import argparse
 import dataclasses
 import json
 import math
@@ -189,21 +188,5 @@ def _line(name, row, others) -> list[str]:
     ]
 
 
-def main() -> None:
-    """Runs what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--report", action="store_true", help="from the results alone")
-    parser.add_argument("--only", help="rows whose names have this in them")
-    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.row is not None:
-        print(json.dumps(measure(args.row, args.folder)))
-        return
-    if not args.report:
-        run(args.only)
-    RESULTS.with_suffix(".md").write_text(markdown(json.loads(RESULTS.read_text())))
-
-
 if __name__ == "__main__":
-    main()
+    apart.main(__doc__, measure, run, RESULTS, markdown)

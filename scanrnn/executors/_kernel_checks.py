@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,37 @@ from scanrnn.executors import _kernel
 from scanrnn.executors._kernel_tiles import part_of
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
+from scanrnn.planner.emit import emit
 from scanrnn.planner.graph import struct
+from scanrnn.planner.plan import Plan
+
+
+def refusal(
+    plan: Plan,
+    platform: str,
+    device: str,
+    checks: Iterable[Callable[[Body], str | None]],
+) -> str | None:
+    """Why the loops of a plan cannot be kernels of a device, or None.
+
+    Args:
+      plan: the plan.
+      platform: the platform of the kernels. On a CPU, Pallas's interpreter runs them.
+      device: what the device is called.
+      checks: each of them says why a body cannot be a kernel, or None.
+    """
+    if plan.nothing is not None:
+        return plan.nothing
+    if plan.machine.platform not in (platform, "cpu"):
+        return f"its kernels are for {device}, not for {plan.machine.kind}"
+    if not plan.defer:
+        return "the derivative of its loop is left to JAX"
+    for check in checks:
+        for name, body in emit(plan).items():
+            reason = check(body)
+            if reason is not None:
+                return f"loop {name}: {reason}"
+    return None
 
 
 def unsuitable(body: Body) -> str | None:

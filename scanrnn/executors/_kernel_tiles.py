@@ -23,11 +23,6 @@ from scanrnn.planner.rows import Rows
 # A step that makes at most this many bytes is not cut: registers have 4 KB.
 _MOST = 2**23
 
-_ELEMENTWISE = ops.POINTWISE | ops.ADDITIVE | set(ops.FROM_OUTPUT)
-_ELEMENTWISE |= {"abs", "and", "clamp", "convert_element_type", "copy", "eq", "erf"}
-_ELEMENTWISE |= {"exp2", "ge", "gt", "integer_pow", "is_finite", "le", "log", "log1p"}
-_ELEMENTWISE |= {"lt", "ne", "not", "or", "pow", "select_n", "sign", "square"}
-_ELEMENTWISE |= {"stop_gradient"}
 # Primitives that leave the first axis of their operands as it is, for such parameters.
 _FIRST_STAYS: dict[str, Callable[[dict], bool]] = {
     "concatenate": lambda params: params["dimension"] != 0,
@@ -126,7 +121,7 @@ def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | No
     has = [not ops.is_literal(a) and a in batched for a in eqn.invars]
     if not _is_batched(eqn, batched, size):
         return params
-    if name in _ELEMENTWISE:
+    if name in ops.ELEMENTWISE:
         others = (ops.aval(a) for a, h in zip(eqn.invars, has, strict=True) if not h)
         return params if all(v.shape[:1] in ((), (1,)) for v in others) else None
     if name in _FIRST_STAYS:

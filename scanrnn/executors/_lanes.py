@@ -27,20 +27,7 @@ MOVES = {
     "copy_p",
 }
 # What Triton computes for each element.
-ELEMENTWISE = ops.POINTWISE | ops.ADDITIVE | {"sqrt", "rsqrt", "copy", "abs", "and"}
-ELEMENTWISE |= {"cbrt", "ceil", "clamp", "convert_element_type", "cos", "eq", "exp2"}
-ELEMENTWISE |= {"expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "log"}
-ELEMENTWISE |= {"log1p", "lt", "ne", "not", "or", "pow", "rem", "select_n", "sign"}
-ELEMENTWISE |= {
-    "sin",
-    "square",
-    "stop_gradient",
-    "tan",
-    "xor",
-    "atan2",
-    "sinh",
-    "cosh",
-}
+ELEMENTWISE = ops.ELEMENTWISE - {"erf", "erfc", "round"}
 
 _Axis = tuple[Var, int]
 

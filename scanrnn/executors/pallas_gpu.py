@@ -7,7 +7,8 @@ kernel, so a loop is one launch.
 
 These kernels have never run on a GPU. Pallas's interpreter runs them in tests, and the
 compiler of an H100 compiles them. So they run only if asked for by name, or if `tune`
-has checked them on the device. On a CPU they run in the interpreter, for tests.
+has checked them on the device. On a CPU they run in the interpreter, for tests. JAX
+0.12 deprecates Pallas's way to Triton: it warns when it lowers these kernels.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from jax.extend.core import Var
 from scanrnn.executors import _triton
 from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._block_kernel import BlockView
-from scanrnn.executors._kernel_checks import unsuitable
+from scanrnn.executors._kernel_checks import refusal, unsuitable
 from scanrnn.executors._lane_kernel import LaneView
 from scanrnn.executors._lanes import NotElementwiseError
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.emit import emit
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
@@ -56,17 +56,7 @@ def rules(machine: Machine) -> Rules:
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
-    if plan.nothing is not None:
-        return plan.nothing
-    if plan.machine.platform not in ("cuda", "cpu"):
-        return f"its kernels are for an NVIDIA GPU, not for {plan.machine.kind}"
-    if not plan.defer:
-        return "the derivative of its loop is left to JAX"
-    for name, body in emit(plan).items():
-        reason = unsuitable(body) or _unlike(body)
-        if reason is not None:
-            return f"loop {name}: {reason}"
-    return None
+    return refusal(plan, PLATFORM, "an NVIDIA GPU", [unsuitable, _unlike])
 
 
 def _unlike(body: Body) -> str | None:

@@ -13,10 +13,9 @@ from typing import Any
 from jax.extend.core import Var
 
 from scanrnn.executors import _kernel
-from scanrnn.executors._kernel_checks import too_large, unlowered, unsuitable
+from scanrnn.executors._kernel_checks import refusal, too_large, unlowered, unsuitable
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.emit import emit
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
 
@@ -48,22 +47,10 @@ def rules(machine: Machine) -> Rules:
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
-    if plan.nothing is not None:
-        return plan.nothing
-    platform = plan.machine.platform
-    if platform not in ("tpu", "cpu"):
-        return f"its kernels are for a TPU, not for {plan.machine.kind}"
-    if not plan.defer:
-        return "the derivative of its loop is left to JAX"
     checks = [unsuitable, too_large]
-    if platform == "tpu":
+    if plan.machine.platform == "tpu":
         checks.append(unlowered)
-    for check in checks:
-        for name, body in emit(plan).items():
-            reason = check(body)
-            if reason is not None:
-                return f"loop {name}: {reason}"
-    return None
+    return refusal(plan, "tpu", "a TPU", checks)
 
 
 def lower(

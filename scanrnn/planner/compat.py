@@ -16,11 +16,14 @@ from jax.interpreters import mlir
 
 # Calls that only group equations.
 _CALLS = (primitives.jit_p, primitives.call_p, primitives.closed_call_p)
-# The names of JAX's calls, including those with a derivative rule of their own.
-_RUNS = {
-    *("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2"),
-    *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
-}
+# JAX's calls, with those that have a derivative rule of their own. Their names are not
+# the same in all versions: in JAX 0.12, `closed_call` is `eval_jaxpr`.
+_RUNS = (
+    *_CALLS,
+    primitives.remat_p,
+    primitives.custom_jvp_call_p,
+    primitives.custom_vjp_call_p,
+)
 
 
 def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
@@ -48,7 +51,7 @@ def is_checkpoint(eqn: JaxprEqn) -> bool:
 
 def only_runs(eqn: JaxprEqn) -> bool:
     """Whether an equation is any call: its outputs are the outputs of its program."""
-    return eqn.primitive.name in _RUNS
+    return eqn.primitive in _RUNS
 
 
 def program(eqn: JaxprEqn) -> Any:

@@ -59,15 +59,20 @@ FROM_OUTPUT = {
     "rsqrt": lambda y: -0.5 * y * y * y,
 }
 
+# Primitives that compute each element of their result from the same element of their
+# operands. JAX adds some: in 0.12, `tanh` has the slope `one_minus_square`.
+ELEMENTWISE = (ADDITIVE | POINTWISE | set(FROM_OUTPUT)) | frozenset(
+    "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp copy"
+    " convert_element_type cos cosh eq erf erf_inv erfc exp2 expm1 floor ge gt integer_pow is_finite le"
+    " log log1p log2 lt ne not one_minus_square or pow rem round select_n sign sin sinh"
+    " square stop_gradient tan xor".split()
+)
+
 # Primitives that can certainly be batched; for all others JAX is asked.
-_BATCHED = (
-    (HEAVY | ADDITIVE | POINTWISE)
-    | {*FROM_OUTPUT, "abs", "and", "argmax", "broadcast_in_dim", "clamp", "concatenate"}
-    | {"convert_element_type", "copy", "copy_p", "cos", "cumsum", "dynamic_slice", "eq"}
-    | {"erf", "expand_dims", "gather", "ge", "gt", "integer_pow", "iota", "is_finite"}
-    | {"le", "log", "log1p", "lt", "ne", "not", "or", "pad", "pow", "reduce_max"}
-    | {"reduce_min", "reduce_sum", "reshape", "rev", "select_n", "sign", "sin", "slice"}
-    | {"split", "square", "squeeze", "stop_gradient", "transpose"}
+_BATCHED = (HEAVY | ELEMENTWISE) | frozenset(
+    "argmax broadcast_in_dim concatenate copy_p cumsum dynamic_slice expand_dims gather"
+    " iota pad reduce_max reduce_min reduce_sum reshape rev slice split squeeze"
+    " transpose".split()
 )
 
 # Names that start so draw random numbers. That commutes with `vmap` only for
