@@ -62,10 +62,10 @@ FROM_OUTPUT = {
 # Primitives that compute each element of their result from the same element of their
 # operands. JAX adds some: in 0.12, `tanh` has the slope `one_minus_square`.
 ELEMENTWISE = (ADDITIVE | POINTWISE | set(FROM_OUTPUT)) | frozenset(
-    "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp copy"
-    " convert_element_type cos cosh eq erf erf_inv erfc exp2 expm1 floor ge gt integer_pow is_finite le"
-    " log log1p log2 lt ne not one_minus_square or pow rem round select_n sign sin sinh"
-    " square stop_gradient tan xor".split()
+    "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp copy cos cosh eq"
+    " convert_element_type erf erf_inv erfc exp2 expm1 floor ge gt integer_pow le log"
+    " is_finite log1p log2 lt ne not one_minus_square or pow rem round select_n sign"
+    " sin sinh square stop_gradient tan xor".split()
 )
 
 # Primitives that can certainly be batched; for all others JAX is asked.
