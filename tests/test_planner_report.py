@@ -27,6 +27,10 @@ def test_short_plan_is_five_lines_the_table_and_why_not_more():
         "Gradient: 1 GEMM per step in the reverse loop; weight gradients after it, "
         "for all steps at once.",
     ]
+    first = (
+        f"Plan: {plan.length} steps, 1 of 2 GEMMs (matrix products) stays in the loop."
+    )
+    assert summary.splitlines()[0] == first
     assert len(table.splitlines()) == 2 + len(plan.gemms)
     assert limits.startswith(
         "Why not more: 1 GEMM per step needs the carry of the step before.\nOver time"
@@ -55,9 +59,40 @@ def test_long_plan_begins_with_the_short_one(name):
     assert long.count("\nLoop ") == len(plan.bodies) > 0
 
 
-def test_plan_of_lax_scan_has_nothing_more_to_say():
+def test_long_plan_says_why_an_executor_is_not_possible():
+    for name in ("planned", "scan"):
+        plan = plan_of("lstm", implementation=name)
+        assert "associative" not in str(plan)
+        assert "\nNot possible by associative: " in plan.describe(long=True)
+
+
+def test_equal_leaves_of_the_carry_are_counted():
+    def step(carry, x):
+        return jax.tree.map(lambda c: 0.9 * c + x, carry), x
+
+    plan = scanrnn.plan(step, [jnp.zeros(4)] * 3, jnp.zeros((9, 4)))
+    told = "Over time, by leaf of the carry: 3 float64[4] diagonal."
+    assert told in str(plan)
+
+
+def test_gradient_line_of_a_step_without_weights_speaks_of_none():
+    plan = scanrnn.plan(
+        lambda h, x: (jnp.tanh(h + x), h),
+        jnp.zeros((2, 4)),
+        jnp.zeros((9, 2, 4)),
+        implementation="planned",
+    )
+    lines = str(plan).splitlines()
+    assert lines[0] == "Plan: 9 steps, without GEMMs (matrix products)."
+    assert (
+        "Gradient: no GEMMs per step in the reverse loop; the step has no weights."
+        in lines
+    )
+
+
+def test_plan_of_lax_scan_has_no_decisions():
     plan = plan_of("lstm", implementation="scan")
-    assert plan.describe(long=True) == str(plan)
+    assert "Before the loop" not in plan.describe(long=True)
     assert plan.describe().startswith(repr(plan).strip("<>"))
 
 

@@ -21,7 +21,7 @@ def as_text(plan, long: bool) -> str:
 def _table(gemms) -> list[str]:
     body = [tuple(map(str, row)) for row in gemms]
     if not body:
-        return ["No contractions."]
+        return ["No matrix products."]
     widths = [max(len(row[i]) for row in (_HEAD, *body)) for i in range(len(_HEAD))]
 
     def line(row):
