@@ -15,6 +15,7 @@ from benchmarks.gate import mean_squared
 from benchmarks.programs import measure as entering
 from benchmarks.programs import report as listing
 from benchmarks.programs._base import Program
+from scanrnn.machines import machine_of
 from tests.cell_table import CELLS
 
 # Smaller sizes for programs that are large.
@@ -87,6 +88,11 @@ def test_programs_accelerated_pass_the_gate(name):
     if isinstance(race, contenders.Absent):
         pytest.skip(str(race))
     assert all(entry.runs for entry in race.entries), race.entries
+    theirs, ours, *_ = (entry.runner.compiled for entry in race.entries)
+    # What is computed before the loop, for as many steps as the fast memory holds.
+    before = 3 * machine_of().fast_memory
+    assert ours["forward"].temp_bytes <= 1.1 * theirs["forward"].temp_bytes + before
+    assert ours["train"].temp_bytes <= 1.1 * theirs["train"].temp_bytes
 
 
 @pytest.mark.slow
