@@ -58,7 +58,7 @@ def claim(path) -> str:
         if numbers:
             mean = f"{words} {aims.geometric_mean(numbers):.2f} times as long"
             ends = f"({numbers[0]:.2f} to {numbers[-1]:.2f})"
-            told.append(f"{mean} in the mean of {len(numbers)} sizes {ends}")
+            told.append(f"{mean} on average over {len(numbers)} sizes {ends}")
     return (
         f"Beside the layers of torch {machine['versions']['torch']} on "
         f"{machine['cpu']}, {machine['cores']} cores, {results['datetime'][:10]}: "

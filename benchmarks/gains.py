@@ -75,14 +75,14 @@ def _known(records):
 def table(found: list[Gain]) -> str:
     """The table, in Markdown."""
     lines = [
-        "| training step, divided by `lax.scan`'s | on | mean | best | worst |",
-        "|---|---|---:|---:|---:|",
+        "| training step, divided by `lax.scan`'s | on | sizes | mean | best | worst |",
+        "|---|---|---:|---:|---:|---:|",
     ]
     for gain in found:
         mean = aims.geometric_mean(gain.ratios)
         numbers = (mean, min(gain.ratios), max(gain.ratios))
         cells = " | ".join(f"{number:.2f}" for number in numbers)
-        lines.append(f"| {gain.what} | {gain.where} | {cells} |")
+        lines.append(f"| {gain.what} | {gain.where} | {len(gain.ratios)} | {cells} |")
     return "\n".join([*lines, "", *textwrap.wrap(beside.claim(TIMED), 88)])
 
 

@@ -1,10 +1,10 @@
 """Training on several devices: `python -m benchmarks.scaling`.
 
-On this machine the devices are parts of one CPU, which share its cores and memory: the
-table shows what the mesh costs, and what a second core gives that one program does not
-use. What it says of a cluster is an estimate on paper: a step on n machines takes its
-products at the speed of one machine and then, not overlapped, the sum of all gradients
-round a ring, 2 (n - 1) / n times the bytes of the parameters over the link.
+On this machine the devices are parts of one CPU, which share its cores and memory. The
+table shows the cost of the mesh, and the gain from the second core. For a cluster there
+is only an estimate: the compute time of one machine, and then an all-reduce of the
+gradients, without overlap. On n machines it sends 2 (n - 1) / n times the bytes of the
+parameters over the link.
 """
 
 import argparse

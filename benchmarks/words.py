@@ -2,9 +2,9 @@
 
 A step is forward, backward, clip and update, dropout included, of the recipe's language
 model on the docstrings of Python's library; compilation is outside. Contenders take
-turns in one process. The roles are those of the comparison with cuDNN that the recipe
-was timed for: a plain cell in a loop, one with its gates merged, and torch's built-in
-layer in the place of cuDNN's.
+turns in one process. They are those of the comparison with cuDNN that the recipe was
+timed for: a plain cell in a loop, one with its gates merged, and a built-in layer.
+torch's layer stands for cuDNN's.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """scanrnn: write one time step as ordinary JAX; it runs like a recurrent kernel.
 
-The rooms that need Flax (`nnx`, `linen`, `interop`, `serving`, `training`) are imported
-only when they are first asked for. So `import scanrnn` alone does not import Flax.
+The subpackages that need Flax (`nnx`, `linen`, `interop`, `serving`, `training`) are
+imported only when they are first asked for. So `import scanrnn` alone does not import
+Flax.
 """
 
 import importlib

@@ -58,8 +58,8 @@ def scan(
       implementation: the executor. None takes the one with the lowest estimate.
         "planned" runs the planner's loops, or raises an error that says why it cannot.
         "scan" is `jax.lax.scan` itself. "pallas_tpu" makes one kernel of each loop, on
-        a TPU, and "pallas_gpu" one of each loop without products, on an NVIDIA GPU.
-        Both have never run on a device, so they run only if you ask for them, or if
+        a TPU, and "pallas_gpu" one of each loop that fits, on an NVIDIA GPU. Both have
+        never run on a device, so they run only if you ask for them, or if
         `scanrnn.plan(..., tune=True)` finds them right and faster.
 
     Returns:

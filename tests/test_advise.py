@@ -64,12 +64,17 @@ def test_what_bounds_a_layer_is_found(machine, sizes, bound):
 @pytest.mark.parametrize(
     "machine, dtype, sizes, words",
     [
-        ("h100", "bfloat16", {"B": 20}, ["B=20 is no multiple of 8", "less than 64"]),
-        ("h100", "float32", {"H": 1002}, ["H=1002 is no multiple of 4"]),
-        ("tpu v5e", "bfloat16", {"H": 500}, ["H=500 is no multiple of 128"]),
-        ("cpu", "float32", {"D": 100}, ["D=100 is no multiple of 16"]),
+        (
+            "h100",
+            "bfloat16",
+            {"B": 20},
+            ["B=20 is not a multiple of 8", "less than 64"],
+        ),
+        ("h100", "float32", {"H": 1002}, ["H=1002 is not a multiple of 4"]),
+        ("tpu v5e", "bfloat16", {"H": 500}, ["H=500 is not a multiple of 128"]),
+        ("cpu", "float32", {"D": 100}, ["D=100 is not a multiple of 16"]),
         ("cpu", "float32", {}, []),
-        ("h100", "bfloat16", {"B": 136}, ["B=136 is no multiple of 64"]),
+        ("h100", "bfloat16", {"B": 136}, ["B=136 is not a multiple of 64"]),
         ("h100", "bfloat16", {"B": 248, "H": 1000}, []),
         ("tpu v5e", "bfloat16", {"B": 136}, []),
     ],
@@ -115,11 +120,11 @@ def test_longer_sequences_are_no_advice_where_every_step_costs_the_same():
     [
         ({}, "these sizes fit"),
         ({"dtype": "float32"}, "it needs half precision, not float32"),
-        ({"H": 500}, "H=500 is no multiple of 32"),
-        ({"H": 96}, "H=96 is no power of two, which is best below 256"),
+        ({"H": 500}, "H=500 is not a multiple of 32"),
+        ({"H": 96}, "H=96 is not a power of two, which is best below 256"),
         ({"H": 2048}, "H=2048 is more than 1024"),
-        ({"B": 20}, "B=20 is no multiple of 8"),
-        ({"B": 48}, "B=48 is no power of two, as it should be above 32"),
+        ({"B": 20}, "B=20 is not a multiple of 8"),
+        ({"B": 48}, "B=48 is not a power of two, as it should be above 32"),
     ],
 )
 def test_persistent_mode_of_cudnn_has_its_own_rules(sizes, words):

@@ -40,7 +40,7 @@ def test_command_line_prints_a_plan_and_advice(capsys):
     words = ["plan", "--features", "64", "--norm", "ba2016", "--machine", "h100"]
     assert main(words) == 0
     output = capsys.readouterr().out
-    assert output.startswith("Plan: 64 steps, 1 GEMM")
+    assert output.startswith("Plan: 64 steps, 1 of 2 GEMMs")
     assert "Advice for float32 on h100: T=64, B=32, D=64, H=64" in output
     assert "Loop for values" not in output
     assert main([*words, "--long"]) == 0

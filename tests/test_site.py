@@ -81,6 +81,15 @@ def test_every_link_of_the_site_leads_somewhere(site, parsed):
     assert lost == set()
 
 
+def test_every_link_to_another_place_is_well_formed(parsed):
+    """Tests have no network: they cannot follow it."""
+    links = {urldefrag(link)[0] for page in parsed.values() for link in page.links}
+    outside = {link for link in links if ":" in link}
+    assert len(outside) > 50
+    form = re.compile(r"https://[\w-]+(\.[\w-]+)+(/[^\s<>]*)?")
+    assert [link for link in outside if not form.fullmatch(link)] == []
+
+
 def test_every_public_name_has_a_place_in_the_reference(parsed):
     places = set().union(*(page.names for page in parsed.values()))
     names = [parameter.id for parameter in public_objects()]

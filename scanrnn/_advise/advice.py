@@ -75,9 +75,11 @@ class Advice:
             )
         for place, change in enumerate(self.changes):
             word = "What would help most" if place == 0 else "Then"
-            lines.append(f"{word}: {change.what}: {change.gain:.2f} times the work.")
+            lines.append(
+                f"{word}: {change.what}: {change.gain:.2f} times the work per second."
+            )
         if not self.changes:
-            lines.append("No change that was looked at helps.")
+            lines.append("None of the changes that were compared helps.")
         return "\n".join(lines)
 
 
@@ -126,7 +128,7 @@ def advise(
         Advice for bfloat16 on h100: T=100, B=20, D=500, H=500
         A training step: ... GFLOP in products, ... FLOP per byte, ...
         By estimate ... ms: ... It is bound by dispatch.
-        Sizes: B=20 is no multiple of 8 ...
+        Sizes: B=20 is not a multiple of 8 ...
         ...
         What would help most: ...
 

@@ -47,7 +47,7 @@ def misaligned(sizes: Sizes, dtype: str, machine: Machine) -> Iterator[str]:
         size = getattr(sizes, name)
         if size % multiple:
             yield (
-                f"{name}={size} is no multiple of {multiple} ({dtype} on "
+                f"{name}={size} is not a multiple of {multiple} ({dtype} on "
                 f"{machine.kind}); the next one is {up(size, multiple)}"
             )
     if machine.platform in ("cuda", "rocm", "tpu"):
@@ -56,8 +56,8 @@ def misaligned(sizes: Sizes, dtype: str, machine: Machine) -> Iterator[str]:
                 yield f"{name}={size} is less than {TILE}, and leaves tiles empty"
             elif machine.platform != "tpu" and up(size, TILE) > (1 + WASTE) * size:
                 yield (
-                    f"{name}={size} is no multiple of {TILE}, and leaves a tile partly "
-                    f"empty; the next one is {up(size, TILE)}, multiples of "
+                    f"{name}={size} is not a multiple of {TILE}, and leaves a tile "
+                    f"partly empty; the next one is {up(size, TILE)}, multiples of "
                     f"{BEST_TILE} are best"
                 )
         if sizes.B <= 128 and sizes.H <= 256:
@@ -76,15 +76,15 @@ def persistent(sizes: Sizes, dtype: str, machine: Machine) -> str:
     if jnp.dtype(dtype).itemsize != 2:
         wrong.append(f"it needs half precision, not {dtype}")
     if sizes.H % 32:
-        wrong.append(f"H={sizes.H} is no multiple of 32")
+        wrong.append(f"H={sizes.H} is not a multiple of 32")
     elif sizes.H & (sizes.H - 1) and sizes.H < 256:
-        wrong.append(f"H={sizes.H} is no power of two, which is best below 256")
+        wrong.append(f"H={sizes.H} is not a power of two, which is best below 256")
     if sizes.H > 1024:
         wrong.append(f"H={sizes.H} is more than 1024")
     if sizes.B % 8:
-        wrong.append(f"B={sizes.B} is no multiple of 8")
+        wrong.append(f"B={sizes.B} is not a multiple of 8")
     elif sizes.B > 32 and sizes.B & (sizes.B - 1):
-        wrong.append(f"B={sizes.B} is no power of two, as it should be above 32")
+        wrong.append(f"B={sizes.B} is not a power of two, as it should be above 32")
     return "; ".join(wrong) or "these sizes fit"
 
 

@@ -32,7 +32,8 @@ class CellLayer(Recurrent):
 
 _DOC = """Layers of the cells of `scanrnn.cells.{factory}`.
 
-Equations, options and carry are those of the cell; everything else is as in `RNN`.
+The equations, options and carry are those of the cell. For all other arguments see
+`RNN`.
 
 Attributes:
     features: H, the size of the carry, or a list with one for each layer.

@@ -127,7 +127,7 @@ def machine_named(machine: Machine | str) -> Machine:
 def machine_for(
     platform: str, device_kind: str = "", capability: float | None = None
 ) -> Machine:
-    """Find the `Machine` of a kind of device, or a typical one of its platform.
+    """Find the `Machine` for a device kind, or a typical one for its platform.
 
     Args:
       platform: the platform that JAX lowers for: "cpu", "cuda", "rocm" or "tpu".

@@ -25,7 +25,8 @@ class FamilyCell(RNNCell):
 
 _DOC = """One step of `scanrnn.cells.{factory}`.
 
-Equations, options and carry are those of the cell; everything else is as in `RNNCell`.
+The equations, options and carry are those of the cell. For all other arguments see
+`RNNCell`.
 
 Args:
     in_features: D, the size of the last axis of an input.

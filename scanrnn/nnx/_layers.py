@@ -24,7 +24,8 @@ class CellLayer(RNN):
 
 _DOC = """Layers of the cells of `scanrnn.cells.{factory}`.
 
-Equations, options and carry are those of the cell; everything else is as in `RNN`.
+The equations, options and carry are those of the cell. For all other arguments see
+`RNN`.
 
 Args:
     in_features: D, the size of the last axis of the inputs.

@@ -50,7 +50,7 @@ def rule_of(eqn: JaxprEqn, moving: Sequence[bool]) -> Rule:
     if not all(map(ops.is_number, (*read, *eqn.outvars))):
         raise NotAffineError(f"{name} of the carry")
     if name in ("mul", "dot_general") and all(moving):
-        raise NotAffineError(f"{name} of what both depends on the carry")
+        raise NotAffineError(f"{name} of two values that both depend on the carry")
     if name in ("div", "dynamic_slice") and any(moving[1:]):
         raise NotAffineError(f"{name} by what depends on the carry")
     if name == "div" and not ops.is_inexact(eqn.outvars[0]):

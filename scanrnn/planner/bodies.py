@@ -30,7 +30,7 @@ class Target(NamedTuple):
 class Body:
     """One loop that runs.
 
-    A trip is one iteration of the loop; it may hold several steps.
+    A trip is one iteration of the loop; it may run several steps.
 
     Attributes:
       graph: one step.

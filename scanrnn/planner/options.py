@@ -13,11 +13,11 @@ class Options:
     """Which passes run, and what is kept. Equal options give equal plans of a step.
 
     Attributes:
-      split: split a contraction of a `concatenate` into one contraction for each part.
-      hoist: run time-parallel contractions before the loop.
-      merge: join contractions that share their recurrent operand into one.
+      split: split a matrix product with a `concatenate` into one for each part.
+      hoist: run matrix products that need no carry before the loop.
+      merge: join matrix products with the same operand from the carry into one.
       layout: slice each gate by itself, where XLA is faster that way (needs `defer`).
-      sink: run readout contractions after the loop.
+      sink: run matrix products that only outputs need after the loop.
       defer: compute weight gradients after the reverse loop.
       implementation: the name of the executor: "planned", "associative" (parallel over
         time), "pallas_tpu" or "pallas_gpu" (one kernel for a loop), or "scan" for
@@ -25,9 +25,9 @@ class Options:
         that may be chosen. A step that is too small to gain anything is left to
         `lax.scan`.
       residuals: what the forward loop keeps for the reverse loop: "minimal" (carries
-        and results of contractions), "recompute" (carries; contractions are computed
-        again, for all steps of a chunk at once), "chunked" (the carry at the start of
-        each chunk) or "everything". None means "chunked" for a step that is wholly
+        and matrix products), "recompute" (carries; matrix products are recomputed, for
+        all steps of a chunk at once), "chunked" (the carry at the start of each chunk)
+        or "everything". None means "chunked" for a step that is wholly
         under `jax.checkpoint`, "minimal" on a CPU, and elsewhere "recompute" if it
         pays.
       chunk: the number of steps that are computed at a time, before, in and after the

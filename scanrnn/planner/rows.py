@@ -5,11 +5,11 @@ after the previous step: if one of them is stacked, the other is read from it. A
 loop may reuse buffers: it stacks its outputs over arrays that it no longer needs.
 
 XLA for CPU gives the stacked outputs of a loop memory of their own, and first fills it
-with zeros. If a trip reads an array and then overwrites a row, XLA copies the whole
-array at every trip. It makes no copy if every read comes after the write. So with
-buffer reuse rows are written one trip late: a trip first writes the rows of the
-previous trip, and then reads its own. If `over` is empty, nothing of this happens, and
-rows are read and written as in `lax.scan`.
+with zeros. If an iteration of the loop (a trip) reads an array and then overwrites a
+row, XLA copies the whole array in every trip. It makes no copy if every read comes
+after the write. So with buffer reuse rows are written one trip late: a trip first
+writes the rows of the previous trip, and then reads its own. If `over` is empty, rows
+are read and written as in `lax.scan`.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ MB = 2**20
 class Rules:
     """The preferences of one executor on one platform.
 
-    Sizes are in bytes; shares are of the fast memory of a core. A trip is one pass of
-    the compiled loop; it may hold several steps. A row is what one step reads from, or
-    writes to, an array of all steps.
+    Sizes are in bytes; shares are of the fast memory of a core. A trip is one
+    iteration of the compiled loop; it may run several steps. A row is what one step
+    reads from, or writes to, an array of all steps.
 
     Attributes:
       overwrites: buffer reuse: the loop stacks over arrays that are no longer needed.

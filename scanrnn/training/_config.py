@@ -64,7 +64,7 @@ class Config:
     )
     tokens: str = _option(
         "characters",
-        "what the text is read as: words without a text are the docstrings of "
+        "how to split the text; without --text, words come from the docstrings of "
         "Python's library",
         one_of=("characters", "words"),
     )
@@ -220,13 +220,14 @@ class Config:
         for field in dataclasses.fields(cls):
             choices = field.metadata["one_of"]
             words = f", one of {', '.join(choices)}" if choices else ""
+            default = "" if field.default == "" else f" (default: {field.default!r})"
             kind: dict[str, Any] = {"type": field.type, "metavar": field.name.upper()}
             if field.type is bool:
                 kind = {"action": argparse.BooleanOptionalAction}
             parser.add_argument(
                 "--" + field.name.replace("_", "-"),
                 default=argparse.SUPPRESS,
-                help=f"{field.metadata['help']}{words} (default: {field.default!r})",
+                help=field.metadata["help"] + words + default,
                 **kind,
             )
 
