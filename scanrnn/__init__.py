@@ -39,9 +39,12 @@ def __getattr__(name: str) -> object:
     """Import a room when it is first asked for."""
     if name in _LAZY:
         return importlib.import_module(f"scanrnn.{name}")
-    raise AttributeError(f"module 'scanrnn' has no attribute {name!r}")
+    raise AttributeError(
+        f"module 'scanrnn' has no attribute {name!r}; cells are in scanrnn.cells, "
+        "layers in scanrnn.nnx and scanrnn.linen"
+    )
 
 
 def __dir__() -> list[str]:
     """List all names, including the rooms that are not imported yet."""
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY} - {"importlib", "TYPE_CHECKING"})

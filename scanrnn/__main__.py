@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-            return _fail(f"not enough memory for {_sizes(options)}")
+            sizes = _sizes(options)
+            return _fail(f"not enough memory for {sizes}; choose smaller sizes")
         raise
     except KeyboardInterrupt:
         console.print("stopped")
@@ -184,7 +185,9 @@ def _config(options: dict[str, Any]) -> training.Config:
         try:
             values |= tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ValueError(f"config: cannot read {path!r} as TOML: {error}") from None
+            raise ValueError(
+                f"config: cannot read {path!r} as TOML: {error}; check path and syntax"
+            ) from None
     return training.Config.from_mapping(values | options)
 
 

@@ -173,11 +173,10 @@ def plan(
     Reference:
       NVIDIA, "Optimizing Recurrent Layers User's Guide", whose table this is.
     """
-    try:
-        chosen = Options(**options)
-    except TypeError as error:
+    if unknown := sorted({*options} - {*Options.__dataclass_fields__}):
         known = ", ".join(Options.__dataclass_fields__)
-        raise TypeError(f"plan: {error}; options are {known}") from None
+        raise TypeError(f"plan: there is no option {unknown[0]!r}; options are {known}")
+    chosen = Options(**options)
     steps = _unrolled(unroll)
     traced = trace(f, init, xs, length)
 

@@ -77,7 +77,7 @@ def test_option_that_is_no_number_is_refused(name, option):
         ("indrnn", {"longest": 0}, ["longest=0", "at least 1"]),
         ("indrnn", {"norm": "ba2016"}, ["independent", "norm=None", "inputs"]),
         ("indrnn", {"heads": 2}, ["heads=2", "leave heads=1"]),
-        ("multiplicative_lstm", {"heads": 2}, ["cut m", "leave heads=1"]),
+        ("multiplicative_lstm", {"heads": 2}, ["heads must be 1", "got 2"]),
         ("multiplicative_lstm", {"dialect": "x"}, ["'krause2017', 'krause2016'"]),
         ("rhn", {"depth": 0}, ["depth must be at least 1", "0"]),
         ("sru", {"activation": "gelu"}, ["'identity', 'tanh', 'relu'"]),

@@ -405,7 +405,7 @@ def test_what_onnx_has_no_word_for_is_named(function, name):
         (jnp.sin, {}, "inputs={name: Input"),
         (jnp.sin, {"carry": True, "inputs": {"x": (2,)}}, "are for a layer"),
         (jnp.sin, {"inputs": {"x": ("a b",)}}, "names such as"),
-        (jnp.sin, {"inputs": {"/sin_1": (2,)}}, "'/sin_1' is no name"),
+        (jnp.sin, {"inputs": {"/sin_1": (2,)}}, "'/sin_1' is not a valid name"),
         (jnp.sin, {"inputs": {"x": (2,)}, "outputs": ["a", "b"]}, "returns 1 arrays"),
         (make("ConvGRU", 3, 5, kernel_size=3), {}, "not known"),
     ],

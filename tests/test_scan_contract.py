@@ -123,7 +123,12 @@ BAD = {
     "not a pair": (
         lambda f, i, x: scanrnn.scan(lambda h, x: h, i, x),
         TypeError,
-        r"pair \(carry, y\)",
+        r"pair \(carry, y\), got a Shape\w+; return \(carry, None\)",
+    ),
+    "three values": (
+        lambda f, i, x: scanrnn.scan(lambda h, x: (h, x, x), i, x),
+        TypeError,
+        r"pair \(carry, y\), got 3 values; return \(carry, None\)",
     ),
     "not callable": (
         lambda f, i, x: scanrnn.scan(None, i, x),
@@ -173,7 +178,7 @@ BAD = {
     "option": (
         lambda f, i, x: scanrnn.plan(f, i, x, speed=11),
         TypeError,
-        "options are split, hoist",
+        "there is no option 'speed'; options are split, hoist",
     ),
     "chunk": (
         lambda f, i, x: scanrnn.plan(f, i, x, chunk=0),

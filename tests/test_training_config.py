@@ -29,7 +29,7 @@ REFUSED = [
     ("uniform", float("inf"), ValueError, "uniform: got inf, want at most 1e+38"),
     ("clip", 0.0, ValueError, "clip: got 0.0, want more than 0"),
     ("tokens", "bytes", ValueError, "tokens: got 'bytes', want one of characters, wor"),
-    ("batching", "sentences", ValueError, "batching: sentences are of words; add"),
+    ("batching", "sentences", ValueError, "batching: sentences need words; add"),
     ("health", 1, TypeError, "health: got 1 of type int, want bool"),
 ]
 

@@ -30,8 +30,8 @@ class _MultiplicativeLSTM(GatedCell):
         self._set_numbers("forget_bias")
         if self.heads != 1:
             raise ValueError(
-                f"multiplicative_lstm: heads={self.heads} would cut m, but every block "
-                "of m is made of all of h; leave heads=1"
+                f"multiplicative_lstm: heads must be 1, got {self.heads}: each block "
+                "of m depends on all of h"
             )
 
     def gate_biases(self):

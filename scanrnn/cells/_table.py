@@ -64,9 +64,9 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, g
     found = [b for b in ("gate_bias", "bias", "norm_bias") if b in table]
     if not found and (scheme.longest is not None or any(gate_biases.values())):
         raise ValueError(
-            f"{name}: there is no bias to start from forget_bias or chrono: the norm "
-            "has shifts in its place, or use_bias=False; leave forget_bias=None and "
-            "take a scheme by its name"
+            f"{name}: this cell has no bias of gates (its norm has shifts, or "
+            "use_bias=False), so forget_bias and chrono cannot apply; leave "
+            "forget_bias=None and take a scheme by its name"
         )
     for name in found[:1]:
         params[name] += _offset(table[name], biases, wide)

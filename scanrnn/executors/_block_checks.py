@@ -45,12 +45,12 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
             made, sizes = producers.get(eqn.invars[0]), eqn.params["sizes"]
             product = made is not None and made.primitive.name in PRODUCTS
             if not product and not _in_halves(sizes):
-                raise NotBlockedError(f"Triton divides arrays in halves, not {sizes}")
+                raise NotBlockedError(f"Triton cannot split an array into {sizes}")
         elif out in joins:
             flat = name != "concatenate" or eqn.params["dimension"] == 1
             apart = all(_takes_parts(r, joins) for r in consumers[out])
             if not flat or not (apart or _in_halves(joins[out])):
-                raise NotBlockedError(f"Triton joins two halves, not {joins[out]}")
+                raise NotBlockedError(f"Triton cannot join parts of {joins[out]}")
         elif name not in ELEMENTWISE | MOVES | _SUMS:
             raise NotBlockedError(f"Triton has no {name}")
     # What is never an array in a program: it is computed or read part by part.
@@ -59,7 +59,7 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
     for v in {*made, *read_weights(graph), *graph.carry, *graph.xs} - parted - matrices:
         if any(size & (size - 1) for size in ops.aval(v).shape):
             shape = ops.aval(v).str_short()
-            raise NotBlockedError(f"Triton's sizes are powers of two, and not {shape}")
+            raise NotBlockedError(f"sizes must be powers of two, got {shape}")
 
 
 def _joins(graph: Graph) -> dict[Var, list[int]]:
@@ -97,9 +97,9 @@ def _check_product(eqn: JaxprEqn, matrices, joins, consumers) -> None:
     if not ops.is_literal(left):
         depths = joins.get(left, depths)
     if min(*depths, *widths) < EXAMPLES:
-        raise NotBlockedError("Triton's products have 16 features at least")
+        raise NotBlockedError("each product needs at least 16 features")
     if any(size & (size - 1) for size in (*depths, *widths)):
-        raise NotBlockedError(f"Triton's sizes are powers of two, and not {widths}")
+        raise NotBlockedError(f"sizes must be powers of two, got {widths}")
     size = max(depths) * max(widths) * aval.dtype.itemsize
     if size > MOST_BYTES:
         raise NotBlockedError(

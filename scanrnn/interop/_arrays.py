@@ -102,13 +102,13 @@ def fit(
     """
     if more := sorted(set(found) - set(axes)):
         raise ValueError(
-            f"{where}: {', '.join(map(called, more))} is no weight of such a cell, "
-            f"which has {', '.join(map(called, sorted(axes)))}"
+            f"{where}: {', '.join(map(called, more))} is not a weight of such a cell, "
+            f"which has {', '.join(map(called, sorted(axes)))}; remove what is too much"
         )
     if lacking := sorted(set(axes) - set(found) - set(optional)):
         raise ValueError(
             f"{where}: there is no {', '.join(map(called, lacking))}, which such a "
-            "cell has"
+            "cell has; add it, or check which cell the weights are of"
         )
     known: dict[str, Any] = dict(sizes or {})
     arrays = {}

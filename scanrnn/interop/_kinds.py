@@ -60,11 +60,26 @@ def check(weights, library: str, known: tuple[str, ...]) -> str:
     kind = kind_of(weights.cell)
     if kind not in known:
         raise ValueError(
-            f"to_{library}: it has no cell with the equations of {weights.cell}; it "
-            f"has {', '.join(known)} (see scanrnn.interop). To take this one along, "
-            "save it as safetensors, or export it with scanrnn.serving"
+            f"to_{library}: it has no cell with the equations of "
+            f"{_called(weights.cell)}; it has {', '.join(known)} (see "
+            "scanrnn.interop). To take this one along, save it as safetensors, or "
+            "export it with scanrnn.serving"
         )
     return kind
+
+
+def _called(cell) -> str:
+    """A cell as one writes it: its name, and the options that are not the default."""
+    fields, no_default = dataclasses.fields(cell), dataclasses.MISSING
+    defaults = {f.name: f.default for f in fields if f.default is not no_default}
+    # Some options become records when the cell is made.
+    plain = vars(dataclasses.replace(cell, **defaults))
+    options = ", ".join(
+        f"{name}={value!r}"
+        for name, value in vars(cell).items()
+        if name not in defaults or value != plain[name]
+    )
+    return f"{cell.name}({options})"
 
 
 def with_biases(weights):

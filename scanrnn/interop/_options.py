@@ -125,7 +125,8 @@ def activation(
         raise ValueError(
             f"{where}: the cells are of kind {kind!r} and have the activation "
             f"{' and '.join(sorted(map(repr, said)))}, want one for all, "
-            f"{' or '.join(map(repr, known))}; weights do not tell"
+            f"{' or '.join(map(repr, known))}; give activation=, because weights "
+            "do not contain it"
         )
     return "elman-relu" if said == {"relu"} else kind
 

@@ -88,7 +88,8 @@ def load_safetensors(path: str | os.PathLike, like: Any = None) -> Any:
     # The type of the error depends on which byte of the file is damaged.
     except Exception as error:
         raise ValueError(
-            f"load_safetensors: {str(path)!r} cannot be read as safetensors: {error}"
+            f"load_safetensors: {str(path)!r} cannot be read as safetensors: "
+            f"{error}; write it again with save_safetensors"
         ) from error
     return arrays if like is None else _fitted(str(path), arrays, like)
 
@@ -99,14 +100,14 @@ def _fitted(path, arrays, like):
     if set(found) != set(wanted):
         raise ValueError(
             f"load_safetensors: {path!r} has the arrays {sorted(found)}, want "
-            f"{sorted(wanted)}"
+            f"{sorted(wanted)}; like=None reads the arrays as they are"
         )
     for name, leaf in wanted.items():
         if found[name] != (tuple(leaf.shape), leaf.dtype):
             shape, dtype = found[name]
             raise ValueError(
                 f"load_safetensors: {name!r} of {path!r} is {dtype}{list(shape)}, want "
-                f"{leaf.dtype}{list(leaf.shape)}"
+                f"{leaf.dtype}{list(leaf.shape)}; like=None reads it as it is"
             )
     structure = jax.tree.structure(like)
     return structure.unflatten([arrays[name] for name in wanted])
@@ -144,6 +145,6 @@ def _library():
     except ImportError as error:
         raise ImportError(
             "scanrnn reads and writes safetensors files with the package of that name: "
-            'pip install "scanrnn[safetensors]"'
+            "pip install safetensors"
         ) from error
     return numpy

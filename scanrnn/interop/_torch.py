@@ -110,7 +110,7 @@ def _kind(below, prefix, tail):
     kind = _GATES.get(hh[0] / size if size else 0)
     if kind is None or (len(shapes) == 2 and (kind != "lstm" or not hr)):
         raise ValueError(
-            f"from_torch: below prefix={prefix!r} are the shapes {shapes}, want "
+            f"from_torch: below prefix={prefix!r} are {shapes or sorted(below)}, want "
             f"weight_hh{tail} [G * H, H] of G = 1 (RNN), 3 (GRU) or 4 gates (LSTM); "
             f"of an LSTM with proj_size [4H, P], and weight_hr{tail} [P, H]"
         )

@@ -123,9 +123,8 @@ def own_cell(
     starts = [option for option in given if option in _STARTS]
     if starts:
         raise ValueError(
-            f"{name}: {starts[0]} says how a bias starts, and here bias_init does; "
-            f"for the former there is RNNCell(scanrnn.cells.{make.__name__}("
-            f"{starts[0]}=...), ...)"
+            f"{name}: {starts[0]} and bias_init both set the bias; drop one of them, "
+            f"or use RNNCell(scanrnn.cells.{make.__name__}({starts[0]}=...), ...)"
         )
     if other and given:
         raise ValueError(

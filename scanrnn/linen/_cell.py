@@ -83,9 +83,8 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
             return carry
         if self.scope is None:
             raise ValueError(
-                f"{type(self).__name__}: the first carry is learnt, and the weights "
-                "are not here; call apply(variables, rng, input_shape, "
-                'method="initialize_carry")'
+                f"{type(self).__name__}: the first carry is a parameter; call "
+                'apply(variables, rng, input_shape, method="initialize_carry")'
             )
         params = self.weights(shape[-1])
         return layers.first_carry(place.cell, params, shape, dtype, None)

@@ -95,7 +95,8 @@ class RNNCell(Viewed, nnx.RNNCellBase):
         metadata = layers.by_family(
             kernel_metadata, recurrent_kernel_metadata, bias_metadata
         )
-        (place,), key = self.places, _rngs.params_stream(rngs)()
+        (place,) = self.places
+        key = _rngs.params_stream(type(self).__name__, rngs)()
         weights = _weights.draw(place, key, param_dtype, scheme, initializers, metadata)
         self.layers = nnx.List([weights])
 

@@ -41,7 +41,7 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         name, make, flax = type(self).__name__, type(self)._make, type(self)._flax
         sizes = {"in_features": in_features, "hidden_features": hidden_features}
         layers.check_step_cell(name, make(), sizes, {})
-        stream = _rngs.params_stream(rngs)
+        stream = _rngs.params_stream(type(self).__name__, rngs)
         known = inspect.signature(flax.__init__).parameters
         theirs = {key: options.pop(key) for key in known if key in options}
         layers.check_options(name, make, options, f"flax.nnx.{name}")

@@ -6,10 +6,17 @@ import jax
 from flax import nnx
 
 
-def params_stream(rngs: Any) -> nnx.RngStream:
-    """The stream of a constructor's `rngs` that draws the weights."""
+def params_stream(name: str, rngs: Any) -> nnx.RngStream:
+    """The stream of a constructor's `rngs` that draws the weights.
+
+    Args:
+        name: the class that is made, for the error message.
+        rngs: what was given.
+    """
     if not isinstance(rngs, nnx.Rngs):
-        raise TypeError(f"RNN: rngs must be an nnx.Rngs, got {rngs!r}; try nnx.Rngs(0)")
+        raise TypeError(
+            f"{name}: rngs must be an nnx.Rngs, got {rngs!r}; give rngs=nnx.Rngs(0)"
+        )
     return stream(rngs, "params", "the weights")
 
 

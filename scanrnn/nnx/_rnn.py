@@ -162,7 +162,7 @@ class RNN(Viewed, nnx.Module):
             _foreign.check(self, scheme, initializers, metadata)
             self.num_layers = 1
         else:
-            stream = _rngs.params_stream(rngs)
+            stream = _rngs.params_stream(type(self).__name__, rngs)
             _weights.draw_all(self, stream, scheme, initializers, metadata)
 
     def __call__(

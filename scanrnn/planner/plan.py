@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
 
 
 def _has_no_executor(*_):
-    raise RuntimeError("this plan has no executor yet")
+    raise RuntimeError("this plan has no executor; make plans with scanrnn.plan")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

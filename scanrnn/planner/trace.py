@@ -153,7 +153,7 @@ def _length(names, xs_flat, length):
         if jnp.ndim(x) == 0:
             raise ValueError(
                 f"scan: xs{name} is a scalar; every leaf of xs needs a leading time "
-                "axis (a value that is the same at each step comes by closure)"
+                "axis (the step can close over a value that all steps share)"
             )
     if length is None and not xs_flat:
         raise ValueError("scan: with xs=None, length must be given")
@@ -186,13 +186,17 @@ def _whole(length):
 
 def _check_pair(shapes, carry_tree):
     if not isinstance(shapes, tuple | list) or len(shapes) != 2:
-        got = jax.tree.structure(shapes)
-        raise TypeError(f"scan: f must return a pair (carry, y), got {got}")
+        several = isinstance(shapes, tuple | list)
+        got = f"{len(shapes)} values" if several else f"a {type(shapes).__name__}"
+        raise TypeError(
+            f"scan: f must return a pair (carry, y), got {got}; return (carry, None) "
+            "if there is no output"
+        )
     out_tree = jax.tree.structure(shapes[0])
     if out_tree != carry_tree:
         raise TypeError(
             "scan: f must return a carry of the structure of init; init is "
-            f"{carry_tree}, f returned {out_tree}"
+            f"{carry_tree}, f returned {out_tree}; return the same containers"
         )
 
 

@@ -16,7 +16,7 @@ from scanrnn.serving._program import Input
 # A file holds the program, this mark, and the digest of the program. A damaged program
 # would crash the process that compiles it. Other readers of the format ignore the rest.
 _MARK = b"scanrnn sha256 "
-_NEEDS = 'pip install "scanrnn[export]"'
+_NEEDS = "pip install onnx flatbuffers"
 
 
 def to_onnx(

@@ -97,7 +97,10 @@ def _specs(where, inputs):
     scope, specs = export.SymbolicScope(), {}
     for name, given in inputs.items():
         if not name.isidentifier():
-            raise ValueError(f"{where}: input {name!r} is no name, such as 'input'")
+            raise ValueError(
+                f"{where}: input {name!r} is not a valid name; use letters and digits, "
+                "such as 'input'"
+            )
         shape, dtype = given if isinstance(given, Input) else Input(tuple(given))
         names = [size for size in shape if isinstance(size, str)]
         if not all(size.isidentifier() for size in names):

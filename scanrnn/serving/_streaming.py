@@ -131,9 +131,9 @@ class Streaming:
             chunk.ndim < 2
             or (len(chunk), *chunk.shape[2:]) != (self.streams, *self.features)
         ):
+            want = f"({self.streams}, t, {', '.join(map(str, self.features))})"
             raise ValueError(
-                f"Streaming: chunk has shape {chunk.shape}, want "
-                f"({self.streams}, t, {', '.join(map(str, self.features))})"
+                f"Streaming: chunk has shape {chunk.shape}, want {want}, or a dict"
             )
         return self._feed(chunk, None)
 

@@ -222,7 +222,8 @@ class Checkpoints:
         if step is not None and step not in steps:
             have = " and ".join(map(str, steps))
             raise ValueError(
-                f"step: got {step}, but the checkpoints in {self.folder} are of {have}"
+                f"step: got {step}, but the checkpoints in {self.folder} are of "
+                f"{have}: choose one of these"
             )
 
         def attempt():

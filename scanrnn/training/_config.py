@@ -163,9 +163,11 @@ class Config:
         if not self.clip > 0:
             raise ValueError(f"clip: got {self.clip}, want more than 0")
         if self.batching == "sentences" and self.tokens != "words":
-            raise ValueError("batching: sentences are of words; add --tokens words")
+            raise ValueError("batching: sentences need words; add --tokens words")
         if self.batching == "sentences" and self.accumulate > 1:
-            raise ValueError("accumulate: sentences come in one part; want 1")
+            raise ValueError(
+                "accumulate: sentences cannot be accumulated; use --accumulate 1"
+            )
         if "float64" in self.precision and not jax.config.read("jax_enable_x64"):
             raise ValueError(
                 "precision: JAX has no float64 as it is; set JAX_ENABLE_X64=1"

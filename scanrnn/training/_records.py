@@ -97,7 +97,7 @@ def _line(row):
 
 
 class TensorBoard:
-    """A writer of TensorBoard scalars; needs `pip install "scanrnn[tensorboard]"`.
+    """A writer of TensorBoard scalars; needs `pip install tensorboardX`.
 
     Args:
         folder: The folder that TensorBoard reads.
@@ -117,7 +117,7 @@ class TensorBoard:
             from tensorboardX import SummaryWriter
         except ImportError:
             raise ImportError(
-                'tensorboard needs tensorboardX: pip install "scanrnn[tensorboard]"'
+                "tensorboard needs tensorboardX: pip install tensorboardX"
             ) from None
         self._writer = SummaryWriter(str(folder))
 

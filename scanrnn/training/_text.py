@@ -59,7 +59,8 @@ def load_text(path: str = "") -> str:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"text: cannot read {path!r} as UTF-8 text: {error}") from None
+        way = "check the path" if isinstance(error, OSError) else "save it as UTF-8"
+        raise ValueError(f"text: cannot read {path!r}: {error}; {way}") from None
     if not text:
         raise ValueError(f"text: {path!r} is empty, want some text to train on")
     return text

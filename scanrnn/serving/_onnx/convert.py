@@ -158,7 +158,7 @@ def _equation(graph, eqn, arguments, wanted):
         return _call(graph, eqn, arguments, wanted)
     if name not in RULES:
         raise Unsupported(
-            f"to_onnx: there is no word of ONNX for {name!r}, which this program uses: "
+            f"to_onnx: ONNX has no operator for {name!r}, which this program uses: "
             f"{eqn}; compute it outside of what is exported, or export that with "
             "to_stablehlo"
         )
@@ -215,7 +215,9 @@ def _cond(graph, eqn, arguments):
     """A choice between two branches, as `If`."""
     branches = eqn.params["branches"]
     if len(branches) != 2:
-        raise Unsupported("to_onnx: a switch of more than two branches")
+        raise Unsupported(
+            f"to_onnx: a switch of {len(branches)} branches, want two; nest lax.cond"
+        )
     no, yes = (_body(graph, branch, arguments[1:], []) for branch in branches)
     which = graph.cast(arguments[0], np.bool_)
     outs = len(eqn.outvars)

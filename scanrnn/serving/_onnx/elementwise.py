@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from scanrnn.serving._onnx.graph import HALF, Graph, Unsupported, is_floating
+from scanrnn.serving._onnx.graph import ELSEWHERE, HALF, Graph, Unsupported, is_floating
 
 _SAME = {
     **{"abs": "Abs", "add": "Add", "add_any": "Add", "ceil": "Ceil", "cos": "Cos"},
@@ -47,7 +47,7 @@ def _number(graph, eqn, value):
 
 def _round(graph, eqn, x):
     if int(eqn.params["rounding_method"]) != 1:
-        raise Unsupported("to_onnx: round away from zero, want to even: jnp.round")
+        raise Unsupported("to_onnx: ONNX rounds halves to even only; use jnp.round")
     return graph.op("Round", x)
 
 
@@ -146,13 +146,13 @@ def _reduce_precision(graph, eqn, x):
     sizes = eqn.params["exponent_bits"], eqn.params["mantissa_bits"]
     half = {(8, 7): "bfloat16", (5, 10): "float16"}.get(sizes)
     if half is None:
-        raise Unsupported(f"to_onnx: reduce_precision to {sizes} bits")
+        raise Unsupported(f"to_onnx: reduce_precision to {sizes} bits{ELSEWHERE}")
     return graph.rounded(x, half)
 
 
 def _select(graph, eqn, which, *cases):
     if len(cases) != 2 or eqn.invars[0].aval.dtype != np.bool_:
-        raise Unsupported("to_onnx: select_n of more than two cases")
+        raise Unsupported(f"to_onnx: select_n of {len(cases)} cases{ELSEWHERE}")
     return graph.where(which, cases[1], cases[0], eqn.outvars[0].aval.dtype)
 
 

@@ -32,6 +32,10 @@ HALF = {"bfloat16": TensorProto.BFLOAT16, "float16": TensorProto.FLOAT16}
 _CHOSEN = {"float32", "float64", "int32", "int64", "uint8"}
 
 
+# The way out, at the end of an error message.
+ELSEWHERE = "; compute it outside of what is exported, or use to_stablehlo"
+
+
 class Unsupported(ValueError):
     """Something in the program has no ONNX form."""
 
@@ -42,7 +46,7 @@ def type_of(dtype: Any) -> int:
         return _TYPES[str(jnp.dtype(dtype))]
     except KeyError:
         raise Unsupported(
-            f"to_onnx: an array has dtype {dtype}, for which ONNX has no word"
+            f"to_onnx: an array has dtype {dtype}, which ONNX does not have; cast it"
         ) from None
 
 
@@ -147,7 +151,7 @@ class Graph:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if kind := _FUNCTIONS.get(node.func.id):
                 return self.op(kind, *(self._expression(a, dim) for a in node.args))
-        raise Unsupported(f"to_onnx: no words for the size {dim}")
+        raise Unsupported(f"to_onnx: cannot write the size {dim}; give a number")
 
     def proto(self, name: str, inputs: list, outputs: list) -> onnx.GraphProto:
         """The finished graph, without nodes that no output needs."""

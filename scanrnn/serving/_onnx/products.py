@@ -4,7 +4,7 @@ import string
 
 import numpy as np
 
-from scanrnn.serving._onnx.graph import Unsupported, type_of
+from scanrnn.serving._onnx.graph import ELSEWHERE, Unsupported, type_of
 
 
 def _dot(graph, eqn, x, y):
@@ -40,9 +40,9 @@ def _conv(graph, eqn, x, kernel):
     params = eqn.params
     numbers = params["dimension_numbers"]
     if any(size != 1 for size in params["lhs_dilation"]):
-        raise Unsupported("to_onnx: conv_general_dilated with lhs_dilation")
+        raise Unsupported(f"to_onnx: a convolution with lhs_dilation{ELSEWHERE}")
     if params["batch_group_count"] != 1:
-        raise Unsupported("to_onnx: conv_general_dilated with batch_group_count")
+        raise Unsupported(f"to_onnx: a convolution with batch_group_count{ELSEWHERE}")
     x = graph.op("Transpose", x, perm=list(numbers.lhs_spec))
     kernel = graph.op("Transpose", kernel, perm=list(numbers.rhs_spec))
     pads = params["padding"]

@@ -5,7 +5,7 @@ import numpy as np
 from jax import lax
 
 from scanrnn.serving._onnx import places
-from scanrnn.serving._onnx.graph import Graph, Unsupported, info
+from scanrnn.serving._onnx.graph import ELSEWHERE, Graph, Unsupported, info
 
 
 def _ints(values):
@@ -97,7 +97,7 @@ def _split(graph, eqn, x):
 def _pad(graph, eqn, x, value):
     config = eqn.params["padding_config"]
     if any(inner for *_, inner in config):
-        raise Unsupported("to_onnx: pad between elements")
+        raise Unsupported(f"to_onnx: pad between elements{ELSEWHERE}")
     edges = [low for low, _, _ in config] + [high for _, high, _ in config]
     return graph.op("Pad", x, graph.shape(edges), value)
 
