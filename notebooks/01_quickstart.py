@@ -123,9 +123,9 @@ for name in params:
 # ## The plan
 #
 # The plan is a value. It lists every matrix product (GEMM) with its sizes and how often
-# it runs, and says why no more products were moved. M is the size on the side of the
-# weights, N the size on the side of the data, and the sum is over K. `print(plan)`
-# gives the same as text.
+# it runs, and says why no more products were moved. In the forward pass, M is the
+# number of columns of the weights, N the number of rows of the data, and K the size
+# that is summed over. `print(plan)` gives the same as text.
 
 # %%
 planned_step = scanrnn.plan(lambda carry, x: step(params, carry, x), init, xs)
@@ -137,9 +137,11 @@ planned_step
 # Left: the arithmetic of matrix products that must wait for the step before, counted in
 # the plan and in the step as `lax.scan` runs it. Right: the time of a training step
 # relative to `lax.scan`, for an LSTM with three layer norms. These times are not from
-# this run. They are from the committed benchmarks: medians on a quiet machine, where
-# contenders take turns and each is first checked against a float64 reference. PyTorch
-# has no such cell, so its plain LSTM is shown for comparison.
+# this run. They are from the committed benchmarks: medians of 30 rounds or more on a
+# virtual machine whose speed comes and goes. Contenders take turns, so ratios are known
+# better than times; the report has their intervals. Each contender is first checked
+# against a float64 reference. PyTorch has no such cell, so its plain LSTM is shown for
+# comparison.
 
 # %%
 as_it_is = scanrnn.plan(
@@ -160,14 +162,14 @@ waits = {name: [in_loop(plan, p) for p in PHASES] for name, plan in plans.items(
 
 repository = pathlib.Path(scanrnn.__file__).parents[1]
 results = json.loads(
-    (repository / "benchmarks/results/amd-epyc-2-cores.json").read_text()
+    (repository / "benchmarks/results/intel-xeon-2-cores.json").read_text()
 )
 machine = results["machine_info"]
 case = dict(cell="ln_lstm", T=512, B=2, D=128, H=128, dtype="float32")
 (row,) = (
-    row["extra_info"]["contenders"]
-    for row in results["benchmarks"]
-    if row["extra_info"].get("case") == case
+    row["contenders"]
+    for row in results["rows"]
+    if case.items() <= row.get("case", {}).items()
 )
 names = {
     "lax_scan": "lax.scan",
@@ -198,7 +200,7 @@ right.invert_yaxis()
 right.margins(x=0.15)
 right.set_xlabel(
     "relative time of a training step\n"
-    f"(benchmark: {machine['cpu']}, {machine['cores']} cores)"
+    f"(benchmark: Intel Xeon, {machine['cores']} cores)"
 )
 figure.tight_layout()
 plt.show()

@@ -15,13 +15,13 @@
 # # Forecasting and streaming
 #
 # **Question: does a model that was trained on whole windows give the same answers when
-# it is served one measurement at a time, and outside of JAX?**
+# measurements come a few at a time?**
 #
 # A forecaster is trained on whole windows, but in use it gets one measurement at a
-# time. This notebook trains a forecaster, and serves many streams that come and go,
-# without computing anything twice. It saves the state of the streams and continues from
-# it. At the end it takes the model out of JAX: it writes an ONNX file and runs it in
-# onnxruntime.
+# time, or a few. This notebook trains a forecaster, and serves many streams that come
+# and go, without computing anything twice. It saves the state of the streams and
+# continues from it. At the end it takes the model out of JAX: it writes an ONNX file
+# and runs it in onnxruntime.
 #
 # On two CPU cores it runs in under a minute.
 
@@ -137,20 +137,9 @@ model = best
 print(f"mean squared error {losses[0]:.3f} at the start, {losses[-1]:.3f} at the end")
 print(f"at other sites {checks[chosen]:.3f} at best, after {chosen} steps")
 UNKNOWN = AHEAD * 0.1**2 + 0.05**2  # of the weather, and of the noise
-assert FAST or checks[chosen] < 1.15 * UNKNOWN
+print(f"of the weather and the noise, which nobody can know: {UNKNOWN:.4f}")
+assert FAST or checks[chosen] < 1.1 * UNKNOWN
 assert FAST or abs(np.mean(losses[-20:]) - checks[chosen]) < 0.1 * checks[chosen]
-
-# %%
-figure, axes = plt.subplots(figsize=(6, 3))
-axes.semilogy(losses, color=BLUE, label="sites it learns from")
-axes.semilogy(list(checks), list(checks.values()), color=ORANGE, label="other sites")
-axes.plot(chosen, checks[chosen], "o", color=ORANGE, label="kept")
-axes.axhline(UNKNOWN, color=GREY, linestyle="--", label="what nobody can know")
-axes.legend(frameon=False)
-axes.set_xlabel("training step")
-axes.set_ylabel("mean squared error")
-figure.tight_layout()
-plt.show()
 
 # %% [markdown]
 # ## One hour at a time
@@ -163,7 +152,7 @@ plt.show()
 later, fresh = sites(4, 3 * T, seed=1)
 stream = Streaming(model.rnn, streams=4, buckets=(1, 8, 32))
 parts, start = [], 0
-for size in (24, 1, 1, 5, 40):  # a day of the past, then as they come
+for size in (24, 1, 1, 5, 2 * T - 31):  # a day of the past, then as they come
     parts.append(stream(fresh[:, start : start + size]))
     start += size
 chunked = np.concatenate(parts, axis=1)
@@ -252,7 +241,7 @@ error = np.mean((hourly[:, :-AHEAD] - later[:, AHEAD : 2 * T]) ** 2)
 print(f"mean squared error at sites that were never seen: {error:.3f}")
 yesterday = np.mean((later[:, 24 : 2 * T] - later[:, : 2 * T - 24]) ** 2)
 print(f"of the load a day before, as a forecast: {yesterday:.3f}")
-assert FAST or error < 0.5 * yesterday
+assert FAST or 1.1 * UNKNOWN < error < 0.5 * yesterday
 wanted = np.asarray(model(fresh[:, : 2 * T]))
 print(f"onnxruntime and JAX differ by at most {abs(hourly - wanted).max():.1e}")
 np.testing.assert_allclose(hourly, wanted, atol=1e-4)
@@ -272,11 +261,40 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
+# ## What the pieces change
+#
+# This answers the question. The model forecasts the same hours from the whole sequence,
+# in chunks (by `Streaming`), and hour by hour (by ONNX). The dots are the differences
+# from the whole sequence, the largest of the four sites; a difference of zero has no
+# dot. The dashed line is how wrong the forecasts are.
+
+# %%
+from_chunks = np.asarray(model.readout(chunked))[..., 0]
+apart = {
+    "in chunks, by Streaming": abs(from_chunks - wanted).max(axis=0),
+    "hour by hour, by ONNX": abs(hourly - wanted).max(axis=0),
+}
+figure, axes = plt.subplots(figsize=(7, 3.2))
+axes.axhline(error**0.5, color=GREY, linestyle="--")
+axes.text(0, 0.5 * error**0.5, "error of the forecasts", color="0.4", va="top")
+for (name, one), color, marker in zip(apart.items(), (BLUE, ORANGE), "os", strict=True):
+    axes.semilogy(hours, one, marker, color=color, markersize=3, label=name)
+axes.set_ylim(1e-8, 2)
+axes.set_xlabel("hour")
+axes.set_ylabel("difference from\nthe whole sequence")
+axes.legend(frameon=False, loc="center left", bbox_to_anchor=(0, 0.6), markerscale=2)
+figure.tight_layout()
+plt.show()
+largest = max(one.max() for one in apart.values())
+print(f"the largest difference is {largest / error**0.5:.0e} of the error")
+assert largest < 1e-4 * error**0.5
+
+# %% [markdown]
 # ## The time of a call
 #
-# These times are not from this run. They are from the committed benchmarks, where a
-# quiet machine answered one call after the other, for one stream. The dot is the
-# median. The line ends at the 99th percentile: one call in a hundred is slower.
+# These times are not from this run. They are from the committed benchmarks: one call
+# after the other, for one stream. The dot is the median. The line ends at the 99th
+# percentile: one call in a hundred is slower.
 
 # %%
 repository = pathlib.Path(scanrnn.__file__).parents[1]
@@ -322,9 +340,10 @@ assert faster["with layer norm, 16 steps"] == "scanrnn"
 # %% [markdown]
 # ## What surprised
 #
-# The model is as good as a model can be: its error at sites that it has never seen is
-# the error from the weather, which nobody knows. (With 64 sites instead of 2048 the
-# model overfits: its error at other sites rises again after fifty steps.)
+# The pieces change almost nothing: the differences are less than a ten-thousandth of
+# the error. But the error itself depends on where it is measured. At the sites that
+# chose the model, it is almost that of the weather and the noise, which nobody knows
+# (0.065, 0.0625). At four sites never seen, over twice the trained length, it is 0.084.
 #
 # And no runtime is best everywhere. For one step of a plain LSTM, onnxruntime has its
 # own operator and the cheaper call. Over many steps of an LSTM with layer norm it runs

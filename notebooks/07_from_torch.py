@@ -14,12 +14,12 @@
 # %% [markdown]
 # # From torch, and back
 #
-# **Question: can we take over what an LSTM has learned in PyTorch, and bring it back?**
+# **Question: can we take over what an LSTM has learned in PyTorch?**
 #
 # Somebody has trained an LSTM in PyTorch and saved a safetensors file. This notebook
 # converts its weights by name, checks that the outputs are the same, fine-tunes the
-# layer here on a harder task, and converts the weights back. None of this needs torch:
-# torch only plays the role of that somebody.
+# layer here on a harder task, and converts the weights back. torch is only used to make
+# the file, and to compare with.
 #
 # On two CPU cores it runs in under a minute.
 
@@ -224,16 +224,17 @@ plt.show()
 
 # %%
 model, losses, right = runs["from torch's weights"]
-_, slow, _ = runs["from fresh weights"]
+_, slow, unsure = runs["from fresh weights"]
 half = STEPS // 2
-assert FAST or not TORCH or right > 0.9
+assert FAST or min(slow[:75]) > 0.9 * np.log(SYMBOLS) and unsure < 0.7
+assert FAST or not TORCH or right > 0.95 and max(losses[50:]) < 0.1
 assert FAST or not TORCH or np.mean(losses[half:]) < 0.1 * np.mean(slow[half:])
 
 # %% [markdown]
-# ## And back
+# ## The way back
 #
-# The way back works in the same manner. All numbers are exact to the bit. The second of
-# the two biases becomes zero, since only the sum of both matters.
+# The way back to torch works in the same manner. All numbers are exact to the bit. The
+# second of the two biases becomes zero, since only the sum of both matters.
 
 # %%
 tuned = Weights.of(model.rnn)
@@ -265,10 +266,11 @@ folder.cleanup()
 # %% [markdown]
 # ## What surprised
 #
-# With fresh weights the same layer stays at chance for a long time, and has not learned
-# the harder task in the end. The layer from torch is soon right every time, at twice
-# the length that it was trained on. So the weights do not only give the same outputs:
-# they contain the ability to remember, which was learned on the easier task.
+# With fresh weights the same layer stays at chance for 75 of 200 steps, and has not
+# learned the harder task in the end. With the weights from torch the loss is below a
+# tenth of a nat after 50 steps, at twice the length that they were trained on. So the
+# weights do not only give the same outputs: they contain the ability to remember, which
+# was learned on the easier task.
 #
 # The same two lines with another name read weights from Keras, Flax Linen and NNX,
 # Haiku, Equinox and `jax.experimental.rnn`. The documentation of `scanrnn.interop` has

@@ -43,6 +43,10 @@ from scanrnn.planner import affine
 FAST = os.environ.get("SCANRNN_FAST") == "1"  # small shapes, for the tests
 T, B, D = (32, 2, 16) if FAST else (2048, 8, 32)
 
+# Colours of Okabe and Ito, which the colour-blind can tell apart.
+BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#999999"
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+
 # %% [markdown]
 # ## What is found
 #
@@ -67,13 +71,24 @@ xs = jnp.asarray(done), *jnp.asarray(rng.normal(size=(2, T, B)), jnp.float32)
 init = jnp.zeros(B), jnp.zeros(B)
 plan = scanrnn.plan(advantage, init, xs, reverse=True, machine="h100")
 print(f"on an H100 it is run by: {plan.executor}")
-print(str(plan).splitlines()[-1])
+(line,) = (line for line in str(plan).splitlines() if line.startswith("Over time, "))
+print(line)
+assert line.endswith(f"float32[{B}] diagonal; float32[{B}] constant.")
 assert plan.executor == "associative"
 
 # %% [markdown]
-# Here are cells, forward and in reverse. The reverse loop of *every* cell is affine
-# in its cotangents. A gate of an SRU reads the carry, so its forward loop is a
-# chain, but its gradient is not.
+# Here are cells beside that loop, forward and in reverse. This answers the question:
+# all that is not `sequential` can run in parallel.
+#
+# - `constant`: made of inputs alone.
+# - `diagonal`: what it was, number by number, times something, plus something.
+# - `max-plus`: the larger of two: what it was, plus something, and something else.
+# - `block`: up to eight numbers are coupled, here the two parts of a complex number.
+# - `sequential`: anything else. A gate of an SRU reads the carry, so its forward loop
+#   is a chain.
+#
+# The reverse loop of *every* cell is affine in its cotangents. But an LSTM and a
+# deltanet couple more than eight numbers, so their reverse loops stay loops.
 
 
 # %%
@@ -82,7 +97,8 @@ def kinds(graph, count):
     return ", ".join(dict.fromkeys(found[k].kind for k in range(count)))
 
 
-found = {}
+bodies = scanrnn.plan(advantage, init, xs, implementation="planned").bodies
+loops = {"advantages": (bodies, 2)}
 for name in ("mingru", "lru", "mlstm", "gla", "mamba2", "sru", "deltanet", "lstm"):
     cell = getattr(scanrnn.cells, name)()
     params = cell.init(jax.random.key(0), D, D)
@@ -90,11 +106,35 @@ for name in ("mingru", "lru", "mlstm", "gla", "mamba2", "sru", "deltanet", "lstm
     carry = cell.initial_carry(params, x[0])
     step = functools.partial(cell.step, params)
     bodies = scanrnn.plan(step, carry, x, implementation="planned").bodies
-    told = [kinds(bodies[n].graph, len(carry)) for n in ("for values", "in reverse")]
-    found[name] = told
+    loops[name] = bodies, len(carry)
+found = {
+    name: [kinds(bodies[n].graph, count) for n in ("for values", "in reverse")]
+    for name, (bodies, count) in loops.items()
+}
+for name, told in found.items():
     print(f"{name:10} forward: {told[0]:20} in reverse: {told[1]}")
 assert found["mingru"] == ["diagonal", "diagonal"]
 assert found["sru"] == ["sequential", "diagonal"]
+assert found["lstm"] == found["deltanet"] == ["sequential", "sequential"]
+
+# %%
+fig, axes = plt.subplots(figsize=(7, 3.6))
+for row, told in enumerate(found.values()):
+    for side, kind in enumerate(told):
+        color, ink = (GREY, "black") if "sequential" in kind else (BLUE, "white")
+        axes.barh(row, 0.96, left=side, color=color, height=0.85)
+        axes.text(side + 0.48, row, kind, color=ink, ha="center", va="center")
+axes.set_yticks(range(len(found)), found)
+axes.set_xticks([0.48, 1.48], ["forward loop", "reverse loop"])
+axes.tick_params(length=0)
+axes.xaxis.tick_top()
+axes.spines[:].set_visible(False)
+axes.invert_yaxis()
+handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in (BLUE, GREY)]
+labels = ("can run in parallel", "runs step by step")
+fig.legend(handles, labels, ncols=2, frameon=False, loc="lower center")
+fig.tight_layout(rect=(0, 0.07, 1, 1))
+plt.show()
 
 # %% [markdown]
 # ## How it runs
@@ -121,9 +161,9 @@ assert " scan[" not in text and difference < 1e-3
 # ## How exact it is
 #
 # Sums are computed in another order, so rounding differs. The error at step t is at
-# most `c u (t + 2 log2 T) S_t`: u is the unit of rounding, and S is the same sum
-# with every number replaced by its magnitude. The plot shows the error and the bound
-# for a leaky sum whose factors are near one.
+# most `4 u (t + 2 log2 T) S_t`: u is the unit of rounding, and S is the same sum
+# with every number replaced by its magnitude. Here is the error of a leaky sum whose
+# factors are near one, as a share of that bound.
 
 
 # %%
@@ -139,17 +179,15 @@ exact, size, e, s = np.zeros(T), np.zeros(T), 0.0, 0.0
 for t, (a, b) in enumerate(zip(*map(np.float64, single), strict=True)):
     exact[t] = e = a * e + b
     size[t] = s = abs(a) * s + abs(b)
-fig, axes = plt.subplots(figsize=(6, 3.5))
+bound = 4 * 2.0**-24 * (np.arange(1, T + 1) + 2 * np.log2(T)) * size
 for implementation in ("scan", "associative"):
     h = scanrnn.scan(leaky, jnp.zeros(()), single, implementation=implementation)[1]
     error = np.abs(np.float64(h) - exact)
-    axes.semilogy(error + 1e-12, lw=0.7, label=implementation)
-bound = 2.0**-24 * (np.arange(1, T + 1) + 2 * np.log2(T)) * size
-axes.semilogy(bound, "k--", label="u (t + 2 log2 T) S")
-axes.set(xlabel="step", ylabel="error")
-axes.legend()
-plt.show()
-inside = bool((error <= 4 * bound).all())
+    print(
+        f"{implementation}: error at most {error.max():.1e}, "
+        f"and at most {(error / bound).max():.1%} of the bound"
+    )
+inside = bool((error <= bound).all())
 print(f"within the bound: {inside}")
 assert inside
 
@@ -158,27 +196,35 @@ assert inside
 #
 # `scanrnn.solve` runs a nonlinear recurrence by Newton's method: it starts from a
 # guess, and affine scans correct it. After k scans the first k steps are exact.
-# Steps that are not found are computed one by one, so the result is always that of
-# the loop. A cell that forgets takes few iterations, whatever T is.
+# Steps that have not converged are computed one by one, so the result is always that
+# of the loop. A cell that forgets takes few iterations, and not many more for a longer
+# sequence.
 
 # %%
 cell = scanrnn.cells.sru()
 params = cell.init(jax.random.key(1), D, D)
 x = jnp.asarray(rng.normal(size=(T, B, D)), jnp.float32)
 carry, step = cell.initial_carry(params, x[0]), functools.partial(cell.step, params)
-_, ys, solved = jax.jit(functools.partial(scanrnn.solve, step))(carry, x)
+solve, taken = jax.jit(functools.partial(scanrnn.solve, step)), []
+for length in (T // 16, T // 4, T):
+    _, ys, solved = solve(carry, x[:length])
+    taken.append(int(solved.iterations))
+    print(f"{taken[-1]} iterations found {solved.steps} of {length} steps")
 _, wanted = jax.lax.scan(step, carry, x)
-print(f"{solved.iterations} iterations found {solved.steps} of {T} steps")
 print(f"largest difference to lax.scan: {jnp.abs(ys - wanted).max():.1e}")
-assert jnp.abs(ys - wanted).max() < 1e-4 and solved.iterations < T
+assert jnp.abs(ys - wanted).max() < 1e-4
+assert FAST or taken[-1] < 2 * taken[0] < T / 50
 
 # %% [markdown]
 # ## What it costs
 #
 # This is the cost of training a minGRU (B=8, D=H=32). The compilers for an NVIDIA
 # H100 and a TPU v5e give the number of kernels and the estimated cycles; nothing
-# ran on these devices. The numbers of a loop grow with T, those of a parallel scan
-# with the logarithm of T.
+# ran on these devices. The numbers are typed in, from programs that were compiled with
+# JAX 0.10.2; this notebook does not check them.
+#
+# The numbers of a loop grow with T. The kernels of a parallel scan grow with log T; its
+# cycles grow faster, for eight times T nearly five times, but from a far lower start.
 
 # %%
 LAUNCHES = {
@@ -193,15 +239,18 @@ CYCLES = {
 }
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.5))
 titles = ("kernels started, H100", "cycles, TPU v5e")
+styles = ((GREY, "s-"), (ORANGE, "^-"), (BLUE, "o-"))
 for axis, table, title in zip(axes, (LAUNCHES, CYCLES), titles, strict=True):
-    for name, row in table.items():
-        axis.loglog(list(row), list(row.values()), "o-", label=name)
-    axis.set(xlabel="T", title=title)
-    axis.legend()
+    for (name, row), (color, style) in zip(table.items(), styles, strict=True):
+        axis.loglog(list(row), list(row.values()), style, color=color, label=name)
+    axis.set_xlabel("T")
+    axis.set_title(title, loc="left", fontsize=10)
+    axis.set_xticks((128, 1024, 8192), ("128", "1024", "8192"))
+    axis.set_xticks([], minor=True)
+axes[0].legend(frameon=False, loc="upper left")
+axes[0].set_ylim(top=4e6)
+fig.tight_layout()
 plt.show()
-share = LAUNCHES["in parallel"][2048] / LAUNCHES["lax.scan"][2048]
-print(f"kernels at T=2048: {share:.4f} of lax.scan's")
-assert share < 0.001
 
 # %% [markdown]
 # ## What surprised
