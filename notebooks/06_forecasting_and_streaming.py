@@ -141,6 +141,18 @@ print(f"of the weather and the noise, which nobody can know: {UNKNOWN:.4f}")
 assert FAST or checks[chosen] < 1.1 * UNKNOWN
 assert FAST or abs(np.mean(losses[-20:]) - checks[chosen]) < 0.1 * checks[chosen]
 
+# %%
+figure, axes = plt.subplots(figsize=(6, 3))
+axes.semilogy(losses, color=BLUE, label="sites it learns from")
+axes.semilogy(list(checks), list(checks.values()), color=ORANGE, label="other sites")
+axes.plot(chosen, checks[chosen], "o", color=ORANGE, label="kept")
+axes.axhline(UNKNOWN, color=GREY, linestyle="--", label="what nobody can know")
+axes.legend(frameon=False)
+axes.set_xlabel("training step")
+axes.set_ylabel("mean squared error")
+figure.tight_layout()
+plt.show()
+
 # %% [markdown]
 # ## One hour at a time
 #

@@ -81,8 +81,8 @@ assert plan.executor == "associative"
 # all that is not `sequential` can run in parallel.
 #
 # - `constant`: made of inputs alone.
-# - `diagonal`: what it was, number by number, times something, plus something.
-# - `max-plus`: the larger of two: what it was, plus something, and something else.
+# - `diagonal`: each number: the old value times a factor, plus an input.
+# - `max-plus`: the larger of (old value + input) and another input.
 # - `block`: up to eight numbers are coupled, here the two parts of a complex number.
 # - `sequential`: anything else. A gate of an SRU reads the carry, so its forward loop
 #   is a chain.
@@ -162,8 +162,8 @@ assert " scan[" not in text and difference < 1e-3
 #
 # Sums are computed in another order, so rounding differs. The error at step t is at
 # most `4 u (t + 2 log2 T) S_t`: u is the unit of rounding, and S is the same sum
-# with every number replaced by its magnitude. Here is the error of a leaky sum whose
-# factors are near one, as a share of that bound.
+# with every number replaced by its magnitude. The plot shows the error and the bound
+# for a leaky sum whose factors are near one.
 
 
 # %%
@@ -180,13 +180,20 @@ for t, (a, b) in enumerate(zip(*map(np.float64, single), strict=True)):
     exact[t] = e = a * e + b
     size[t] = s = abs(a) * s + abs(b)
 bound = 4 * 2.0**-24 * (np.arange(1, T + 1) + 2 * np.log2(T)) * size
-for implementation in ("scan", "associative"):
+fig, axes = plt.subplots(figsize=(6, 3.2))
+for implementation, color in (("scan", GREY), ("associative", BLUE)):
     h = scanrnn.scan(leaky, jnp.zeros(()), single, implementation=implementation)[1]
     error = np.abs(np.float64(h) - exact)
     print(
         f"{implementation}: error at most {error.max():.1e}, "
         f"and at most {(error / bound).max():.1%} of the bound"
     )
+    axes.semilogy(error + 1e-12, lw=0.7, color=color, label=implementation)
+axes.semilogy(bound, "k--", label="4 u (t + 2 log2 T) S")
+axes.set(xlabel="step", ylabel="error")
+axes.legend(frameon=False)
+fig.tight_layout()
+plt.show()
 inside = bool((error <= bound).all())
 print(f"within the bound: {inside}")
 assert inside

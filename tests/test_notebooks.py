@@ -41,7 +41,7 @@ SHOWS = {
     ),
     "06_forecasting_and_streaming": (
         ("chunks and whole", "goes on bit for bit: True", "onnxruntime and JAX differ"),
-        3,
+        4,
     ),
     "07_from_torch": (
         ("16 arrays, such as", "round trip exact to the bit: True", "by chance"),
@@ -49,7 +49,7 @@ SHOWS = {
     ),
     "08_parallel_in_time": (
         ("run by: associative", "program: 0", "within the bound: True", "iterations"),
-        2,
+        3,
     ),
 }
 
