@@ -357,7 +357,7 @@ def test_linen_modules_refuse():
     with raises(TypeError, "RNNCell: cell must be", "got str"):
         room.RNNCell("lstm", H).init(KEY, zeros, x)
     learnt = room.RNNCell(cells.learned_carry(cells.gru()), H)
-    with raises(ValueError, "first carry is learnt", 'method="initialize_carry"'):
+    with raises(ValueError, "first carry is a parameter", 'method="initialize_carry"'):
         learnt.initialize_carry(KEY, x.shape)
     with raises(TypeError, "LSTMCell: carry", "LSTMCarry", "got list"):
         room.LSTMCell(H).init(KEY, [zeros, zeros], x)

@@ -17,8 +17,10 @@ from tests.test_planner_generated import examine
 # Bytes that do not grow with the sequence: fast memory, and arrays of one step.
 ASIDE = 4_000_000
 # The worst case found is 1.14: a product with every state. In reverse, all of its
-# cotangents are in memory at the same time.
-MOST = 1.15
+# cotangents are in memory at the same time. Since JAX 0.12 `lax.scan` keeps one array
+# less of each tanh (53 MB and not 77). There the worst case is 1.68: a product of
+# inputs alone that is as large as a state, computed for all steps at once.
+MOST = 1.15 if jax.version.__version_info__ < (0, 12) else 1.7
 
 
 def check(drawn):
