@@ -15,7 +15,7 @@ SHOWS = {
     "02_what_the_planner_does": (
         (
             "run by lax.scan unchanged",
-            "Plan: 20 steps, 1 of 2 GEMMs",
+            "Plan: 20 steps, 1 of 6 GEMMs",
             "--- tpu v5e",
             "pins",
         ),

@@ -58,8 +58,8 @@ def load_safetensors(path: str | os.PathLike, like: Any = None) -> Any:
 
     Args:
         path: where the file is.
-        like: a tree with the structure that was saved, of arrays or
-            `jax.ShapeDtypeStruct`s; None for a dict of arrays by name.
+        like: a tree with the structure that was saved; its leaves are arrays or
+            `jax.ShapeDtypeStruct`. None for a dict of arrays by name.
 
     Returns:
         A dict of NumPy arrays by name; with `like`, a tree with the same structure.
