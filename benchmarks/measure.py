@@ -25,12 +25,11 @@ def enter(rows: Sequence[Row], modes) -> tuple[Race, list[Entries]]:
     Rows share a program if they have a contender that computes the same case in the
     same way: torch's LSTM is the yardstick of several cells.
     """
-    keys: list[dict[str, tuple | str]] = []
-    programs = {}
-    for row in rows:
-        keys.append(
-            {name: _program(name, row.case, programs) for name in row.contenders}
-        )
+    programs: dict[tuple, tuple] = {}
+    keys = [
+        {name: _add(name, row.case, programs) for name in row.contenders}
+        for row in rows
+    ]
     race = Race(programs.values(), modes)
     entries = dict(zip(programs, race.entries, strict=True))
     return race, [
@@ -38,8 +37,8 @@ def enter(rows: Sequence[Row], modes) -> tuple[Race, list[Entries]]:
     ]
 
 
-def _program(name, case, programs):
-    """Adds what a contender runs, and gives its key; else the reason why it does not."""
+def _add(name, case, programs):
+    """Adds what a contender runs and gives its key, or says why it runs nothing."""
     try:
         contender = find(name)
     except Absent as reason:

@@ -58,7 +58,7 @@ def _custom():
     integration, a residual connection, and all three. The answer there was 2 to 5 times
     the vendor's LSTM.
     """
-    for (B, H), cell in itertools.product(GRID, CUSTOM):
+    for (B, H), cell in itertools.product(GRID[:-1], CUSTOM):
         yield _square(cell, 30, B, H), (*PLAIN, "torch_lstm")
 
 
