@@ -106,7 +106,7 @@ def _kept(plan: Plan) -> Plan:
     made = rules.recomputed.ys
     if not asked and not _are_shared(rules.recomputed):
         return dataclasses.replace(plan, chunk=_chunk(plan))
-    passing = sum(map(ops.bytes_of, (*made, *plan.stages.hoisted, *rules.cuts)))
+    passing = ops.bytes_in((*made, *plan.stages.hoisted, *rules.cuts))
     chunk = _chunk(again, passing)
     if asked or plan.rules.may_recompute(bool(made), cut=chunk is not None):
         decides = plan.options.chunk is None and _can_be_cut(plan)
@@ -167,7 +167,7 @@ def _with_value_chunk(plan: Plan) -> Plan:
     asked = plan.options.chunk is not None
     if most is None or asked or plan.unroll == 0 or not _can_be_cut(plan):
         return plan
-    over = plan.length * sum(map(ops.bytes_of, plan.loop.overwritten.values()))
+    over = plan.length * ops.bytes_in(plan.loop.overwritten.values())
     outside = plan.outside_bytes - over
     most = max(most, plan.matrix_bytes)
     size = plan.length
