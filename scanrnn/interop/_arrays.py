@@ -107,7 +107,7 @@ def fit(
     if more := sorted(set(found) - set(axes)):
         raise ValueError(
             f"{where}: {', '.join(map(called, more))} is not a weight of such a cell, "
-            f"which has {', '.join(map(called, sorted(axes)))}; remove what is too much"
+            f"which has {', '.join(map(called, sorted(axes)))}; remove the others"
         )
     if lacking := sorted(set(axes) - set(found) - set(optional)):
         raise ValueError(

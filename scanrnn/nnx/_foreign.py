@@ -34,7 +34,7 @@ def checked_axes(state_axes: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any],
         if axis is not nnx.Carry and axis is not None:
             raise ValueError(
                 f"RNN: state_axes has {axis!r} for {what!r}, want nnx.Carry or None; "
-                "what has an axis of time belongs to the inputs"
+                "make a value with a time axis an input of the layer"
             )
     return axes
 

@@ -75,7 +75,8 @@ def _bodies(plan) -> Iterator[str]:
             factor = f"unrolled by {body.unroll}" if body.unroll else "fully unrolled"
             told.append(f"{factor}, rows written step by step")
         names = [e.primitive.name for e in body.graph.eqns if ops.is_heavy(e)]
-        told.append(f"{tally(names)} of {len(body.graph.eqns)} equations")
+        heavy = tally(names) if names else "no GEMM"
+        told.append(f"{len(body.graph.eqns)} equations ({heavy})")
         if body.transposed:
             told.append(f"{len(body.transposed)} with the features first")
         if rows.over:
