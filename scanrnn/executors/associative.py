@@ -59,7 +59,7 @@ def refuse(plan: Plan) -> str | None:
         return "no loop of it is affine in its carry"
     if asked:
         return None
-    if able == {"in reverse"}:
+    if all(name.startswith("in reverse") for name in able):
         if any(g.mixed for g in affine.groups(bodies["in reverse"].graph)):
             return "only in reverse it is affine, with features that are coupled"
     held = work(plan)[1] / PASSES / 1e9

@@ -100,18 +100,18 @@ def _kept(plan: Plan) -> Plan:
     may = may and plan.rules.may_recompute(made=True, cut=True) and _can_be_cut(plan)
     if not plan.defer or not (asked or may):
         return dataclasses.replace(plan, chunk=_chunk(plan))
-    again = dataclasses.replace(plan, residuals="recompute")
+    recomputing = dataclasses.replace(plan, residuals="recompute")
     assert plan.stages is not None
-    rules = _loop(again, plan.length).derivative
+    rules = _loop(recomputing, plan.length).derivative
     made = rules.recomputed.ys
     if not asked and not _are_shared(rules.recomputed):
         return dataclasses.replace(plan, chunk=_chunk(plan))
     passing = ops.bytes_in((*made, *plan.stages.hoisted, *rules.cuts))
-    chunk = _chunk(again, passing)
+    chunk = _chunk(recomputing, passing)
     if asked or plan.rules.may_recompute(bool(made), cut=chunk is not None):
         decides = plan.options.chunk is None and _can_be_cut(plan)
         passing = passing if decides else 0
-        return dataclasses.replace(again, chunk=chunk, passing=passing)
+        return dataclasses.replace(recomputing, chunk=chunk, passing=passing)
     return dataclasses.replace(plan, chunk=_chunk(plan))
 
 

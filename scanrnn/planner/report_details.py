@@ -108,12 +108,12 @@ def _residuals(plan) -> Iterator[str]:
     if plan.residual_bytes[0] is None:
         return
     rules = plan.derivative
-    again = rules.recomputed.ys
-    saved = [v for v in rules.saved if v not in again]
+    recomputed = rules.recomputed.ys
+    saved = [v for v in rules.saved if v not in recomputed]
     carry = [plan.stages.loop.carry[i] for i in rules.carry_saved]
     yield f"Kept per step: {listed(saved)}; carries before the step: {listed(carry)}."
-    if again:
-        yield f"Recomputed, {at_once(plan)}: {listed(again)}."
+    if recomputed:
+        yield f"Recomputed, {at_once(plan)}: {listed(recomputed)}."
 
 
 def _impossible(plan) -> Iterator[str]:
