@@ -63,9 +63,29 @@ def compile_row(number: int) -> dict:
     forward, reverse, _ = summary.per_step(found)
     return {
         **{"machine": machine, "B": B, "H": H, "way": way},
-        **{"forward": forward, "reverse": reverse},
+        **{"forward": forward, "reverse": reverse, "chosen": choice(machine, B, H)},
         **{name: found[name] for name in kept if name in found},
     }
+
+
+def choice(machine: str, B: int, H: int) -> str:
+    """The executor that the planner chooses for a training step on this machine."""
+    import jax
+
+    import scanrnn
+    from benchmarks.compiled.programs import shapes
+    from benchmarks.contenders.lax_scan import naive
+
+    found = []
+
+    def scan(step, init, xs):
+        found.append(scanrnn.plan(step, init, xs, machine=MACHINES[machine]).executor)
+        return jax.lax.scan(step, init, xs)
+
+    problem = shapes(case(B, H))
+    model = naive(problem, scan)
+    jax.eval_shape(model.apply, model.params, problem.xs)
+    return found[0]
 
 
 def run(path: pathlib.Path = RESULTS) -> None:
@@ -117,6 +137,20 @@ def kernels(path: pathlib.Path = KERNELS) -> dict[tuple[int, int], float]:
             longest[kernel["name"]] = max(one, longest.get(kernel["name"], 0.0))
         found[B, H] = sum(longest.values())
     return found
+
+
+def cycles(rows: list[dict], way: str) -> dict[tuple[int, int], float]:
+    """The TPU's cycles of a training step, for each time step, by batch and H."""
+    wanted = [r for r in rows if (r["machine"], r["way"]) == ("v5e", way)]
+    return {(r["B"], r["H"]): r["cycles"] / STEPS for r in wanted if "cycles" in r}
+
+
+def floor(B: int, H: int) -> float:
+    """Cycles that the matrix units need for a step, forward and in reverse.
+
+    There are four, of 128 x 128; each takes one row of the batch per cycle.
+    """
+    return 2 * 4 * B * H * H / (4 * 128**2)
 
 
 def load(path: pathlib.Path = RESULTS) -> dict:
