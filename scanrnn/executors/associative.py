@@ -80,7 +80,7 @@ def work(plan: Plan) -> tuple[float, float]:
             launches += plan.length
             continue
         for group in affine.groups(body.graph):
-            size = sum(ops.bytes_of(body.graph.carry[k]) for k in group.leaves)
+            size = ops.bytes_in(body.graph.carry[k] for k in group.leaves)
             if not group.parallel:
                 launches += plan.length
             elif group.kind != "constant":

@@ -127,6 +127,6 @@ def _initial_carry(cell, x, rngs):
             call.
     """
     if isinstance(rngs, nnx.Rngs):
-        rngs = _rngs.stream(rngs, "carry", "the initial carry").fork()
+        rngs = _rngs.stream("RNN", rngs, "carry", "the initial carry").fork()
     # The stream is made here, because the layer must not keep one.
     return cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)
