@@ -50,13 +50,15 @@ QUICK_SWEEPS = (
 LAYER, QUICK_LAYER = (64, 32, 512), (4, 4, 32)
 # Products as planned loops run them, also where a step is left to `lax.scan`.
 PLANNED = {"machine": "cpu", "implementation": "planned"}
+# The products of a plan, which is in the place of a case.
+PRODUCTS = Contender("products", lambda plan: None, products.ready)
 
 
 def run(sweeps: Sequence[Sweep], budget: float, least: int = MIN_ROUNDS) -> dict:
     """Times the products of all sizes of the sweeps; a record of plain numbers."""
     sizes = dict.fromkeys(size for sweep in sweeps for size in sweep.sizes)
     plans = [plan_step("lstm", Sizes(S, B, H, H), **PLANNED) for S, B, H in sizes]
-    race = Race(None, list(map(_of, sizes, plans)), products.PHASES, _ready)
+    race = Race([(plan, PRODUCTS) for plan in plans], products.PHASES, _ready)
     race.run(budget, least)
     rows = []
     for size, plan, entry in zip(sizes, plans, race.entries, strict=True):
@@ -68,12 +70,8 @@ def run(sweeps: Sequence[Sweep], budget: float, least: int = MIN_ROUNDS) -> dict
     return {"sweeps": sweeps} | _rounds(race) | {"rows": rows}
 
 
-def _ready(case, contender):
-    return contender.setup(case)
-
-
-def _of(size, plan) -> Contender:
-    return Contender(str(size), lambda case: None, lambda _: products.ready(plan))
+def _ready(plan, contender):
+    return contender.setup(plan)
 
 
 def run_chunks(layer, budget: float, least: int = MIN_ROUNDS) -> dict:
@@ -86,8 +84,8 @@ def run_chunks(layer, budget: float, least: int = MIN_ROUNDS) -> dict:
     chosen = {"train": plan.chunk or S, "forward": plan.value_chunk or S}
     powers = [4**k for k in range(S.bit_length()) if S % 4**k == 0]
     chunks = sorted({*powers, *chosen.values(), S})
-    contenders = [with_options(str(F), chunk=F) for F in chunks]
-    race = Race(Case("lstm", S, B, H, H), contenders, MODES)
+    case = Case("lstm", S, B, H, H)
+    race = Race([(case, with_options(str(F), chunk=F)) for F in chunks], MODES)
     race.run(budget, least)
     rows = [
         {"F": entry.contender.name, "gate": str(entry.verdict)}
