@@ -62,6 +62,7 @@ compiled: $(COMPILERS)/.compiled
 	$(COMPILERS)/bin/python -m benchmarks.compiled $(ARGS)
 	$(COMPILERS)/bin/python -m benchmarks.compiled.kernels
 	$(COMPILERS)/bin/python -m benchmarks.compiled.gpu_kernels
+	$(COMPILERS)/bin/python -m benchmarks.gemms.costs
 
 docs: $(VENV)/.docs
 	$(RUN) -m sphinx -W --keep-going -q -c docs -d build/docs/trees . build/docs/html
