@@ -57,8 +57,9 @@ Published for the large size, on another machine (an NVIDIA P40, TensorFlow 1.8,
 100 ms a batch in PyTorch and 120 ms in TensorFlow."""
 ABOUT_TABLE = f"""\
 Medians over steps with 95 % intervals; the speed-up is that over the first contender of
-the size. A step of the two large sizes takes seconds, so they have a few steps. A
-median that is not known to {100 * SETTLED:.0f} % is marked as not settled."""
+the size. A step of the two large sizes takes seconds, so they have a few steps. The
+{SYMBOLS:,} words are drawn by Zipf's law; they mean nothing. A median that is not known
+to {100 * SETTLED:.0f} % is marked as not settled."""
 
 
 class PlainLayers(nnx.Module):
