@@ -71,11 +71,16 @@ def test_counts_on_a_gpu_are_those_of_the_committed_results():
     # The last of the sizes.
     want = launches["lax_scan"] / launches["scanrnn"]
     assert found["ratios"]["lstm"]["lax_scan"][-1] == pytest.approx(want)
-    about, _, says = on_a_gpu.report(found)
+    about, _, says, _, flash = on_a_gpu.report(found)
     assert results["commit"] in about
     mean = math.prod(found["ratios"]["lstm"]["lax_scan"])
     mean **= 1 / len(found["ratios"]["lstm"]["lax_scan"])
     assert f"starts {mean:.1f} times as much" in says
+    # 2.01 ms of cuDNN for 1,024 steps; our estimate is of kernels that are counted.
+    assert "| cuDNN * | 2.0 | 5.1 |" in flash
+    kernels = found["flash"]["scanrnn"]["train"]
+    assert kernels < found["flash"]["lax_scan"]["train"]
+    assert f"{1.3 * kernels:.1f} ({kernels:.1f} kernels) |" in flash
 
 
 def test_clipping_keeps_the_bound_and_has_the_norms_of_torch():
