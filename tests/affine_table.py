@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 
 T, B, D = 7, 3, 4
-C, SUM, DIA, BLOCK, MAX, S = (
-    *("constant", "sum", "diagonal", "block", "max-plus"),
+C, SUM, DIA, BLOCK, MAX, LOG, S = (
+    *("constant", "sum", "diagonal", "block", "max-plus", "log-sum-exp"),
     "sequential",
 )
 LOOPS = {}
@@ -259,6 +259,18 @@ def longest_path(draw):
     return step, draw(B), (draw(T, B), draw(T, B), flags(draw, T, B))
 
 
+@loop(LOG)
+def probability_of_any_path(draw):
+    """Probabilities of paths, summed by their logarithms."""
+
+    def step(score, x):
+        gain, new, reset = x
+        score = jnp.where(reset, new, jnp.logaddexp(new, score + gain))
+        return score, score
+
+    return step, draw(B), (draw(T, B), draw(T, B), flags(draw, T, B))
+
+
 # Memories: sequence models.
 
 
@@ -397,6 +409,15 @@ def noise_from_a_key(draw):
 
 
 # Near misses.
+
+
+@loop(S)
+def logarithm_of_a_sum_and_a_maximum(draw):
+    def step(h, x):
+        h = jnp.maximum(jnp.logaddexp(h, x), 0.1 * x)
+        return h, h
+
+    return step, draw(B), draw(T, B)
 
 
 @loop(S)

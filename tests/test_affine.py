@@ -208,6 +208,32 @@ def test_carry_of_half_precision_is_summed_in_single(half):
     np.testing.assert_allclose(h.astype(float), exact.repeat(3, 1), rtol=5e-3)
 
 
+@pytest.mark.parametrize("half", mostly_slow(["bfloat16", "float16"], {"bfloat16"}))
+@pytest.mark.parametrize("kind", ["diagonal", "sum", "block", "max-plus"])
+def test_step_of_half_precision_is_summed_in_single(kind, half):
+    """All of the step is in half precision; the sums over time are not."""
+    half = jnp.dtype(half)
+    steps = {
+        "diagonal": lambda h, x: 0.96875 * h + x,
+        "sum": lambda h, x: h + x,
+        "block": lambda h, x: 0.96875 * h[::-1] + x,
+        "max-plus": lambda h, x: jnp.maximum(h + x, 0),
+    }
+
+    def run(dtype, **options):
+        step = lambda h, x: (steps[kind](h, x),) * 2  # noqa: E731
+        xs = jnp.full((400, 2), 0.01, half).astype(dtype)
+        return scanrnn.scan(step, jnp.zeros(2, dtype), xs, **options)
+
+    plan = scanrnn.plan(lambda h, x: (steps[kind](h, x),) * 2, jnp.zeros(2, half),
+                        jnp.zeros((400, 2), half))  # fmt: skip
+    assert kinds(plan.stages.loop) == (kind,)
+    wanted = run(jnp.float64, implementation="scan")
+    for a, b in zip(run(half, implementation="associative"), wanted, strict=True):
+        assert a.dtype == half
+        np.testing.assert_allclose(a.astype(float), b, rtol=jnp.finfo(half).eps)
+
+
 def test_parallel_loop_holds_no_loop_and_a_cpu_keeps_one():
     wanted, step, init, xs = LOOPS["advantages_purejaxrl"]()
     run = functools.partial(scanrnn.scan, step, init, xs)
