@@ -1,8 +1,6 @@
-"""Loops that are affine in their carry: found, and run in parallel, as `lax.scan`."""
+"""Loops that are affine in their carry run in parallel, and equal `lax.scan`."""
 
 import functools
-import pathlib
-import re
 
 import jax
 import jax.numpy as jnp
@@ -16,45 +14,9 @@ from scanrnn.planner import affine
 from tests.affine_table import LOOPS
 from tests.cell_table import CELLS, draw
 from tests.compare import assert_same, value_and_gradients
+from tests.test_affine_kinds import kinds, mostly_slow
 
 PARALLEL = scanrnn.Options(implementation="associative")
-
-
-def mostly_slow(names, quick):
-    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
-def kinds(graph):
-    found = {k: group.kind for group in affine.groups(graph) for k in group.leaves}
-    return tuple(found[k] for k in range(len(graph.carry)))
-
-
-def found_in(step, init, xs):
-    plan = scanrnn.plan(step, init, xs)
-    graph = plan.stages.loop
-    return plan, dict(zip(graph.carry, kinds(graph), strict=True))
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_loop_is_found_to_be_what_it_is(name):
-    wanted, step, init, xs = LOOPS[name]()
-    plan, found = found_in(step, init, xs)
-    # The planner treats a carry that never changes as a weight.
-    told = iter(found.values())
-    leaves = range(len(wanted))
-    assert wanted == tuple(
-        "constant" if i in plan.invariant else next(told) for i in leaves
-    )
-    for kind in found.values():
-        assert kind in str(plan)
-
-
-def test_table_of_the_page_is_that_of_the_tests():
-    page = pathlib.Path(__file__).parents[1] / "docs" / "parallel_in_time.md"
-    rows = re.findall(
-        r"^\| `(\w+)` \| ([a-z-]+(?:, [a-z-]+)*) \|$", page.read_text(), re.M
-    )
-    assert dict(rows) == {name: ", ".join(made().kinds) for name, made in LOOPS.items()}
 
 
 def as_made(name, reverse):
@@ -96,24 +58,6 @@ def test_cell_runs_in_parallel_where_it_is_affine(name):
     ran = {n: associative.runs(body) for n, body in plan.bodies.items()}
     assert ran["in reverse"]
     assert ran["for values"] == ran["that records"] == (name in BOTH)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("gla", "diagonal"), ("mamba2", "diagonal")]
-    + [(name, "sequential") for name in ("deltanet", "gated_deltanet", "rwkv7")],
-)
-def test_memory_of_many_features_is_diagonal_or_coupled(name, kind):
-    cell = getattr(scanrnn.cells, name)()
-    params = cell.init(jax.random.key(0), 16, 16)
-    xs = jnp.ones((5, 2, 16))
-    step, carry = (
-        functools.partial(cell.step, params),
-        cell.initial_carry(params, xs[0]),
-    )
-    (group,) = affine.groups(scanrnn.plan(step, carry, xs).stages.loop)
-    assert group.kind == kind
-    assert group.why == ("16 numbers are coupled" if kind == "sequential" else "")
 
 
 def score(row, implementation, reverse, params, xs, carry):

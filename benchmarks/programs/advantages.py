@@ -15,7 +15,7 @@ from benchmarks.programs._base import Program, normal
 GAMMA, LAMBDA = 0.99, 0.95
 
 
-def _purejaxrl(values, rewards, dones):
+def purejaxrl(values, rewards, dones):
     """Generalised advantage estimation; the carry holds the value of the next state."""
 
     def step(carry, transition):
@@ -30,7 +30,7 @@ def _purejaxrl(values, rewards, dones):
     return lax.scan(step, first, xs, reverse=True, unroll=16)[1]
 
 
-def _brax(values, rewards, dones):
+def brax(values, rewards, dones):
     """The same estimates; the carry holds lambda, and episodes may be cut off."""
     ends = dones.astype(jnp.float32)
     mask = jnp.ones_like(ends).at[-1].set(0.0)
@@ -87,7 +87,7 @@ def _apply(estimate, params, inputs):
     return estimate(hidden @ params["v"], rewards, dones)
 
 
-def advantages(T=128, B=2048, D=16, H=64, estimate=_purejaxrl):
+def advantages(T=128, B=2048, D=16, H=64, estimate=purejaxrl):
     """Estimates over `T` steps of `B` environments."""
     params = {"w": normal(D, H, scale=0.2), "v": normal(H, scale=0.1)}
     dones = np.random.default_rng(0).random((T, B)) < 0.02
@@ -98,7 +98,7 @@ def advantages(T=128, B=2048, D=16, H=64, estimate=_purejaxrl):
 
 PROGRAMS = {
     "advantage estimation": advantages,
-    "advantage estimation (Brax)": functools.partial(advantages, estimate=_brax),
+    "advantage estimation (Brax)": functools.partial(advantages, estimate=brax),
     "lambda-returns": functools.partial(advantages, estimate=_lambda_returns),
     "V-trace": functools.partial(advantages, estimate=_v_trace),
 }
