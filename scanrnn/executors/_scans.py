@@ -52,7 +52,7 @@ def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
     """
     n = len(b)
     if n == 1:
-        return [_scanned(_times, *A, *b, *start, steps)]
+        return [_scanned(_times, A[0], b[0], start[0], steps)]
     factors, added = _stacked(A, (n, n)), _stacked(b, (n, 1))
     h = jnp.stack(start).reshape(n, 1, *start[0].shape)
     h = _scanned(_product, factors, added, h, steps)
