@@ -1,6 +1,9 @@
 """What our times are beside others', in one table: of the results alone."""
 
+import itertools
+
 from benchmarks import aims, report
+from benchmarks.cases import MODES
 from benchmarks.measure import (
     KNOWN,
     QUIET,
@@ -24,34 +27,50 @@ PAIRS = (
 )
 
 
-def text(path) -> str:
-    """Where and when, and the table."""
-    results, records = report.load(path)
-    machine, commit = results["machine_info"], results["commit_info"]
-    units = ", ".join(machine["matrix_units"]) or "none"
+def machine(results: dict) -> str:
+    """The machine of a report, such as `AMD EPYC, 2 cores`."""
+    info = results["machine_info"]
+    return f"{info['cpu']}, {info['cores']} cores"
+
+
+def text(paths) -> str:
+    """Where and when each report was made, and one table of all."""
+    reports = [report.load(path) for path in paths]
+    rule = (
+        "Contenders take turns, so a ratio is known better than the times. It counts"
+        f" here if its 95 % interval is within {KNOWN:.0%} of it and other processes"
+        f" used at most {QUIET} cores. The reports have all rows."
+    )
+    heads = ["time of", "", "divided by that of", "on", "rows", "mean", "best", "worst"]
+    lines = [
+        line
+        for mode, pair in itertools.product(MODES, PAIRS)
+        for results, records in reports
+        for line in _lines(records, mode, machine(results), *pair)
+    ]
+    where = "\n".join(_where(*one) for one in reports)
+    return f"{where}\n\n{rule}\n\n{table(heads, lines)}"
+
+
+def _where(results, records):
+    info, commit = results["machine_info"], results["commit_info"]
+    units = ", ".join(info["matrix_units"]) or "none"
     versions = ", ".join(
-        f"{name} {machine['versions'][name]}"
+        f"{name} {info['versions'][name]}"
         for name in ("jax", "torch")
-        if name in machine["versions"]
+        if name in info["versions"]
     )
-    settled = sum(map(counts, records))
-    where = (
-        f"{machine['cpu']}, {machine['cores']} cores ({units}), {versions}, at "
-        f"{commit['id'][:12]}, {results['datetime'][:10]}. On this machine, whose "
-        f"speed comes and goes, all medians of a row were known to 3 % in "
-        f"{settled} of {len(records)} rows. Contenders take turns, so ratios are known "
-        f"better. One counts here if its 95 % interval is within {KNOWN:.0%} of it and "
-        f"other processes used at most {QUIET} cores. The report has all rows."
+    return (
+        f"- {machine(results)} ({units}): {versions}, at {commit['id'][:12]},"
+        f" {results['datetime'][:10]}. All medians of a row were known to 3 % in"
+        f" {sum(map(counts, records))} of {len(records)} rows."
     )
-    heads = ["time of", "", "divided by that of", "rows", "mean", "best", "worst"]
-    lines = [line for mode in ("train", "forward") for line in _lines(records, mode)]
-    return f"{where}\n\n{table(heads, lines)}"
 
 
 def claim(path) -> str:
     """What holds of torch's own layers, in a sentence or two."""
     results, records = report.load(path)
-    machine, told = results["machine_info"], []
+    told = []
     for mode, words in (("train", "training takes"), ("forward", "a forward pass")):
         rows = _known(_rows(records, mode, "grid", "torch"), mode, "torch")
         numbers = sorted(ratio(row, mode, "scanrnn", "torch") for row in rows)
@@ -60,9 +79,8 @@ def claim(path) -> str:
             ends = f"({numbers[0]:.2f} to {numbers[-1]:.2f})"
             told.append(f"{mean} on average over {len(numbers)} sizes {ends}")
     return (
-        f"Beside the layers of torch {machine['versions']['torch']} on "
-        f"{machine['cpu']}, {machine['cores']} cores, {results['datetime'][:10]}: "
-        f"{', '.join(told)}."
+        f"Beside the layers of torch {results['machine_info']['versions']['torch']} on "
+        f"{machine(results)}, {results['datetime'][:10]}: {', '.join(told)}."
     )
 
 
@@ -81,18 +99,16 @@ def _known(records, mode, peer):
     return [r for r in records if is_known(r, mode, "scanrnn", peer)]
 
 
-def _lines(records, mode):
-    for name, section, peer, words in PAIRS:
-        rows = _rows(records, mode, section, peer)
-        chosen = sorted(
-            _known(rows, mode, peer), key=lambda r: ratio(r, mode, "scanrnn", peer)
-        )
-        if not chosen:
-            continue
+def _lines(records, mode, where, name, section, peer, words):
+    rows = _rows(records, mode, section, peer)
+    chosen = sorted(
+        _known(rows, mode, peer), key=lambda r: ratio(r, mode, "scanrnn", peer)
+    )
+    if chosen:
         numbers = [ratio(record, mode, "scanrnn", peer) for record in chosen]
         ends = (_with_interval(chosen[k], mode, peer) for k in (0, -1))
         mean = f"{aims.geometric_mean(numbers):.2f}"
-        yield [name, mode, words, f"{len(chosen)} of {len(rows)}", mean, *ends]
+        yield [name, mode, words, where, f"{len(chosen)} of {len(rows)}", mean, *ends]
 
 
 def _with_interval(record, mode, peer):

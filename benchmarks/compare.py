@@ -11,23 +11,23 @@ is Flax's layer through `scanrnn.accelerate`.
 import argparse
 import statistics
 
-from benchmarks import intervals, machine, steps
+from benchmarks import intervals, machine, measure, steps
 from benchmarks.cases import MODES, Case
-from benchmarks.contenders import find
-from benchmarks.race import MIN_ROUNDS, Entry, Race
+from benchmarks.race import MIN_ROUNDS, Entry
+from benchmarks.suite import Row
 
 YARDSTICKS = ("torch", "torch_lstm", "lax_scan")
 STATISTICS = {"median": statistics.median, "min": min}
 
 
-def main(argv=None) -> Race:
+def main(argv=None) -> None:
     """Runs the race that the command line asks for, and prints its tables."""
     args = _parser().parse_args(argv)
     machine.prepare()
     D = args.D or args.H
     case = Case(args.cell, args.T, args.B, D, args.H, args.dtype, args.S)
-    contenders = [find(name) for name in args.contenders.split(",")]
-    race = Race(case, contenders, args.mode.split(","))
+    row = Row("compare", case, tuple(args.contenders.split(",")))
+    race, (entries,) = measure.enter([row], args.mode.split(","))
     race.run(args.budget, args.rounds)
     rounds = len(race.others)
     peak = machine.gemm_peak(case.dtype)
@@ -36,29 +36,33 @@ def main(argv=None) -> Race:
         f"others used {race.disturbance:.1f} of {machine.cores()} cores"
     )
     for mode in race.modes:
-        print(table(race, mode, peak, args.statistic))
-    return race
+        print(table(entries, case, mode, peak, args.statistic))
 
 
-def table(race: Race, mode: str, peak: float, statistic: str = "median") -> str:
+def table(
+    entries: measure.Entries, case: Case, mode: str, peak: float, statistic="median"
+) -> str:
     """The times of one mode, with their ratios to the yardsticks that ran."""
-    marks = [e for e in race.running if e.contender.name in YARDSTICKS]
-    heads = [f"/{entry.contender.name}" for entry in marks]
+    ran = {n: e for n, e in entries.items() if isinstance(e, Entry) and e.runs}
+    marks = {name: entry for name, entry in ran.items() if name in YARDSTICKS}
+    heads = [f"/{name}" for name in marks]
     columns = ["median ms", "+- %", "min ms", *heads, "% peak", "compile s", "temp MB"]
     lines = ["", f"{mode:<34}" + "".join(f"{c:>11}" for c in columns) + "  gate"]
-    for entry in race.entries:
-        lines.append(_row(entry, race, mode, marks, peak, statistic))
+    for name, entry in entries.items():
+        if name in ran:
+            told = _row(entry, case, mode, marks.values(), peak, statistic)
+        else:
+            absent = isinstance(entry, str)
+            told = entry if absent else f"not timed: gate {entry.verdict}"
+        lines.append(f"{name:<34}{told}")
     return "\n".join(lines)
 
 
-def _row(entry: Entry, race, mode, marks, peak, statistic):
-    name = f"{entry.contender.name:<34}"
-    if not entry.runs:
-        return name + (entry.absent or f"not timed: gate {entry.verdict}")
+def _row(entry: Entry, case, mode, marks, peak, statistic):
     seconds = STATISTICS[statistic](entry.seconds[mode])
     ratios = [seconds / STATISTICS[statistic](m.seconds[mode]) for m in marks]
     width = intervals.median(entry.seconds[mode]).width
-    share = race.case.flops(mode) / seconds / 1e9 / peak
+    share = case.flops(mode) / seconds / 1e9 / peak
     cells = [f"{1e3 * f(entry.seconds[mode]):.3f}" for f in STATISTICS.values()]
     cells.insert(1, f"{100 * width:.1f}")
     cells += [f"{ratio:.2f}" for ratio in ratios] + [f"{100 * share:.0f}"]
@@ -68,7 +72,7 @@ def _row(entry: Entry, race, mode, marks, peak, statistic):
         if compiled
         else ["-", "-"]
     )
-    return name + "".join(f"{cell:>11}" for cell in cells) + f"  {entry.verdict}"
+    return "".join(f"{cell:>11}" for cell in cells) + f"  {entry.verdict}"
 
 
 def _parser():

@@ -18,7 +18,9 @@ from benchmarks.measure import is_known, ratio, same_program
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-TIMED, COUNTED = RESULTS / "intel-xeon-2-cores.json", RESULTS / "compiled.json"
+# One report for each machine that programs were timed on.
+TIMED = (RESULTS / "intel-xeon-2-cores.json",)
+COUNTED = RESULTS / "compiled.json"
 PICTURE = RESULTS / "gains.png"
 # Pages that hold the table, between these two lines.
 PAGES = (ROOT / "README.md", ROOT / "docs" / "index.md")
@@ -44,18 +46,7 @@ class Gain(NamedTuple):
 
 def gains() -> list[Gain]:
     """All lines, from the committed results."""
-    results, records = report.load(TIMED)
-    info = results["machine_info"]
-    where = f"{info['cpu']}, {info['cores']} cores: timed"
-    planned = [r for r in records if not same_program(r, "train", *PAIR)]
-    found = [
-        Gain("time", where, [ratio(r, "train", *PAIR) for r in _known(planned)]),
-        Gain(
-            "temporary memory",
-            where.replace("timed", "compiled"),
-            aims.ratios(planned, None, "train", *PAIR, "temp_bytes"),
-        ),
-    ]
+    found = [gain for path in TIMED for gain in _timed(path)]
     rows = json.loads(COUNTED.read_text())["rows"]
     for machine, what, word in (
         ("h100", "launches", "kernel launches"),
@@ -68,8 +59,14 @@ def gains() -> list[Gain]:
     return [gain for gain in found if gain.ratios]
 
 
-def _known(records):
-    return [r for r in records if is_known(r, "train", *PAIR)]
+def _timed(path):
+    results, records = report.load(path)
+    where = beside.machine(results)
+    planned = [r for r in records if not same_program(r, "train", *PAIR)]
+    known = [r for r in planned if is_known(r, "train", *PAIR)]
+    yield Gain("time", f"{where}: timed", [ratio(r, "train", *PAIR) for r in known])
+    taken = aims.ratios(planned, None, "train", *PAIR, "temp_bytes")
+    yield Gain("temporary memory", f"{where}: compiled", taken)
 
 
 def table(found: list[Gain]) -> str:
@@ -83,7 +80,8 @@ def table(found: list[Gain]) -> str:
         numbers = (mean, min(gain.ratios), max(gain.ratios))
         cells = " | ".join(f"{number:.2f}" for number in numbers)
         lines.append(f"| {gain.what} | {gain.where} | {len(gain.ratios)} | {cells} |")
-    return "\n".join([*lines, "", *textwrap.wrap(beside.claim(TIMED), 88)])
+    claims = (textwrap.fill(beside.claim(path), 88) for path in TIMED)
+    return "\n".join([*lines, "", "\n\n".join(claims)])
 
 
 def put(text: str, page: str) -> str:
@@ -101,7 +99,7 @@ def put(text: str, page: str) -> str:
 
 def draw(found: list[Gain], path: pathlib.Path) -> None:
     """The chart: a dot for each cell and size, a bar for the mean."""
-    figure = Figure(figsize=(9, 3), layout="constrained")
+    figure = Figure(figsize=(9, 0.6 + 0.4 * len(found)), layout="constrained")
     axes = figure.subplots()
     labels = [f"{gain.what}\n{gain.where}" for gain in found]
     for place, gain in zip(itertools.count(len(found), -1), found):

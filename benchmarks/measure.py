@@ -1,6 +1,7 @@
 """One row of the suite as a record of plain numbers, which the results file keeps."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from benchmarks import intervals
 from benchmarks.compiled.measure import read
@@ -9,49 +10,68 @@ from benchmarks.contenders import Absent, find
 from benchmarks.race import Entry, Race
 from benchmarks.suite import Row
 
+# The contenders of a row by name: what ran, or why there is none.
+Entries = dict[str, Entry | str]
+
 # The most cores that other processes may use while a row is measured.
 QUIET = 0.1
 # How well a ratio is known that stands in a summary: its interval to either side.
 KNOWN = 0.1
 
 
-def enter(row: Row, modes) -> tuple[Race, dict[str, str]]:
-    """The race of a row, and why some contenders are absent, by their names."""
-    present, absent = [], {}
-    for name in row.contenders:
-        try:
-            present.append(find(name))
-        except Absent as reason:
-            absent[name] = str(reason)
-    return Race(row.case, present, modes), absent
+def enter(rows: Sequence[Row], modes) -> tuple[Race, list[Entries]]:
+    """The race of rows, in which each program runs once, and the entries of each row.
+
+    Rows share a program if they have a contender that computes the same case in the
+    same way: torch's LSTM is the yardstick of several cells.
+    """
+    programs: dict[tuple, tuple] = {}
+    keys = [
+        {name: _add(name, row.case, programs) for name in row.contenders}
+        for row in rows
+    ]
+    race = Race(programs.values(), modes)
+    entries = dict(zip(programs, race.entries, strict=True))
+    return race, [
+        {name: entries.get(key, key) for name, key in row.items()} for row in keys
+    ]
 
 
-def record(row: Row, race: Race, absent: dict[str, str], limits: dict) -> dict:
+def _add(name, case, programs):
+    """Adds what a contender runs and gives its key, or says why it runs nothing."""
+    try:
+        contender = find(name)
+    except Absent as reason:
+        return str(reason)
+    if reason := contender.supports(case):
+        return reason
+    computed = contender.computes(case)
+    key = contender.runs_as or contender.name, computed
+    programs.setdefault(key, (computed, contender))
+    return key
+
+
+def record(row: Row, race: Race, entries: Entries, limits: dict) -> dict:
     """Everything that the report needs to know about a row."""
-    contenders = {name: {"absent": reason} for name, reason in absent.items()}
-    for entry in race.entries:
-        contenders[entry.contender.name] = _entry(entry, race, limits)
+    running = [e for e in entries.values() if isinstance(e, Entry) and e.runs]
     return {
         "section": row.section,
         "case": dataclasses.asdict(row.case),
         "disturbance": race.disturbance,
-        "settled": race.settled,
-        "contenders": {name: contenders[name] for name in row.contenders},
+        "settled": all(entry.settled for entry in running),
+        "contenders": {name: _entry(entry, limits) for name, entry in entries.items()},
     }
 
 
-def _entry(entry: Entry, race: Race, limits):
-    if entry.verdict is None:
-        return {"absent": entry.absent}
-    case = entry.contender.computes(race.case)
-    about = {"computes": case.name, "gate": entry.verdict._asdict()}
-    if not entry.runs:
-        return about
-    return about | {mode: _times(entry, mode, case, limits) for mode in race.modes}
+def _entry(entry: Entry | str, limits):
+    if isinstance(entry, str):
+        return {"absent": entry}
+    about = {"computes": entry.case.name, "gate": entry.verdict._asdict()}
+    return about | {mode: _times(entry, mode, limits) for mode in entry.seconds}
 
 
-def _times(entry, mode, case, limits):
-    median = entry.median(mode)
+def _times(entry, mode, limits):
+    case, median = entry.case, entry.median(mode)
     shares = {
         "gemm_share": case.flops(mode) / median / 1e9 / limits[f"gemm_{case.dtype}"],
         "memory_share": case.traffic(mode) / median / 1e9 / limits["memory"],

@@ -1,9 +1,9 @@
-"""Measuring: every contender of a case, in turns, in one process.
+"""Measuring: all programs of one size, in turns, in one process.
 
-A round times each contender once; short calls are repeated within a turn. So a
-disturbance of the machine affects all contenders. Medians over rounds are compared.
-There are at least 30 rounds, and more until the median of every contender is known to
-3 % or the time for the row is up.
+A round times each program once; short calls are repeated within a turn. So a
+disturbance of the machine affects all programs. Medians over rounds are compared.
+There are at least 30 rounds, and more until every median is known to 3 % or the time
+is up.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import math
 import random
 import statistics
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks import gate, intervals, machine
@@ -26,12 +27,12 @@ LOOKS = 10  # rounds between two checks of the intervals
 
 @dataclasses.dataclass
 class Entry:
-    """One contender in a race: its runner, its verdict and its times."""
+    """One program in a race: a case, who computes it, its verdict and its times."""
 
+    case: Any
     contender: Contender
     runner: Runner | None = None
     verdict: gate.Verdict | None = None
-    absent: str | None = None
     calls: dict[str, int] = dataclasses.field(default_factory=dict)
     seconds: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
@@ -40,34 +41,37 @@ class Entry:
         """Whether the contender may be timed: only if it has passed the gate."""
         return self.verdict is not None and self.verdict.passed
 
+    @property
+    def settled(self) -> bool:
+        """Whether the intervals of all medians are as narrow as `SETTLED`."""
+        estimates = map(intervals.median, self.seconds.values())
+        return all(estimate.width <= SETTLED for estimate in estimates)
+
     def median(self, mode: str) -> float:
         return statistics.median(self.seconds[mode])
 
 
 def ready(case: Case, contender: Contender) -> tuple[Runner, gate.Verdict]:
     """The runner of a contender, and the verdict of the gate on its answers."""
-    case = contender.computes(case)
     runner = contender.setup(problem(case))
     return runner, gate.check(runner, case)
 
 
 class Race:
-    """Sets up and checks the contenders of a case; `round()` times each once."""
+    """Sets up and checks programs; `round()` times each once."""
 
     def __init__(
-        self, case: Any, contenders: list[Contender], modes=MODES, ready=ready
+        self, programs: Iterable[tuple[Any, Contender]], modes=MODES, ready=ready
     ):
-        self.case, self.modes, self._ready = case, tuple(modes), ready
+        self.modes, self._ready = tuple(modes), ready
         self.others: list[float] = []
-        self.entries = [self._enter(contender) for contender in contenders]
+        self.entries = [self._enter(case, contender) for case, contender in programs]
         self.running = [entry for entry in self.entries if entry.runs]
         self._order = random.Random(0)
 
-    def _enter(self, contender):
-        if reason := contender.supports(self.case):
-            return Entry(contender, absent=reason)
-        runner, verdict = self._ready(self.case, contender)
-        entry = Entry(contender, runner, verdict)
+    def _enter(self, case, contender):
+        runner, verdict = self._ready(case, contender)
+        entry = Entry(case, contender, runner, verdict)
         if not verdict.passed:
             entry.runner = None  # frees its memory: it will not be timed
             return entry
@@ -93,16 +97,11 @@ class Race:
 
     @property
     def settled(self) -> bool:
-        """Whether the intervals of all medians are as narrow as `SETTLED`."""
-        medians = (
-            intervals.median(seconds)
-            for entry in self.running
-            for seconds in entry.seconds.values()
-        )
-        return all(estimate.width <= SETTLED for estimate in medians)
+        """Whether all programs are settled."""
+        return all(entry.settled for entry in self.running)
 
     def round(self):
-        """Gives each contender one turn in each mode, in a new order every time."""
+        """Gives each program one turn in each mode, in a new order every time."""
         turns = [(entry, mode) for entry in self.running for mode in self.modes]
         self._order.shuffle(turns)
         others = machine.Others()

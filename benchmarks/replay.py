@@ -4,9 +4,9 @@ The contenders of a row run in turns, but pytest-benchmark times one function af
 other. So the race runs once, and each of its times becomes one round of a benchmark.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-from benchmarks.race import Race
+from benchmarks.race import Entry
 
 
 class Clock:
@@ -28,7 +28,7 @@ CLOCK = Clock()
 
 
 class Row:
-    """A row that ran, without the programs of its race.
+    """A row that ran, without its programs.
 
     Attributes:
       record: everything that the report needs to know.
@@ -36,23 +36,21 @@ class Row:
       failed: the verdict on each contender whose answers are wrong, by name.
     """
 
-    def __init__(self, race: Race | None, record: dict):
-        entries = race.entries if race else []
+    def __init__(self, entries: Mapping[str, Entry | str], record: dict):
+        ran = {name: e for name, e in entries.items() if isinstance(e, Entry)}
         self.record = record
         self.seconds = {
-            (entry.contender.name, mode): times
-            for entry in entries
+            (name, mode): times
+            for name, entry in ran.items()
             for mode, times in entry.seconds.items()
         }
         self.failed = {
-            entry.contender.name: str(entry.verdict)
-            for entry in entries
-            if entry.verdict is not None and not entry.verdict.passed
+            name: str(entry.verdict) for name, entry in ran.items() if not entry.runs
         }
 
 
 class Rows:
-    """Runs each row when its first benchmark asks for it, and keeps the newest row.
+    """The rows that ran, each with those that were measured together with it.
 
     Attributes:
       records: the records of all rows that ran.
@@ -60,11 +58,12 @@ class Rows:
 
     def __init__(self):
         self.records: list[dict] = []
-        self._name, self._row = None, None
+        self._rows: dict[str, Row] = {}
 
-    def get(self, name: str, run: Callable[[], Row]) -> Row:
-        """The row of that name; it is run by `run()` unless it is the newest row."""
-        if self._row is None or name != self._name:
-            self._name, self._row = name, run()
-            self.records.append(self._row.record)
-        return self._row
+    def get(self, name: str, run: Callable[[], Iterable[tuple[str, Row]]]) -> Row:
+        """The row of that name; if it did not run yet, `run()` gives it and others."""
+        if name not in self._rows:
+            found = dict(run())
+            self._rows |= found
+            self.records += [row.record for row in found.values()]
+        return self._rows[name]

@@ -26,9 +26,10 @@ def _params():
 def test_programs(benchmark, name, contender, mode, machine_prepared, rows, budget):
     def run():
         race = enter(name)
-        if isinstance(race, Absent):
-            return Row(None, record(name, race))
-        race.run(*budget)
-        return Row(race, record(name, race))
+        entries = {}
+        if not isinstance(race, Absent):
+            race.run(*budget)
+            entries = {entry.contender.name: entry for entry in race.entries}
+        yield name, Row(entries, record(name, race))
 
     report_one(benchmark, rows.get(name, run), name, contender, mode)

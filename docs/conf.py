@@ -34,6 +34,7 @@ extensions = [
     "myst_nb",
     "site_tools.mathml",
     "site_tools.autodoc",
+    "site_tools.blocks",
     "site_tools.plots",
 ]
 
@@ -63,6 +64,8 @@ python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
+# A signature has the types already.
+napoleon_attr_annotations = False
 napoleon_custom_sections = [("Reference", "References")]
 
 intersphinx_mapping = inventories.mapping(HERE / "inventories", HERE.parent / "build")

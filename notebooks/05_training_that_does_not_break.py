@@ -100,14 +100,14 @@ assert growth[1] < growth[2] < 1 < growth[3]
 
 # %% [markdown]
 # Now we train the third network with a learning rate that is too large: as it is,
-# without clipping, and with the gradient clipped to a global norm of 0.3, from three
-# seeds each. The plots always show the norm *before* clipping. Without clipping, steps
-# along a large gradient move the network to a place where the loss is larger than at
-# the start; two of the three runs then have almost no gradient.
+# without clipping, and with the gradient clipped to a global norm of 0.1, from three
+# seeds each. The plots always show the norm *before* clipping. Without clipping, a step
+# along a large gradient makes the weights so large that all units saturate. There the
+# loss is larger than at the start, and almost no gradient is left.
 
 
 # %%
-def train(clip, seed, factor=3, learning_rate=3.0):
+def train(clip, seed, factor=3, learning_rate=10.0):
     """Loss and gradient norm of every step."""
     rnn = scanrnn.nnx.Elman(D, H, scheme="torch", rngs=nnx.Rngs(seed))
     kernel = rnn.layers[0]["recurrent_kernel"]
@@ -132,7 +132,7 @@ def train(clip, seed, factor=3, learning_rate=3.0):
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3))
 ends, flat = {}, {}
-for clip, color in ((None, RED), (0.3, BLUE)):
+for clip, color in ((None, RED), (0.1, BLUE)):
     label = "as it is" if clip is None else f"clipped to {clip}"
     runs = [train(clip, seed) for seed in range(3)]
     ends[clip] = [(losses[0], losses[-1]) for losses, _ in runs]
@@ -142,7 +142,7 @@ for clip, color in ((None, RED), (0.3, BLUE)):
     for number, (losses, norms) in enumerate(runs):
         left.plot(losses, color=color, label=None if number else label)
         right.semilogy(norms, color=color)
-right.axhline(0.3, color="0.6", linewidth=0.8)
+right.axhline(0.1, color="0.6", linewidth=0.8)
 right.set_ylim(bottom=1e-3)
 left.set(xlabel="training step", ylabel="loss")
 right.set(xlabel="training step", ylabel="norm before clipping")
@@ -150,9 +150,9 @@ left.legend(frameon=False)
 plt.show()
 
 # %%
-assert FAST or all(last > first for first, last in ends[None])
-assert FAST or (flat[None], flat[0.3]) == (2, 0)
-assert FAST or all(last < 0.1 * first for first, last in ends[0.3])
+assert FAST or all(last > 1.5 * first for first, last in ends[None])
+assert FAST or (flat[None], flat[0.1]) == (3, 0)
+assert FAST or all(last < 0.2 * first for first, last in ends[0.1])
 
 # %% [markdown]
 # ## A batch with a NaN in it
@@ -184,7 +184,7 @@ for number in range(20):
     rows.append((float(metrics.loss), bool(metrics.skipped)))
     if metrics.skipped:
         fault = training.FAULTS[int(metrics.fault)]
-        print(f"step {number}: skipped, because its {fault} is not finite")
+        print(f"step {number}: skipped; where it is not finite: {fault}")
     else:
         assert number not in (7, 13)
 finite = all(bool(jnp.isfinite(a).all()) for a in jax.tree.leaves(state.params))
@@ -336,7 +336,8 @@ for name, health, color, shift in zip(
     right.semilogy(health.grad_norms, color=color, label=name)
 left.set_xticks(range(len(FUNCTIONS)), FUNCTIONS)
 left.set_ylabel("saturated values, percent")
-left.legend(frameon=False, loc="upper right")
+left.set_ylim(0, 118)
+left.legend(frameon=False, loc="upper center", ncols=2)
 right.set(xlabel="time step", ylabel="norm of the gradient\nby the carry")
 plt.show()
 plain, normed = layers
@@ -352,6 +353,6 @@ assert normed.grad_norms[1] > 10 * plain.grad_norms[1]
 #
 # Clipping does not make the gradient right, only short, and that is enough. Without
 # clipping, this learning rate ends with a larger loss than at the first step, from
-# every seed. With clipping it ends near zero. And loss scaling is not delicate: nothing
-# is lost in a range of more than twenty powers of two, so a scale that is found by
-# trial is as good as any.
+# every seed. With clipping the loss falls to less than a fifth. And loss scaling is not
+# delicate: nothing is lost in a range of more than twenty powers of two, so a scale
+# that is found by trial is as good as any.

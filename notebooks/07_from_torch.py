@@ -47,6 +47,7 @@ from scanrnn.interop import (
 FAST = os.environ.get("SCANRNN_FAST") == "1"  # small shapes, for the tests
 D, H, B, SYMBOLS = (8, 12, 8, 4) if FAST else (8, 32, 32, 4)
 T, STEPS = (6, 10) if FAST else (20, 200)
+SEEDS = (1, 2, 3)
 TORCH = importlib.util.find_spec("torch") is not None
 folder = tempfile.TemporaryDirectory()
 theirs = pathlib.Path(folder.name) / "theirs.safetensors"
@@ -163,7 +164,7 @@ print(refusal.partition(";")[0])
 #
 # In the harder task sequences are twice as long, and the model must name the symbol
 # only once, after the last step. The readout is new, and there is dropout between the
-# layers. We compare the layer from torch with one that starts from fresh weights.
+# layers. We compare the layer from torch with three that start from fresh weights.
 
 
 # %%
@@ -201,19 +202,28 @@ def train(weights):
     return model, losses, float((model(xs).argmax(axis=-1) == symbols).mean())
 
 
-fresh = scanrnn.nnx.LSTM(D, H, num_layers=2, bidirectional=True, rngs=nnx.Rngs(1))
-starts = {"from torch's weights": weights, "from fresh weights": Weights.of(fresh)}
-runs = {name: train(start) for name, start in starts.items()}
-for name, (_, losses, right) in runs.items():
-    print(
-        f"{name}: loss {losses[0]:.2f}, then {losses[-1]:.2f}; {right:.0%} of new "
-        f"sequences right, {1 / SYMBOLS:.0%} by chance"
-    )
+def fresh(seed):
+    rngs = nnx.Rngs(seed)
+    lstm = scanrnn.nnx.LSTM(D, H, num_layers=2, bidirectional=True, rngs=rngs)
+    return Weights.of(lstm)
+
+
+runs = {
+    "from torch's weights": [train(weights)],
+    "from fresh weights": [train(fresh(seed)) for seed in SEEDS],
+}
+for name, several in runs.items():
+    for _, losses, right in several:
+        print(
+            f"{name}: loss {losses[0]:.2f}, then {losses[-1]:.2f}; {right:.0%} of new "
+            f"sequences right, {1 / SYMBOLS:.0%} by chance"
+        )
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
-for (name, (_, losses, _)), color in zip(runs.items(), (BLUE, ORANGE), strict=True):
-    axes.plot(losses, color=color, label=name)
+for (name, several), color in zip(runs.items(), (BLUE, ORANGE), strict=True):
+    for number, (_, losses, _) in enumerate(several):
+        axes.plot(losses, color=color, linewidth=1, label=None if number else name)
 axes.axhline(np.log(SYMBOLS), color=GREY, linestyle="--", label="by chance")
 axes.set_xlabel("training step")
 axes.set_ylabel("cross-entropy (nats)")
@@ -223,12 +233,13 @@ figure.tight_layout()
 plt.show()
 
 # %%
-model, losses, right = runs["from torch's weights"]
-_, slow, unsure = runs["from fresh weights"]
+((model, losses, right),) = runs["from torch's weights"]
+slow = [one for _, one, _ in runs["from fresh weights"]]
 half = STEPS // 2
-assert FAST or min(slow[:75]) > 0.9 * np.log(SYMBOLS) and unsure < 0.7
-assert FAST or not TORCH or right > 0.95 and max(losses[50:]) < 0.1
-assert FAST or not TORCH or np.mean(losses[half:]) < 0.1 * np.mean(slow[half:])
+assert FAST or min(min(one[:50]) for one in slow) > 0.9 * np.log(SYMBOLS)
+assert FAST or not TORCH or right > 0.95 and max(losses[half:]) < 0.1
+end, slow_ends = np.mean(losses[half:]), [np.mean(one[half:]) for one in slow]
+assert FAST or not TORCH or end < 0.1 * min(slow_ends)
 
 # %% [markdown]
 # ## The way back
@@ -266,11 +277,12 @@ folder.cleanup()
 # %% [markdown]
 # ## What surprised
 #
-# With fresh weights the same layer stays at chance for 75 of 200 steps, and has not
-# learned the harder task in the end. With the weights from torch the loss is below a
-# tenth of a nat after 50 steps, at twice the length that they were trained on. So the
-# weights do not only give the same outputs: they contain the ability to remember, which
-# was learned on the easier task.
+# With fresh weights the same layer stays at chance for at least 50 of 200 steps, from
+# every seed. With the weights from torch the loss stays below a tenth of a nat in the
+# second half of the training, at twice the length that they were trained on. It is then
+# less than a tenth of the loss from fresh weights. So the weights do not only give the
+# same outputs: they contain the ability to remember, which was learned on the easier
+# task.
 #
 # The same two lines with another name read weights from Keras, Flax Linen and NNX,
 # Haiku, Equinox and `jax.experimental.rnn`. The documentation of `scanrnn.interop` has

@@ -114,7 +114,9 @@ def selfcheck(
       ValueError: if there is no cell of such a name.
 
     Example:
-      >>> report = selfcheck(["gru"], dtypes=["float32"], sizes=(3, 2, 8), runs=1)
+      >>> import scanrnn
+      >>> sizes = (3, 2, 8)
+      >>> report = scanrnn.selfcheck(["gru"], dtypes=["float32"], sizes=sizes, runs=1)
       >>> "pallas_tpu" in [c.implementation for c in report.checks]
       True
       >>> max(c.error or 0.0 for c in report.checks) < 1e-5

@@ -31,7 +31,7 @@ from benchmarks import (
     suite,
 )
 from benchmarks.contenders import _base, lax_scan
-from benchmarks.race import MIN_ROUNDS, Race
+from benchmarks.race import MIN_ROUNDS, Entry, Race
 
 FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
 TINY = cases.Case("lstm", T=3, B=2, D=4, H=4)
@@ -185,16 +185,17 @@ def test_gate_leaves_a_wrong_contender_without_times():
         )
 
     wrong = _base.Contender("wrong", lambda case: None, setup)
-    race = Race(TINY, [wrong, contenders.find("lax_scan")])
+    race = Race((TINY, one) for one in (wrong, contenders.find("lax_scan")))
     race.round()
     entry, right = race.entries
     assert not entry.runs and right.runs
     assert entry.runner is None and not entry.seconds
     row = suite.Row("grid", TINY, ("wrong", "lax_scan"))
-    record = measure.record(row, race, {}, LIMITS)
+    entries = {entry.contender.name: entry for entry in race.entries}
+    record = measure.record(row, race, entries, LIMITS)
     assert set(record["contenders"]["wrong"]) == {"computes", "gate"}
     assert measure.ratio(record, "train", "wrong", "lax_scan") is None
-    assert "not timed: gate FAILED" in compare.table(race, "train", 1.0)
+    assert "not timed: gate FAILED" in compare.table(entries, TINY, "train", 1.0)
 
 
 PRODUCT = {"gflops": 50.0, "cores": 1.0}
@@ -241,7 +242,7 @@ def test_suite_quick_is_four_shapes_against_lax_scan():
 
 def test_ladder_rungs_pass_the_gate():
     case = cases.Case("elman", T=4, B=2, D=3, H=2)
-    race = Race(case, [contenders.find(name) for name in suite.LADDER.values()])
+    race = Race((case, contenders.find(name)) for name in suite.LADDER.values())
     verdicts = {entry.contender.name: entry.verdict for entry in race.entries}
     assert all(verdict.passed for verdict in verdicts.values()), verdicts
 
@@ -259,9 +260,9 @@ def test_compare_prints_a_gated_table(capsys, monkeypatch):
 
 def test_measure_records_what_the_report_reads():
     row = suite.Row("quick", TINY, ("scanrnn", "lax_scan"))
-    race, absent = measure.enter(row, cases.MODES)
+    race, (entries,) = measure.enter([row], cases.MODES)
     race.round()
-    record = measure.record(row, race, absent, LIMITS)
+    record = measure.record(row, race, entries, LIMITS)
     record = json.loads(json.dumps(record))
     assert record["case"] == dataclasses.asdict(TINY)
     for name in row.contenders:
@@ -269,6 +270,25 @@ def test_measure_records_what_the_report_reads():
         assert times["median"] > 0 and times["temp_bytes"] >= 0
         assert times["compile_seconds"] > 0
     assert measure.ratio(record, "train", "lax_scan", "lax_scan") == 1.0
+
+
+def test_rows_of_one_size_time_each_program_once(monkeypatch):
+    """Yardsticks are shared by all rows, and absent contenders have reasons."""
+    _find("torch")
+    monkeypatch.setattr(measure.Race, "_enter", lambda race, *pair: Entry(*pair))
+    half = dataclasses.replace(TINY, dtype="bfloat16")
+    rows = [
+        suite.Row("grid", TINY, ("scanrnn", "lax_scan", "torch")),
+        suite.Row("custom", _tiny("mi_lstm"), ("scanrnn", "lax_scan", "torch_lstm")),
+        suite.Row("bf16", half, ("scanrnn", "scanrnn@float32", "torch_lstm")),
+    ]
+    monkeypatch.setattr(Entry, "runs", False)  # nothing was compiled
+    race, (grid, custom, bf16) = measure.enter(rows, cases.MODES)
+    assert bf16["scanrnn@float32"] is grid["scanrnn"]
+    assert bf16["scanrnn"].case is half
+    assert bf16["torch_lstm"] == "it is `torch`"
+    assert custom["torch_lstm"] is grid["torch"]
+    assert len(race.entries) == 6
 
 
 def test_machine_names_neither_host_nor_path():
@@ -389,12 +409,12 @@ def test_interval_of_a_ratio_leaves_out_what_hits_both():
 
 
 def test_race_goes_on_until_it_is_settled(monkeypatch):
-    race = Race(TINY, [], ())
+    race = Race([], ())
     looks = iter([False, False, True])
     monkeypatch.setattr(Race, "settled", property(lambda race: next(looks)))
     race.run(budget=1000.0)
     assert len(race.others) == MIN_ROUNDS + 2 * 10
-    race = Race(TINY, [], ())
+    race = Race([], ())
     race.run(budget=0.0)
     assert len(race.others) == MIN_ROUNDS == 30
 

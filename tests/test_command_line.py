@@ -64,7 +64,10 @@ def test_command_line_prints_a_plan_and_advice(capsys):
         (["plan", "--norm", "no"], "error: lstm: norm='no' is unknown"),
         (["plan", "--cell", "lru", "--norm", "ba2016"], "error: norm: the cell lru"),
         (["plan", "--dtype", "no"], "error: dtype: "),
-        (["plan", "--dtype", "float64"], "error: dtype: JAX has no float64; set"),
+        (
+            ["plan", "--dtype", "float64"],
+            "error: dtype: float64 is switched off in JAX; set",
+        ),
         (["plan", "--batch", "0"], "error: advise: the sizes are"),
         (["plan", "--in-features", "0"], "error: advise: the sizes are"),
         (["plan", "--features", "99999999999"], "error: advise: the sizes are"),

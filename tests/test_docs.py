@@ -1,6 +1,10 @@
 """The pages match the code: names, files, commands, tables."""
 
+import ast
+import builtins
+import doctest
 import importlib
+import inspect
 import re
 import shlex
 import sys
@@ -50,6 +54,43 @@ def test_public_names_are_those_of_all_or_of_what_is_imported_as_itself(module):
     elif module in PUBLIC_MODULES:
         alive = {n for n, v in vars(here).items() if callable(v) and n[0] != "_"}
         assert alive <= found
+
+
+def docstrings(module):
+    """The docstrings of a module's public names and of their public methods."""
+    here = importlib.import_module(module)
+    for name in names.public_names(module):
+        value = getattr(here, name)
+        if not callable(value):  # a table of values has the docstring of its type
+            continue
+        yield name, inspect.getdoc(value) or ""
+        for key, method in vars(value).items() if inspect.isclass(value) else ():
+            if key == "__call__" or key[0] != "_":
+                yield f"{name}.{key}", inspect.getdoc(method) or ""
+
+
+@pytest.mark.parametrize("module", names.MODULES)
+def test_example_of_a_public_name_runs_when_it_is_copied(module):
+    """It imports all that it uses, and nothing private."""
+    found = 0
+    for name, text in docstrings(module):
+        sources = [e.source for e in doctest.DocTestParser().get_examples(text)]
+        tree = ast.parse("".join(sources))
+        known, used = {*dir(builtins), "_"}, set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                (used if isinstance(node.ctx, ast.Load) else known).add(node.id)
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                known.add(node.name)
+            elif isinstance(node, ast.arg):
+                known.add(node.arg)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                parts = getattr(node, "module", None) or node.names[0].name
+                assert "._" not in parts, name
+                known |= {(a.asname or a.name).partition(".")[0] for a in node.names}
+        assert used <= known, name
+        found += bool(sources)
+    assert found or module == "scanrnn.executors"
 
 
 def test_readme_is_of_one_page():

@@ -86,7 +86,7 @@ def test_plan_says_what_its_machine_makes_again():
     step, params, init, xs = stretched("lstm")
     f = functools.partial(step, params)
     text = scanrnn.plan(f, init, xs, machine="tpu v5e").describe(long=True)
-    assert "Kept for the reverse loop (recompute, as pays on tpu v5e)" in text
+    assert "Kept for the reverse loop (recompute, chosen for tpu v5e)" in text
     assert "Recomputed, for all steps at once" in text
 
 

@@ -332,6 +332,11 @@ def test_a_state_dict_that_is_none_is_refused(change, match):
         interop.from_torch(state_dict)
 
 
+def test_an_argument_too_many_is_not_taken_for_wrong_weights():
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        interop.from_torch({}, "lstm")  # pyright: ignore
+
+
 def test_a_wrong_prefix_is_answered_with_those_there_are():
     state_dict = interop.to_torch(drawn(cells.gru(), 1, False), prefix="encoder.")
     with pytest.raises(ValueError, match=r"\['encoder\.'\]"):

@@ -376,3 +376,29 @@ def test_linen_layers_name_weights_that_do_not_fit(name):
     variables = layer.init(KEY, xs)
     with raises(ValueError, f"{name}: params['layers_0'] has 'kernel'", "2 features"):
         layer.apply(variables, xs[..., :2])
+
+
+@pytest.mark.parametrize("room", [scanrnn.nnx, scanrnn.linen])
+@pytest.mark.parametrize("method", ["__call__", "initialize_carry"])
+def test_wrong_arguments_are_told_by_a_public_name(room, method):
+    """A class may have a method of a private base of ours, or of Flax."""
+    kinds = [kind for kind in vars(room).values() if isinstance(kind, type)]
+    found = [getattr(kind, method) for kind in kinds if hasattr(kind, method)]
+    assert len(found) >= 20
+    for run in found:
+        with pytest.raises(TypeError) as error:
+            run()
+        name = re.match(r"(\w+)\.", str(error.value)).group(1)
+        assert hasattr(room, name) or hasattr(nn, name), str(error.value)
+
+
+@pytest.mark.parametrize("name", ["LSTMCell", "LRUCell"])
+def test_streams_that_are_missing_are_told_by_the_name_of_the_module(name):
+    kind = getattr(scanrnn.nnx, name)
+    with raises(ValueError, f"{name}: rngs has no stream 'params'", "['dropout']"):
+        kind(3, 4, rngs=nnx.Rngs(dropout=0))
+    cell, init = kind(3, 4, rngs=nnx.Rngs(0)), nnx.initializers.normal()
+    with raises(ValueError, f"{name}: rngs has no stream 'carry'", "['params']"):
+        cell.initialize_carry((2, 3), nnx.Rngs(params=0), init)
+    with raises(TypeError, f"{name}: rngs must be None", "nnx.Rngs(0)"):
+        cell(jnp.zeros([2, 4]), jnp.ones([2, 3]), rngs=0)

@@ -36,7 +36,7 @@ SHOWS = {
         3,
     ),
     "05_training_that_does_not_break": (
-        ("clipped to 0.3", "2 of 20 steps were skipped", "saturated gates"),
+        ("clipped to 0.1", "2 of 20 steps were skipped", "saturated gates"),
         6,
     ),
     "06_forecasting_and_streaming": (

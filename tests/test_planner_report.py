@@ -59,6 +59,16 @@ def test_long_plan_begins_with_the_short_one(name):
     assert long.count("\nLoop ") == len(plan.bodies) > 0
 
 
+def test_long_plan_tells_the_loops_of_chunks_and_of_the_steps_left_over():
+    plan = plan_of("lstm", chunk=3)
+    left = plan.length % 3
+    assert left
+    text = plan.describe(long=True)
+    for name in ("for values", "that records", "in reverse"):
+        assert f"\nLoop {name}: 3 steps" in text
+        assert f"\nLoop {name}, for the last steps: {left} step" in text
+
+
 def test_long_plan_says_why_an_executor_is_not_possible():
     for name in ("planned", "scan"):
         plan = plan_of("lstm", implementation=name)

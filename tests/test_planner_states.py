@@ -98,6 +98,29 @@ def test_readout_by_a_shared_matrix_leaves_the_loop_if_it_pays():
     assert not moved(64, 4)
 
 
+def test_product_with_a_matrix_of_its_own_is_not_computed_again():
+    """For all steps at once it is still one product for each step, in more memory."""
+    rows, state = (
+        jax.ShapeDtypeStruct(shape, jnp.float32)
+        for shape in ([64, 16, 64, 128], [16, 128, 128])
+    )
+
+    def found(step, *xs):
+        options = dict(machine="tpu v5e", implementation="planned")
+        return scanrnn.plan(step, state, xs, **options).residuals
+
+    def own(state, row):
+        read, write, x = row
+        new = jnp.tanh(x - read @ state)
+        return state + write.swapaxes(-1, -2) @ new, new.sum(-1)
+
+    def shared(state, row):
+        return own(state, (jnp.ones([64, 128], jnp.float32), *row))
+
+    assert found(own, rows, rows, rows) == "minimal"
+    assert found(shared, rows, rows) == "recompute"
+
+
 def test_trips_of_a_gpu_hold_no_more_than_four_megabytes_of_carries():
     gpu = planned.rules(MACHINES["h100"])
     found = [gpu.steps_per_trip(60, carry) for carry in (2**10, 2**20, 2**22, 2**24)]

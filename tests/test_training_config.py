@@ -78,5 +78,5 @@ def test_config_refuses_an_absurd_number(field):
 
 @pytest.mark.usefixtures("in_32_bit")
 def test_config_refuses_float64_that_jax_would_not_give():
-    with pytest.raises(ValueError, match="JAX has no float64 as it is; set JAX_ENABLE"):
+    with pytest.raises(ValueError, match="float64 is switched off in JAX; set JAX_"):
         Config(precision="params=float64")

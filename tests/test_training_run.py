@@ -106,6 +106,14 @@ def saved(config):
     return checkpoints.latest(), checkpoints.notes(), state
 
 
+@pytest.mark.parametrize("drawn", [True, False])
+def test_run_names_the_curves_only_where_they_are_drawn(config, monkeypatch, drawn):
+    """Without matplotlib there are none."""
+    monkeypatch.setattr(_train, "draw_curves", lambda *_: drawn)
+    _, text = printed(config)
+    assert "checkpoint, log.jsonl" in text and ("loss.png" in text) == drawn
+
+
 def test_run_leaves_what_it_promises(finished):
     config, outcome, text = finished
     out = Path(config.out)

@@ -29,8 +29,9 @@ BOUNDS = {
     ("ln_lstm", 1024, 16, 768): (2025, 1890),
     ("lstm", 4096, 2, 128): (250, 250),
 }
-# The layer of Google's translation model, for several batches.
+# The layer of Google's translation model, for several batches and sizes.
 SWEEP = tuple(("lstm", 256, B, 1024) for B in (8, 16, 32, 128, 256))
+SWEEP += tuple(("lstm", 256, 64, H) for H in (128, 256, 512))
 MORE = (("gru", 1024, 16, 768), ("mi_lstm", 1024, 16, 768), ("res_lstm", 1024, 16, 768))
 PROGRAMS = ("chunks of a gated delta rule",)
 NAMES = {"first_to_last": "forward", "last_to_first": "reverse"}

@@ -59,6 +59,7 @@ def in_dtype(contender: Contender, dtype: str) -> Contender:
     """The same contender, which computes every case in `dtype`."""
     return contender._replace(
         name=f"{contender.name}@{dtype}",
+        runs_as=contender.runs_as or contender.name,
         computes=lambda case: dataclasses.replace(
             contender.computes(case), dtype=dtype
         ),

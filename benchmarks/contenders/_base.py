@@ -26,6 +26,7 @@ class Contender(NamedTuple):
       computes: `computes(case)` is the case that is run and checked instead: torch's
         stock LSTM is a yardstick for cells that torch lacks.
       model: `model(problem)` gives the `Model`, for contenders written in JAX.
+      runs_as: the name of the contender whose program this is, if it is another's.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Contender(NamedTuple):
     setup: Callable[[Problem], "Runner"]
     computes: Callable[[Case], Case] = lambda case: case
     model: "Callable[[Problem], Model] | None" = None
+    runs_as: str | None = None
 
 
 class Runner(Protocol):

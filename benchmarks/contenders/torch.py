@@ -184,5 +184,6 @@ CONTENDERS = [
         supports=_refuses,
         setup=TorchRunner,
         computes=lambda case: dataclasses.replace(case, cell="lstm"),
+        runs_as="torch",
     ),
 ]

@@ -37,13 +37,8 @@ def _record(size, budget):
     name, *sides = size
     loop = loops.LOOPS[name](*sides, normal)
     forms = rows.forms(*size)
-    # On a CPU the planner chooses freely: nobody asks for planned loops there.
-    race = Race(
-        loop.program,
-        [_contender(loop, form) for form in forms],
-        MODES,
-        ready=Checked(),
-    )
+    entered = [(loop.program, _contender(loop, form)) for form in forms]
+    race = Race(entered, MODES, ready=Checked())
     race.run(budget, LEAST)
     return {
         **dict(zip(("name", "T", "B", "D"), size, strict=True)),

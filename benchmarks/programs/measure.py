@@ -62,7 +62,7 @@ def enter(name: str) -> Race | Absent:
     ]
     if program.layer is not None:
         contenders.append(_contender(LAYER, program.layer))
-    return Race(program, contenders, MODES, ready=Checked())
+    return Race([(program, one) for one in contenders], MODES, ready=Checked())
 
 
 def _contender(name, apply):
@@ -95,9 +95,10 @@ def record(name: str, race: Race | Absent) -> dict:
         absent = {"absent": str(race)}
         contenders = {ORIGINAL: absent, OURS: absent}
         return about | {"disturbance": 0.0, "contenders": contenders}
-    about["case"]["sizes"] = race.case.sizes
+    about["case"]["sizes"] = race.entries[0].case.sizes
     contenders = {}
     for entry in race.entries:
         times = {mode: measure.timings(entry, mode) for mode in MODES if entry.runs}
         contenders[entry.contender.name] = {"gate": entry.verdict._asdict()} | times
-    return about | {"disturbance": race.disturbance, "contenders": contenders}
+    measured = {"disturbance": race.disturbance, "settled": race.settled}
+    return about | measured | {"contenders": contenders}

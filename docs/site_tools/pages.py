@@ -192,7 +192,7 @@ the same equations in NumPy.
 *GEMMs in the loop* are matrix products and convolutions that remain in each step after
 planning, forward and in reverse, with the cell's default options.
 
-| cell | what it is | GEMMs in the loop | layer |
+| cell | what it is | GEMMs in the loop | layer of `scanrnn.nnx` |
 |---|---|---|---|
 {cells}
 
@@ -245,7 +245,10 @@ def _cells(made, wrapping):
 
     rows = [
         line(
-            name, what(name), " and ".join(map(str, counts[name])), next(_layers(name))
+            name,
+            what(name),
+            " and ".join(map(str, counts[name])),
+            next(_layers(name)).replace("`scanrnn", "`~scanrnn"),
         )
         for name in made
     ]

@@ -145,7 +145,7 @@ def advise(
     chosen = machine_of() if machine is None else machine_named(machine)
     name = str(jnp.dtype(dtype))
     if name == "float64" and not jax.config.read("jax_enable_x64"):
-        raise TypeError("dtype: JAX has no float64; set JAX_ENABLE_X64=1")
+        raise TypeError("dtype: float64 is switched off in JAX; set JAX_ENABLE_X64=1")
     try:
         plan = plan_of(cell, sizes, name, chosen)
     except OverflowError:

@@ -1,12 +1,12 @@
 """The long short-term memory, and its variants."""
 
 import dataclasses
-from typing import NamedTuple, Self, Unpack
+from typing import NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _checks
+from scanrnn.cells import _checks, _flax_carry
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._gated import GatedCell, GateOptions, split
 from scanrnn.cells._table import Param
@@ -31,24 +31,8 @@ class LSTMCarry(NamedTuple):
     h: jax.Array
     c: jax.Array
 
-    @classmethod
-    def from_flax(cls, carry: tuple[jax.Array, jax.Array]) -> Self:
-        """Make the carry from that of Flax's LSTM, the pair (c, h).
-
-        `LSTMCarry(*carry)` would confuse c and h.
-
-        Args:
-            carry: the pair (c, h) of Flax.
-
-        Returns:
-            The same carry, with named fields.
-        """
-        c, h = carry
-        return cls(h, c)
-
-    def to_flax(self) -> tuple[jax.Array, jax.Array]:
-        """The pair (c, h), which is the carry of Flax's LSTM."""
-        return self.c, self.h
+    from_flax = classmethod(_flax_carry.from_flax)
+    to_flax = _flax_carry.to_flax
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -36,8 +36,8 @@ class Wrapper(Cell):
         while self.once and isinstance(inner, Wrapper):
             if type(inner) is type(self):
                 raise ValueError(
-                    f"{self.name}: the cell has a {self.name} already; give both "
-                    "their numbers to one"
+                    f"{self.name}: the cell has a {self.name} already; wrap a cell in "
+                    f"{self.name} only once"
                 )
             inner = inner.inner
 

@@ -82,7 +82,7 @@ def assign(
     if chosen.refusal is not None:
         raise ValueError(
             f"scan: implementation={implementation!r} cannot run this step: "
-            f"{chosen.refusal} (leave it None, or say 'scan')"
+            f"{chosen.refusal} (leave it None, or take 'scan')"
         )
     return dataclasses.replace(
         plans[chosen.name],

@@ -77,11 +77,11 @@ def _transposed(loop, executor, step: Step, names, machine: Machine, alone: bool
     return functools.partial(_pulled, loop, step, names, executor.rules(machine))
 
 
-def _pulled(loop, step, names, likes: Rules, fixed, cts: list) -> list:
+def _pulled(loop, step, names, rules: Rules, fixed, cts: list) -> list:
     constants, arrays = fixed
     given = {i: ct for i, ct in enumerate(cts) if ct is not None}
     ready = next(iter(given.values()))
-    rows, rules = loop.recording.rows, loop.derivative
+    rows, derivative = loop.recording.rows, loop.derivative
 
     def whole(v):
         parts = rows.of([v], arrays)
@@ -90,10 +90,10 @@ def _pulled(loop, step, names, likes: Rules, fixed, cts: list) -> list:
             return rows.all(dict(zip(parts, values, strict=True)), v)
 
         # Otherwise XLA makes the shifted copy before the loop, and keeps it throughout.
-        early = v in rows.shifts and likes.delays_copies
+        early = v in rows.shifts and rules.delays_copies
         return late(ready, make, *parts.values()) if early else make(*parts.values())
 
-    streams = {v: whole(v) for v in rules.rows(rules.read_outside)}
+    streams = {v: whole(v) for v in derivative.rows(derivative.read_outside)}
     ys = tuple(step.graph.ys[i] for i in given)
     step = step._replace(graph=dataclasses.replace(step.graph, ys=ys))
     known = {**constants, **streams}
@@ -106,5 +106,6 @@ def _pulled(loop, step, names, likes: Rules, fixed, cts: list) -> list:
     pull = jax.linear_transpose(outside, *structs)
     # If there are gains, their sums and the sums of biases share one pass.
     gains = any(e.primitive.name == "mul" for e in step.graph.eqns)
-    pull = in_wide_sums(pull, likes.sums_biases_by_products and not gains)
+    columns = rules.sums_biases_by_products and not gains
+    pull = in_wide_sums(pull, step.graph, columns)
     return list(pull(list(given.values())))

@@ -51,7 +51,7 @@ def tiled(graph: Graph) -> tuple[Graph, frozenset[Var], int]:
       parts. If the step is short or has no batch axis: the step itself, no weights, 1.
     """
     inner = [e for e in graph.eqns if _has_batch(e)]
-    made = sum(ops.bytes_of(v) for e in graph.eqns for v in e.outvars)
+    made = ops.bytes_in(v for e in graph.eqns for v in e.outvars)
     arrays = (*graph.carry, *graph.xs, *variables(graph.outs))
     sizes = {ops.aval(v).shape[:1] for v in arrays}
     if made <= _MOST or not inner or len(sizes) != 1 or () in sizes:

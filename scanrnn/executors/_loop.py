@@ -64,7 +64,7 @@ def _rule(loop, executor, primals, tangents):
     def program(weights, carry, xs, final, stacked, tangents):
         constants = named(graph.weights, weights)
         known = named(graph.xs, xs) | recording.known(carry, final, stacked)
-        known |= _again(loop, constants, known)
+        known |= _recomputed(loop, constants, known)
         tangents = named(moving, tangents)
         return tangent_loop(loop, executor, carry, constants, known, tangents)
 
@@ -75,7 +75,7 @@ def _rule(loop, executor, primals, tangents):
     return [*final, *stacked[: len(graph.ys)]], [*d_final, *d_ys]
 
 
-def _again(loop, constants, known) -> dict:
+def _recomputed(loop, constants, known) -> dict:
     """Recompute, for all steps at once, what was not stacked."""
     graph, rows = loop.recomputed, loop.recording.rows
     known = {**constants, **rows.whole(graph.xs, known)}

@@ -45,7 +45,7 @@ def lower(
     ours = [i for i in apart if i not in theirs]
     # XLA for TPU keeps an axis of size 1 in a layout of its own, and takes two thousand
     # cycles to drop it at every step.
-    small = {v: jnp.squeeze(a) for v, a in with_transposed(body, constants).items()}
+    small = {v: _squeezed(a) for v, a in with_transposed(body, constants).items()}
     step = functools.partial(_step, body, small)
 
     def trip(state, x):
@@ -86,8 +86,13 @@ def lower(
 
 def with_transposed(body: Body, given: Mapping[Var, Any]) -> dict[Var, Any]:
     """The values of the weights, with the transposes that a body asks for."""
-    turned = {v: copy_transposed(given[of]) for v, of in body.transposed.items()}
-    return {**given, **turned}
+    transposed = {v: copy_transposed(given[of]) for v, of in body.transposed.items()}
+    return {**given, **transposed}
+
+
+def _squeezed(a):
+    """The array without axes of size 1."""
+    return lax.squeeze(a, [i for i, size in enumerate(a.shape) if size == 1])
 
 
 def _laid_out(body, known, indexed) -> dict:

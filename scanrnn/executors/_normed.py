@@ -72,7 +72,7 @@ def _pulled(graph, length, moving, known, given) -> list:
         return [outs[v] for v in given]
 
     _, pull = jax.vjp(asked, *(known[v] for v in moving))
-    return list(in_wide_sums(pull)(list(given.values())))
+    return list(in_wide_sums(pull, graph)(list(given.values())))
 
 
 def _in_pieces(graph, loop, executor, moving, known, given) -> list:

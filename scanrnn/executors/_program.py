@@ -35,8 +35,8 @@ def run(executor: Executor, plan: Plan, weights: list, init: list, xs: list):
     known = named(stages.graph.weights, weights)
     constants = Env(stages.constants.eqns, known).read_all(stages.constants.ys)
     # `keep_loops` knows only loops with the planner's derivative rule.
-    again = plan.defer or plan.residuals == "chunked"
-    keep = _KEEP.get(plan.residuals) if again else None
+    recomputes = plan.defer or plan.residuals == "chunked"
+    keep = _KEEP.get(plan.residuals) if recomputes else None
     program = _whole(plan, executor, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
         values = _whole(plan, executor, plan.value_loops)

@@ -208,8 +208,9 @@ def _lowering(platform: str) -> Callable:
         here, alone = program.machine, compat.on_one_device(ctx)
         if platform != here.platform:
             here = machine_for(platform)
-        traced = jaxpr is not None and here is program.machine and alone
-        f = jaxpr_as_fun(jaxpr) if traced else program.build(here, alone)
+        if jaxpr is not None and here is program.machine and alone:
+            return compat.lower_traced(ctx, jaxpr, *args)
+        f = program.build(here, alone)
         return mlir.lower_fun(f, multiple_results=True)(ctx, *args)
 
     return rule

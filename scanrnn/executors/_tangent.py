@@ -60,11 +60,11 @@ def tangent_loop(
     zeros = {v: jnp.zeros_like(c) for v, c in zip(graph.carry, carry, strict=True)}
     names = (rules.tangents[v] for v in step.moving)
     moving = named(names, (tangents.get(v, zeros.get(v)) for v in step.moving))
-    turned = {
+    transposed = {
         name: copy_transposed(constants[v]) for v, name in rules.transposed.items()
     }
     known = {v: known[v] for v in loop.read_inside}
-    fixed = OrderedDict({**constants, **turned}), OrderedDict(known)
+    fixed = OrderedDict({**constants, **transposed}), OrderedDict(known)
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
         transposed = functools.partial(_reversed, loop, executor, step)

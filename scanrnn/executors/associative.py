@@ -60,7 +60,7 @@ def refuse(plan: Plan) -> str | None:
         return "no loop of it is affine in its carry"
     if asked:
         return None
-    if able == {"in reverse"}:
+    if all(name.startswith("in reverse") for name in able):
         if any(g.mixed for g in affine.groups(bodies["in reverse"].graph)):
             return "only in reverse it is affine, with features that are coupled"
     held = work(plan)[1] / PASSES / 1e9
@@ -81,7 +81,7 @@ def work(plan: Plan) -> tuple[float, float]:
             launches += plan.length
             continue
         for group in affine.groups(body.graph):
-            size = sum(ops.bytes_of(body.graph.carry[k]) for k in group.leaves)
+            size = ops.bytes_in(body.graph.carry[k] for k in group.leaves)
             if not group.parallel:
                 launches += plan.length
             elif group.kind != "constant":

@@ -1,6 +1,7 @@
 """Arrays of any library, also NumPy arrays and traced ones, and the gates in them."""
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
@@ -16,11 +17,14 @@ R = TypeVar("R")
 def reader(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function, so that it always raises ValueError for wrong arrays.
 
-    The error that NumPy raises depends on what is wrong with them.
+    The error that NumPy raises depends on what is wrong with them. An argument that
+    the function does not have is a TypeError, as for any function.
     """
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def read(*args: P.args, **kwargs: P.kwargs) -> R:
+        signature.bind(*args, **kwargs)
         try:
             return function(*args, **kwargs)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
@@ -103,7 +107,7 @@ def fit(
     if more := sorted(set(found) - set(axes)):
         raise ValueError(
             f"{where}: {', '.join(map(called, more))} is not a weight of such a cell, "
-            f"which has {', '.join(map(called, sorted(axes)))}; remove what is too much"
+            f"which has {', '.join(map(called, sorted(axes)))}; remove the others"
         )
     if lacking := sorted(set(axes) - set(found) - set(optional)):
         raise ValueError(

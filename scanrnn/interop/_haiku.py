@@ -47,7 +47,7 @@ def from_haiku(
         others = {name: kind for name, kind in found.items() if name not in own}
         raise ValueError(
             f"from_haiku: names={names}, want some of the cores {sorted(own)}, in "
-            "their order from below"
+            "their order, the lowest layer first"
             + (f"; if you name them, these would fit: {others}" if others else "")
         )
     kinds = {found[name] for name in names}

@@ -60,10 +60,10 @@ def check(weights, library: str, known: tuple[str, ...]) -> str:
     kind = kind_of(weights.cell)
     if kind not in known:
         raise ValueError(
-            f"to_{library}: it has no cell with the equations of "
+            f"to_{library}: {library} has no cell with the equations of "
             f"{_called(weights.cell)}; it has {', '.join(known)} (see "
-            "scanrnn.interop). To take this one along, save it as safetensors, or "
-            "export it with scanrnn.serving"
+            "scanrnn.interop). To keep these weights, save them with "
+            "save_safetensors, or export the layer with scanrnn.serving"
         )
     return kind
 

@@ -148,8 +148,8 @@ def check_layers(
     check_option("RNN", "residual", residual, (False, True, "gnmt"))
     if highway and (bidirectional or residual):
         raise ValueError(
-            "RNN: highway is a connection round one cell: it does not go with "
-            "bidirectional, whose outputs are wider, nor with residual"
+            "RNN: highway cannot be combined with bidirectional (its outputs are "
+            "wider than the inputs) or with residual; drop one of them"
         )
     return cell, in_features, hidden_features, num_layers
 
@@ -174,8 +174,9 @@ def check_foreign(cell: Any, given: dict[str, Any]) -> None:
     refused = [name for name, value in given.items() if value != _UNSAID.get(name)]
     if refused:
         raise ValueError(
-            f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which has "
-            "its sizes, dtypes and weights in it; they go with a scanrnn.cells.Cell"
+            f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which "
+            "already has its sizes, dtypes and weights; leave them out, or give a "
+            "scanrnn.cells.Cell"
         )
 
 
@@ -188,8 +189,8 @@ def check_call(call):
     """Raise ValueError unless the arguments of a call fit together."""
     if call.include_initial and not call.return_all_carries:
         raise ValueError(
-            "RNN: include_initial=True says that the carry before the first step is "
-            "among all carries; give return_all_carries=True too"
+            "RNN: include_initial=True adds the carry before the first step to all "
+            "carries; give return_all_carries=True too"
         )
 
 
@@ -252,8 +253,9 @@ def check_batched(leaf: Any, axes: int) -> None:
     """
     if jnp.ndim(leaf) < axes:
         raise ValueError(
-            f"RNN: the cell carries or gives an array of shape {jnp.shape(leaf)} where "
-            f"{axes} axes of time and batch come first; give it those of the inputs"
+            f"RNN: the cell returned an array of shape {jnp.shape(leaf)} in its carry "
+            f"or output, want at least {axes} axes: the time and batch axes of the "
+            "inputs come first; give the array these axes in the cell"
         )
 
 

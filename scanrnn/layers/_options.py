@@ -3,12 +3,16 @@
 import dataclasses
 import functools
 import inspect
+import operator
+import types
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 from scanrnn.cells import Cell
 from scanrnn.cells._conv import ConvCell, ConvOptions
 from scanrnn.cells._gated import GatedCell, GateOptions
+
+T = TypeVar("T")
 
 # Options that several factories share, and the classes that have their defaults.
 _SHARED = {GateOptions: GatedCell, ConvOptions: ConvCell}
@@ -98,6 +102,44 @@ def named_constructor(base: type, name: str) -> Callable[..., None]:
 
     constructor.__qualname__ = f"{name}.__init__"
     return constructor
+
+
+def named_class(
+    base: type[T],
+    doc: str,
+    name: str,
+    factory: Callable[..., Cell],
+    more: str = "",
+    spatial: str = "",
+) -> type[T]:
+    """Make the class with the name of a cell, for the cells of one factory.
+
+    The options of the factory become fields if the base is a dataclass, as in Linen.
+    Otherwise its constructor takes them.
+
+    Args:
+        base: the base class; its attribute `_make` becomes the factory.
+        doc: the docstring, with places for `name`, `factory`, `more` and `spatial`.
+        name: name of the class.
+        factory: the factory of its cells.
+        more: further arguments in the example of the docstring.
+        spatial: sizes of spatial axes there.
+    """
+    words = {"factory": factory.__name__, "more": more, "spatial": spatial}
+    names: dict[str, Any] = {
+        "__doc__": doc.format(name=name, **words),
+        "__module__": base.__module__,
+        "_make": staticmethod(factory),
+    }
+    keywords = {}
+    if dataclasses.is_dataclass(base):
+        options = cell_options(factory)
+        names |= options | {"__annotations__": dict.fromkeys(options, Any)}
+        keywords["kw_only"] = True
+    else:
+        names["__init__"] = named_constructor(base, name)
+    body = operator.methodcaller("update", names)
+    return types.new_class(name, (base,), keywords, body)
 
 
 def cell_options(factory: Callable[..., Cell]) -> dict[str, Any]:

@@ -55,6 +55,9 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
         carry, y = layers.one_step(cell, params, carry, inputs, keys)
         return carry, y if cell.dtype is None else y.astype(cell.dtype)
 
+    # The name in Python's errors about arguments: this class is private.
+    __call__.__qualname__ = "RNNCell.__call__"
+
     @nn.nowrap
     def initialize_carry(self, rng: jax.Array, input_shape: tuple[int, ...]) -> Any:
         """The carry before the first step.
@@ -88,6 +91,8 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
             )
         params = self.weights(shape[-1])
         return layers.first_carry(place.cell, params, shape, dtype, None)
+
+    initialize_carry.__qualname__ = "RNNCell.initialize_carry"
 
     @nn.compact
     def weights(self, in_features: int) -> dict[str, jax.Array]:

@@ -1,14 +1,13 @@
 """One step of each cell, as a module with the name of the cell."""
 
-import operator
-import types
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from flax import linen as nn
 
 from scanrnn import cells
-from scanrnn.layers import cell_options
+from scanrnn.layers import cell_options, named_class
 from scanrnn.linen._cell import Step
 
 
@@ -51,22 +50,7 @@ Example:
 """
 
 
-def _cell_of(
-    name: str, factory: Callable[..., cells.Cell], more: str = "", spatial: str = ""
-) -> type[FamilyCell]:
-    """Make the class for a factory; `more` and `spatial` go into its example."""
-    doc = _DOC.format(name=name, factory=factory.__name__, more=more, spatial=spatial)
-    options = cell_options(factory)
-    names = {
-        "__doc__": doc,
-        "__module__": __name__,
-        "__annotations__": dict.fromkeys(options, Any),
-        "_make": staticmethod(factory),
-        **options,
-    }
-    body = operator.methodcaller("update", names)
-    return types.new_class(name, (FamilyCell,), {"kw_only": True}, body)
-
+_cell_of = functools.partial(named_class, FamilyCell, _DOC)
 
 ConvGRUCell = _cell_of("ConvGRUCell", cells.conv_gru, ", kernel_size=3", "4, ")
 UGRNNCell = _cell_of("UGRNNCell", cells.ugrnn)

@@ -62,6 +62,9 @@ class FlaxCell(Named, nn.RNNCellBase, kw_only=True):
         ours, y = layers.one_step(cell, params, ours, inputs, keys)
         return back(ours), y
 
+    # The name in Python's errors about arguments: this class is private.
+    __call__.__qualname__ = "RNNCell.__call__"
+
     def _own_cell(self):
         kind = type(self)
         flax = {field: getattr(self, field) for field in kind._flax.__annotations__}

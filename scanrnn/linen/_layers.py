@@ -1,13 +1,12 @@
 """Layers of each cell, with the name of the cell."""
 
 import dataclasses
-import operator
-import types
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.layers import cell_options
+from scanrnn.layers import cell_options, named_class
 from scanrnn.linen._rnn import Recurrent
 
 
@@ -46,37 +45,19 @@ Raises:
 Example:
     >>> import jax, jax.numpy as jnp, scanrnn
     >>> rnn = scanrnn.linen.{name}(5{more})
-    >>> xs, lengths = jnp.ones([2, {inputs}5]), jnp.array([7, 4])
+    >>> xs, lengths = jnp.ones([2, 7, {spatial}5]), jnp.array([7, 4])
     >>> variables = rnn.init(jax.random.key(0), xs)
     >>> rnn.apply(variables, xs, seq_lengths=lengths).shape
-    (2, {inputs}5)
+    (2, 7, {spatial}5)
 """
 
 
-def _layers_of(
-    name: str,
-    factory: Callable[..., cells.Cell],
-    more: str = "",
-    inputs: str = "7, ",
-) -> type[CellLayer]:
-    """Make the class for a factory; `more` and `inputs` go into its example."""
-    doc = _DOC.format(name=name, factory=factory.__name__, more=more, inputs=inputs)
-    options = cell_options(factory)
-    names = {
-        "__doc__": doc,
-        "__module__": __name__,
-        "__annotations__": dict.fromkeys(options, Any),
-        "_make": staticmethod(factory),
-        **options,
-    }
-    body = operator.methodcaller("update", names)
-    return types.new_class(name, (CellLayer,), {"kw_only": True}, body)
-
+_layers_of = functools.partial(named_class, CellLayer, _DOC)
 
 Elman = _layers_of("Elman", cells.elman)
 LSTM = _layers_of("LSTM", cells.lstm)
-ConvLSTM = _layers_of("ConvLSTM", cells.conv_lstm, ", kernel_size=3", "7, 4, ")
-ConvGRU = _layers_of("ConvGRU", cells.conv_gru, ", kernel_size=3", "7, 4, ")
+ConvLSTM = _layers_of("ConvLSTM", cells.conv_lstm, ", kernel_size=3", "4, ")
+ConvGRU = _layers_of("ConvGRU", cells.conv_gru, ", kernel_size=3", "4, ")
 GRU = _layers_of("GRU", cells.gru)
 MGU = _layers_of("MGU", cells.mgu)
 UGRNN = _layers_of("UGRNN", cells.ugrnn)

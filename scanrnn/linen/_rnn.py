@@ -113,6 +113,9 @@ class Recurrent(Named, nn.Module, kw_only=True):
             return self._run_steps_of(cell, inputs, call, deterministic)
         return self._run_own(cell, features, inputs, call, deterministic)
 
+    # The name in Python's errors about arguments: this class is private.
+    __call__.__qualname__ = "RNN.__call__"
+
     def cells_and_features(self) -> tuple[Any, Any]:
         """The cell and the size H of all layers, or a sequence with those of each."""
         raise NotImplementedError

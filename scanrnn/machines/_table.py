@@ -105,6 +105,7 @@ def machine_named(machine: Machine | str) -> Machine:
       TypeError: if `machine` is neither a `Machine` nor a name.
 
     Example:
+      >>> from scanrnn.machines import machine_named
       >>> machine_named("h100").platform
       'cuda'
     """
@@ -117,8 +118,8 @@ def machine_named(machine: Machine | str) -> Machine:
         )
     if machine not in MACHINES:
         raise ValueError(
-            f"machine {machine!r} is unknown; names are {', '.join(MACHINES)}, and any "
-            "scanrnn.Machine(...) will do"
+            f"machine {machine!r} is unknown; names are {', '.join(MACHINES)}; or "
+            "give a scanrnn.Machine(...) of your own"
         )
     return MACHINES[machine]
 
@@ -139,6 +140,7 @@ def machine_for(
       The `Machine`; the one named "unknown" for an unknown platform.
 
     Example:
+      >>> from scanrnn.machines import machine_for
       >>> machine_for("cuda", "Tesla T4", 7.5).kind
       'v100'
     """

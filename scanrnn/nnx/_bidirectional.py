@@ -97,7 +97,7 @@ class Bidirectional(nnx.Module):
             ValueError: as `RNN` does.
         """
         del reverse, keep_order
-        _rngs.check_rngs(rngs)
+        _rngs.check_rngs("Bidirectional", rngs)
         return joined(
             self,
             inputs,

@@ -131,8 +131,9 @@ class RNNCell(Viewed, nnx.RNNCellBase):
         """
         ((layer,),) = self.stack
         quiet = self.deterministic if deterministic is None else deterministic
-        keys = None if quiet else lambda: _rngs.step_keys(type(self).__name__, rngs)
-        _rngs.check_rngs(rngs)
+        name = type(self).__name__
+        keys = None if quiet else lambda: _rngs.step_keys(name, rngs)
+        _rngs.check_rngs(name, rngs)
         carry, y = layers.one_step(*layer, carry, jnp.asarray(inputs), keys)
         return carry, y if self.cell.dtype is None else y.astype(self.cell.dtype)
 
@@ -159,7 +160,7 @@ class RNNCell(Viewed, nnx.RNNCellBase):
         """
         ((layer,),) = self.stack
         init = carry_init or self.carry_init
-        draw = _rngs.carry_draw(rngs, init) if init else None
+        draw = _rngs.carry_draw(type(self).__name__, rngs, init) if init else None
         return layers.first_carry(*layer, tuple(input_shape), self.carry_dtype, draw)
 
     @property

@@ -1,11 +1,12 @@
 """One step of each cell, as a module with the name of the cell."""
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.layers import check_options, named_constructor
+from scanrnn.layers import check_options, named_class
 from scanrnn.nnx._cell import RNNCell
 
 
@@ -49,15 +50,7 @@ Example:
 """
 
 
-def _cell_of(
-    name: str, factory: Callable[..., cells.Cell], more: str = "", spatial: str = ""
-) -> type[FamilyCell]:
-    """Make the class for a factory; `more` and `spatial` go into its example."""
-    doc = _DOC.format(name=name, factory=factory.__name__, more=more, spatial=spatial)
-    names = {"__doc__": doc, "__module__": __name__, "_make": staticmethod(factory)}
-    names["__init__"] = named_constructor(FamilyCell, name)
-    return type(name, (FamilyCell,), names)
-
+_cell_of = functools.partial(named_class, FamilyCell, _DOC)
 
 ConvLSTMCell = _cell_of("ConvLSTMCell", cells.conv_lstm, "kernel_size=3, ", "4, ")
 ConvGRUCell = _cell_of("ConvGRUCell", cells.conv_gru, "kernel_size=3, ", "4, ")

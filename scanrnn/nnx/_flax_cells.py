@@ -93,8 +93,8 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
             TypeError: if the carry or `rngs` has the wrong type.
             ValueError: if a shape is wrong, or there is noise to draw and no `rngs`.
         """
-        _rngs.check_rngs(rngs)
         name, kind = type(self).__name__, type(self)._carry
+        _rngs.check_rngs(name, rngs)
         ours, back = layers.carry_as_ours(name, kind, carry)
         if self.cell is None:
             carry, y = super().__call__(layers.carry_as_flax(ours), inputs)
@@ -104,6 +104,9 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         x = jnp.asarray(inputs)
         ours, y = layers.one_step(self.cell, self._weights(), ours, x, keys)
         return back(ours), y
+
+    # The name in Python's errors about arguments: this class is private.
+    __call__.__qualname__ = "RNNCell.__call__"
 
     def initialize_carry(
         self,
@@ -122,10 +125,13 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
             An array, or the pair (c, h).
         """
         if isinstance(rngs, nnx.Rngs):
-            rngs = _rngs.stream(rngs, "carry", "the initial carry")
+            name = type(self).__name__
+            rngs = _rngs.stream(name, rngs, "carry", "the initial carry")
         if rngs is None and not (self.rngs or carry_init or self.carry_init):
             rngs = nnx.Rngs(0)
         return super().initialize_carry(input_shape, rngs, carry_init)
+
+    initialize_carry.__qualname__ = "RNNCell.initialize_carry"
 
     def _weights(self):
         """The parameters of our cell: those of Flax's modules, and of our options."""

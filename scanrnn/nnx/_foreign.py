@@ -34,7 +34,7 @@ def checked_axes(state_axes: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any],
         if axis is not nnx.Carry and axis is not None:
             raise ValueError(
                 f"RNN: state_axes has {axis!r} for {what!r}, want nnx.Carry or None; "
-                "what has an axis of time belongs to the inputs"
+                "make a value with a time axis an input of the layer"
             )
     return axes
 
@@ -127,6 +127,6 @@ def _initial_carry(cell, x, rngs):
             call.
     """
     if isinstance(rngs, nnx.Rngs):
-        rngs = _rngs.stream(rngs, "carry", "the initial carry").fork()
+        rngs = _rngs.stream("RNN", rngs, "carry", "the initial carry").fork()
     # The stream is made here, because the layer must not keep one.
     return cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)

@@ -1,10 +1,11 @@
 """Layers of each cell, with the name of the cell."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.layers import LayerOptions, check_options, named_constructor
+from scanrnn.layers import LayerOptions, check_options, named_class
 from scanrnn.nnx._rnn import RNN
 
 
@@ -41,28 +42,17 @@ Example:
     >>> import jax.numpy as jnp, scanrnn
     >>> from flax import nnx
     >>> rnn = scanrnn.nnx.{name}(5, 5, {more}rngs=nnx.Rngs(0))
-    >>> rnn(jnp.ones([2, {inputs}5]), seq_lengths=jnp.array([7, 4])).shape
-    (2, {inputs}5)
+    >>> rnn(jnp.ones([2, 7, {spatial}5]), seq_lengths=jnp.array([7, 4])).shape
+    (2, 7, {spatial}5)
 """
 
 
-def _layers_of(
-    name: str,
-    factory: Callable[..., cells.Cell],
-    more: str = "",
-    inputs: str = "7, ",
-) -> type[CellLayer]:
-    """Make the class for a factory; `more` and `inputs` go into its example."""
-    doc = _DOC.format(name=name, factory=factory.__name__, more=more, inputs=inputs)
-    names = {"__doc__": doc, "__module__": __name__, "_make": staticmethod(factory)}
-    names["__init__"] = named_constructor(CellLayer, name)
-    return type(name, (CellLayer,), names)
-
+_layers_of = functools.partial(named_class, CellLayer, _DOC)
 
 Elman = _layers_of("Elman", cells.elman)
 LSTM = _layers_of("LSTM", cells.lstm)
-ConvLSTM = _layers_of("ConvLSTM", cells.conv_lstm, "kernel_size=3, ", "7, 4, ")
-ConvGRU = _layers_of("ConvGRU", cells.conv_gru, "kernel_size=3, ", "7, 4, ")
+ConvLSTM = _layers_of("ConvLSTM", cells.conv_lstm, "kernel_size=3, ", "4, ")
+ConvGRU = _layers_of("ConvGRU", cells.conv_gru, "kernel_size=3, ", "4, ")
 GRU = _layers_of("GRU", cells.gru)
 MGU = _layers_of("MGU", cells.mgu)
 UGRNN = _layers_of("UGRNN", cells.ugrnn)

@@ -17,13 +17,14 @@ def params_stream(name: str, rngs: Any) -> nnx.RngStream:
         raise TypeError(
             f"{name}: rngs must be an nnx.Rngs, got {rngs!r}; give rngs=nnx.Rngs(0)"
         )
-    return stream(rngs, "params", "the weights")
+    return stream(name, rngs, "params", "the weights")
 
 
-def stream(rngs: nnx.Rngs, name: str, use: str) -> nnx.RngStream:
+def stream(where: str, rngs: nnx.Rngs, name: str, use: str) -> nnx.RngStream:
     """The stream of this name, or the default stream.
 
     Args:
+        where: the class that draws, for the error message.
         rngs: the streams.
         name: name of the stream.
         use: what it draws, for the error message.
@@ -33,30 +34,31 @@ def stream(rngs: nnx.Rngs, name: str, use: str) -> nnx.RngStream:
     """
     if name not in rngs and "default" not in rngs:
         raise ValueError(
-            f"RNN: rngs has no stream {name!r}, which draws {use}; it has "
+            f"{where}: rngs has no stream {name!r}, which draws {use}; it has "
             f"{list(rngs)}. Give nnx.Rngs({name}=0), or nnx.Rngs(0) for all"
         )
     return rngs[name]
 
 
-def check_rngs(rngs: Any) -> None:
+def check_rngs(where: str, rngs: Any) -> None:
     """Raise TypeError unless `rngs` is None, an `nnx.Rngs` or an `nnx.RngStream`."""
     if rngs is not None and not isinstance(rngs, nnx.Rngs | nnx.RngStream):
         raise TypeError(
-            f"RNN: rngs must be None, an nnx.Rngs or an nnx.RngStream, got {rngs!r}; "
-            "try nnx.Rngs(0)"
+            f"{where}: rngs must be None, an nnx.Rngs or an nnx.RngStream, got "
+            f"{rngs!r}; try nnx.Rngs(0)"
         )
 
 
-def noise_key(rngs: nnx.Rngs | nnx.RngStream | None) -> jax.Array:
+def noise_key(where: str, rngs: nnx.Rngs | nnx.RngStream | None) -> jax.Array:
     """Draw the key of dropout and of the noise of cells."""
     if rngs is None:
         raise ValueError(
-            "RNN: rngs is None, but there is dropout or noise to draw; give the call "
-            "rngs=nnx.Rngs(dropout=0), or deterministic=True, or call model.eval()"
+            f"{where}: rngs is None, but there is dropout or noise to draw; give the "
+            "call rngs=nnx.Rngs(dropout=0), or deterministic=True, or call "
+            "model.eval()"
         )
     if isinstance(rngs, nnx.Rngs):
-        rngs = stream(rngs, "dropout", "dropout and the noise of cells")
+        rngs = stream(where, rngs, "dropout", "dropout and the noise of cells")
     return rngs()
 
 
@@ -70,7 +72,7 @@ def step_keys(
             "rngs=nnx.Rngs(dropout=0), or deterministic=True, or call model.eval(). A "
             "loop of Flax gives none: there is scanrnn.nnx.RNN(RNNCell(cell, ...))"
         )
-    own = noise_key(rngs)
+    own = noise_key(name, rngs)
     if not isinstance(rngs, nnx.Rngs) or "recurrent_dropout" not in rngs:
         return own, own
     stream = rngs["recurrent_dropout"]
@@ -78,14 +80,14 @@ def step_keys(
     return own, jax.random.fold_in(stream.key[...], stream.count[...])
 
 
-def carry_draw(rngs: nnx.Rngs | nnx.RngStream | None, init: Any) -> Any:
+def carry_draw(where: str, rngs: nnx.Rngs | nnx.RngStream | None, init: Any) -> Any:
     """A function of (shape, dtype) that draws an array of a carry."""
     if rngs is None:
         raise ValueError(
-            "RNNCell: rngs is None, but carry_init draws from them; give "
+            f"{where}: rngs is None, but carry_init draws from them; give "
             "initialize_carry rngs=nnx.Rngs(0)"
         )
     if isinstance(rngs, nnx.Rngs):
-        rngs = stream(rngs, "carry", "the initial carry")
+        rngs = stream(where, rngs, "carry", "the initial carry")
     draws = rngs
     return lambda shape, dtype: init(draws(), shape, dtype)

@@ -247,10 +247,11 @@ class RNN(Viewed, nnx.Module):
         )
         if deterministic is None:
             deterministic = self.deterministic
-        _rngs.check_rngs(rngs)
+        _rngs.check_rngs("RNN", rngs)
         if isinstance(self.cell, nnx.Module) and not runs_as_ours(self.cell):
             return _foreign.run(self, inputs, call, rngs)
-        key = None if deterministic else functools.partial(_rngs.noise_key, rngs)
+        draw_key = functools.partial(_rngs.noise_key, "RNN", rngs)
+        key = None if deterministic else draw_key
         options = {name: getattr(self, name) for name in layers.Spec._fields}
         spec = layers.Spec(**options)
         if isinstance(self.cell, RNNCell):

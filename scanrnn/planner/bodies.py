@@ -102,7 +102,7 @@ def _is_tiny(graph: Graph, rules: Rules) -> bool:
     """Whether a step with norms has a half-precision carry of few bytes."""
     carry = [v for v in graph.carry if ops.is_inexact(v)]
     half = any(ops.aval(v).dtype.itemsize == 2 for v in carry)
-    few = sum(map(ops.bytes_of, carry)) <= rules.separate_bytes
+    few = ops.bytes_in(carry) <= rules.separate_bytes
     return half and few and any(map(ops.is_reduction, graph.eqns))
 
 
@@ -112,7 +112,7 @@ def rows_of(loop: Loop, target: Target, **where: Any) -> Rows:
     # Memory that is not filled can be given only if one device runs the loop, and only
     # if the length is a number.
     sized = target.alone and isinstance(loop.length, int)
-    carry = sum(map(ops.bytes_of, loop.graph.carry))
+    carry = ops.bytes_in(loop.graph.carry)
     block = rules.steps_per_trip(loop.length, carry) if loop.unroll == 1 else 1
     filled = rules.zero_fills or not sized
     rows = Rows(loop.length, loop.reverse, block=block, fenced=rules.fences)

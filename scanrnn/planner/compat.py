@@ -143,6 +143,14 @@ def lower_alone(primitive, platform, alone, otherwise) -> None:
     mlir.register_lowering(primitive, lower, platform=platform)
 
 
+def lower_traced(ctx, jaxpr, *args):
+    """Lower a closed jaxpr as it is; `mlir.lower_fun` would trace it once more."""
+    if ctx.platforms is not None:
+        here = ctx.module_context.replace(platforms=ctx.platforms)
+        ctx = ctx.replace(module_context=here)
+    return mlir.core_call_lowering(ctx, *args, name="ruled", call_jaxpr=jaxpr)
+
+
 def on_one_device(ctx) -> bool:
     """Whether a program is being lowered for a single device."""
     return getattr(ctx.module_context.axis_context, "num_devices", 0) == 1

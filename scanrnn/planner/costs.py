@@ -84,7 +84,7 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
     seconds = {"arithmetic": 0.0, "memory": 0.0}
     launches, moved = loops or (2.0 * steps, 0.0)
     seconds["dispatch"] = launches * machine.launch
-    kept = steps * sum(map(ops.bytes_of, _kept(plan, in_loop)))
+    kept = steps * ops.bytes_in(_kept(plan, in_loop))
     seconds["memory"] += (moved + 2.0 * kept) / machine.bandwidth
     flops = 0.0
     tile_m, tile_n, tile_k = plan.rules.tile

@@ -47,17 +47,17 @@ def planned_gemms(plan, steps: int) -> tuple[Gemm, ...]:
     """Every contraction of a planned sequence, forward and backward."""
     deferred = plan.loop.regions.eqns if plan.defer else set()
     eqns, sizes = list(placed(plan.stages)), (steps, plan.chunk or steps)
-    eqns += [(eqn, "recomputed") for eqn in _again(plan)]
+    eqns += [(eqn, "recomputed") for eqn in _recomputed(plan)]
     return _gemms(plan.stages.graph, eqns, deferred, sizes)
 
 
-def _again(plan) -> list:
+def _recomputed(plan) -> list:
     """The equations that run again for the gradient, before the reverse loop."""
     if not plan.defer:
         return []
-    again, graph = plan.derivative.recomputed, plan.stages.graph
-    hoisted = [v for v in plan.stages.hoisted if v in again.xs]
-    return [*needed(graph.eqns, hoisted, graph.weights), *again.eqns]
+    recomputed, graph = plan.derivative.recomputed, plan.stages.graph
+    hoisted = [v for v in plan.stages.hoisted if v in recomputed.xs]
+    return [*needed(graph.eqns, hoisted, graph.weights), *recomputed.eqns]
 
 
 def scan_gemms(plan, steps: int) -> tuple[Gemm, ...]:

@@ -8,6 +8,9 @@ from scanrnn.planner.loops import Loop
 from scanrnn.planner.reverse import reverse
 from scanrnn.planner.steps import inside_step
 
+# The loop for a whole chunk (or the whole sequence), then that for the steps left over.
+_PARTS = ("", ", for the last steps")
+
 
 def emit(plan) -> dict[str, Body]:
     """The bodies of a plan, by name.
@@ -15,24 +18,24 @@ def emit(plan) -> dict[str, Body]:
     The reverse body is for a gradient of all inputs. For a gradient of fewer inputs it
     may be smaller.
     """
-    target = Target(plan.rules)
-    values = plan.value_loops or plan.loops
-    loops = {"for values": values[0], "that records": plan.loop.recording.loop}
-    found = {name: forward(loop, target) for name, loop in loops.items()}
-    found |= _reverse(plan.loop, target)
-    if len(plan.loops) > 1:
-        found["for the last steps"] = forward(plan.loops[1].recording.loop, target)
+    target, found = Target(plan.rules), {}
+    for loop, part in zip(plan.value_loops or plan.loops, _PARTS, strict=False):
+        found[f"for values{part}"] = forward(loop, target)
+    for loop, part in zip(plan.loops, _PARTS, strict=False):
+        found[f"that records{part}"] = forward(loop.recording.loop, target)
+        body = _reverse(loop, target)
+        found |= {f"in reverse{part}": body} if body is not None else {}
     return found
 
 
-def _reverse(loop: Loop, target) -> dict[str, Body]:
-    """The reverse loop, if there is one."""
+def _reverse(loop: Loop, target) -> Body | None:
+    """The reverse loop; None if there is none."""
     rules = loop.derivative
     moving = {*loop.graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
     try:
         step = inside_step(rules, frozenset(filter(ops.is_inexact, moving)))
     except (NotImplementedError, TypeError, ValueError):
-        return {}  # JAX cannot differentiate the step by all of these at once
+        return None  # JAX cannot differentiate the step by all of these at once
     if not step.carry and not step.ys:
-        return {}
-    return {"in reverse": reverse(loop, step, step.ys, target).body}
+        return None
+    return reverse(loop, step, step.ys, target).body

@@ -31,12 +31,12 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
     columns = [(e.invars[i], _axis(e, i)) for e, i in sides.items()]
     sources: list[Any] = list(dict.fromkeys(v for v, i in columns if i == 0))
     names = variables_like(jax.eval_shape(copy_transposed, struct(v)) for v in sources)
-    turned = dict(zip(sources, names, strict=True))
+    transposed = dict(zip(sources, names, strict=True))
 
     def rule(eqn, env):
         side = sides[eqn]
         matrix, data = eqn.invars[side], env.read(eqn.invars[1 - side])
-        left = turned[matrix] if _axis(eqn, side) == 0 else matrix
+        left = transposed[matrix] if _axis(eqn, side) == 0 else matrix
         right = data.T if _axis(eqn, 1 - side) == 1 else data
         out = lax.dot_general(
             env.read(left),

@@ -148,11 +148,11 @@ class Loop:
     @functools.cached_property
     def recomputed(self) -> Graph:
         """The graph that recomputes, for all steps at once, what was not stacked."""
-        again, packs = self.derivative.recomputed, self._joined
+        graph, packs = self.derivative.recomputed, self._joined
         inside = {v for pack in packs for v in pack.invars}
         ys = [pack.outvars[0] for pack in packs]
-        ys += [v for v in again.ys if v not in inside]
-        return dataclasses.replace(again, eqns=(*again.eqns, *packs), ys=tuple(ys))
+        ys += [v for v in graph.ys if v not in inside]
+        return dataclasses.replace(graph, eqns=(*graph.eqns, *packs), ys=tuple(ys))
 
     @functools.cached_property
     def _joined(self) -> list[JaxprEqn]:
@@ -161,13 +161,14 @@ class Loop:
 
     def _packs(self, kept: bool) -> list[JaxprEqn]:
         """The equations that join saved values: kept ones, or recomputed ones."""
-        likes, rules = self.rules, self.derivative
+        rules, derivative = self.rules, self.derivative
         split = any(map(ops.is_split, map(ops.aval, self.graph.inputs)))
         if split or not self.laid_out or self.residuals == "everything":
             return []
-        saved = [v for v in rules.saved if (v in rules.recomputed.ys) != kept]
-        gates = find_packs(self.graph, saved) if likes.packs_gates else []
-        numbers = pack_numbers(self.graph, saved) if likes.packs_statistics else []
+        recomputed = derivative.recomputed.ys
+        saved = [v for v in derivative.saved if (v in recomputed) != kept]
+        gates = find_packs(self.graph, saved) if rules.packs_gates else []
+        numbers = pack_numbers(self.graph, saved) if rules.packs_statistics else []
         return [*gates, *numbers]
 
     def _stacking(self, ys: Iterable[Var], eqns: Iterable[JaxprEqn]) -> Loop:

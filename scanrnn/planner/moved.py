@@ -22,8 +22,8 @@ def find_large(graph, bits) -> set[Var]:
     with shared matrices have together. So is every value computed from such a value.
     """
     timed = [e for e in graph.eqns if bits[e] == TIME]
-    most = _bytes(variables(graph.ys))
-    most += _bytes(v for e in timed if is_shared(e, bits) for v in e.outvars)
+    most = ops.bytes_in(variables(graph.ys))
+    most += ops.bytes_in(v for e in timed if is_shared(e, bits) for v in e.outvars)
     found: set[Var] = set()
     for eqn in timed:
         if _grows(eqn, bits, most) or not found.isdisjoint(variables(eqn.invars)):
@@ -34,7 +34,7 @@ def find_large(graph, bits) -> set[Var]:
 def _grows(eqn, bits, most: int) -> bool:
     """Whether an equation makes more than `most` bytes, and more than it reads."""
     read = (v for v in variables(eqn.invars) if bits[v])
-    return _bytes(eqn.outvars) > max(most, _bytes(read))
+    return ops.bytes_in(eqn.outvars) > max(most, ops.bytes_in(read))
 
 
 def find_hoisted(graph, bits, large) -> set[JaxprEqn]:
@@ -66,27 +66,29 @@ def find_sunk(graph, bits, large) -> set[JaxprEqn]:
     """
     can, consumers = _can_sink(graph, bits), graph.consumers()
     carried = {*graph.carry, *variables(graph.carry_out)}
-    given = _bytes(variables(graph.ys))
+    given = ops.bytes_in(variables(graph.ys))
     sunk: set[JaxprEqn] = set()
     made: set[Var] = set()
     kept = {*variables(graph.ys)}
     for eqn in (e for e in graph.eqns if e in can and e not in sunk):
         ins = variables(eqn.invars)
         if is_shared(eqn, bits):
-            grown = given + _bytes(v for v in ins if not bits[v])
-            most = grown + _bytes(graph.xs)
+            grown = given + ops.bytes_in(v for v in ins if not bits[v])
+            most = grown + ops.bytes_in(graph.xs)
         elif any(bits[v] == TIME for v in ins):
             # What it reads from the loop is stacked in place of its result.
             read = [v for v in ins if bits[v] & CARRY and v not in made]
             grown = given
-            most = given if carried.issuperset(read) and _bytes(read) <= given else -1
+            fits = carried.issuperset(read) and ops.bytes_in(read) <= given
+            most = given if fits else -1
         else:
             continue
         moved = _with_followers(eqn, consumers)
         read = {v for e in moved for v in variables(e.invars)}
         read = {v for v in read if bits[v] & CARRY or v in large}
         read -= made | kept | {v for e in moved for v in e.outvars}
-        if _bytes(read) <= most and not any(_grows(e, bits, grown) for e in moved):
+        fits = ops.bytes_in(read) <= most
+        if fits and not any(_grows(e, bits, grown) for e in moved):
             sunk |= moved
             made |= {v for e in moved for v in e.outvars}
             kept |= read
@@ -140,7 +142,3 @@ def _owned_weights(graph, bits) -> set[Var]:
             if has_own_rule(eqn) or not owned.isdisjoint(ins):
                 owned.update(eqn.outvars)
     return owned
-
-
-def _bytes(values) -> int:
-    return sum(map(ops.bytes_of, values))

@@ -218,6 +218,11 @@ def bytes_of(atom) -> int:
     return size_of(atom.aval) * getattr(dtype, "itemsize", 8)
 
 
+def bytes_in(atoms) -> int:
+    """The number of bytes of the values of several variables at one step."""
+    return sum(map(bytes_of, atoms))
+
+
 def is_number(atom) -> bool:
     """Whether values of a variable are numbers; booleans and keys are not."""
     dtype = atom.aval.dtype
@@ -262,5 +267,5 @@ def grows(eqn: JaxprEqn) -> bool:
     it would be a `[B, H]` array to load at every step.
     """
     grows = eqn.primitive.name in ("broadcast_in_dim", "iota")
-    read = sum(bytes_of(a) for a in eqn.invars if not is_literal(a))
-    return grows and sum(bytes_of(v) for v in eqn.outvars) > read
+    read = bytes_in(a for a in eqn.invars if not is_literal(a))
+    return grows and bytes_in(eqn.outvars) > read

@@ -44,7 +44,8 @@ class Options:
       TypeError: if a switch is not a bool.
 
     Example:
-      >>> Options(residuals="recompute").residuals
+      >>> import scanrnn
+      >>> scanrnn.Options(residuals="recompute").residuals
       'recompute'
     """
 

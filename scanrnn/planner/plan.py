@@ -126,7 +126,7 @@ class Plan:
         """Bytes of what is computed before the loop and read later, for all steps."""
         if self.stages is None or not isinstance(self.length, int):
             return 0
-        return self.length * sum(map(ops.bytes_of, self.stages.hoisted))
+        return self.length * ops.bytes_in(self.stages.hoisted)
 
     @property
     def outside_bytes(self) -> int:
@@ -139,7 +139,7 @@ class Plan:
             if ops.is_heavy(eqn):
                 # An operand that was computed there too is in memory at the same time.
                 held = {*eqn.outvars, *computed.intersection(variables(eqn.invars))}
-                made[where] += self.length * sum(map(ops.bytes_of, held))
+                made[where] += self.length * ops.bytes_in(held)
             if where != "loop":
                 computed.update(eqn.outvars)
         return max(self.hoisted_bytes, made["before"], made["after"])
@@ -153,7 +153,7 @@ class Plan:
         for eqn, where in counts.placed(self.stages):
             if ops.is_heavy(eqn) and where != "loop":
                 found |= {v for v in variables(eqn.invars) if not bits[v]}
-        return sum(map(ops.bytes_of, found))
+        return ops.bytes_in(found)
 
     @functools.cached_property
     def compiled(self) -> Callable:

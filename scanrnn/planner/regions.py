@@ -41,7 +41,7 @@ def find_regions(loop, bits, sums: bool = True) -> Regions:
     consumers = loop.consumers()
     weight_borne = _weight_borne(loop, bits)
     # Cotangents of time inputs are stacked anyway.
-    anyway = sum(map(ops.bytes_of, loop.xs))
+    anyway = ops.bytes_in(loop.xs)
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:
         ins = variables(eqn.invars)
@@ -56,9 +56,9 @@ def find_regions(loop, bits, sums: bool = True) -> Regions:
         ends = dict.fromkeys(v for ends, _ in found for v in ends)
         if heavy:
             regions.heavy_cuts.update(ends)
-        more = sum(ops.bytes_of(v) for v in ends if v not in regions.cuts)
+        more = ops.bytes_in(v for v in ends if v not in regions.cuts)
         timed = heavy and any(bits[v] == TIME for v in ins)
-        if timed or borne and more > anyway + sum(map(ops.bytes_of, borne)):
+        if timed or borne and more > anyway + ops.bytes_in(borne):
             continue
         regions.cuts.update(ends)
         regions.eqns.update([eqn, *(e for _, path in found for e in path)])

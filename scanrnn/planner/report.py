@@ -163,5 +163,5 @@ def _policy(plan) -> str:
     if plan.options.residuals is not None or plan.residuals == "minimal":
         return plan.residuals
     checkpointed = plan.residuals == "chunked"
-    why = "for jax.checkpoint" if checkpointed else f"as pays on {plan.machine.kind}"
+    why = "for jax.checkpoint" if checkpointed else f"chosen for {plan.machine.kind}"
     return f"{plan.residuals}, {why}"

@@ -75,7 +75,8 @@ def _bodies(plan) -> Iterator[str]:
             factor = f"unrolled by {body.unroll}" if body.unroll else "fully unrolled"
             told.append(f"{factor}, rows written step by step")
         names = [e.primitive.name for e in body.graph.eqns if ops.is_heavy(e)]
-        told.append(f"{tally(names)} of {len(body.graph.eqns)} equations")
+        heavy = tally(names) if names else "no GEMM"
+        told.append(f"{len(body.graph.eqns)} equations ({heavy})")
         if body.transposed:
             told.append(f"{len(body.transposed)} with the features first")
         if rows.over:
@@ -107,12 +108,12 @@ def _residuals(plan) -> Iterator[str]:
     if plan.residual_bytes[0] is None:
         return
     rules = plan.derivative
-    again = rules.recomputed.ys
-    saved = [v for v in rules.saved if v not in again]
+    recomputed = rules.recomputed.ys
+    saved = [v for v in rules.saved if v not in recomputed]
     carry = [plan.stages.loop.carry[i] for i in rules.carry_saved]
     yield f"Kept per step: {listed(saved)}; carries before the step: {listed(carry)}."
-    if again:
-        yield f"Recomputed, {at_once(plan)}: {listed(again)}."
+    if recomputed:
+        yield f"Recomputed, {at_once(plan)}: {listed(recomputed)}."
 
 
 def _impossible(plan) -> Iterator[str]:

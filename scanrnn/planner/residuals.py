@@ -28,4 +28,4 @@ def residual_bytes(program, args) -> int | None:
     jaxpr = closed.jaxpr
     free = {*jaxpr.invars, *variables(jaxpr.outvars[: len(outs)])}
     kept = {v for v in variables(jaxpr.outvars[len(outs) :]) if v not in free}
-    return sum(ops.bytes_of(v) for v in kept if ops.aval(v).shape)
+    return ops.bytes_in(v for v in kept if ops.aval(v).shape)

@@ -46,7 +46,7 @@ class Rules:
       sums_biases_by_products: gradients of biases are products with ones.
       recomputes: when results of contractions are recomputed from carries, and not
         kept: "never", "chunked" (if the sequence is long enough for chunks) or
-        "always".
+        "always" (but only if all steps share a matrix of each contraction).
       chunk_share: the share of the fast memory that a chunk may fill if contractions
         are recomputed. If None, a chunk is an eighth of the sequence, but at least 64
         steps.

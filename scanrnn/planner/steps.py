@@ -154,7 +154,8 @@ def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
     moving = {*tangents}
     weights = [v for v in graph.weights if v not in moving]
     xs = [*(v for v in graph.xs if v not in moving), *cts]
-    made, consts = graph_of(in_wide_sums(pull), weights, (*graph.carry, *sums), xs)
+    carry = (*graph.carry, *sums)
+    made, consts = graph_of(in_wide_sums(pull, graph), weights, carry, xs)
     consts = {**inside.consts, **consts}
     rules.steps[key] = Step(made, consts, inside.moving, inside.moving[m:])
     return rules.steps[key]

@@ -139,8 +139,8 @@ def _push_dot(eqn, tangents, primal, transposed):
             params = eqn.params if matrix is None else _turned_params(eqn, 1 - i)
             value = primal(other) if matrix is None else matrix
             operands = (t, value) if i == 0 else (value, t)
-            halves = all(v.dtype == jnp.bfloat16 for v in operands)
-            dot = gemm if halves else functools.partial(_dot, eqn)
+            half = all(v.dtype == jnp.bfloat16 for v in operands)
+            dot = gemm if half else functools.partial(_dot, eqn)
             out = total(out, dot(params, *operands))
     return out
 

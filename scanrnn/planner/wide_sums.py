@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import eval_eqn, reread
+from scanrnn.planner.graph import Graph, eval_eqn, reread
 
 
 def wide(dtype):
@@ -39,13 +39,18 @@ def rounded(total, aval):
     return total if total.dtype == aval.dtype else total.astype(aval.dtype)
 
 
-def in_wide_sums(f: Callable, by_products: bool = False) -> Callable:
+def in_wide_sums(f: Callable, graph: Graph, by_products: bool = False) -> Callable:
     """A function like `f` that sums half precision over axes in float32.
 
     Args:
       f: the function.
+      graph: the graph that it transposes. Without half precision there is nothing to
+        do, and no need to trace.
       by_products: whether to sum the columns of its arguments by products with ones.
     """
+    types = map(ops.aval, (*graph.inputs, *(v for e in graph.eqns for v in e.outvars)))
+    if not by_products and all(wide(t.dtype) == t.dtype for t in types):
+        return f
 
     def run(*args):
         columns = jax.tree.leaves(args) if by_products else []

@@ -54,7 +54,7 @@ def arguments(rnn, streams, buckets):
     if not isinstance(rnn, nnx.RNN):
         raise TypeError(
             f"Streaming: rnn is a {type(rnn).__name__}, want a layer of scanrnn.nnx; "
-            "weights of another one come over by scanrnn.interop"
+            "scanrnn.interop converts the weights of other layers"
         )
     for name in ("bidirectional", "reverse"):
         if getattr(rnn, name):

@@ -1,5 +1,6 @@
 """Checkpoints: all that a run needs to continue as if it had never stopped."""
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import orbax.checkpoint as ocp
 
 from scanrnn.training._checksums import of_arrays, of_notes
 from scanrnn.training._complaints import without_late_complaints
-from scanrnn.training._files import retried, writing
+from scanrnn.training._files import brief, retried, writing
 from scanrnn.training._lock import FolderLock
 from scanrnn.training._processes import largest
 
@@ -102,10 +103,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Returns the steps of the complete checkpoints, the newest last."""
-        self.wait()
-        if not self._locked:
-            retried(lambda: self._manager.reload())
-        return sorted(self._manager.all_steps())
+        return self._reading(lambda steps: steps)
 
     def latest(self) -> int | None:
         """Returns the step of the newest complete checkpoint, None if there is none."""
@@ -214,9 +212,32 @@ class Checkpoints:
             if step > after:
                 self._manager.delete(step)
 
+    def _listed(self) -> list[int]:
+        self.wait()
+        if not self._locked:
+            self._manager.reload()
+        return sorted(self._manager.all_steps())
+
+    def _reading(self, read: Callable[[list[int]], T]) -> T:
+        """Calls `read` with all steps, and again if a file was deleted meanwhile."""
+        return retried(lambda: read(self._listed()))
+
     def _read(self, step: int | None, read: Callable[[int], T]) -> T:
-        """Reads a checkpoint; tries again if the newest is replaced meanwhile."""
-        steps = self.steps()
+        """Reads a checkpoint; if the newest is replaced meanwhile, the one after it."""
+
+        def attempt(steps):
+            reading = self._chosen(step, steps)
+            try:
+                return read(reading)
+            except _Damaged as error:
+                steps = self._listed()
+                if step is None and steps and steps[-1] != reading:
+                    raise FileNotFoundError(f"{reading} was replaced") from error
+                raise self._unreadable(reading, error, steps) from None
+
+        return self._reading(attempt)
+
+    def _chosen(self, step: int | None, steps: list[int]) -> int:
         if not steps:
             raise ValueError(f"no checkpoint in {self.folder}; train one first")
         if step is not None and step not in steps:
@@ -225,17 +246,7 @@ class Checkpoints:
                 f"step: got {step}, but the checkpoints in {self.folder} are of "
                 f"{have}: choose one of these"
             )
-
-        def attempt():
-            reading = self.steps()[-1] if step is None else step
-            try:
-                return read(reading)
-            except _Damaged as error:
-                if step is None and self.latest() not in (None, reading):
-                    raise FileNotFoundError(f"{reading} was replaced") from error
-                raise self._unreadable(reading, error) from None
-
-        return retried(attempt)
+        return steps[-1] if step is None else step
 
     def _read_notes(self, step: int) -> dict[str, Any]:
         notes = self._restore(step, "notes", ocp.args.JsonRestore())
@@ -265,20 +276,16 @@ class Checkpoints:
             return self._manager.restore(step, args=args)[item]
         # The type of the error depends on which byte of the file is damaged.
         except Exception as error:
-            # After the bracket come pages of the reader's settings.
-            why = " ".join(str(error).partition("[tensorstore_spec")[0].split())
-            why = why if len(why) <= _LONGEST else why[:_LONGEST] + " ..."
+            why = textwrap.shorten(brief(error), _LONGEST, placeholder=" ...")
             raise _Damaged(why) from error
 
-    def _unreadable(self, step: int, error: Exception) -> ValueError:
-        before = max((s for s in self.steps() if s < step), default=None)
-        go_on = "start again with --restart"
+    def _unreadable(self, step: int, error: Exception, steps: list[int]) -> ValueError:
+        before = max((s for s in steps if s < step), default=None)
+        way = "start again with --restart"
         if before is not None:
-            go_on = (
-                f"go on from the one before it with --resume-from {before}, or {go_on}"
-            )
+            way = f"go on from the one before it with --resume-from {before}, or {way}"
         return ValueError(
-            f"the checkpoint of step {step} cannot be read; {go_on} "
+            f"the checkpoint of step {step} cannot be read; {way} "
             f"({self.folder / str(step)}: {error})"
         )
 
@@ -288,10 +295,5 @@ class _Damaged(Exception):
 
 
 def _open(folder: Path, **options: Any) -> ocp.CheckpointManager:
-    return ocp.CheckpointManager(
-        folder,
-        options=ocp.CheckpointManagerOptions(
-            enable_async_checkpointing=True, **options
-        ),
-        item_names=("state", "notes"),
-    )
+    chosen = ocp.CheckpointManagerOptions(enable_async_checkpointing=True, **options)
+    return ocp.CheckpointManager(folder, options=chosen, item_names=("state", "notes"))

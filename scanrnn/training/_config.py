@@ -170,7 +170,7 @@ class Config:
             )
         if "float64" in self.precision and not jax.config.read("jax_enable_x64"):
             raise ValueError(
-                "precision: JAX has no float64 as it is; set JAX_ENABLE_X64=1"
+                "precision: float64 is switched off in JAX; set JAX_ENABLE_X64=1"
             )
         # Checks the text only. The machine is not looked up until a model is made.
         Precision.parse(self.precision, MACHINES["unknown"])

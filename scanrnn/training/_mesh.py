@@ -66,7 +66,7 @@ def rows_of_process(mesh: Mesh, batch: int) -> tuple[int, int]:
         ValueError: If `batch` is not a multiple of the number of devices that share it.
 
     Example:
-        >>> from scanrnn.training import make_mesh
+        >>> from scanrnn.training import make_mesh, rows_of_process
         >>> rows_of_process(make_mesh(1), 8)
         (0, 8)
     """

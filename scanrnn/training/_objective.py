@@ -124,7 +124,7 @@ def set_steps(state: TrainState, steps: int) -> TrainState:
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from scanrnn.training import Config, init_state, make_optimizer
+        >>> from scanrnn.training import Config, init_state, make_optimizer, set_steps
         >>> optimizer = make_optimizer(Config())
         >>> state = init_state({"w": jnp.ones(1)}, optimizer, key=jax.random.key(0))
         >>> float(set_steps(state, 70).opt_state.hyperparams["steps"])
@@ -154,13 +154,14 @@ def make_evaluate(
 
     Example:
         >>> import numpy as np
-        >>> from flax import nnx
-        >>> from scanrnn.training import Config, Streams, make_evaluate, make_model
-        >>> from scanrnn.training._model import zero_carry
-        >>> model = make_model(Config(features=8), symbols=4)
-        >>> streams = Streams(np.zeros(100, np.int32), batch=2, window=7)
+        >>> from scanrnn import training
+        >>> config = training.Config(features=8, batch=2)
+        >>> model = training.make_model(config, symbols=4)
+        >>> state, _ = training.make_training(config, model)
+        >>> streams = training.Streams(np.zeros(100, np.int32), batch=2, window=7)
         >>> batches = lambda: [next(streams) for _ in range(7)]
-        >>> make_evaluate(model, batches, zero_carry(model, 2))(nnx.state(model)) > 0
+        >>> evaluate = training.make_evaluate(model, batches, state.carry)
+        >>> evaluate(state.params) > 0
         True
     """
     loss_fn: Any = make_loss(model)

@@ -155,6 +155,7 @@ def draw_curves(
 
     Example:
         >>> import pathlib, tempfile
+        >>> from scanrnn.training import draw_curves
         >>> rows = [{"step": 1, "loss": 6.5, "grad_norm": 1.0, "skipped": False}]
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = pathlib.Path(folder) / "loss.png"

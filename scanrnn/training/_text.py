@@ -196,6 +196,7 @@ def split_sentences(ids: np.ndarray, end: int) -> list[np.ndarray]:
 
     Example:
         >>> import numpy as np
+        >>> from scanrnn.training import split_sentences
         >>> [s.tolist() for s in split_sentences(np.array([5, 6, 0, 0, 7, 0]), end=0)]
         [[5, 6, 0], [7, 0]]
     """

@@ -56,10 +56,10 @@ def train(
     """Trains a language model, or continues a run that was stopped.
 
     The folder `config.out` gets a checkpoint, `log.jsonl`, `loss.png`, `sample.txt`
-    and `plan.txt`. The last two are written by a run of one process only. SIGINT and
-    SIGTERM end the run with a checkpoint; the next call continues from it. On a CPU the
-    numbers are then exactly those of a run that was not stopped. During the run the
-    folder is locked: no other run can write into it.
+    and `plan.txt`. `loss.png` needs matplotlib. The last two are written by a run of
+    one process only. SIGINT and SIGTERM end the run with a checkpoint; the next call
+    continues from it. On a CPU the numbers are then exactly those of a run that was not
+    stopped. During the run the folder is locked: no other run can write into it.
 
     Args:
         config: Options of the run.
@@ -128,14 +128,14 @@ def _train(run: Run, begin: float, console: Console) -> Outcome:
         return Outcome(fitted.step, None, signal)
     rows = log.rows()
     with writing(run.out):
-        draw_curves(run.out / "loss.png", rows, run.unit[0])
+        drawn = draw_curves(run.out / "loss.png", rows, run.unit[0])
     if fitted.stopped:
         console.print(
             f"Stopped after step {fitted.step} of {plan.steps}; the checkpoint is in "
             f"{run.checkpoints.folder}. Run the same command again to go on."
         )
         return Outcome(fitted.step, _held_out(rows), signal)
-    left = "checkpoint, log.jsonl, loss.png"
+    left = "checkpoint, log.jsonl" + ", loss.png" * drawn
     if jax.process_count() == 1:
         _finish(run, console)
         left += ", sample.txt, plan.txt"
