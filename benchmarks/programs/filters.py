@@ -1,4 +1,4 @@
-"""Inference over time: a Kalman filter and the forward algorithm of an HMM."""
+"""Inference over time: Kalman filters, the forward algorithm of an HMM, averages."""
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,50 @@ def kalman(T=256, B=32, N=16, M=8):
     return Program(f"T={T} B={B} N={N} M={M}", params, normal(B, T, M), _kalman)
 
 
+def _fixed_gain(params, observed):
+    """A Kalman filter whose gain does not change."""
+    F, H, gain = params["F"], params["H"], params["gain"]
+
+    def step(mean, y):
+        mean = F @ mean
+        mean = mean + gain @ (y - H @ mean)
+        return mean, mean
+
+    first = jnp.zeros(F.shape[0])
+    return jax.vmap(lambda ys: lax.scan(step, first, ys)[1])(observed)
+
+
+def fixed_gain(T=2048, B=8, N=4, M=2):
+    """A tracker with states of `N` numbers and observations of `M` numbers."""
+    turned, _ = np.linalg.qr(normal(N, N))
+    params = {
+        "F": 0.95 * turned,
+        "H": normal(M, N, scale=N**-0.5),
+        "gain": normal(N, M, scale=0.2),
+    }
+    return Program(f"T={T} B={B} N={N} M={M}", params, normal(B, T, M), _fixed_gain)
+
+
+def _averages(params, gradients):
+    """Adam's updates from a series of gradients."""
+
+    def step(carry, g):
+        count, m, v = carry
+        g = params["scale"] * g
+        count, m, v = count + 1, 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        m_hat, v_hat = m / (1 - 0.9**count), v / (1 - 0.999**count)
+        return (count, m, v), m_hat / (jnp.sqrt(v_hat) + 1e-8)
+
+    zeros = jnp.zeros_like(gradients[0])
+    return lax.scan(step, (jnp.zeros(()), zeros, zeros), gradients)[1]
+
+
+def averages(T=2048, D=256):
+    """`T` gradients of `D` weights."""
+    params = {"scale": np.ones(D, np.float32)}
+    return Program(f"T={T} D={D}", params, normal(T, D), _averages)
+
+
 def _forward_algorithm(params, observed):
     """Sums probabilities by their logarithms, over `[B, K, K]` at each step."""
     means, precisions = params["means"], jnp.exp(params["log_precisions"])
@@ -74,4 +118,9 @@ def forward_algorithm(T=512, B=16, K=64, D=16):
     return Program(sizes, params, normal(T, B, D), _forward_algorithm)
 
 
-PROGRAMS = {"Kalman filter": kalman, "hidden Markov model": forward_algorithm}
+PROGRAMS = {
+    "Kalman filter": kalman,
+    "Kalman filter with a fixed gain": fixed_gain,
+    "hidden Markov model": forward_algorithm,
+    "averages of an optimiser": averages,
+}

@@ -62,14 +62,14 @@ def enter(name: str) -> Race | Absent:
     ]
     if program.layer is not None:
         contenders.append(_contender(LAYER, program.layer))
-    return Race([(program, one) for one in contenders], MODES, ready=_Ready())
+    return Race([(program, one) for one in contenders], MODES, ready=Checked())
 
 
 def _contender(name, apply):
     return Contender(name, lambda _: None, lambda program: Runner(program, apply))
 
 
-class _Ready:
+class Checked:
     """Gives the runner of each contender, and checks it against the first one."""
 
     def __init__(self):
