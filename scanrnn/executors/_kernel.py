@@ -70,7 +70,7 @@ class Layout(NamedTuple):
 
         Without a rest, an LSTM (256, 64, 1024) takes 233 MB of temporaries and not 177.
         """
-        return self.bytes + self.made + _RESERVED
+        return self.bytes + max(self.made, _RESERVED)
 
 
 def layout(body: Body) -> Layout:
