@@ -200,7 +200,7 @@ def markdown(results: dict) -> str:
         wanted = ("v5e", "train", "scanrnn")
         keys = ("machine", "mode", "contender")
         rows = [r for r in rows if tuple(r[k] for k in keys) == wanted and "case" in r]
-        others = {json.dumps(r["case"], sort_keys=True): r for r in rows}
+        others = {_key(r["case"]): r for r in rows}
     lines = [_line(name, row, others) for name, row in results["rows"].items()]
     head = [
         *("case", "bundles forward", "bound", "bundles reverse", "bound", "floor"),
@@ -209,6 +209,11 @@ def markdown(results: dict) -> str:
     ]
     where = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     return "\n".join([PAGE, table(head, lines), "", f"Versions: {where}.", ""])
+
+
+def _key(case: dict) -> str:
+    """What names a case, whatever fields older reports did not have."""
+    return json.dumps({k: v for k, v in sorted(case.items()) if v})
 
 
 def _line(name, row, others) -> list[str]:
@@ -225,7 +230,7 @@ def _line(name, row, others) -> list[str]:
         bounds = BOUNDS.get((case["cell"], *size), bounds)
         gates = {"gru": 3, "elman": 1}.get(case["cell"], 4)
         floor = f"{gates * case['B'] * case['H'] ** 2 // (4 * 128**2):,}"
-    other = others.get(json.dumps(case, sort_keys=True), {})
+    other = others.get(_key(case), {})
     loops = [loop for loop in other.get("loops", ()) if loop["trips"]]
     cycles = " + ".join(f"{loop['cycles']:,} x {loop['trips']}" for loop in loops)
     theirs = f"{other['temp_bytes'] / 1e6:.1f}" if "temp_bytes" in other else ""
