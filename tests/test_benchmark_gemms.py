@@ -72,6 +72,7 @@ def test_kernels_of_the_translation_model_are_in_the_committed_results():
     assert {(B, 1024) for B in (8, 16, 32, 64)} <= set(costs.kernels())
 
 
+@pytest.mark.slow
 def test_quick_form_writes_the_page_and_its_pictures(tmp_path, capsys):
     assert gemms.main(["--quick"], tmp_path) == 0
     page = (tmp_path / "gemms-quick.md").read_text()

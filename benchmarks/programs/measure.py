@@ -94,7 +94,7 @@ def record(name: str, race: Race | Absent) -> dict:
     if isinstance(race, Absent):
         absent = {"absent": str(race)}
         contenders = {ORIGINAL: absent, OURS: absent}
-        return about | {"disturbance": 0.0, "contenders": contenders}
+        return about | {"disturbance": 0.0, "settled": True, "contenders": contenders}
     about["case"]["sizes"] = race.entries[0].case.sizes
     contenders = {}
     for entry in race.entries:
