@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 from jax.scipy.stats import multivariate_normal
+from scipy.linalg import solve_discrete_are
 
 from benchmarks.programs._base import Program, normal
 
@@ -61,20 +62,20 @@ def _fixed_gain(params, observed):
 def fixed_gain(T=2048, B=8, N=4, M=2):
     """A tracker with states of `N` numbers and observations of `M` numbers."""
     turned, _ = np.linalg.qr(normal(N, N))
-    params = {
-        "F": 0.95 * turned,
-        "H": normal(M, N, scale=N**-0.5),
-        "gain": normal(N, M, scale=0.2),
-    }
+    F, H, R = 0.95 * turned, normal(M, N, scale=N**-0.5), np.eye(M)
+    # The gain that a filter of these matrices tends to: with others it may diverge.
+    cov = solve_discrete_are(F.T, H.T, 0.1 * np.eye(N), R)
+    gain = np.linalg.solve(H @ cov @ H.T + R, H @ cov).T.astype(np.float32)
+    params = {"F": F, "H": H, "gain": gain}
     return Program(f"T={T} B={B} N={N} M={M}", params, normal(B, T, M), _fixed_gain)
 
 
 def _averages(params, gradients):
-    """Adam's updates from a series of gradients."""
+    """Adam's updates from a series of gradients, which are clipped smoothly."""
 
     def step(carry, g):
         count, m, v = carry
-        g = params["scale"] * g
+        g = jnp.tanh(params["scale"] * g)
         count, m, v = count + 1, 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
         m_hat, v_hat = m / (1 - 0.9**count), v / (1 - 0.999**count)
         return (count, m, v), m_hat / (jnp.sqrt(v_hat) + 1e-8)
