@@ -356,7 +356,7 @@ assert faster["with layer norm, 16 steps"] == "scanrnn"
 # The pieces change almost nothing: the differences are less than a ten-thousandth of
 # the error. But the error itself depends on where it is measured. At the sites that
 # chose the model, it is almost that of the weather and the noise, which nobody knows
-# (0.065, 0.0625). At four sites never seen, over twice the trained length, it is 0.084.
+# (0.065, 0.0625). At four sites never seen, over twice the trained length, it is 0.080.
 #
 # And no runtime is best everywhere. For one step of a plain LSTM, onnxruntime has its
 # own operator and the cheaper call. Over many steps of an LSTM with layer norm it runs
