@@ -12,7 +12,6 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.cuts import cut
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.layout import lay_out
@@ -233,20 +232,3 @@ def _leads(shifts, v, to) -> bool:
     while v in shifts and v is not to:
         v = shifts[v].of
     return v is to
-
-
-def steps_in_piece(row: int, length: Any, size: int | None) -> int | None:
-    """The number of steps, of `row` bytes each, in equal pieces of about `size` bytes.
-
-    None if pieces are no use: if there would be fewer than two, or if there is only one
-    step. A piece never has one step: XLA would then sum over columns, five times more
-    slowly.
-    """
-    if size is None or not isinstance(length, int):
-        return None
-    if row * length < 2 * size or length == 1:
-        return None
-    steps = cut(length, min(size // row, length - 1))
-    if steps == 1:
-        steps = next(d for d in range(2, length + 1) if not length % d)
-    return steps if steps < length else None
