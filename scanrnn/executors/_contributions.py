@@ -20,7 +20,7 @@ from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.ordering import late
 from scanrnn.planner.rules import Rules
-from scanrnn.planner.steps import Step, outside_step
+from scanrnn.planner.steps import Step
 from scanrnn.planner.wide_sums import in_wide_sums
 
 
@@ -44,7 +44,7 @@ def contributions(
     moving = [v for v in (*graph.weights, *graph.xs) if v in tangents]
     if not rules.cuts or not moving:
         return {}
-    step = outside_step(rules, frozenset(moving))
+    step = loop.steps.outside(frozenset(moving))
     arrays = loop.recording.rows.of(rules.rows(rules.read_outside), known)
     fixed = OrderedDict(constants), OrderedDict(arrays)
     tangents = named((rules.tangents[v] for v in moving), (tangents[v] for v in moving))

@@ -28,7 +28,7 @@ from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.reverse import reverse
-from scanrnn.planner.steps import Step, inside_step
+from scanrnn.planner.steps import Step
 from scanrnn.planner.wide_sums import rounded, zero_sum
 
 
@@ -54,7 +54,7 @@ def tangent_loop(
     entering = contributions(loop, executor, constants, known, tangents)
     inner = {*graph.carry, *rules.inner_weights, *rules.inner_xs}
     tangents = {v: t for v, t in tangents.items() if v in inner} | entering
-    step = inside_step(rules, frozenset(tangents))
+    step = loop.steps.inside(frozenset(tangents))
     if not step.carry and not step.ys:
         return [None] * len(graph.carry), [None] * len(graph.ys)
     zeros = {v: jnp.zeros_like(c) for v, c in zip(graph.carry, carry, strict=True)}

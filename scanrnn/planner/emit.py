@@ -6,7 +6,6 @@ from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Target, forward
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.reverse import reverse
-from scanrnn.planner.steps import inside_step
 
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")
@@ -33,7 +32,7 @@ def _reverse(loop: Loop, target) -> Body | None:
     rules = loop.derivative
     moving = {*loop.graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
     try:
-        step = inside_step(rules, frozenset(filter(ops.is_inexact, moving)))
+        step = loop.steps.inside(frozenset(filter(ops.is_inexact, moving)))
     except (NotImplementedError, TypeError, ValueError):
         return None  # JAX cannot differentiate the step by all of these at once
     if not step.carry and not step.ys:

@@ -49,7 +49,6 @@ class Derivative:
         and time inputs; these are not stacked.
       read_inside: variables whose values the tangent loop reads.
       read_outside: variables whose values the contributions read.
-      steps: the derivative's steps made so far, by the variables that have tangents.
     """
 
     loop: Graph
@@ -65,7 +64,6 @@ class Derivative:
     recomputed: Graph = Graph((), (), (), (), (), ())
     read_inside: frozenset[Var] = frozenset()
     read_outside: frozenset[Var] = frozenset()
-    steps: dict = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def bits(self) -> dict[Any, int]:

@@ -20,6 +20,7 @@ from scanrnn.planner.regions import Regions, find_regions
 from scanrnn.planner.rows import Place, Rows, Shift, pair_up
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.saved import derive
+from scanrnn.planner.steps import Steps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,11 +61,16 @@ class Loop:
         return find_regions(self.graph, self.graph.depends(), sums)
 
     @functools.cached_property
-    def derivative(self) -> Derivative:
-        """The derivative rules of this loop."""
+    def steps(self) -> Steps:
+        """The steps of this loop's derivative."""
         rules = self.rules
         transposes, statistics = rules.transposes_weights, rules.keeps_statistics
         return derive(self.graph, self.regions, self.residuals, transposes, statistics)
+
+    @property
+    def derivative(self) -> Derivative:
+        """The derivative rules of this loop."""
+        return self.steps.rules
 
     @functools.cached_property
     def laid(self) -> tuple[Graph, dict[Var, Place]]:

@@ -18,7 +18,7 @@ from scanrnn.planner.bodies import Body, Target, made, rows_of, unrolled
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.rows import pair_up
-from scanrnn.planner.steps import Step, reverse_step
+from scanrnn.planner.steps import Step
 
 
 class Reverse(NamedTuple):
@@ -46,8 +46,8 @@ def reverse(loop: Loop, step: Step, given: tuple[Var, ...], target: Target) -> R
       given: the ys of `step` whose cotangents are given.
       target: what the body is made for.
     """
-    rules, recorded = loop.derivative, loop.recording.rows
-    whole = reverse_step(rules, step, given)
+    recorded = loop.recording.rows
+    whole = loop.steps.reverse(step, given)
     before, graph, after = around(
         whole.graph, loop.precomputes, loop.rules.precomputes_sums
     )

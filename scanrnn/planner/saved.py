@@ -23,7 +23,7 @@ from scanrnn.planner.graph import (
     variables_like,
 )
 from scanrnn.planner.regions import Regions
-from scanrnn.planner.steps import inside_step, outside_step
+from scanrnn.planner.steps import Steps
 
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
@@ -37,8 +37,8 @@ def derive(
     policy: str = "minimal",
     transposes: bool = True,
     statistics: bool = True,
-) -> Derivative:
-    """Decide what is saved, and what reads it.
+) -> Steps:
+    """Decide what is saved, and what reads it; the derivative with its first steps.
 
     Args:
       loop: the part of the step that stays in the loop.
@@ -64,22 +64,21 @@ def derive(
         transposed=_new(_matrices(loop) if transposes else {}),
     )
     found = _candidates(draft, regions, policy, statistics)
-    steps: dict = {}
-    inside, outside = _read(draft, found, steps)
+    inside, outside, steps = _read(draft, found)
     saved = tuple(v for v in found if v in inside | outside)
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
     recomputed = _recomputed(taken, saved if policy == "recompute" else ())
     used = {*inside, *outside, *recomputed.xs}
-    return dataclasses.replace(
+    rules = dataclasses.replace(
         draft,
         read_inside=inside,
         read_outside=outside,
         saved=saved,
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
         recomputed=recomputed,
-        steps=steps,
     )
+    return Steps(rules, steps)
 
 
 def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
@@ -121,38 +120,34 @@ def _inner(loop, bits, region) -> set[Var]:
     return wanted
 
 
-def _read(draft, found, steps) -> tuple[frozenset[Var], frozenset[Var]]:
+def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     """What the tangent program reads if all inputs have tangents: inside, and outside.
 
-    The steps that tell this are kept in `steps`, without the inputs that they do not
-    read. JAX can differentiate some functions by some operands only. If it cannot
-    differentiate by all at once, then everything counts as read.
+    Also the steps that tell this, without the inputs that they do not read. JAX can
+    differentiate some functions by some operands only. If it cannot differentiate by
+    all at once, then everything counts as read.
     """
     loop, known = draft.loop, frozenset((*draft.loop.inputs, *found))
     every = tuple(range(len(loop.carry)))
-    draft = dataclasses.replace(
-        draft,
-        saved=found,
-        carry_saved=every,
-        read_inside=known,
-        read_outside=known,
-        steps={},
+    kept = {"saved": found, "carry_saved": every}
+    steps = Steps(
+        dataclasses.replace(draft, read_inside=known, read_outside=known, **kept)
     )
     inner = {*loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
     outer = {*loop.weights, *loop.xs}
-    read = []
-    for make, moving in ((inside_step, inner), (outside_step, outer)):
+    read, made = [], {}
+    for make, moving in ((steps.inside, inner), (steps.outside, outer)):
         try:
-            step = make(draft, frozenset(v for v in moving if ops.is_inexact(v)))
+            step = make(frozenset(v for v in moving if ops.is_inexact(v)))
         except (NotImplementedError, TypeError, ValueError):
             read.append(known)
             continue
         found = {*free(step.graph.eqns, step.graph.outs)}
         xs = tuple(v for v in step.graph.xs if v in found or v not in known)
         graph = dataclasses.replace(step.graph, xs=xs)
-        steps[make, frozenset(step.moving)] = step._replace(graph=graph)
+        made[make.__name__, frozenset(step.moving)] = step._replace(graph=graph)
         read.append(known & found)
-    return read[0], read[1]
+    return read[0], read[1], made
 
 
 def _candidates(draft, regions, policy, statistics) -> list[Var]:
