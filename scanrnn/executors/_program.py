@@ -6,9 +6,11 @@ imports, once for all executors. An executor only has rules, and lowers bodies.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
+from scanrnn.executors import scan
 from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._executor import Executor
@@ -17,7 +19,6 @@ from scanrnn.executors._names import named, remembering, split
 from scanrnn.executors._normed import normed
 from scanrnn.executors._ruled import keep_loops
 from scanrnn.executors._values import with_values_by
-from scanrnn.executors.scan import scan_graph
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Env
 from scanrnn.planner.plan import Plan
@@ -26,8 +27,29 @@ from scanrnn.planner.plan import Plan
 _KEEP = {"chunked": ops.keep_inputs, "recompute": keep_loops}
 
 
-def run(executor: Executor, plan: Plan, weights: list, init: list, xs: list):
-    """Run a plan on flat values. Returns the final carry and the ys, flat."""
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """An executor as a plan holds it."""
+
+    executor: Executor
+
+    @property
+    def name(self) -> str:
+        """The name of the executor."""
+        return self.executor.NAME
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.name
+
+    def run(self, plan: Plan, weights: list, init: list, xs: list):
+        """Run a plan on flat values. Returns the final carry and the ys, flat."""
+        if self.executor is scan:
+            return scan.run(plan, weights, init, xs)
+        return _run_plan(self.executor, plan, weights, init, xs)
+
+
+def _run_plan(executor, plan, weights, init, xs):
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry, stages = [init[i] for i in moving], plan.stages
@@ -79,6 +101,6 @@ def _run(plan, executor, loop, constants, init, xs):
     if plan.defer:
         final, ys = run_loop(loop, executor, *args)
     else:
-        final, ys = scan_graph(graph, *args, loop)
+        final, ys = scan.scan_graph(graph, *args, loop)
     known |= named(graph.ys, ys)
     return final, stage(stages.after)

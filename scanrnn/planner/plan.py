@@ -26,18 +26,19 @@ class Candidate(NamedTuple):
     """An executor for a plan: its estimate, or why it refuses.
 
     Attributes:
-      name: the name of the executor.
+      executor: the executor, with its name, and a method that runs plans.
       seconds: the estimate of a training step in seconds; None if it refuses.
       refusal: why it refuses, or None.
     """
 
-    name: str
+    executor: Any
     seconds: float | None
     refusal: str | None
 
-
-def _has_no_executor(*_):
-    raise RuntimeError("this plan has no executor; make plans with scanrnn.plan")
+    @property
+    def name(self) -> str:
+        """The name of the executor."""
+        return self.executor.name
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -71,11 +72,9 @@ class Plan:
         if chunks do not divide the length.
       value_loops: the same for chunks without a gradient; empty if they do not differ.
       nothing: why there is nothing to plan, or None.
-      executor: the name of the executor that runs it.
+      executor: what runs it: `executor.name` is its name, and `executor.run(plan,
+        weights, init, xs)` runs the plan on flat values. None if none is chosen yet.
       candidates: every executor, with its estimate or its refusal.
-      program: the function `(plan, weights, init, xs) -> (carry, ys)` that runs the
-        plan on flat values.
-      unplanned: the same function by `lax.scan`.
       tuning: how the tuner chose these options, or None.
     """
 
@@ -97,16 +96,14 @@ class Plan:
     loops: tuple[Loop, ...] = ()
     value_loops: tuple[Loop, ...] = ()
     nothing: str | None = None
-    executor: str = "scan"
+    executor: Any = None
     candidates: tuple[Candidate, ...] = ()
-    program: Callable = _has_no_executor
-    unplanned: Callable = _has_no_executor
     tuning: report.Tuning | None = None
 
     @property
     def reason(self) -> str | None:
         """Why the plan is `lax.scan` itself, or None."""
-        if self.executor != "scan":
+        if self.executor is not None and self.executor.name != "scan":
             return None
         refusals = [c.refusal for c in self.candidates if c.refusal]
         return self.nothing or next(iter(refusals), "it is the cheapest by estimate")
@@ -162,7 +159,7 @@ class Plan:
         The plan itself keeps it. An entry in a separate table would refer to the plan
         that is its own key, and neither would ever be freed.
         """
-        return jax.jit(functools.partial(self.program, self))
+        return jax.jit(functools.partial(self.executor.run, self))
 
     @functools.cached_property
     def bodies(self) -> dict[str, Body]:
@@ -189,9 +186,10 @@ class Plan:
         graph = self.source
         args = list(map(struct, (*graph.weights, *graph.carry)))
         args += [struct(v, self.length) for v in graph.xs]
+        scan = next(c.executor for c in self.candidates if c.name == "scan")
         ours, theirs = (
-            residual_bytes(functools.partial(self._flat, run), args)
-            for run in (self.program, self.unplanned)
+            residual_bytes(functools.partial(self._flat, each.run), args)
+            for each in (self.executor, scan)
         )
         return ours, theirs
 
