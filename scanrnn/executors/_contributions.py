@@ -11,7 +11,6 @@ from typing import Any
 import jax
 from jax.extend.core import Var
 
-from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import linear
@@ -19,6 +18,7 @@ from scanrnn.machines import Machine
 from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.ordering import late
+from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.steps import Step
 from scanrnn.planner.wide_sums import in_wide_sums

@@ -11,15 +11,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors import scan
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._place import on
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
-from scanrnn.executors.scan import scan_graph
-from scanrnn.planner.bodies import Target, forward
+from scanrnn.planner.bodies import Target, plain
+from scanrnn.planner.emit import Bodies
 from scanrnn.planner.loops import Loop
+from scanrnn.planner.over_time import stage_over_time
 
 
 def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: list):
@@ -36,14 +37,17 @@ def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: lis
 
 
 def _by_scan(loop, *args):
-    weights, carry, xs = loop.graph.groups(args)
-    final, ys = scan_graph(loop.graph, weights, carry, xs, loop)
-    return [*final, *ys]
+    return _runner(loop, scan, plain(loop.graph, loop))(*args)
 
 
 def _build(loop, executor, machine, alone) -> Callable[..., list]:
     executor = on(executor, loop, machine, alone)
-    body = forward(loop, Target(executor.rules(machine), alone))
+    bodies = Bodies(loop, Target(executor.rules(machine), alone))
+    return _runner(loop, executor, bodies.forward)
+
+
+def _runner(loop, executor, body) -> Callable[..., list]:
+    """A function of flat values that runs a body."""
 
     def run(*args):
         weights, carry, xs = loop.graph.groups(args)

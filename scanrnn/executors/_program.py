@@ -11,16 +11,17 @@ import functools
 from collections.abc import Callable
 
 from scanrnn.executors import scan
-from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._loop import run_loop
-from scanrnn.executors._names import named, remembering, split
+from scanrnn.executors._names import named, split
 from scanrnn.executors._normed import normed
 from scanrnn.executors._ruled import keep_loops
 from scanrnn.executors._values import with_values_by
 from scanrnn.planner import ops
+from scanrnn.planner.bodies import plain
 from scanrnn.planner.graph import Env
+from scanrnn.planner.over_time import remembering, stage_over_time
 from scanrnn.planner.plan import Plan
 
 # Policies for what is kept of a run over a chunk; the rest is recomputed.
@@ -97,10 +98,10 @@ def _run(plan, executor, loop, constants, init, xs):
     made = stage(graph) if whole else normed(graph, loop, executor, inputs)
     known |= named(graph.ys, made)
     graph = stages.loop
-    args = [known[v] for v in graph.weights], init, [known[v] for v in graph.xs]
     if plan.defer:
-        final, ys = run_loop(loop, executor, *args)
+        weights, xs = ([known[v] for v in of] for of in (graph.weights, graph.xs))
+        final, ys = run_loop(loop, executor, weights, init, xs)
     else:
-        final, ys = scan.scan_graph(graph, *args, loop)
+        final, ys = scan.lower(plain(graph, loop), known, init, known)
     known |= named(graph.ys, ys)
     return final, stage(stages.after)

@@ -14,20 +14,20 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
-from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors import scan
 from scanrnn.executors._contributions import contributions
 from scanrnn.executors._executor import Executor
-from scanrnn.executors._names import named, remembering_inputs, split
+from scanrnn.executors._names import named, split
 from scanrnn.executors._place import on
 from scanrnn.executors._ruled import linear
-from scanrnn.executors.scan import scan_graph
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Target
+from scanrnn.planner.bodies import Target, plain
+from scanrnn.planner.emit import Bodies
 from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
-from scanrnn.planner.reverse import reverse
+from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.steps import Step
 from scanrnn.planner.wide_sums import rounded, zero_sum
 
@@ -83,11 +83,8 @@ def _forward(loop: Loop, step: Step, fixed, moving) -> list:
     (constants, arrays), graph, rules = fixed, step.graph, loop.derivative
     streams = loop.recording.rows.whole(rules.rows(rules.read_inside), arrays)
     values = {**constants, **step.consts, **streams, **moving}
-    weights, carry, xs = (
-        [values[v] for v in group] for group in (graph.weights, graph.carry, graph.xs)
-    )
-    remember = functools.partial(remembering_inputs, residuals=loop.residuals)
-    d_final, d_ys = scan_graph(graph, weights, carry, xs, loop, remember)
+    body = plain(graph, loop, keeps_inputs=loop.residuals != "everything")
+    d_final, d_ys = scan.lower(body, values, [values[v] for v in graph.carry], values)
     return [*d_final, *d_ys]
 
 
@@ -97,13 +94,13 @@ def _reversed(
     """A function that gives the cotangents of the inputs from those of the outputs."""
     rules, n = loop.derivative, len(step.carry)
     executor = on(executor, loop, machine, alone)
-    target = Target(executor.rules(machine), alone)
+    bodies = Bodies(loop, Target(executor.rules(machine), alone))
 
     def run(fixed, cts: list) -> list:
         constants, known = fixed
         given = named(step.ys, cts[n:])
         given = {v: ct for v, ct in given.items() if ct is not None}
-        made = reverse(loop, step, tuple(given), target)
+        made = bodies.reverse(step, tuple(given))
         constants = {**constants, **made.consts}
         known = {**known, **{rules.cotangents[v]: ct for v, ct in given.items()}}
         whole = {**constants, **loop.recording.rows.whole(made.before.xs, known)}

@@ -20,12 +20,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors._batch import stage_over_time
 from scanrnn.planner import compat, ops
 from scanrnn.planner.around import joined, parts
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph, eval_eqn, evaluate, needed, retrace, variables
+from scanrnn.planner.over_time import stage_over_time
 
 # The steps whose rows are loaded together. A load takes as long as many steps.
 MOST_STEPS = 8

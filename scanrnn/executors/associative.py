@@ -15,16 +15,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Var
 
-from scanrnn.executors import _lower, _scans, _xla
-from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors import _lower, _scans, _xla, scan
 from scanrnn.executors._lower import with_transposed
 from scanrnn.executors._scans import Steps
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, max_plus, ops
 from scanrnn.planner.affine import Group
-from scanrnn.planner.bodies import Body
-from scanrnn.planner.emit import emit
-from scanrnn.planner.graph import Env, Graph, free, needed, variables
+from scanrnn.planner.bodies import Body, of_leaves
+from scanrnn.planner.emit import NORMS, emit
+from scanrnn.planner.graph import Env, Graph, variables
+from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 
@@ -54,7 +54,8 @@ def refuse(plan: Plan) -> str | None:
     if plan.machine.platform == "cpu" and not asked:
         return "on a CPU a step of a loop takes less than its share of a parallel scan"
     bodies = emit(plan)
-    able = {name for name, body in bodies.items() if runs(body)}
+    loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
+    able = {name for name, body in loops.items() if runs(body)}
     if not able:
         return "no loop of it is affine in its carry"
     if asked:
@@ -156,7 +157,7 @@ def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> lis
         outs = [graph.carry_out[k] for k in group.leaves]
         return over_time(graph, outs, values, rows.length)
     if not group.parallel:
-        return _step_by_step(body, group, starts, values)
+        return scan.lower(of_leaves(body, group.leaves), values, starts, values)[1]
     if group.kind == "max-plus":
         made, consts = max_plus.coefficients(graph, *group.leaves)
         (a, b), (start,) = _made(made, values | consts, rows.length), starts
@@ -198,26 +199,6 @@ def _made(graph: Graph, values, length) -> list:
         found[v] if not ops.is_literal(v) and v in found else next(once)
         for v in graph.ys
     ]
-
-
-def _step_by_step(body: Body, group: Group, starts, values) -> list:
-    """Run a loop for the leaves of one group alone."""
-    graph, rows = body.graph, body.rows
-    leaves, outs = (
-        [of[k] for k in group.leaves] for of in (graph.carry, graph.carry_out)
-    )
-    eqns = needed(graph.eqns, outs)
-    read = [v for v in free(eqns, outs) if v not in leaves]
-    fixed = {v: values[v] for v in read if v in graph.weights}
-    xs = {v: values[v] for v in read if v not in fixed}
-
-    def step(carry, x):
-        known = dict(zip((*leaves, *xs), (*carry, *x), strict=True))
-        made = Env(eqns, fixed | known).read_all(outs)
-        return made, made
-
-    xs_values = list(xs.values())
-    return lax.scan(step, starts, xs_values, rows.length, rows.reverse, body.unroll)[1]
 
 
 def _apart(value, mixed) -> list:

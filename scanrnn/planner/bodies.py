@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import Var
@@ -13,7 +13,7 @@ from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.around import own_rows
 from scanrnn.planner.features import features_first
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, free, needed
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.rows import Rows
 from scanrnn.planner.rules import Rules
@@ -46,6 +46,8 @@ class Body:
       separate: whether the steps of a trip are compiled one by one, so that nothing is
         fused across them.
       machine: the machine of the plan.
+      keeps_inputs: whether a derivative of this loop by JAX keeps only what each step
+        reads.
     """
 
     graph: Graph
@@ -56,6 +58,26 @@ class Body:
     pinned: bool = False
     separate: bool = False
     machine: Machine | None = None
+    keeps_inputs: bool = False
+
+
+def plain(graph: Graph, loop: Any, keeps_inputs: bool = False) -> Body:
+    """A loop that JAX may differentiate; `loop` has its length, direction, unroll."""
+    rows = Rows(loop.length, loop.reverse)
+    return Body(graph, rows, loop.unroll, keeps_inputs=keeps_inputs)
+
+
+def of_leaves(body: Body, leaves: Sequence[int]) -> Body:
+    """The loop of some leaves of the carry; all else is known at all steps."""
+    whole, rows = body.graph, Rows(body.rows.length, body.rows.reverse)
+    carry, outs = (
+        tuple(of[k] for k in leaves) for of in (whole.carry, whole.carry_out)
+    )
+    eqns = needed(whole.eqns, outs)
+    read = [v for v in free(eqns, outs) if v not in carry]
+    weights = tuple(v for v in read if v in whole.weights)
+    xs = tuple(v for v in read if v not in weights)
+    return Body(Graph(weights, carry, xs, tuple(eqns), outs, outs), rows, body.unroll)
 
 
 def forward(loop: Loop, target: Target) -> Body:

@@ -164,7 +164,7 @@ class Plan:
     @functools.cached_property
     def bodies(self) -> dict[str, Body]:
         """The bodies that run, by name; empty if the plan is `lax.scan`."""
-        return {} if self.reason is not None or not self.defer else emit(self)
+        return {} if self.reason is not None else emit(self)
 
     @functools.cached_property
     def cost(self) -> costs.Cost:

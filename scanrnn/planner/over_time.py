@@ -6,9 +6,13 @@ from collections.abc import Mapping
 
 import jax
 
-from scanrnn.executors._names import remembering
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, Graph, reread, variables
+
+
+def remembering(f, policy):
+    """Keep for the transpose of `f` what a policy of `jax.checkpoint` allows."""
+    return jax.checkpoint(f, prevent_cse=False, policy=policy)
 
 
 def _product(eqn, values) -> list | None:

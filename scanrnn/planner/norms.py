@@ -1,0 +1,89 @@
+"""The loop for the cotangents of norms: one piece of steps after the other.
+
+New cotangents reuse the buffers of the incoming ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Var
+
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.graph import Graph, graph_of, struct, variables_like
+from scanrnn.planner.loops import Loop
+from scanrnn.planner.over_time import stage_over_time
+from scanrnn.planner.rows import Rows, pair_up
+from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type
+
+
+class Pieces(NamedTuple):
+    """A loop over pieces of the steps.
+
+    Attributes:
+      body: the loop; a step of it is a piece.
+      size: the number of steps in a piece.
+      names: for each array of all steps, the variable of its pieces.
+      summed: the variables whose cotangents the loop sums, in the order of its carry.
+      consts: constants of the body, by variable; they are its last weights.
+    """
+
+    body: Body
+    size: int
+    names: Mapping[Var, Var]
+    summed: tuple[Var, ...]
+    consts: Mapping[Var, Any]
+
+
+def pieces(
+    norms: Graph, loop: Loop, moving: Sequence[Var], given: Iterable[Var]
+) -> Pieces:
+    """Make the loop for the cotangents of norms.
+
+    Args:
+      norms: the norms before a loop.
+      loop: the loop that follows them; it says how many steps make a piece.
+      moving: the inputs of `norms` whose cotangents are wanted, weights first.
+      given: the outputs of `norms` whose cotangents are given.
+    """
+    size, given = loop.piece, tuple(given)
+    summed = tuple(v for v in moving if v in norms.weights)
+    arrays = (*norms.xs, *given)
+    names = variables_like(struct(v, size) for v in arrays)
+    names = dict(zip(arrays, names, strict=True))
+    sums = variables_like(wide_type(struct(v)) for v in summed)
+    n = len(summed)
+
+    def step(known):
+        values = {v: known[names.get(v, v)] for v in norms.inputs}
+        cts = {v: known[names[v]] for v in given}
+        found = pulled(norms, size, moving, values, cts)
+        before = [known[v] for v in sums]
+        more = map(rounded, found[:n], before)
+        return [*map(jnp.add, before, more), *found[n:]]
+
+    graph, consts = graph_of(step, norms.weights, sums, list(names.values()))
+    over = pair_up(graph.ys, [names[v] for v in given]) if loop.in_place else {}
+    body = Body(graph, Rows(loop.length // size, over=over))
+    return Pieces(body, size, names, summed, consts)
+
+
+def of_moving(graph: Graph, length, known, moving: Sequence[Var], *values) -> list:
+    """The outputs as a function of the inputs `moving`; the others are known."""
+    values = dict(zip(moving, values, strict=True))
+    return stage_over_time(graph, {**known, **values}, length)
+
+
+def pulled(graph: Graph, length, moving: Sequence[Var], known, given) -> list:
+    """The cotangents of some inputs, given those of some outputs, by variable."""
+
+    def asked(*values):
+        outs = of_moving(graph, length, known, moving, *values)
+        outs = dict(zip(graph.ys, outs, strict=True))
+        return [outs[v] for v in given]
+
+    _, pull = jax.vjp(asked, *(known[v] for v in moving))
+    return list(in_wide_sums(pull, graph)(list(given.values())))
