@@ -166,7 +166,9 @@ def piece(length, width):
     for line in ("steps at a time, which fit the fast memory", "Loop of norms in rev"):
         assert (line in text) == bool(size)
     if size:
-        assert plan.bodies["of norms in reverse"].rows.length == plan.loop.length // size
+        assert (
+            plan.bodies["of norms in reverse"].rows.length == plan.loop.length // size
+        )
     return size
 
 

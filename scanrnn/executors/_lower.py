@@ -79,7 +79,7 @@ def lower(
     carry, written, late, _, arrays = state
     made = (*(folded((rows.length,), y, len(lead)) for y in ys), *arrays)
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
-    made = map(pin, made) if body.pinned else made
+    made = (pin(a, body.pinned) for a in made) if body.pinned else made
     stacked |= dict(zip((*theirs, *ours), made, strict=True))
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
@@ -97,9 +97,11 @@ def _squeezed(a):
 
 def _laid_out(body, known, indexed) -> dict:
     """Arrays laid out step by step. Rows that are read in parts keep their axes."""
-    if not body.pinned:
+    tile = body.pinned
+    if tile is None:
         return dict(known)
-    return {v: pin(a if v in indexed else join_axes(a)) for v, a in known.items()}
+    joined = {v: a if v in indexed else join_axes(a, tile) for v, a in known.items()}
+    return {v: pin(a, tile) for v, a in joined.items()}
 
 
 def _step(body, constants, carry, here, t, scanned):

@@ -35,9 +35,9 @@ AROUND, LEVEL, PASSES = 8, 2, 4
 
 
 def rules(machine: Machine) -> Rules:
-    """XLA's rules; off the CPU without chunks, as each would be a scan of its own."""
+    """XLA's rules; without chunks, as each would be a scan of its own."""
     found = _xla.rules(machine)
-    if machine.platform == "cpu":
+    if not found.in_parallel:
         return found
     return dataclasses.replace(found, recomputes="never", chunk_share=None)
 
@@ -51,8 +51,9 @@ def refuse(plan: Plan) -> str | None:
     if not isinstance(plan.length, int):
         return "the number of steps is not known"
     asked = plan.options.implementation == NAME
-    if plan.machine.platform == "cpu" and not asked:
-        return "on a CPU a step of a loop takes less than its share of a parallel scan"
+    if not plan.rules.in_parallel and not asked:
+        here = "on this machine a step of a loop takes less"
+        return f"{here} than its share of a parallel scan"
     bodies = emit(plan)
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
     able = {name for name, body in loops.items() if runs(body)}

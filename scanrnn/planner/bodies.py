@@ -42,7 +42,8 @@ class Body:
         of.
       own: rows that each step computes itself. They are not recomputed where they are
         stacked.
-      pinned: whether time is the major axis of the arrays that it reads and stacks.
+      pinned: if given, time is the major axis of the arrays that it reads and stacks:
+        the sides of a tile of memory, and the most tiles of a small row.
       separate: whether the steps of a trip are compiled one by one, so that nothing is
         fused across them.
       machine: the machine of the plan.
@@ -55,7 +56,7 @@ class Body:
     unroll: int = 1
     transposed: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
     own: tuple[Var, ...] = ()
-    pinned: bool = False
+    pinned: tuple[int, int, int] | None = None
     separate: bool = False
     machine: Machine | None = None
     keeps_inputs: bool = False
@@ -104,7 +105,7 @@ def made(graph: Graph, rows: Rows, unroll: int, target: Target) -> Body:
         unroll,
         transposed,
         own=tuple(own_rows(graph, rows.block)),
-        pinned=rules.pins_rows,
+        pinned=rules.row_tile and (*rules.row_tile, rules.row_tiles),
         separate=rows.block > 1 and _is_tiny(graph, rules),
     )
 

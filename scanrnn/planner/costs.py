@@ -10,9 +10,6 @@ import numpy as np
 from scanrnn.planner import counts, ops
 from scanrnn.planner.graph import variables
 
-# The number of steps to assume if it is symbolic.
-_STEPS = 64
-
 
 def work(plan) -> int | None:
     """The operations of one step; None if the step contains programs of its own."""
@@ -75,7 +72,7 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
         number of launches, and the bytes read and written.
     """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
-    steps = plan.length if isinstance(plan.length, int) else _STEPS
+    steps = plan.length if isinstance(plan.length, int) else plan.rules.usual_steps
     machine = plan.machine
     heavy = [e for e in plan.source.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")

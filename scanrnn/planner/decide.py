@@ -221,8 +221,7 @@ def _piece(plan: Plan, length) -> int | None:
     row = max(map(ops.bytes_of, (*norms.xs, *norms.ys)))
     if row * length < 2 * size:
         return None
-    # A piece never has one step: XLA would then sum over columns, five times slower.
-    steps = cut(length, min(size // row, length - 1), least=2)
+    steps = cut(length, min(size // row, length - 1), plan.rules.norm_steps)
     return steps if steps < length else None
 
 

@@ -63,9 +63,7 @@ class Loop:
     @functools.cached_property
     def steps(self) -> Steps:
         """The steps of this loop's derivative."""
-        rules = self.rules
-        transposes, statistics = rules.transposes_weights, rules.keeps_statistics
-        return derive(self.graph, self.regions, self.residuals, transposes, statistics)
+        return derive(self.graph, self.regions, self.residuals, self.rules)
 
     @property
     def derivative(self) -> Derivative:

@@ -23,20 +23,17 @@ from scanrnn.planner.graph import (
     variables_like,
 )
 from scanrnn.planner.regions import Regions
+from scanrnn.planner.rules import Rules
 from scanrnn.planner.steps import Steps
 
 POLICIES = ("minimal", "recompute", "chunked", "everything")
-
-# A value this many times smaller than what is saved anyway is saved, too.
-_SMALL = 16
 
 
 def derive(
     loop: Graph,
     regions: Regions,
-    policy: str = "minimal",
-    transposes: bool = True,
-    statistics: bool = True,
+    policy: str,
+    rules: Rules,
 ) -> Steps:
     """Decide what is saved, and what reads it; the derivative with its first steps.
 
@@ -46,8 +43,7 @@ def derive(
       policy: "minimal" saves the results of contractions. "recompute" computes them
         again from carries. "everything" saves all that a tangent reads. "chunked" is
         like "minimal" here: the executor cuts the sequence.
-      transposes: whether matrices are transposed before the reverse loop.
-      statistics: whether "minimal" also saves statistics of norms.
+      rules: what the executor prefers.
     """
     bits = loop.depends()
     inner = _inner(loop, bits, regions.eqns)
@@ -61,16 +57,16 @@ def derive(
         inner_xs=frozenset(inner & set(loop.xs)),
         tangents=_new({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
         cotangents=_new({v: struct(v) for v in variables(loop.ys)}),
-        transposed=_new(_matrices(loop) if transposes else {}),
+        transposed=_new(_matrices(loop) if rules.transposes_weights else {}),
     )
-    found = _candidates(draft, regions, policy, statistics)
+    found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = _read(draft, found)
     saved = tuple(v for v in found if v in inside | outside)
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
-    recomputed = _recomputed(taken, saved if policy == "recompute" else ())
+    recomputed = _recomputed(taken, saved if policy == "recompute" else (), rules)
     used = {*inside, *outside, *recomputed.xs}
-    rules = dataclasses.replace(
+    derivative = dataclasses.replace(
         draft,
         read_inside=inside,
         read_outside=outside,
@@ -78,7 +74,7 @@ def derive(
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
         recomputed=recomputed,
     )
-    return Steps(rules, steps)
+    return Steps(derivative, steps)
 
 
 def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
@@ -96,11 +92,11 @@ def _new(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
     return dict(zip(structs, variables_like(structs.values()), strict=True))
 
 
-def _recomputed(loop, saved) -> Graph:
+def _recomputed(loop, saved, rules) -> Graph:
     """The graph that recomputes, for all steps at once, what is not stacked."""
-    large = max(map(ops.bytes_of, saved), default=0) // _SMALL
+    most = _small(saved, rules)
     stacked = {*variables(loop.outs), *_drawn(loop)}
-    stacked |= {v for v in saved if ops.bytes_of(v) <= large}
+    stacked |= {v for v in saved if ops.bytes_of(v) <= most}
     made = tuple(v for v in saved if v not in stacked)
     return loop.part(made, set(saved) - set(made))
 
@@ -150,7 +146,7 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     return read[0], read[1], made
 
 
-def _candidates(draft, regions, policy, statistics) -> list[Var]:
+def _candidates(draft, regions, policy, rules) -> list[Var]:
     """The variables that a residual policy may save."""
     loop, drawn = draft.loop, _drawn(draft.loop)
     if policy == "everything":
@@ -160,7 +156,7 @@ def _candidates(draft, regions, policy, statistics) -> list[Var]:
         return list(dict.fromkeys([*made, *drawn]))
     consumers = loop.consumers()
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
-    more = _statistics(draft, found) if statistics else []
+    more = _statistics(draft, found, rules) if rules.keeps_statistics else []
     found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
     if policy == "recompute":
         # Control flow cannot run for all steps at once; it is run again step by step.
@@ -176,11 +172,16 @@ def _drawn(loop) -> list[Var]:
     return [v for v in drawn if not jnp.issubdtype(ops.aval(v).dtype, keys)]
 
 
-def _statistics(draft, saved) -> list[Var]:
+def _statistics(draft, saved, rules) -> list[Var]:
     """Statistics of norms: small to keep, but a pass over the data to recompute."""
-    most = max((ops.bytes_of(v) for v in saved), default=0) // _SMALL
+    most = _small(saved, rules)
     made = [v for e in draft.loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
     return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
+
+
+def _small(saved, rules) -> float:
+    """The most bytes of a value that is small beside the saved ones."""
+    return rules.small_share * max(map(ops.bytes_of, saved), default=0)
 
 
 def _activated(v, consumers) -> list[Var]:
