@@ -4,7 +4,7 @@ An executor is a module, or any object, with the attribute `NAME` and
 
 - `rules(machine) -> Rules`: what it prefers on a machine; its plans follow these rules;
 - `refuse(plan) -> str | None`: why it does not run a plan, or None;
-- `lower(body, constants, carry, known)`: runs one loop (the arguments: `_executor.py`);
+- `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
 - `PLATFORM`, only if its kernels have never run on that platform. It then runs only if
   it is asked for by name, or if `tune` has checked it on the device.
 

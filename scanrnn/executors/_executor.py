@@ -35,7 +35,7 @@ class Executor(Protocol):
         body: Body,
         constants: Mapping[Var, Any],
         carry: list,
-        known: Mapping[Var, Any],
+        arrays: Mapping[Var, Any],
     ) -> tuple[list, list]:
         """Run a body over all steps.
 
@@ -43,7 +43,7 @@ class Executor(Protocol):
           body: the loop: one step as a graph, and where its rows lie.
           constants: values of the graph's weights, by variable.
           carry: values of the graph's carry before the first step.
-          known: arrays of all steps, and edges of shifts, by variable.
+          arrays: arrays of all steps, and edges of shifts, by variable.
 
         Returns:
           The final carry, and the ys stacked to `[T, ...]`.

@@ -51,8 +51,8 @@ def _runner(loop, executor, body) -> Callable[..., list]:
 
     def run(*args):
         weights, carry, xs = loop.graph.groups(args)
-        constants, known = named(loop.graph.weights, weights), named(loop.graph.xs, xs)
-        final, ys = executor.lower(body, constants, carry, known)
+        constants, arrays = named(loop.graph.weights, weights), named(loop.graph.xs, xs)
+        final, ys = executor.lower(body, constants, carry, arrays)
         return [*final, *ys]
 
     return run
@@ -67,10 +67,10 @@ def _rule(loop, executor, primals, tangents):
 
     def program(weights, carry, xs, final, stacked, tangents):
         constants = named(graph.weights, weights)
-        known = named(graph.xs, xs) | recording.known(carry, final, stacked)
-        known |= _recomputed(loop, constants, known)
+        arrays = named(graph.xs, xs) | recording.by_variable(carry, final, stacked)
+        arrays |= _recomputed(loop, constants, arrays)
         tangents = named(moving, tangents)
-        return tangent_loop(loop, executor, carry, constants, known, tangents)
+        return tangent_loop(loop, executor, carry, constants, arrays, tangents)
 
     # Under one `jax.checkpoint`, so that exactly its inputs are kept.
     program = remembering_inputs(program, loop.residuals)
@@ -79,8 +79,8 @@ def _rule(loop, executor, primals, tangents):
     return [*final, *stacked[: len(graph.ys)]], [*d_final, *d_ys]
 
 
-def _recomputed(loop, constants, known) -> dict:
+def _recomputed(loop, constants, arrays) -> dict:
     """Recompute, for all steps at once, what was not stacked."""
     graph, rows = loop.recomputed, loop.recording.rows
-    known = {**constants, **rows.whole(graph.xs, known)}
-    return named(graph.ys, stage_over_time(graph, known, loop.length))
+    arrays = {**constants, **rows.whole(graph.xs, arrays)}
+    return named(graph.ys, stage_over_time(graph, arrays, loop.length))

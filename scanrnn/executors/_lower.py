@@ -22,7 +22,7 @@ from scanrnn.planner.rows import folded, put
 
 
 def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
+    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
     """Run a body over all steps. Returns the final carry and the stacked ys.
 
@@ -30,15 +30,15 @@ def lower(
       body: the loop.
       constants: values of its weights, by variable.
       carry: values of its carry before the first step.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
     """
     graph, rows = body.graph, body.rows
     over, block = rows.over, rows.block
     indexed = {*over.values(), *rows.sources(filter(rows.is_placed, graph.xs))}
-    known = _laid_out(body, known, indexed)
-    written = [known.pop(v) for v in over.values()]
-    inside = {v: a for v, a in known.items() if v in indexed}
-    scanned = [v for v in graph.xs if v in known and v not in indexed]
+    arrays = _laid_out(body, arrays, indexed)
+    written = [arrays.pop(v) for v in over.values()]
+    inside = {v: a for v, a in arrays.items() if v in indexed}
+    scanned = [v for v in graph.xs if v in arrays and v not in indexed]
     apart = [i for i in range(len(graph.ys)) if i not in over]
     # Memory that is not filled cannot have a weak type.
     theirs = [i for i in apart if rows.filled or ops.is_weak(graph.ys[i])]
@@ -49,7 +49,7 @@ def lower(
     step = functools.partial(_step, body, small)
 
     def trip(state, x):
-        (carry, written, late, count, arrays), (at, xs) = state, x
+        (carry, written, late, count, memory), (at, xs) = state, x
         at = count if at is None else at
         written = rows.write(written, late, at)
         here = inside | dict(zip(over.values(), written, strict=True))
@@ -64,20 +64,20 @@ def lower(
         made = [ys[:: -1 if rows.reverse else 1] for ys in made]
         late = [_stacked(made[i]) for i in over]
         ys = [_stacked(made[i]) if block > 1 else made[i][0] for i in theirs]
-        pairs = zip(ours, arrays, strict=True)
-        arrays = [put(a, _stacked(made[i]), at * block) for i, a in pairs]
-        return (carry, written, late, rows.after(count), arrays), ys
+        pairs = zip(ours, memory, strict=True)
+        memory = [put(a, _stacked(made[i]), at * block) for i, a in pairs]
+        return (carry, written, late, rows.after(count), memory), ys
 
     # `lax.scan` takes no symbolic length; it finds it in the shapes of xs.
     counted = rows.filled and (indexed or block > 1 or not isinstance(rows.trips, int))
     trips = lax.iota("int32", rows.trips) if counted else None
     lead = (rows.trips, block) if block > 1 else (rows.trips,)
-    xs = trips, [folded(lead, known[v]) for v in scanned]
-    state = list(carry), written, rows.start(written), *rows.fresh(graph, ours, known)
+    xs = trips, [folded(lead, arrays[v]) for v in scanned]
+    state = list(carry), written, rows.start(written), *rows.fresh(graph, ours, arrays)
     length = None if jax.tree.leaves(xs) else rows.trips
     state, ys = lax.scan(trip, state, xs, length, rows.reverse, body.unroll)
-    carry, written, late, _, arrays = state
-    made = (*(folded((rows.length,), y, len(lead)) for y in ys), *arrays)
+    carry, written, late, _, memory = state
+    made = (*(folded((rows.length,), y, len(lead)) for y in ys), *memory)
     stacked = dict(zip(over, rows.finish(written, late), strict=True))
     made = (pin(a, body.pinned) for a in made) if body.pinned else made
     stacked |= dict(zip((*theirs, *ours), made, strict=True))
@@ -95,12 +95,12 @@ def _squeezed(a):
     return lax.squeeze(a, [i for i, size in enumerate(a.shape) if size == 1])
 
 
-def _laid_out(body, known, indexed) -> dict:
+def _laid_out(body, arrays, indexed) -> dict:
     """Arrays laid out step by step. Rows that are read in parts keep their axes."""
     tile = body.pinned
     if tile is None:
-        return dict(known)
-    joined = {v: a if v in indexed else join_axes(a, tile) for v, a in known.items()}
+        return dict(arrays)
+    joined = {v: a if v in indexed else join_axes(a, tile) for v, a in arrays.items()}
     return {v: pin(a, tile) for v, a in joined.items()}
 
 

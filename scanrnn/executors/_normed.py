@@ -34,21 +34,21 @@ def _rule(graph, loop, executor, primals, tangents):
     moving = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
     tangents = named(moving, (t for t in tangents if t is not None))
 
-    def forward(known, tangents):
-        outs = functools.partial(of_moving, graph, loop.length, known, moving)
-        return jax.jvp(outs, [known[v] for v in moving], [*tangents.values()])[1]
+    def forward(values, tangents):
+        outs = functools.partial(of_moving, graph, loop.length, values, moving)
+        return jax.jvp(outs, [values[v] for v in moving], [*tangents.values()])[1]
 
     def transposed(machine, alone):
         bodies = Bodies(loop, Target(executor.rules(machine), alone))
 
-        def run(known, cts):
+        def run(values, cts):
             given = {
                 v: ct for v, ct in zip(graph.ys, cts, strict=True) if ct is not None
             }
             made = bodies.norms(graph, moving, given)
             if made is None:
-                return pulled(graph, loop.length, moving, known, given)
-            return _in_pieces(made, executor, known, given)
+                return pulled(graph, loop.length, moving, values, given)
+            return _in_pieces(made, executor, values, given)
 
         return run
 
@@ -57,9 +57,9 @@ def _rule(graph, loop, executor, primals, tangents):
     return normed(graph, loop, executor, primals), outs
 
 
-def _in_pieces(made, executor, known, given) -> list:
+def _in_pieces(made, executor, values, given) -> list:
     """The same as `pulled`, one piece of steps after the other."""
-    body, values = made.body, {**known, **given, **made.consts}
+    body, values = made.body, {**values, **given, **made.consts}
     lead = body.rows.length, made.size
     arrays = {name: folded(lead, values[v]) for v, name in made.names.items()}
     constants = {v: values[v] for v in body.graph.weights}

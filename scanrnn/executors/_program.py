@@ -55,15 +55,15 @@ def _run_plan(executor, plan, weights, init, xs):
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry, stages = [init[i] for i in moving], plan.stages
     assert stages is not None
-    known = named(stages.graph.weights, weights)
-    constants = Env(stages.constants.eqns, known).read_all(stages.constants.ys)
+    values = named(stages.graph.weights, weights)
+    constants = Env(stages.constants.eqns, values).read_all(stages.constants.ys)
     # `keep_loops` knows only loops with the planner's derivative rule.
     recomputes = plan.defer or plan.residuals == "chunked"
     keep = _KEEP.get(plan.residuals) if recomputes else None
     program = _whole(plan, executor, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
-        values = _whole(plan, executor, plan.value_loops)
-        program = with_values_by(values, program, plan.machine)
+        for_values = _whole(plan, executor, plan.value_loops)
+        program = with_values_by(for_values, program, plan.machine)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
@@ -82,26 +82,26 @@ def _whole(plan, executor, loops, keep=None) -> Callable:
 
 def _run(plan, executor, loop, constants, init, xs):
     stages = plan.stages
-    known = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
+    values = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
 
     # Of the work outside the loop, keep the results of contractions.
     policy = None if plan.residuals == "everything" else ops.keep_products
 
     def stage(graph):
-        return stage_over_time(graph, known, loop.length, policy)
+        return stage_over_time(graph, values, loop.length, policy)
 
-    known |= named(stages.before.ys, stage(stages.before))
+    values |= named(stages.before.ys, stage(stages.before))
     graph = stages.norms
-    inputs = [known[v] for v in graph.inputs]
+    inputs = [values[v] for v in graph.inputs]
     # The norms before the loop run in pieces if that pays, else at once.
     whole = loop.piece is None or split(inputs)
     made = stage(graph) if whole else normed(graph, loop, executor, inputs)
-    known |= named(graph.ys, made)
+    values |= named(graph.ys, made)
     graph = stages.loop
     if plan.defer:
-        weights, xs = ([known[v] for v in of] for of in (graph.weights, graph.xs))
+        weights, xs = ([values[v] for v in of] for of in (graph.weights, graph.xs))
         final, ys = run_loop(loop, executor, weights, init, xs)
     else:
-        final, ys = scan.lower(plain(graph, loop), known, init, known)
-    known |= named(graph.ys, ys)
+        final, ys = scan.lower(plain(graph, loop), values, init, values)
+    values |= named(graph.ys, ys)
     return final, stage(stages.after)

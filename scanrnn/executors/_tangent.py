@@ -37,7 +37,7 @@ def tangent_loop(
     executor: Executor,
     carry: list,
     constants: Mapping[Var, Any],
-    known: Mapping[Var, Any],
+    arrays: Mapping[Var, Any],
     tangents: Mapping[Var, Any],
 ):
     """The tangents of the final carry and of the ys; None for one that is always zero.
@@ -47,11 +47,11 @@ def tangent_loop(
       executor: what runs it.
       carry: values of the carry before the first step.
       constants: values of the weights, by variable.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
       tangents: the tangents of inputs that are not zero, by variable.
     """
     graph, rules = loop.graph, loop.derivative
-    entering = contributions(loop, executor, constants, known, tangents)
+    entering = contributions(loop, executor, constants, arrays, tangents)
     inner = {*graph.carry, *rules.inner_weights, *rules.inner_xs}
     tangents = {v: t for v, t in tangents.items() if v in inner} | entering
     step = loop.steps.inside(frozenset(tangents))
@@ -63,8 +63,8 @@ def tangent_loop(
     transposed = {
         name: copy_transposed(constants[v]) for v, name in rules.transposed.items()
     }
-    known = {v: known[v] for v in loop.read_inside}
-    fixed = OrderedDict({**constants, **transposed}), OrderedDict(known)
+    arrays = {v: arrays[v] for v in loop.read_inside}
+    fixed = OrderedDict({**constants, **transposed}), OrderedDict(arrays)
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
         transposed = functools.partial(_reversed, loop, executor, step)
@@ -97,22 +97,22 @@ def _reversed(
     bodies = Bodies(loop, Target(executor.rules(machine), alone))
 
     def run(fixed, cts: list) -> list:
-        constants, known = fixed
+        constants, arrays = fixed
         given = named(step.ys, cts[n:])
         given = {v: ct for v, ct in given.items() if ct is not None}
         made = bodies.reverse(step, tuple(given))
         constants = {**constants, **made.consts}
-        known = {**known, **{rules.cotangents[v]: ct for v, ct in given.items()}}
-        whole = {**constants, **loop.recording.rows.whole(made.before.xs, known)}
+        arrays = {**arrays, **{rules.cotangents[v]: ct for v, ct in given.items()}}
+        whole = {**constants, **loop.recording.rows.whole(made.before.xs, arrays)}
         early = stage_over_time(made.before, whole, loop.length)
-        known |= named(made.before.ys, early)
+        arrays |= named(made.before.ys, early)
         summed = [ops.aval(v) for v in step.moving if v in rules.inner_weights]
         start = [
             ops.zeros(ops.aval(v)) if ct is None else ct
             for v, ct in zip(step.carry, cts[:n], strict=True)
         ]
         start += map(zero_sum, summed)
-        final, ys = executor.lower(made.body, constants, start, known)
+        final, ys = executor.lower(made.body, constants, start, arrays)
         ys = stage_over_time(made.after, named(made.after.xs, ys), loop.length)
         return [*final[:n], *map(rounded, final[n:], summed), *ys]
 

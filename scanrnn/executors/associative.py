@@ -104,7 +104,7 @@ def runs(body: Body) -> bool:
 
 
 def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
+    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
     """Run a body over all steps: one group of its carry after the other.
 
@@ -112,15 +112,15 @@ def lower(
       body: the loop.
       constants: values of its weights, by variable.
       carry: values of its carry before the first step.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
 
     Returns:
       The final carry, and the ys stacked to `[T, ...]`.
     """
     if not runs(body):
-        return _lower.lower(body, constants, carry, known)
+        return _lower.lower(body, constants, carry, arrays)
     graph, rows = body.graph, body.rows
-    values = with_transposed(body, constants) | rows.whole(graph.xs, known)
+    values = with_transposed(body, constants) | rows.whole(graph.xs, arrays)
     final, steps = list(carry), Steps(rows.length, rows.reverse)
     for group in affine.groups(graph):
         starts = [carry[k] for k in group.leaves]
@@ -146,8 +146,8 @@ def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
 
     The values of weights are those of one step, the others are arrays of all steps.
     """
-    known = [v for v in values if v not in graph.weights]
-    part = graph.part(tuple(ys), known)
+    arrays = [v for v in values if v not in graph.weights]
+    part = graph.part(tuple(ys), arrays)
     return stage_over_time(part, values, length)
 
 

@@ -28,12 +28,12 @@ def refuse(plan: Plan) -> str | None:
 def run(plan: Plan, weights: list, init: list, xs: list):
     """Run the step unchanged. Returns the final carry and the ys, flat."""
     graph = plan.source
-    constants, known = named(graph.weights, weights), named(graph.xs, xs)
-    return lower(plain(graph, plan), constants, init, known)
+    constants, arrays = named(graph.weights, weights), named(graph.xs, xs)
+    return lower(plain(graph, plan), constants, init, arrays)
 
 
 def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
+    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
     """Run a body by a `lax.scan` that JAX may differentiate, without buffer reuse.
 
@@ -41,14 +41,14 @@ def lower(
       body: the loop.
       constants: values of its weights, by variable.
       carry: values of its carry before the first step.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
 
     Returns:
       The final carry, and the ys stacked to `[T, ...]`.
     """
     graph, rows = body.graph, body.rows
     constants = {v: constants[v] for v in graph.weights}
-    xs = [rows.all(known, v) for v in graph.xs]
+    xs = [rows.all(arrays, v) for v in graph.xs]
     # `lax.scan` takes no symbolic length; it finds it in the shapes of xs.
     symbolic = not isinstance(rows.length, int)
     xs = xs if xs or not symbolic else [lax.iota("int32", rows.length)]

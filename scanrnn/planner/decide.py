@@ -260,7 +260,7 @@ def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
 def _rewrite(graph, options) -> tuple[Graph, list]:
     passes = [
         (True, rewrite.share),
-        (True, tidy.turn_products),
+        (True, tidy.transpose_products),
         (options.split, rewrite.split),
         (options.merge, rewrite.merge),
         (True, tidy.gather_slices),

@@ -207,7 +207,7 @@ class Recording(NamedTuple):
     arrays: Mapping[Var, int]
     edges: Mapping[Var, tuple[int, bool]]
 
-    def known(self, carry, final, stacked) -> dict[Var, Any]:
+    def by_variable(self, carry, final, stacked) -> dict[Var, Any]:
         """Arrays and edges by variable."""
         ends = {True: carry, False: final}
         found = {v: stacked[i] for v, i in self.arrays.items()}

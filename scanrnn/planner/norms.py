@@ -57,11 +57,11 @@ def pieces(
     sums = variables_like(wide_type(struct(v)) for v in summed)
     n = len(summed)
 
-    def step(known):
-        values = {v: known[names.get(v, v)] for v in norms.inputs}
-        cts = {v: known[names[v]] for v in given}
-        found = pulled(norms, size, moving, values, cts)
-        before = [known[v] for v in sums]
+    def step(values):
+        inputs = {v: values[names.get(v, v)] for v in norms.inputs}
+        cts = {v: values[names[v]] for v in given}
+        found = pulled(norms, size, moving, inputs, cts)
+        before = [values[v] for v in sums]
         more = map(rounded, found[:n], before)
         return [*map(jnp.add, before, more), *found[n:]]
 
@@ -71,19 +71,19 @@ def pieces(
     return Pieces(body, size, names, summed, consts)
 
 
-def of_moving(graph: Graph, length, known, moving: Sequence[Var], *values) -> list:
-    """The outputs as a function of the inputs `moving`; the others are known."""
+def of_moving(graph: Graph, length, fixed, moving: Sequence[Var], *values) -> list:
+    """The outputs as a function of the inputs `moving`; the others are fixed."""
     values = dict(zip(moving, values, strict=True))
-    return stage_over_time(graph, {**known, **values}, length)
+    return stage_over_time(graph, {**fixed, **values}, length)
 
 
-def pulled(graph: Graph, length, moving: Sequence[Var], known, given) -> list:
+def pulled(graph: Graph, length, moving: Sequence[Var], inputs, given) -> list:
     """The cotangents of some inputs, given those of some outputs, by variable."""
 
     def asked(*values):
-        outs = of_moving(graph, length, known, moving, *values)
+        outs = of_moving(graph, length, inputs, moving, *values)
         outs = dict(zip(graph.ys, outs, strict=True))
         return [outs[v] for v in given]
 
-    _, pull = jax.vjp(asked, *(known[v] for v in moving))
+    _, pull = jax.vjp(asked, *(inputs[v] for v in moving))
     return list(in_wide_sums(pull, graph)(list(given.values())))

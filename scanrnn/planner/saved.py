@@ -123,11 +123,11 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     differentiate some functions by some operands only. If it cannot differentiate by
     all at once, then everything counts as read.
     """
-    loop, known = draft.loop, frozenset((*draft.loop.inputs, *found))
+    loop, readable = draft.loop, frozenset((*draft.loop.inputs, *found))
     every = tuple(range(len(loop.carry)))
     kept = {"saved": found, "carry_saved": every}
     steps = Steps(
-        dataclasses.replace(draft, read_inside=known, read_outside=known, **kept)
+        dataclasses.replace(draft, read_inside=readable, read_outside=readable, **kept)
     )
     inner = {*loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
     outer = {*loop.weights, *loop.xs}
@@ -136,13 +136,13 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
         try:
             step = make(frozenset(v for v in moving if ops.is_inexact(v)))
         except (NotImplementedError, TypeError, ValueError):
-            read.append(known)
+            read.append(readable)
             continue
         found = {*free(step.graph.eqns, step.graph.outs)}
-        xs = tuple(v for v in step.graph.xs if v in found or v not in known)
+        xs = tuple(v for v in step.graph.xs if v in found or v not in readable)
         graph = dataclasses.replace(step.graph, xs=xs)
         made[make.__name__, frozenset(step.moving)] = step._replace(graph=graph)
-        read.append(known & found)
+        read.append(readable & found)
     return read[0], read[1], made
 
 

@@ -106,13 +106,13 @@ def _inside(rules: Derivative, moving: frozenset[Var]) -> Step:
     ys: list[Var] = []
     reached: set[Var] = set()
 
-    def step(known):
-        found = rules.propagate(known)
+    def step(values):
+        found = rules.propagate(values)
         after = zip(loop.carry, loop.carry_out, strict=True)
         ends = {v: None if ops.is_literal(out) else found.get(out) for v, out in after}
         reached.update(v for v, t in ends.items() if t is not None)
         ys[:] = [v for v in loop.ys if found.get(v) is not None]
-        zeros = {v: jnp.zeros_like(known[d[v]]) for v in carry if ends[v] is None}
+        zeros = {v: jnp.zeros_like(values[d[v]]) for v in carry if ends[v] is None}
         return [*(zeros.get(v, ends[v]) for v in carry), *(found[v] for v in ys)]
 
     weights = (*loop.weights, *rules.transposed.values(), *d_weights)
@@ -129,8 +129,8 @@ def _outside(rules: Derivative, moving: frozenset[Var]) -> Step:
     cuts: list[Var] = []
     weights, xs = ([v for v in g if v in moving] for g in (loop.weights, loop.xs))
 
-    def step(known):
-        found = rules.propagate(known, outside=True)
+    def step(values):
+        found = rules.propagate(values, outside=True)
         cuts[:] = [v for v in rules.cuts if found.get(v) is not None]
         return [found[v] for v in cuts]
 
@@ -152,14 +152,14 @@ def _reverse(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
     outs = dict(zip(inside.ys, graph.ys, strict=True))
     cts = [rules.cotangents[v] for v in ys]
 
-    def pull(known):
+    def pull(values):
         def push(*moving):
-            env = Env(graph.eqns, known | dict(zip(tangents, moving, strict=True)))
+            env = Env(graph.eqns, values | dict(zip(tangents, moving, strict=True)))
             return env.read_all([*graph.carry_out, *(outs[v] for v in ys)])
 
-        given = [known[v] for v in (*graph.carry, *cts)]
+        given = [values[v] for v in (*graph.carry, *cts)]
         found = jax.linear_transpose(push, *map(struct, tangents))(given)
-        before = [known[v] for v in sums]
+        before = [values[v] for v in sums]
         more = map(jnp.add, before, map(rounded, found[n:m], before))
         return [*found[:n], *more, *found[m:]]
 
