@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from jax.extend.core import Var
 
 from scanrnn.planner import counts, ops
 from scanrnn.planner.graph import variables
+
+
+def excess(kept: Iterable[Var], *anyway: Iterable[Var]) -> int:
+    """The marginal cost of moving equations out of a loop, in bytes per step.
+
+    It is what all steps then keep, minus what each step reads and writes anyway, such
+    as the matrix of a product. A move does not pay if this is positive.
+    """
+    return ops.bytes_in(kept) - sum(map(ops.bytes_in, anyway))
 
 
 def work(plan) -> int | None:
