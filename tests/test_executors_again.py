@@ -10,7 +10,7 @@ import pytest
 import scanrnn
 from scanrnn.executors import _ruled
 from scanrnn.machines import MACHINES
-from scanrnn.planner import reverse
+from scanrnn.planner import emit
 from scanrnn.planner.around import around
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import gemms, loops
@@ -90,14 +90,14 @@ def test_plan_says_what_its_machine_makes_again():
 
 
 def test_cotangents_are_written_over_gates_that_were_made_again(monkeypatch):
-    found, overwritten = [], reverse._overwritten
+    found, overwritten = [], emit._overwritten
 
     def spy(loop, *args):
         over = overwritten(loop, *args)
         found.extend(v in loop.recomputed.ys for v in over.values())
         return over
 
-    monkeypatch.setattr(reverse, "_overwritten", spy)
+    monkeypatch.setattr(emit, "_overwritten", spy)
     plan = scanrnn.Options(machine="h100", residuals="recompute", chunk=2)
     scan = functools.partial(scanrnn.scan, plan=plan)
     training_jaxpr(scan, stretched("lstm"))

@@ -26,7 +26,7 @@ from scanrnn.executors import (
     planned,
     scan,
 )
-from scanrnn.executors._place import by_name
+from scanrnn.executors._executor import by_name
 from scanrnn.executors._program import Runner
 from scanrnn.machines import Machine
 from scanrnn.planner import costs

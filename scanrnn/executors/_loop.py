@@ -12,9 +12,8 @@ import functools
 from collections.abc import Callable
 
 from scanrnn.executors import scan
-from scanrnn.executors._executor import Executor
+from scanrnn.executors._executor import Executor, on
 from scanrnn.executors._names import named, remembering_inputs, split
-from scanrnn.executors._place import on
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
 from scanrnn.planner.bodies import Target, plain
@@ -26,7 +25,7 @@ from scanrnn.planner.over_time import stage_over_time
 def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: list):
     """Run the loop. Returns the final carry and the stacked ys."""
     args = [*weights, *carry, *xs]
-    function = functools.partial(_by_scan, loop)
+    function = _runner(loop, scan, plain(loop.graph, loop))
     # With arrays that are split over a mesh, JAX makes the program.
     build = functools.partial(_build, loop, executor)
     if split(args):
@@ -36,14 +35,10 @@ def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: lis
     return outs[: len(carry)], outs[len(carry) :]
 
 
-def _by_scan(loop, *args):
-    return _runner(loop, scan, plain(loop.graph, loop))(*args)
-
-
 def _build(loop, executor, machine, alone) -> Callable[..., list]:
     executor = on(executor, loop, machine, alone)
     bodies = Bodies(loop, Target(executor.rules(machine), alone))
-    return _runner(loop, executor, bodies.forward)
+    return _runner(loop, executor, bodies.forward())
 
 
 def _runner(loop, executor, body) -> Callable[..., list]:
@@ -82,5 +77,5 @@ def _rule(loop, executor, primals, tangents):
 def _recomputed(loop, constants, arrays) -> dict:
     """Recompute, for all steps at once, what was not stacked."""
     graph, rows = loop.recomputed, loop.recording.rows
-    arrays = {**constants, **rows.whole(graph.xs, arrays)}
-    return named(graph.ys, stage_over_time(graph, arrays, loop.length))
+    values = {**constants, **rows.whole(graph.xs, arrays)}
+    return named(graph.ys, stage_over_time(graph, values, loop.length))

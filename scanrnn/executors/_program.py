@@ -16,8 +16,8 @@ from scanrnn.executors._executor import Executor
 from scanrnn.executors._loop import run_loop
 from scanrnn.executors._names import named, split
 from scanrnn.executors._normed import normed
-from scanrnn.executors._ruled import keep_loops
-from scanrnn.executors._values import with_values_by
+from scanrnn.executors._ruled import Ruled, keep_loops
+from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import plain
 from scanrnn.planner.graph import Env
@@ -63,7 +63,7 @@ def _run_plan(executor, plan, weights, init, xs):
     program = _whole(plan, executor, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
         for_values = _whole(plan, executor, plan.value_loops)
-        program = with_values_by(for_values, program, plan.machine)
+        program = _with_values_by(for_values, program, plan.machine)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
@@ -78,6 +78,34 @@ def _whole(plan, executor, loops, keep=None) -> Callable:
     if sizes[0] == sizes[1]:
         return programs[0]
     return functools.partial(in_chunks, programs, sizes, plan.reverse)
+
+
+def _with_values_by(values: Callable, program: Callable, machine: Machine) -> Callable:
+    """A program that runs `values` without a gradient, and `program` with one.
+
+    Both are functions `(weights, carry, xs) -> (carry, ys)` with equal results. A
+    gradient reads again what was computed before the loop. Without one that memory
+    would be wasted, so `values` does the work for a few steps at a time.
+    """
+
+    def either(weights, carry, xs):
+        n, m = len(weights), len(weights) + len(carry)
+
+        def flat(run):
+            def outs(*args):
+                final, ys = run(*map(list, (args[:n], args[n:m], args[m:])))
+                return [*final, *ys]
+
+            return outs
+
+        def build(where, alone):
+            # Several devices may share the steps, so these are not cut into chunks.
+            return flat(values if alone and where == machine else program)
+
+        outs = Ruled(flat(program), build, machine)(*weights, *carry, *xs)
+        return outs[: len(carry)], outs[len(carry) :]
+
+    return either
 
 
 def _run(plan, executor, loop, constants, init, xs):

@@ -16,9 +16,8 @@ from jax.extend.core import Var
 
 from scanrnn.executors import scan
 from scanrnn.executors._contributions import contributions
-from scanrnn.executors._executor import Executor
+from scanrnn.executors._executor import Executor, on
 from scanrnn.executors._names import named, split
-from scanrnn.executors._place import on
 from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
 from scanrnn.planner import ops

@@ -117,12 +117,10 @@ TPU = Rules(
     # A row of one number takes as long to write as a row of a thousand.
     packs_statistics=True,
     # Otherwise XLA may make time a minor axis, to suit what comes before or after. Then
-    # each row is gathered: 118,000 of 150,000 cycles a step. A row whose last axes do
-    # not fill the tiles takes more memory than its size: `[16, 64]` twice as much.
-    row_tile=(8, 128),
-    # To split a joined row again is cheap for a small one. And with its axes reordered,
-    # small rows (a norm's `[32, 4]`) took 3 % more cycles of a reverse loop.
-    row_tiles=16,
+    # each row is gathered: 118,000 of 150,000 cycles a step. A row that does not fill
+    # tiles takes more memory: `[16, 64]` twice its size. Small rows, such as a norm's
+    # `[32, 4]`, took 3 % more cycles with their axes reordered.
+    row_tile=(8, 128, 16),
     # Sums of columns are two to seven times slower than products on the matrix units.
     sums_biases_by_products=True,
     # A chunk lies in fast memory: an LSTM (1024,16,768) takes a quarter fewer cycles,

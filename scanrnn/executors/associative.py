@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Var
 
-from scanrnn.executors import _lower, _scans, _xla, scan
-from scanrnn.executors._lower import with_transposed
+from scanrnn.executors import _scans, planned, scan
 from scanrnn.executors._scans import Steps
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, max_plus, ops
@@ -36,7 +35,7 @@ AROUND, LEVEL, PASSES = 8, 2, 4
 
 def rules(machine: Machine) -> Rules:
     """XLA's rules; without chunks, as each would be a scan of its own."""
-    found = _xla.rules(machine)
+    found = planned.rules(machine)
     if not found.in_parallel:
         return found
     return dataclasses.replace(found, recomputes="never", chunk_share=None)
@@ -118,9 +117,9 @@ def lower(
       The final carry, and the ys stacked to `[T, ...]`.
     """
     if not runs(body):
-        return _lower.lower(body, constants, carry, arrays)
+        return planned.lower(body, constants, carry, arrays)
     graph, rows = body.graph, body.rows
-    values = with_transposed(body, constants) | rows.whole(graph.xs, arrays)
+    values = planned.with_transposed(body, constants) | rows.whole(graph.xs, arrays)
     final, steps = list(carry), Steps(rows.length, rows.reverse)
     for group in affine.groups(graph):
         starts = [carry[k] for k in group.leaves]

@@ -15,10 +15,9 @@ from scanrnn.planner.bodies import Body
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.emit import emit
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph, struct, variables
+from scanrnn.planner.graph import Graph, of_some, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.options import Options
-from scanrnn.planner.residuals import residual_bytes
 from scanrnn.planner.rules import Rules
 
 
@@ -188,7 +187,7 @@ class Plan:
         args += [struct(v, self.length) for v in graph.xs]
         scan = next(c.executor for c in self.candidates if c.name == "scan")
         ours, theirs = (
-            residual_bytes(functools.partial(self._flat, each.run), args)
+            _residual_bytes(functools.partial(self._flat, each.run), args)
             for each in (self.executor, scan)
         )
         return ours, theirs
@@ -227,3 +226,26 @@ class Plan:
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""
         return shown.as_html(self)
+
+
+def _residual_bytes(program, args) -> int | None:
+    """The bytes that a program keeps for its reverse pass, besides inputs and outputs.
+
+    They are counted by tracing `jax.vjp`; nothing runs. None if the program has no
+    reverse mode.
+    """
+    moving = [i for i, a in enumerate(args) if ops.is_inexact_dtype(a.dtype)]
+
+    def linear(*args):
+        f = of_some(program, args, moving)
+        outs, pull = jax.vjp(f, *(args[i] for i in moving))
+        return jax.tree.leaves(outs), jax.tree.leaves(pull)
+
+    try:
+        closed, (outs, _) = jax.make_jaxpr(linear, return_shape=True)(*args)
+    except (NotImplementedError, TypeError, ValueError):
+        return None
+    jaxpr = closed.jaxpr
+    free = {*jaxpr.invars, *variables(jaxpr.outvars[: len(outs)])}
+    kept = {v for v in variables(jaxpr.outvars[len(outs) :]) if v not in free}
+    return ops.bytes_in(v for v in kept if ops.aval(v).shape)

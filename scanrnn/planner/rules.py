@@ -48,9 +48,9 @@ class Rules:
         are recomputed.
       small_share: a value that takes this share of the largest saved one, or less, is
         small: it is kept, not recomputed, and a statistic may only be small.
-      row_tile: the rows and columns of a tile of memory. If given, arrays that a loop
-        reads or stacks have time as their major axis, and rows that fit tiles.
-      row_tiles: the most tiles of a small row: its last axes may be joined.
+      row_tile: if given, arrays that a loop reads or stacks have time as their major
+        axis, and rows that fit tiles of memory: the rows and the columns of a tile, and
+        the most tiles of a small row.
       delays_copies: copies that only the code after a loop needs are made after it.
       sums_gains_in_loop: gradients of gains are summed in the reverse loop.
       sums_biases_by_products: gradients of biases are products with ones.
@@ -109,8 +109,7 @@ class Rules:
     packs_statistics: bool = False
     keeps_statistics: bool = True
     small_share: float = 1 / 16
-    row_tile: tuple[int, int] | None = None
-    row_tiles: int = 16
+    row_tile: tuple[int, int, int] | None = None
     delays_copies: bool = False
     sums_gains_in_loop: bool = False
     sums_biases_by_products: bool = False
