@@ -51,8 +51,8 @@ def refuse(plan: Plan) -> str | None:
         return "the number of steps is not known"
     asked = plan.options.implementation == NAME
     if not plan.rules.in_parallel and not asked:
-        here = "on this machine a step of a loop takes less"
-        return f"{here} than its share of a parallel scan"
+        place = f"on a {plan.machine.platform.upper()}"
+        return f"{place} a step of a loop takes less than its share of a parallel scan"
     bodies = emit(plan)
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
     able = {name for name, body in loops.items() if runs(body)}

@@ -65,9 +65,8 @@ def plain(graph: Graph, loop: Any, keeps_inputs: bool = False) -> Body:
 def of_leaves(body: Body, leaves: Sequence[int]) -> Body:
     """The loop of some leaves of the carry; all else is known at all steps."""
     whole, rows = body.graph, Rows(body.rows.length, body.rows.reverse)
-    carry, outs = (
-        tuple(of[k] for k in leaves) for of in (whole.carry, whole.carry_out)
-    )
+    carry = tuple(whole.carry[k] for k in leaves)
+    outs = tuple(whole.carry_out[k] for k in leaves)
     eqns = needed(whole.eqns, outs)
     read = [v for v in free(eqns, outs) if v not in carry]
     weights = tuple(v for v in read if v in whole.weights)

@@ -212,16 +212,15 @@ def _loop(plan: Plan, length) -> Loop:
 
 def _piece(plan: Plan, length) -> int | None:
     """Steps in a piece of the norms before the loop; None if pieces are no use."""
-    norms, size = (
-        plan.stages.norms,
-        plan.rules.share(plan.machine, plan.rules.norm_share),
-    )
+    assert plan.stages is not None
+    norms, rules = plan.stages.norms, plan.rules
+    size = rules.share(plan.machine, rules.norm_share)
     if not norms.ys or size is None or not isinstance(length, int):
         return None
     row = max(map(ops.bytes_of, (*norms.xs, *norms.ys)))
     if row * length < 2 * size:
         return None
-    steps = cut(length, min(size // row, length - 1), plan.rules.norm_steps)
+    steps = cut(length, min(size // row, length - 1), rules.norm_steps)
     return steps if steps < length else None
 
 

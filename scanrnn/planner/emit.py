@@ -95,7 +95,7 @@ class Bodies:
         return Reverse(before, body, after, whole.consts)
 
     def norms(
-        self, graph: Graph, moving: Sequence[Var], given: Iterable[Var]
+        self, graph: Graph, moving: Sequence[Var], given: Iterable[Any]
     ) -> Pieces | None:
         """The loop for the cotangents of norms; None if all steps are done at once."""
         if self.loop.piece is None or not self.planned:

@@ -39,7 +39,7 @@ class Pieces(NamedTuple):
 
 
 def pieces(
-    norms: Graph, loop: Loop, moving: Sequence[Var], given: Iterable[Var]
+    norms: Graph, loop: Loop, moving: Sequence[Var], given: Iterable[Any]
 ) -> Pieces:
     """Make the loop for the cotangents of norms.
 
@@ -50,6 +50,7 @@ def pieces(
       given: the outputs of `norms` whose cotangents are given.
     """
     size, given = loop.piece, tuple(given)
+    assert size is not None
     summed = tuple(v for v in moving if v in norms.weights)
     arrays = (*norms.xs, *given)
     names = variables_like(struct(v, size) for v in arrays)

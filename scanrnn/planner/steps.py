@@ -103,7 +103,7 @@ def _inside(rules: Derivative, moving: frozenset[Var]) -> Step:
     groups = loop.carry, loop.weights, rules.cuts, loop.xs
     carry, *others = ([v for v in group if v in moving] for group in groups)
     d_carry, d_weights, d_cuts, d_xs = ([d[v] for v in g] for g in (carry, *others))
-    ys: list[Var] = []
+    ys: list[Any] = []
     reached: set[Var] = set()
 
     def step(values):
