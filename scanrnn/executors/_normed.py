@@ -48,7 +48,8 @@ def _rule(graph, loop, executor, primals, tangents):
             made = bodies.norms(graph, moving, given)
             if made is None:
                 return pulled(graph, loop.length, moving, values, given)
-            return _in_pieces(made, executor, values, given)
+            where = graph, loop, executor, moving
+            return _in_pieces(made, *where, values, given)
 
         return run
 
@@ -57,13 +58,15 @@ def _rule(graph, loop, executor, primals, tangents):
     return normed(graph, loop, executor, primals), outs
 
 
-def _in_pieces(made, executor, values, given) -> list:
+def _in_pieces(made, graph, loop, executor, moving, values, given) -> list:
     """The same as `pulled`, one piece of steps after the other."""
-    body, values = made.body, {**values, **given, **made.consts}
-    lead = body.rows.length, made.size
-    arrays = {name: folded(lead, values[v]) for v, name in made.names.items()}
+    (body, consts), values = made, {**values, **given}
+    lead = body.rows.length, loop.piece
+    parts = (folded(lead, values[v]) for v in (*graph.xs, *given))
+    arrays = named(body.graph.xs, parts)
+    values = {**values, **consts}
     constants = {v: values[v] for v in body.graph.weights}
-    types = [ops.aval(v) for v in made.summed]
+    types = [ops.aval(v) for v in moving if v in graph.weights]
     sums, found = executor.lower(body, constants, [*map(zero_sum, types)], arrays)
-    wholes = (folded((lead[0] * lead[1],), ct, 2) for ct in found)
+    wholes = (folded((loop.length,), ct, 2) for ct in found)
     return [*map(rounded, sums, types), *wholes]

@@ -20,7 +20,7 @@ from scanrnn.planner.bodies import Body, Target, plain
 from scanrnn.planner.features import features_first
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.loops import Loop
-from scanrnn.planner.norms import Pieces, pieces
+from scanrnn.planner.norms import pieces
 from scanrnn.planner.rows import Rows, pair_up
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.steps import Step
@@ -96,8 +96,8 @@ class Bodies:
 
     def norms(
         self, graph: Graph, moving: Sequence[Var], given: Iterable[Any]
-    ) -> Pieces | None:
-        """The loop for the cotangents of norms; None if all steps are done at once."""
+    ) -> tuple[Body, Mapping[Var, Any]] | None:
+        """The loop for the cotangents of norms, as `pieces` makes it; None if none."""
         if self.loop.piece is None or not self.planned:
             return None
         return pieces(graph, self.loop, moving, given)
@@ -212,4 +212,4 @@ def _norms(made: Bodies, graph: Graph) -> Body | None:
         found = made.norms(graph, [*filter(ops.is_inexact, graph.inputs)], graph.ys)
     except (NotImplementedError, TypeError, ValueError):
         return None  # JAX cannot differentiate the norms by all of their inputs
-    return found and found.body
+    return found and found[0]

@@ -5,8 +5,8 @@ New cotangents reuse the buffers of the incoming ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,28 +20,13 @@ from scanrnn.planner.rows import Rows, pair_up
 from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type
 
 
-class Pieces(NamedTuple):
-    """A loop over pieces of the steps.
-
-    Attributes:
-      body: the loop; a step of it is a piece.
-      size: the number of steps in a piece.
-      names: for each array of all steps, the variable of its pieces.
-      summed: the variables whose cotangents the loop sums, in the order of its carry.
-      consts: constants of the body, by variable; they are its last weights.
-    """
-
-    body: Body
-    size: int
-    names: Mapping[Var, Var]
-    summed: tuple[Var, ...]
-    consts: Mapping[Var, Any]
-
-
 def pieces(
     norms: Graph, loop: Loop, moving: Sequence[Var], given: Iterable[Any]
-) -> Pieces:
-    """Make the loop for the cotangents of norms.
+) -> tuple[Body, dict[Var, Any]]:
+    """Make the loop for the cotangents of norms; a step of it is a piece.
+
+    It reads pieces of the time inputs of the norms and of given cotangents. It sums
+    cotangents of weights. Also returns its constants, which are its last weights.
 
     Args:
       norms: the norms before a loop.
@@ -51,7 +36,7 @@ def pieces(
     """
     size, given = loop.piece, tuple(given)
     assert size is not None
-    summed = tuple(v for v in moving if v in norms.weights)
+    summed = [v for v in moving if v in norms.weights]
     arrays = (*norms.xs, *given)
     names = variables_like(struct(v, size) for v in arrays)
     names = dict(zip(arrays, names, strict=True))
@@ -68,8 +53,7 @@ def pieces(
 
     graph, consts = graph_of(step, norms.weights, sums, list(names.values()))
     over = pair_up(graph.ys, [names[v] for v in given]) if loop.in_place else {}
-    body = Body(graph, Rows(loop.length // size, over=over))
-    return Pieces(body, size, names, summed, consts)
+    return Body(graph, Rows(loop.length // size, over=over)), consts
 
 
 def of_moving(graph: Graph, length, fixed, moving: Sequence[Var], *values) -> list:
