@@ -14,7 +14,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
 TORCH := torch==2.13.0
 
 .PHONY: help demo docs test test-quick test-slow test-compiled lint bench bench-full
-.PHONY: latency compiled notebooks clean
+.PHONY: latency compiled parallel notebooks clean
 
 help:
 	@echo "make demo        train a character language model (about three minutes)"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-full  all benchmarks against lax.scan and other libraries"
 	@echo "make latency     what an answer costs where inputs come one by one"
 	@echo "make compiled    what a step costs on an H100 and a TPU v5e, by their compilers"
+	@echo "make parallel    affine loops in parallel over time: compiled for both, and timed here"
 	@echo "make notebooks   execute the notebooks whose code changed, and keep their outputs"
 	@echo "make docs        the site, into build/docs/html"
 	@echo "make lint        ruff and pyright"
@@ -62,6 +63,12 @@ compiled: $(COMPILERS)/.compiled
 	$(COMPILERS)/bin/python -m benchmarks.compiled $(ARGS)
 	$(COMPILERS)/bin/python -m benchmarks.compiled.kernels
 	$(COMPILERS)/bin/python -m benchmarks.compiled.gpu_kernels
+	$(COMPILERS)/bin/python -m benchmarks.gemms.costs
+
+parallel: $(COMPILERS)/.compiled $(VENV)/.bench
+	$(COMPILERS)/bin/python -m benchmarks.parallel compiled --machine h100 $(ARGS)
+	$(COMPILERS)/bin/python -m benchmarks.parallel compiled --machine v5e $(ARGS)
+	$(RUN) -m benchmarks.parallel timed $(ARGS)
 
 docs: $(VENV)/.docs
 	$(RUN) -m sphinx -W --keep-going -q -c docs -d build/docs/trees . build/docs/html

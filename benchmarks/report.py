@@ -100,7 +100,7 @@ def _method(records):
         " compared; every contender was checked against a float64 reference first."
     )
     timed = [r for r in records if "settled" in r]
-    older = [r for r in records if "disturbance" in r and "settled" not in r]
+    older = [r for r in records if "settled" not in r and r["section"] != "precision"]
     if older:
         yield (
             f"- **{len(older)} rows are of a method that is no longer used**: five to"
@@ -126,15 +126,17 @@ def _disturbed(records):
 
 
 def aims_table(aims: tuple[Aim, ...], records: Records) -> str:
-    """Each aim with its bound, the number that was measured, and whether it is met."""
+    """Each aim that was measured, with its bound, the number, and whether it is met."""
     rows = []
     for aim in aims:
-        number, met = aim.number(records), aim.met(records)
-        sign = "at most" if aim.at_most else "at least"
-        shown = "not measured" if number is None else f"{number:.2f}"
-        word = {None: "-", True: "yes", False: "**no**"}[met]
-        rows.append([aim.text, f"{sign} {aim.bound:g}", shown, word])
-    return table(["aim", "bound", "measured", "met"], rows)
+        number = aim.number(records)
+        if number is not None:
+            sign = "at most" if aim.at_most else "at least"
+            word = "yes" if aim.met(records) else "**no**"
+            rows.append([aim.text, f"{sign} {aim.bound:g}", f"{number:.2f}", word])
+    others = len(aims) - len(rows)
+    told = f"\n\n{others} other aims: no rows that count in this report." * bool(others)
+    return table(["aim", "bound", "measured", "met"], rows) + told
 
 
 def _costs(records):

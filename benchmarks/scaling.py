@@ -8,9 +8,9 @@ parameters over the link.
 """
 
 import argparse
+import json
 import os
 import pathlib
-import statistics
 import time
 
 HERE = pathlib.Path(__file__).parent
@@ -50,10 +50,14 @@ def efficiency(compute: float, parameters: int, link: float, machines: int) -> f
     return compute / (compute + ring)
 
 
-def measure(seconds: float) -> dict[tuple[int, int], float]:
-    """Tokens per second of the demo's model, by devices and batch."""
+def measure(seconds: float, least: int = 30) -> list[dict]:
+    """Tokens per second of the demo's model: a row for each batch and count of devices.
+
+    All take turns for `seconds` seconds, and for `least` steps at least.
+    """
     import jax
 
+    from benchmarks import intervals, machine
     from scanrnn.training import (
         Config,
         Streams,
@@ -75,41 +79,71 @@ def measure(seconds: float) -> dict[tuple[int, int], float]:
             window = shard_batch(window, mesh)
             state, metrics = step(state, window)
             runs[count, batch] = [step, state, window, []]
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < seconds:
+    begin, others = time.perf_counter(), machine.Others()
+    while time.perf_counter() - begin < seconds or len(runs[1, 32][3]) < least:
         for run in runs.values():
             start = time.perf_counter()
             run[1], metrics = jax.block_until_ready(run[0](run[1], run[2]))
             run[3].append(time.perf_counter() - start)
-    return {
-        (count, batch): 64 * batch / statistics.median(times[1:])
-        for (count, batch), (*_, times) in runs.items()
-    }
+    busy, rows = others.cores(), []
+    for (count, batch), (*_, times) in runs.items():
+        taken, characters = intervals.median(times), batch * config.window
+        speeds = (taken.value, taken.high, taken.low)
+        rows.append(
+            {
+                "devices": count,
+                "batch": batch,
+                "steps": len(times),
+                "per_second": [characters / second for second in speeds],
+                "speed_up": intervals.ratio(runs[1, batch][3], times),
+                "disturbance": busy,
+                "settled": taken.width <= 0.03,
+            }
+        )
+    return rows
 
 
-def report(measured: dict[tuple[int, int], float], cpu: str, others: float) -> str:
+def report(results: dict) -> str:
     """The report with both tables, in Markdown."""
+    from benchmarks import origin
+
     lines = [
         "# Training on several devices",
         "",
         " ".join(__doc__.split("\n\n")[1].split()),
-    ]
-    lines += [
         "",
-        f"Machine: {cpu}. Characters per second of the demo's model; "
-        f"other processes used {others:.1f} cores meanwhile.",
+        origin.line(results),
+        "",
+        *_measured(results["rows"]),
+        "",
+        *_on_paper(),
     ]
-    lines += [""]
-    lines += ["| devices | batch 32 | batch 128 |", "|---:|---:|---:|"]
-    for count in DEVICES:
-        row = [
-            f"{measured[count, b]:,.0f} ({measured[count, b] / measured[1, b]:.2f}x)"
-            for b in (32, 128)
+    return "\n".join([*lines, ""])
+
+
+def _measured(rows):
+    from benchmarks.measure import mark
+    from benchmarks.tables import table
+
+    cells = [
+        [
+            str(row["devices"]),
+            f"{row['batch']}{mark(row)}",
+            "{:,.0f} [{:,.0f}, {:,.0f}]".format(*row["per_second"]),
+            "{:.2f} [{:.2f}, {:.2f}]".format(*row["speed_up"]),
+            str(row["steps"]),
         ]
-        lines.append(f"| {count} | {' | '.join(row)} |")
+        for row in rows
+    ]
+    heads = ("devices", "batch", "characters per second", "/ one device", "steps")
+    about = "The demo's model, parts of one CPU; 95 % intervals of medians."
+    return ["## Measured here", "", about, "", table(heads, cells)]
+
+
+def _on_paper():
     size = {"features": 1500, "layers": 2, "symbols": 10_000}
     weights, words = parameters(**size), 700
-    lines += ["", "## Where it stops, on paper", ""]
+    lines = ["## On paper: several machines", "", "Nothing of this is measured.", ""]
     lines += [
         f"PTB's large model: {weights / 1e6:.1f} million parameters, so "
         f"{4 * weights / 1e6:.0f} MB of gradients in a step, and "
@@ -129,7 +163,7 @@ def report(measured: dict[tuple[int, int], float], cpu: str, others: float) -> s
             for link in LINKS.values()
         ]
         lines.append(f"| {chip} | {1e3 * compute:.3g} ms | {' | '.join(shares)} |")
-    return "\n".join([*lines, ""])
+    return lines
 
 
 def main() -> None:
@@ -139,13 +173,14 @@ def main() -> None:
     options = parser.parse_args()
     flag = f"--xla_force_host_platform_device_count={max(DEVICES)}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
-    from benchmarks import machine
+    from benchmarks import machine, origin
 
     machine.prepare()
-    others = machine.Others()
-    measured = measure(options.seconds)
-    text = report(measured, machine.cpu_name(), others.cores())
-    (HERE / "results" / f"scaling-{machine.kind()}.md").write_text(text)
+    results = origin.origin() | {"rows": measure(options.seconds)}
+    path = HERE / "results" / f"scaling-{machine.kind()}.json"
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    text = report(results)
+    path.with_suffix(".md").write_text(text)
     print(text)
 
 

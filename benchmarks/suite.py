@@ -141,11 +141,12 @@ def _manual():
     """The course page's fused layer against a loop written by hand.
 
     `torch` is the fused layer, `torch_loop` its cell called once a step by Python,
-    eager, and `lax_scan` the loop that JAX's users write.
+    eager, `torch_compile` a compiled cell in such a loop, and `lax_scan` the loop that
+    JAX's users write.
     """
     yield (
         Case("lstm", T=200, B=64, D=256, H=512),
-        (*PLAIN, "torch", "torch_loop"),
+        (*PLAIN, "torch", "torch_loop", "torch_compile"),
     )
 
 
@@ -166,18 +167,19 @@ def _anchors():
     """
     gru = Case("gru", T=32, B=64, D=32, H=128)
     yield gru, (*PLAIN, "torch", "torch_loop")
-    yield _square("lstm", 100, 64, 512), (*PLAIN, "torch", "torch_loop")
-    yield _square("ln_lstm", 100, 64, 512), (*PLAIN, "torch_lstm")
+    loops = ("torch_eager", "torch_script", "torch_compile")
+    yield _square("lstm", 100, 64, 512), (*PLAIN, "torch", "torch_loop", *loops)
+    yield _square("ln_lstm", 100, 64, 512), (*PLAIN, "torch_lstm", *loops)
     yield _square("lstm", 300, 20, 800), (*PLAIN, "torch")
 
 
 def _forum():
     """What the forum thread tries: its LSTM for 1,000 steps, and cells in torch itself.
 
-    torch's steps run eagerly, compiled, and by torch's own scan; Numba's is a loop that
-    an expert writes, with a backward loop derived by hand.
+    torch's steps run eagerly, compiled, in TorchScript, and by torch's own scan;
+    Numba's is a loop that an expert writes, with a backward loop derived by hand.
     """
-    loops = ("torch_eager", "torch_compile", "torch_scan")
+    loops = ("torch_eager", "torch_compile", "torch_script", "torch_scan")
     lstm = Case("lstm", T=1000, B=2, D=256, H=128)
     yield lstm, (*PLAIN, "torch", *loops, "numba_loop")
     for cell in CUSTOM:

@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 
 T, B, D = 7, 3, 4
-C, SUM, DIA, BLOCK, MAX, S = (
-    *("constant", "sum", "diagonal", "block", "max-plus"),
+C, SUM, DIA, BLOCK, MAX, LOG, S = (
+    *("constant", "sum", "diagonal", "block", "max-plus", "log-sum-exp"),
     "sequential",
 )
 LOOPS = {}
@@ -143,6 +143,18 @@ def episode_statistics(draw):
     return step, init, (draw(T, B), flags(draw, T, B).astype(float))
 
 
+@loop(DIA, SUM)
+def lengths(draw):
+    """Steps after the end of a sequence change nothing."""
+
+    def step(carry, x):
+        h, t = carry
+        h = jnp.where((t < jnp.array([7, 3, 0]))[:, None], 0.9 * h + x, h)
+        return (h, t + 1), h
+
+    return step, (draw(B, D), jnp.int32(0)), draw(T, B, D)
+
+
 # Averages: optimisers, signals.
 
 
@@ -254,6 +266,18 @@ def longest_path(draw):
     def step(score, x):
         gain, floor, reset = x
         score = jnp.where(reset, 0.0, jnp.maximum(score + gain, floor))
+        return score, score
+
+    return step, draw(B), (draw(T, B), draw(T, B), flags(draw, T, B))
+
+
+@loop(LOG)
+def probability_of_any_path(draw):
+    """Probabilities of paths, summed by their logarithms."""
+
+    def step(score, x):
+        gain, new, reset = x
+        score = jnp.where(reset, new, jnp.logaddexp(new, score + gain))
         return score, score
 
     return step, draw(B), (draw(T, B), draw(T, B), flags(draw, T, B))
@@ -397,6 +421,15 @@ def noise_from_a_key(draw):
 
 
 # Near misses.
+
+
+@loop(S)
+def logarithm_of_a_sum_and_a_maximum(draw):
+    def step(h, x):
+        h = jnp.maximum(jnp.logaddexp(h, x), 0.1 * x)
+        return h, h
+
+    return step, draw(B), draw(T, B)
 
 
 @loop(S)

@@ -111,6 +111,14 @@ def test_layers_side_by_side_are_advised_where_a_step_waits_to_be_started():
         assert "side by side" not in str(advise(**sizes))
 
 
+@pytest.mark.parametrize("machine", ["a100", "v100"])
+def test_longer_sequences_are_advised_where_they_are_very_short(machine):
+    """The weights are read once for more steps."""
+    changes = advise(T=1, B=8, H=1024, dtype="float16", machine=machine).changes
+    (gain,) = [c.gain for c in changes if "2 steps in place of 1" in c.what]
+    assert 1.1 < gain <= 2.0
+
+
 def test_longer_sequences_are_no_advice_where_every_step_costs_the_same():
     assert all("steps in place" not in c.what for c in advise(T=256).changes)
 
@@ -119,12 +127,30 @@ def test_longer_sequences_are_no_advice_where_every_step_costs_the_same():
     ("sizes", "words"),
     [
         ({}, "these sizes fit"),
-        ({"dtype": "float32"}, "it needs half precision, not float32"),
+        ({"dtype": "float32"}, "it needs float16, not float32"),
+        ({"dtype": "bfloat16"}, "it needs float16, not bfloat16"),
         ({"H": 500}, "H=500 is not a multiple of 32"),
-        ({"H": 96}, "H=96 is not a power of two, which is best below 256"),
+        ({"H": 64}, "these sizes fit"),
+        *(
+            (
+                {"H": H},
+                f"H={H} is a multiple of {power}; one of a larger power of two, up to "
+                "256, is better",
+            )
+            for H, power in ((96, 32), (192, 64), (288, 32), (640, 128))
+        ),
         ({"H": 2048}, "H=2048 is more than 1024"),
         ({"B": 20}, "B=20 is not a multiple of 8"),
-        ({"B": 48}, "B=48 is not a power of two, as it should be above 32"),
+        ({"B": 24}, "these sizes fit"),
+        ({"B": 48}, "these sizes fit"),
+        *(
+            (
+                {"B": B},
+                f"B={B} is a multiple of 8; {passes} may need one of a larger power of "
+                "two",
+            )
+            for B, passes in ((40, "the backward pass"), (104, "both passes"))
+        ),
     ],
 )
 def test_persistent_mode_of_cudnn_has_its_own_rules(sizes, words):

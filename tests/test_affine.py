@@ -1,8 +1,6 @@
-"""Loops that are affine in their carry: found, and run in parallel, as `lax.scan`."""
+"""Loops that are affine in their carry run in parallel, and equal `lax.scan`."""
 
 import functools
-import pathlib
-import re
 
 import jax
 import jax.numpy as jnp
@@ -16,45 +14,9 @@ from scanrnn.planner import affine
 from tests.affine_table import LOOPS
 from tests.cell_table import CELLS, draw
 from tests.compare import assert_same, value_and_gradients
+from tests.test_affine_kinds import kinds, mostly_slow
 
 PARALLEL = scanrnn.Options(implementation="associative")
-
-
-def mostly_slow(names, quick):
-    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
-def kinds(graph):
-    found = {k: group.kind for group in affine.groups(graph) for k in group.leaves}
-    return tuple(found[k] for k in range(len(graph.carry)))
-
-
-def found_in(step, init, xs):
-    plan = scanrnn.plan(step, init, xs)
-    graph = plan.stages.loop
-    return plan, dict(zip(graph.carry, kinds(graph), strict=True))
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_loop_is_found_to_be_what_it_is(name):
-    wanted, step, init, xs = LOOPS[name]()
-    plan, found = found_in(step, init, xs)
-    # The planner treats a carry that never changes as a weight.
-    told = iter(found.values())
-    leaves = range(len(wanted))
-    assert wanted == tuple(
-        "constant" if i in plan.invariant else next(told) for i in leaves
-    )
-    for kind in found.values():
-        assert kind in str(plan)
-
-
-def test_table_of_the_page_is_that_of_the_tests():
-    page = pathlib.Path(__file__).parents[1] / "docs" / "parallel_in_time.md"
-    rows = re.findall(
-        r"^\| `(\w+)` \| ([a-z-]+(?:, [a-z-]+)*) \|$", page.read_text(), re.M
-    )
-    assert dict(rows) == {name: ", ".join(made().kinds) for name, made in LOOPS.items()}
 
 
 def as_made(name, reverse):
@@ -96,24 +58,6 @@ def test_cell_runs_in_parallel_where_it_is_affine(name):
     ran = {n: associative.runs(body) for n, body in plan.bodies.items()}
     assert ran["in reverse"]
     assert ran["for values"] == ran["that records"] == (name in BOTH)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("gla", "diagonal"), ("mamba2", "diagonal")]
-    + [(name, "sequential") for name in ("deltanet", "gated_deltanet", "rwkv7")],
-)
-def test_memory_of_many_features_is_diagonal_or_coupled(name, kind):
-    cell = getattr(scanrnn.cells, name)()
-    params = cell.init(jax.random.key(0), 16, 16)
-    xs = jnp.ones((5, 2, 16))
-    step, carry = (
-        functools.partial(cell.step, params),
-        cell.initial_carry(params, xs[0]),
-    )
-    (group,) = affine.groups(scanrnn.plan(step, carry, xs).stages.loop)
-    assert group.kind == kind
-    assert group.why == ("16 numbers are coupled" if kind == "sequential" else "")
 
 
 def score(row, implementation, reverse, params, xs, carry):
@@ -206,6 +150,32 @@ def test_carry_of_half_precision_is_summed_in_single(half):
     exact = 10 * (1 - 0.999 ** np.arange(1, 401))[:, None]
     assert h.dtype == half
     np.testing.assert_allclose(h.astype(float), exact.repeat(3, 1), rtol=5e-3)
+
+
+@pytest.mark.parametrize("half", mostly_slow(["bfloat16", "float16"], {"bfloat16"}))
+@pytest.mark.parametrize("kind", ["diagonal", "sum", "block", "max-plus"])
+def test_step_of_half_precision_is_summed_in_single(kind, half):
+    """All of the step is in half precision; the sums over time are not."""
+    half = jnp.dtype(half)
+    steps = {
+        "diagonal": lambda h, x: 0.96875 * h + x,
+        "sum": lambda h, x: h + x,
+        "block": lambda h, x: 0.96875 * h[::-1] + x,
+        "max-plus": lambda h, x: jnp.maximum(h + x, 0),
+    }
+
+    def run(dtype, **options):
+        step = lambda h, x: (steps[kind](h, x),) * 2  # noqa: E731
+        xs = jnp.full((400, 2), 0.01, half).astype(dtype)
+        return scanrnn.scan(step, jnp.zeros(2, dtype), xs, **options)
+
+    plan = scanrnn.plan(lambda h, x: (steps[kind](h, x),) * 2, jnp.zeros(2, half),
+                        jnp.zeros((400, 2), half))  # fmt: skip
+    assert kinds(plan.stages.loop) == (kind,)
+    wanted = run(jnp.float64, implementation="scan")
+    for a, b in zip(run(half, implementation="associative"), wanted, strict=True):
+        assert a.dtype == half
+        np.testing.assert_allclose(a.astype(float), b, rtol=jnp.finfo(half).eps)
 
 
 def test_parallel_loop_holds_no_loop_and_a_cpu_keeps_one():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from benchmarks import machine, scaling, words
+from benchmarks import origin, scaling, words
 from scanrnn.training import RECIPES, Config, Corpus, LanguageModel, Vocabulary
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
@@ -23,11 +23,21 @@ def test_words_per_second_are_measured_of_every_contender():
     for row in result["rows"].values():
         # Before training, the loss is near that of a uniform guess.
         assert abs(row["first_loss"] - np.log(11)) < 0.3
-        assert row["steps"] == 3 and row["words_per_second"] > 0
+        value, low, high = row["words_per_second"]
+        assert row["steps"] == 3 and 0 < low <= value <= high
         assert row["speed_up"].low <= row["speed_up"].value <= row["speed_up"].high
     assert result["rows"]["plain"]["speed_up"] == (1, 1, 1)
-    text = words.report({"tiny": result}, machine.describe())
+    about = origin.origin()
+    text = words.report(about | {"sizes": {"tiny": result}})
     assert text.count("| tiny |") == len(names)
+    assert about["date"] in text and about["commit"] in text
+
+
+def test_words_that_are_drawn_are_as_many_as_said():
+    corpus = words.drawn(symbols=50, words=5000)
+    assert len(corpus.vocabulary) == 50 and len(corpus.train) == 5000
+    counts = np.bincount(corpus.train, minlength=50)
+    assert 1.5 < counts[0] / counts[1] < 2.5  # Zipf's law
 
 
 def test_scaling_counts_the_weights_of_the_model():
@@ -42,8 +52,21 @@ def test_scaling_counts_the_weights_of_the_model():
 
 
 def test_scaling_is_reported_for_every_link_and_number_of_devices():
-    measured = {(n, batch): 100.0 * n for n in scaling.DEVICES for batch in (32, 128)}
-    text = scaling.report(measured, "a CPU", others=0.5)
-    assert "| 4 | 400 (4.00x) | 400 (4.00x) |" in text
+    row = {"batch": 32, "steps": 30, "disturbance": 0.5, "settled": True}
+    rows = [
+        row
+        | {
+            "devices": n,
+            "per_second": [100.0 * n, 90.0 * n, 110.0 * n],
+            "speed_up": [n, 0.9 * n, 1.1 * n],
+        }
+        for n in scaling.DEVICES
+    ]
+    about = origin.origin()
+    text = scaling.report(about | {"rows": rows})
+    found = "| 4 | 32 (disturbed) | 400 [360, 440] | 4.00 [3.60, 4.40] | 30 |"
+    assert found in text
+    assert about["date"] in text and about["commit"] in text
+    assert text.index("## Measured here") < text.index("## On paper")
     assert "66.0 million parameters" in text and "306 MFLOP per word" in text
     assert all(link in text for link in scaling.LINKS)

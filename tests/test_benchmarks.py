@@ -55,6 +55,7 @@ COMPUTES = {
     "torch_lstm": tuple(c for c in steps.CELLS if c not in ("lstm", "conv_lstm")),
     "torch_eager": WRITTEN,
     "torch_compile": WRITTEN,
+    "torch_script": WRITTEN,
     "torch_scan": WRITTEN,
     "numba_loop": ("lstm",),
     "flax_linen": (*STOCK, "conv_lstm"),
@@ -70,6 +71,7 @@ GATED = COMPUTES | {
     "lax_scan": ("elman",),
     "torch_lstm": ("mi_lstm",),
     "torch_compile": ("elman",),
+    "torch_script": ("ln_mi_res_lstm",),
     "torch_scan": ("ln_mi_res_lstm",),
 }
 

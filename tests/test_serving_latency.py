@@ -8,16 +8,24 @@ NEEDED = ("onnxruntime", "torch")
 if any(importlib.util.find_spec(name) is None for name in NEEDED):
     pytest.skip("no peers here", allow_module_level=True)
 
-from benchmarks import latency  # noqa: E402
+from benchmarks import latency, origin  # noqa: E402
 
 
 @pytest.mark.usefixtures("in_32_bit")
 def test_contenders_agree_and_are_reported(monkeypatch):
     monkeypatch.setattr(latency, "CALLS", 1)
+    monkeypatch.setattr(latency, "LEAST", 1)
     rows = [latency.measure(8, 1, None), latency.measure(8, 16, "ba2016")]
     assert [tuple(row["us"]) for row in rows] == [latency.NAMES, latency.NAMES[:-1]]
     assert all(0 < low <= high for row in rows for low, high in row["us"].values())
-    text = latency.report([row | {"inline": True} for row in rows], others=0.5)
+    assert [row["blocks"] for row in rows] == [5, 5]
+    rows = [row | {"inline": True, "disturbance": 0.0} for row in rows]
+    rows[1]["disturbance"] = 0.5
+    about = origin.origin() | {"onnxruntime": "1.2.3"}
+    text = latency.report(about | {"rows": rows})
     assert "| the caller's | none | 1 | 8 |" in text
-    assert "| the caller's | ba2016 | 16 | 8 |" in text
-    assert "used 0.5 cores" in text
+    assert "| the caller's (disturbed) | ba2016 | 16 | 8 |" in text
+    assert about["date"] in text and about["commit"] in text
+    rows[0]["over_jitted"]["scanrnn"] = (1.5, 1.25, 1.75)
+    text = latency.report(about | {"rows": rows})
+    assert "The worst undisturbed row: 1.50 [1.25, 1.75]." in text

@@ -16,10 +16,18 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Worker:
-    """Compiles for one machine in a process of its own; a dead process is replaced."""
+    """Compiles for one machine in a process of its own; a dead process is replaced.
 
-    def __init__(self, machine: str, limit: float = 600.0):
-        self._machine, self._limit = machine, limit
+    `module` is what runs there: it answers lines of JSON, as `worker` does.
+    """
+
+    def __init__(
+        self,
+        machine: str,
+        limit: float = 600.0,
+        module: str = "benchmarks.compiled.worker",
+    ):
+        self._machine, self._limit, self._module = machine, limit, module
         self._process = None
 
     def measure(self, row: Row, **request) -> dict:
@@ -51,7 +59,7 @@ class Worker:
     def _start(self):
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.compiled.worker"],
+            [sys.executable, "-m", self._module],
             cwd=ROOT,
             env=os.environ | targets.environment(self._machine),
             stdin=subprocess.PIPE,

@@ -14,6 +14,7 @@ FILES = {
     "torch_lstm": "torch",
     "torch_eager": "torch_steps",
     "torch_compile": "torch_steps",
+    "torch_script": "torch_steps",
     "torch_scan": "torch_steps",
     "numba_loop": "numba_loop",
     "flax_linen": "flax_linen",

@@ -93,10 +93,20 @@ def compile_(fn, *args, donate=()) -> Compiled:
 
 
 def fingerprint(text: str) -> str:
-    """A hash of the instructions of a program, without their places in the source."""
+    """A hash of the instructions of a program, without their places in the source.
+
+    Instructions are numbered in their order: the numbers in XLA's names differ between
+    two compilations of one program.
+    """
     lines = (re.sub(r", metadata=\{.*?\}", "", line) for line in text.splitlines())
     instructions = "\n".join(line for line in lines if " = " in line)
-    return hashlib.sha256(instructions.encode()).hexdigest()[:16]
+    numbers: dict[str, str] = {}
+    numbered = re.sub(
+        r"%[\w.-]+",
+        lambda name: numbers.setdefault(name[0], f"%{len(numbers)}"),
+        instructions,
+    )
+    return hashlib.sha256(numbered.encode()).hexdigest()[:16]
 
 
 class JaxRunner:

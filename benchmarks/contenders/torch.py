@@ -155,23 +155,29 @@ def _export(cell, module):
     return weights
 
 
+def lacks_half(dtype: str) -> str | None:
+    """Why torch's LSTM cannot compute in `dtype` here; None if it can."""
+    if dtype == "float32" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None
+    return "torch has no LSTM in bfloat16 for this processor"
+
+
+def _has_no_layer(case):
+    """Why torch's layers cannot run a case; None if one can."""
+    if case.cell not in (*LAYERS, "seed_rnn"):
+        return f"torch has no built-in {case.cell}"
+    return lacks_half(case.dtype) if case.cell == "lstm" else None
+
+
 def _refuses(case):
     """Why the stock LSTM is no yardstick for a case; None if it is."""
     if case.S:
         return "torch's LSTM takes no pictures"
-    return "it is `torch`" if case.cell == "lstm" else None
+    return "it is `torch`" if case.cell == "lstm" else lacks_half(case.dtype)
 
 
 CONTENDERS = [
-    Contender(
-        name="torch",
-        supports=lambda case: (
-            None
-            if case.cell in (*LAYERS, "seed_rnn")
-            else f"torch has no built-in {case.cell}"
-        ),
-        setup=TorchRunner,
-    ),
+    Contender(name="torch", supports=_has_no_layer, setup=TorchRunner),
     Contender(
         name="torch_loop",
         supports=lambda case: (

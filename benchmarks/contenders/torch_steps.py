@@ -1,12 +1,14 @@
 """Steps written by hand in torch, as people do who invent a cell.
 
 `torch_eager` calls a step in a Python loop, `torch_compile` calls a compiled step in
-such a loop, and `torch_scan` gives the step to `torch._higher_order_ops.scan`. The
-steps are those of `benchmarks.steps`, line by line.
+such a loop, `torch_script` calls a step that TorchScript has traced, and `torch_scan`
+gives the step to `torch._higher_order_ops.scan`. The steps are those of
+`benchmarks.steps`, line by line.
 """
 
 import functools
 import shutil
+import warnings
 
 import numpy as np
 import torch
@@ -127,6 +129,22 @@ class CompiledLoop(Loop):
         self._step = torch.compile(self._step, dynamic=False)
 
 
+class ScriptedLoop(Loop):
+    """The same loop over a step in TorchScript.
+
+    The step is traced, because TorchScript reads no `*sizes`. torch warns that
+    TorchScript is deprecated; PyTorch's fastrnns are still written for it.
+    """
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        case, step = problem.case, self._step
+        x = torch.zeros(case.B, case.D)
+        carry, params = self.start(x[None])
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            self._step = torch.jit.trace(step, (params, carry, x), check_trace=False)
+
+
 class Scan(Loop):
     """The loop as one operator of torch.
 
@@ -179,6 +197,7 @@ CONTENDERS = [
     for name, supports, make in (
         ("torch_eager", _refuses, Loop),
         ("torch_compile", _refuses_to_compile, CompiledLoop),
+        ("torch_script", _refuses, ScriptedLoop),
         ("torch_scan", _refuses, Scan),
     )
 ]

@@ -30,6 +30,16 @@ NOT_WORSE = (
 # Programs that are also written with a layer of ours.
 WITH_LAYER = ("actor and critic with resets, Flax Linen",)
 
+# Programs whose loops are affine in their carry, forward and in reverse.
+AFFINE = (
+    "advantage estimation",
+    "advantage estimation (Brax)",
+    "lambda-returns",
+    "V-trace",
+    "Kalman filter with a fixed gain",
+    "averages of an optimiser",
+)
+
 # The file that holds each program. A file is imported only when it is asked for.
 FILES = {
     "GRU, Flax Linen": "flax_linen",
@@ -51,6 +61,11 @@ FILES = {
     "Kalman filter": "filters",
     "hidden Markov model": "filters",
     "advantage estimation": "advantages",
+    "advantage estimation (Brax)": "advantages",
+    "lambda-returns": "advantages",
+    "V-trace": "advantages",
+    "Kalman filter with a fixed gain": "filters",
+    "averages of an optimiser": "filters",
     **dict.fromkeys(cells.PROGRAMS, "cells"),
 }
 

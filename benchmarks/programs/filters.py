@@ -1,4 +1,4 @@
-"""Inference over time: a Kalman filter and the forward algorithm of an HMM."""
+"""Inference over time: Kalman filters, the forward algorithm of an HMM, averages."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 from jax.scipy.stats import multivariate_normal
+from scipy.linalg import solve_discrete_are
 
 from benchmarks.programs._base import Program, normal
 
@@ -45,6 +46,50 @@ def kalman(T=256, B=32, N=16, M=8):
     return Program(f"T={T} B={B} N={N} M={M}", params, normal(B, T, M), _kalman)
 
 
+def _fixed_gain(params, observed):
+    """A Kalman filter whose gain does not change."""
+    F, H, gain = params["F"], params["H"], params["gain"]
+
+    def step(mean, y):
+        mean = F @ mean
+        mean = mean + gain @ (y - H @ mean)
+        return mean, mean
+
+    first = jnp.zeros(F.shape[0])
+    return jax.vmap(lambda ys: lax.scan(step, first, ys)[1])(observed)
+
+
+def fixed_gain(T=2048, B=8, N=4, M=2):
+    """A tracker with states of `N` numbers and observations of `M` numbers."""
+    turned, _ = np.linalg.qr(normal(N, N))
+    F, H, R = 0.95 * turned, normal(M, N, scale=N**-0.5), np.eye(M)
+    # The gain that a filter of these matrices tends to: with others it may diverge.
+    cov = solve_discrete_are(F.T, H.T, 0.1 * np.eye(N), R)
+    gain = np.linalg.solve(H @ cov @ H.T + R, H @ cov).T.astype(np.float32)
+    params = {"F": F, "H": H, "gain": gain}
+    return Program(f"T={T} B={B} N={N} M={M}", params, normal(B, T, M), _fixed_gain)
+
+
+def _averages(params, gradients):
+    """Adam's updates from a series of gradients, which are clipped smoothly."""
+
+    def step(carry, g):
+        count, m, v = carry
+        g = jnp.tanh(params["scale"] * g)
+        count, m, v = count + 1, 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        m_hat, v_hat = m / (1 - 0.9**count), v / (1 - 0.999**count)
+        return (count, m, v), m_hat / (jnp.sqrt(v_hat) + 1e-8)
+
+    zeros = jnp.zeros_like(gradients[0])
+    return lax.scan(step, (jnp.zeros(()), zeros, zeros), gradients)[1]
+
+
+def averages(T=2048, D=256):
+    """`T` gradients of `D` weights."""
+    params = {"scale": np.ones(D, np.float32)}
+    return Program(f"T={T} D={D}", params, normal(T, D), _averages)
+
+
 def _forward_algorithm(params, observed):
     """Sums probabilities by their logarithms, over `[B, K, K]` at each step."""
     means, precisions = params["means"], jnp.exp(params["log_precisions"])
@@ -74,4 +119,9 @@ def forward_algorithm(T=512, B=16, K=64, D=16):
     return Program(sizes, params, normal(T, B, D), _forward_algorithm)
 
 
-PROGRAMS = {"Kalman filter": kalman, "hidden Markov model": forward_algorithm}
+PROGRAMS = {
+    "Kalman filter": kalman,
+    "Kalman filter with a fixed gain": fixed_gain,
+    "hidden Markov model": forward_algorithm,
+    "averages of an optimiser": averages,
+}

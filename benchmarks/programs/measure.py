@@ -62,14 +62,14 @@ def enter(name: str) -> Race | Absent:
     ]
     if program.layer is not None:
         contenders.append(_contender(LAYER, program.layer))
-    return Race([(program, one) for one in contenders], MODES, ready=_Ready())
+    return Race([(program, one) for one in contenders], MODES, ready=Checked())
 
 
 def _contender(name, apply):
     return Contender(name, lambda _: None, lambda program: Runner(program, apply))
 
 
-class _Ready:
+class Checked:
     """Gives the runner of each contender, and checks it against the first one."""
 
     def __init__(self):
@@ -94,7 +94,7 @@ def record(name: str, race: Race | Absent) -> dict:
     if isinstance(race, Absent):
         absent = {"absent": str(race)}
         contenders = {ORIGINAL: absent, OURS: absent}
-        return about | {"disturbance": 0.0, "contenders": contenders}
+        return about | {"disturbance": 0.0, "settled": True, "contenders": contenders}
     about["case"]["sizes"] = race.entries[0].case.sizes
     contenders = {}
     for entry in race.entries:

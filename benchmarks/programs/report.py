@@ -2,7 +2,7 @@
 
 from benchmarks.aims import Records, geometric_mean
 from benchmarks.cases import MODES
-from benchmarks.measure import counts, mark, ratio, same_program
+from benchmarks.measure import counts, mark, ratio, ratio_interval, same_program
 from benchmarks.panels import Panel
 from benchmarks.programs import LAYER, ORIGINAL, OURS
 from benchmarks.tables import table
@@ -11,7 +11,7 @@ ABOUT = (
     "Programs as other people write them, and every cell of ours under `lax.scan`, run"
     " as they are and through"
     " `scanrnn.accelerate`, one of them also written with our layer: ours, and in"
-    " brackets as a multiple of the original's."
+    " brackets as a multiple of the original's, of times with its 95 % interval."
     " Outputs, loss and every gradient are those of the original, or there are no"
     " numbers. Temporaries are without arguments and results. A forward pass may take"
     " as much of them as the fast memory, and the matrices outside the loop twice: that"
@@ -78,7 +78,12 @@ def _cell(record, mode, who, what, unit):
         return "wrong"
     factor = ratio(record, mode, who, ORIGINAL, what)
     shown = f"{ours[mode][what] / unit:.3g}"
-    return shown if factor is None else f"{shown} ({factor:.2f})"
+    if factor is None:
+        return shown
+    estimate = ratio_interval(record, mode, who, ORIGINAL)
+    if what != "median" or estimate is None:
+        return f"{shown} ({factor:.2f})"
+    return f"{shown} ({factor:.2f} [{estimate.low:.2f}, {estimate.high:.2f}])"
 
 
 def _mean(records, mode, what):

@@ -158,7 +158,7 @@ def advise(
         *(chosen, sizes, name, plan, plan.cost),
         misaligned=tuple(checklist.misaligned(sizes, name, chosen, plan.rules)),
         changes=tuple(changes),
-        persistent=checklist.persistent(sizes, name, chosen),
+        persistent=checklist.persistent(sizes, name, chosen, plan.rules),
     )
 
 

@@ -62,7 +62,7 @@ def misaligned(
         yield f"with B up to {B} and H up to {H} the recurrence waits for memory"
 
 
-def persistent(sizes: Sizes, dtype: str, machine: Machine) -> str:
+def persistent(sizes: Sizes, dtype: str, machine: Machine, rules: Rules) -> str:
     """Whether cuDNN could keep the weights on chip for all steps, and if not, why.
 
     "" if the machine is not an NVIDIA GPU. Only cuDNN's own LSTM, GRU and RNN have this
@@ -71,19 +71,33 @@ def persistent(sizes: Sizes, dtype: str, machine: Machine) -> str:
     if machine.platform != "cuda":
         return ""
     wrong = []
-    if jnp.dtype(dtype).itemsize != 2:
-        wrong.append(f"it needs half precision, not {dtype}")
-    if sizes.H % 32:
+    if dtype != "float16":
+        wrong.append(f"it needs float16, not {dtype}")
+    power = _power_of_two_in(sizes.H)
+    if power < 32:
         wrong.append(f"H={sizes.H} is not a multiple of 32")
-    elif sizes.H & (sizes.H - 1) and sizes.H < 256:
-        wrong.append(f"H={sizes.H} is not a power of two, which is best below 256")
+    elif power < min(sizes.H, rules.best_side):
+        wrong.append(
+            f"H={sizes.H} is a multiple of {power}; one of a larger power of two, up "
+            f"to {rules.best_side}, is better"
+        )
     if sizes.H > 1024:
         wrong.append(f"H={sizes.H} is more than 1024")
-    if sizes.B % 8:
+    power = _power_of_two_in(sizes.B)
+    if power < 8:
         wrong.append(f"B={sizes.B} is not a multiple of 8")
-    elif sizes.B > 32 and sizes.B & (sizes.B - 1):
-        wrong.append(f"B={sizes.B} is not a power of two, as it should be above 32")
+    elif power == 8 and sizes.B > 32:
+        passes = "both passes" if sizes.B > 96 else "the backward pass"
+        wrong.append(
+            f"B={sizes.B} is a multiple of 8; {passes} may need one of a larger power "
+            "of two"
+        )
     return "; ".join(wrong) or "these sizes fit"
+
+
+def _power_of_two_in(size: int) -> int:
+    """The largest power of two that divides a size."""
+    return size & -size
 
 
 def alternatives(

@@ -1,4 +1,4 @@
-"""Scans over time with an associative operation: `h' = A h + b`, and `max(h + a, b)`.
+"""Scans over time with an associative operation: `h' = A h + b`, and like it.
 
 An element of a scan stands for several steps in a row. There is no division. A factor
 of zero forgets all that came before it, even an infinity.
@@ -51,11 +51,23 @@ def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
       n arrays `[T, ...]`.
     """
     n = len(b)
+    if n == 1:
+        return [_scanned(_times, A[0], b[0], start[0], steps)]
     factors, added = _stacked(A, (n, n)), _stacked(b, (n, 1))
-    h = jnp.stack(start).reshape(1, n, 1, *start[0].shape)
-    begun = _product(_first(factors, steps)[None], h)[0] + _first(added, steps)
-    h = _scan(_next, (factors, _with_first(added, begun, steps)), steps)[1]
+    h = jnp.stack(start).reshape(n, 1, *start[0].shape)
+    h = _scanned(_product, factors, added, h, steps)
     return [h[:, i, 0] for i in range(n)]
+
+
+def _scanned(times: Callable, factors, added, start, steps: Steps):
+    """The values after each step of `h' = A h + b`, where `times` is the product."""
+    begun = times(_first(factors, steps)[None], start[None])[0] + _first(added, steps)
+
+    def combine(early, late):
+        (a, b), (A, B) = early, late
+        return times(A, a), times(A, b) + B
+
+    return _scan(combine, (factors, _with_first(added, begun, steps)), steps)[1]
 
 
 def sums(b, start, steps: Steps):
@@ -64,10 +76,15 @@ def sums(b, start, steps: Steps):
     return lax.cumsum(b, 0, steps.reverse)
 
 
-def largest(a, b, start, steps: Steps):
-    """The values after each step of `h' = max(h + a, b)`."""
-    begun = jnp.maximum(start + _first(a, steps), _first(b, steps))
-    return _scan(_next_largest, (a, _with_first(b, begun, steps)), steps)[1]
+def joined(join: Callable, a, b, start, steps: Steps):
+    """The values after each step of `h' = join(h + a, b)`: join is max or logaddexp."""
+    begun = join(start + _first(a, steps), _first(b, steps))
+
+    def combine(early, late):
+        (a, b), (A, B) = early, late
+        return a + A, join(b + A, B)
+
+    return _scan(combine, (a, _with_first(b, begun, steps)), steps)[1]
 
 
 def before(after, start, steps: Steps):
@@ -100,20 +117,10 @@ def _stacked(arrays: Sequence, shape: tuple[int, int]):
     return array.reshape(len(array), *shape, *array.shape[2:])
 
 
-def _next(early, late):
-    (a, b), (A, B) = early, late
-    return _product(A, a), _product(A, b) + B
-
-
 def _product(A, B):
     """Multiply small matrices, `[T, n, n, ...]` by `[T, n, m, ...]`."""
     terms = (_times(A[:, :, k, None], B[:, None, k]) for k in range(A.shape[1]))
     return functools.reduce(jnp.add, terms)
-
-
-def _next_largest(early, late):
-    (a, b), (A, B) = early, late
-    return a + A, jnp.maximum(b + A, B)
 
 
 def _times(factor, value):

@@ -26,6 +26,7 @@ from scanrnn.planner.graph import Env, Graph, variables
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
+from scanrnn.planner.wide_sums import wide
 
 NAME = "associative"
 # The number of XLA's kernels on a GPU around a scan, and for each doubling of its
@@ -158,12 +159,12 @@ def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> lis
         return over_time(graph, outs, values, rows.length)
     if not group.parallel:
         return scan.lower(of_leaves(body, group.leaves), values, starts, values)[1]
-    if group.kind == "max-plus":
+    if group.kind in max_plus.JOINS:
         made, consts = max_plus.coefficients(graph, *group.leaves)
-        (a, b), (start,) = _made(made, values | consts, rows.length), starts
-        return [_scans.largest(a, b, start, steps)]
+        a, b, start = map(_wide, [*_made(made, values | consts, rows.length), *starts])
+        return [_scans.joined(max_plus.JOINS[group.kind], a, b, start, steps)]
     made, consts = affine.coefficients(graph, group)
-    found = _made(made, values | consts, rows.length)
+    found = list(map(_wide, _made(made, values | consts, rows.length)))
     if group.kind == "sum":
         return [_scans.sums(found[1], starts[0].astype(found[1].dtype), steps)]
     parts = [p for s in starts for p in _apart(s, group.mixed)]
@@ -178,10 +179,15 @@ def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> lis
     ]
 
 
+def _wide(value):
+    """The value in the dtype in which its sums are taken."""
+    return lax.convert_element_type(value, wide(value.dtype))
+
+
 def _total(body: Body, group: Group, start, values):
     """The last value of a leaf `h' = h + b`, if nothing reads the other values."""
     made, consts = affine.coefficients(body.graph, group)
-    _, added = _made(made, values | consts, body.rows.length)
+    added = _wide(_made(made, values | consts, body.rows.length)[1])
     times = 1 if len(added) == body.rows.length else body.rows.length
     total = start + (times * added.sum(0)).astype(added.dtype)
     return lax.convert_element_type(total, start.dtype)

@@ -33,7 +33,9 @@ RULES = Rules(
     # As for XLA's loops: what is recomputed for a chunk stays in fast memory.
     chunk_share=0.4,
     outside_bytes=1024 * MB,
-    # For norms of time inputs: in the loop they take as long as a product.
+    # For norms of time inputs: in the loop they take as long as a product. A reverse
+    # step (16, 768) of an MI-LSTM takes 1,130 bundles instead of 1,443, that of an LSTM
+    # with layer norms 1,793 instead of 2,039.
     precomputes_sums=True,
     tile=(128, 8, 128),
 )

@@ -62,7 +62,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                 1e-6,
             ),
             Machine(
-                *("tpu v5p", "tpu", 2, 128 * MB, 2.77e12),
+                *("tpu v5p", "tpu", 2, 64 * MB, 2.77e12),
                 _peaks(float32=4.59e14, bfloat16=4.59e14),
                 1e-6,
             ),

@@ -35,8 +35,9 @@ class Group:
       leaves: the indices of the leaves in the carry.
       kind: how a step computes these leaves: "constant" (from inputs alone), "sum"
         (`h' = h + b`), "diagonal" (`h' = a * h + b` for each number by itself), "block"
-        (`h' = A h + b` with small matrices A), "max-plus" (`h' = max(h + a, b)`), or
-        "sequential" (any other way: step by step).
+        (`h' = A h + b` with small matrices A), "max-plus" (`h' = max(h + a, b)`),
+        "log-sum-exp" (the same with logaddexp for max), or "sequential" (any other way:
+        step by step).
       why: why it cannot run in parallel, or how many numbers are coupled; else "".
       mixed: axes of the leaves along which numbers are coupled.
       size: how many numbers are coupled with one another.
@@ -106,8 +107,9 @@ def _group(graph, leaves, after) -> Group:
     try:
         maps = depend(graph, leaves)
     except NotAffineError as error:
-        if max_plus.fits(graph, leaves):
-            return Group(leaves, "max-plus")
+        other = max_plus.kind_of(graph, leaves)
+        if other is not None:
+            return Group(leaves, other)
         return Group(leaves, "sequential", str(error))
     return _of_maps(graph, leaves, maps)
 

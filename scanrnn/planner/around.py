@@ -14,6 +14,7 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.graph import TIME, Graph, free, needed, variables
+from scanrnn.planner.row_cut import out_of_loop
 
 
 def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, Graph]:
@@ -22,7 +23,8 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
     Args:
       graph: the step.
       pays: whether to take equations out of the loop. If not, they stay in the step.
-      sums: whether to take out sums over axes even so, with what they need.
+      sums: whether to take out sums over axes even so, with what they need, and
+        equations whose results the loop can read in place of as many bytes.
 
     Returns:
       Three graphs: the one before makes new time inputs of the step, the one after
@@ -87,7 +89,7 @@ def _for_sums(early, graph) -> set:
     for eqn in graph.eqns:
         if eqn in early and made.issuperset(variables(eqn.invars)):
             made.update(eqn.outvars)
-    return set(needed(graph.eqns, made))
+    return out_of_loop(graph, early, set(needed(graph.eqns, made)))
 
 
 def _joins(eqn) -> bool:

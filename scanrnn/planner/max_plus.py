@@ -1,14 +1,17 @@
-"""Find leaves of a carry of the form `h' = max(h + a, b)`.
+"""Find leaves of a carry of the form `h' = max(h + a, b)`, or with logaddexp for max.
 
 These are affine if a maximum takes the place of the sum, and a sum that of the product.
-Examples are running maxima and the stabilisers of exponential gates.
+Examples are running maxima, the stabilisers of exponential gates, and sums of
+probabilities by their logarithms.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
@@ -19,22 +22,47 @@ from scanrnn.planner.graph import Env, Graph, graph_of, needed
 
 # Primitives that move elements without changing them.
 _MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "copy_p"}
+# What takes the place of the sum, by the kind of a leaf.
+JOINS = {"max-plus": jnp.maximum, "log-sum-exp": jnp.logaddexp}
 
 
-def fits(graph: Graph, leaves: Sequence[int]) -> bool:
-    """Whether `leaves` is one leaf of the form `h' = max(h + a, b)`."""
+def kind_of(graph: Graph, leaves: Sequence[int]) -> str | None:
+    """The kind of `leaves`, a name in `JOINS`; None if they have no such form."""
     if len(leaves) > 1 or not ops.is_real(graph.carry[leaves[0]]):
-        return False
+        return None
     try:
-        _depend(graph, leaves[0])
+        kinds = _depend(graph, leaves[0])
     except NotAffineError:
-        return False
-    return True
+        return None
+    return kinds.pop() if len(kinds) == 1 else None
 
 
-def _depend(graph, leaf) -> None:
+def _join(eqn) -> str | None:
+    """The kind of leaves that an equation joins, if it does."""
+    if eqn.primitive.name == "max":
+        return "max-plus"
+    called = eqn.params.get("call_jaxpr")
+    if called is None or len(eqn.invars) != 2 or not ops.is_inexact(eqn.outvars[0]):
+        return None
+    aval = ops.aval(eqn.outvars[0])
+    same = str(getattr(called, "jaxpr", called)) == _logaddexp(aval.shape, aval.dtype)
+    return "log-sum-exp" if same else None
+
+
+@functools.lru_cache(maxsize=128)
+def _logaddexp(shape, dtype) -> str:
+    """What JAX calls for `logaddexp`, as text."""
+    one = jax.ShapeDtypeStruct(shape, dtype)
+    (eqn,) = jax.make_jaxpr(jnp.logaddexp)(one, one).eqns
+    called = eqn.params.get("call_jaxpr")
+    return str(getattr(called, "jaxpr", called))
+
+
+def _depend(graph, leaf) -> set[str]:
+    """The kinds of all joins of a leaf."""
     v, out = graph.carry[leaf], graph.carry_out[leaf]
     found: dict[Any, Any] = {v: of_leaf(ops.aval(v).shape)}
+    kinds = set()
     for eqn in needed(graph.eqns, [out]):
         maps = [None if ops.is_literal(a) else found.get(a) for a in eqn.invars]
         moving = [m is not None for m in maps]
@@ -43,11 +71,14 @@ def _depend(graph, leaf) -> None:
         name = eqn.primitive.name
         if not _fits(eqn, moving):
             raise NotAffineError(f"{name} of the carry")
-        rule = RULES["add" if name == "max" else name]
+        join = _join(eqn)
+        kinds |= {join} - {None}
+        rule = RULES["add" if join else name]
         found.update(zip(eqn.outvars, rule.depend(eqn, maps), strict=True))
     shape = ops.aval(v).shape
     if len(kept(found[out], shape)) != len(shape):
         raise NotAffineError("numbers are coupled")
+    return kinds
 
 
 def _fits(eqn, moving) -> bool:
@@ -59,7 +90,7 @@ def _fits(eqn, moving) -> bool:
         return not moving[0] and len(moving) == 3
     if name == "convert_element_type":
         return ops.is_real(eqn.outvars[0])
-    return name == "max" or name in _MOVES
+    return name in _MOVES or _join(eqn) is not None
 
 
 def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Mapping[Var, Any]]:
@@ -92,9 +123,9 @@ def _apply(eqn, found, free) -> tuple:
         moving = not ops.is_literal(atom) and atom in found
         return found[atom] if moving else (_least(out), free.read(atom))
 
-    if name == "max":
+    if join := _join(eqn):
         pairs = zip(*map(pair, eqn.invars), strict=True)
-        return tuple(jnp.maximum(*both) for both in pairs)
+        return tuple(JOINS[join](*both) for both in pairs)
     if name == "select_n":
         which, *cases = eqn.invars
         pairs = zip(*map(pair, cases), strict=True)

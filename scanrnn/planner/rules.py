@@ -62,7 +62,8 @@ class Rules:
         steps.
       precomputes: if contractions are recomputed, what a reverse step computes from
         time inputs alone is computed before the reverse loop, for a whole chunk.
-      precomputes_sums: the same for sums over axes alone.
+      precomputes_sums: the same for sums over axes alone, and for what adds no bytes
+        to those that a reverse step reads.
       norm_share: the share that norms before the loop may fill while they are
         differentiated; None for no limit.
       norm_steps: the fewest steps of the pieces in which they then run.

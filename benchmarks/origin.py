@@ -1,0 +1,41 @@
+"""Where the numbers of a report come from: the machine, the commit and the day."""
+
+import datetime
+import pathlib
+import subprocess
+
+from benchmarks import machine
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def origin() -> dict:
+    """The machine with its versions, the commit and the day of this run."""
+    return {
+        "machine": machine.describe(),
+        "commit": _git("rev-parse", "--short=12", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "scanrnn", "benchmarks/*.py")),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def line(found: dict) -> str:
+    """The line of a report that says where its numbers come from."""
+    about = found["machine"]
+    units = ", ".join(about["matrix_units"]) or "no wide units"
+    installed = about["versions"].items()
+    versions = ", ".join(f"{k} {v}" for k, v in installed if v != "absent")
+    dirty = " with local changes" if found["dirty"] else ""
+    return (
+        f"Machine: {about['cpu']}, {about['cores']} cores ({units}; torch uses "
+        f"{about['torch_uses']}). Versions: {versions}. "
+        f"Commit: {found['commit']}{dirty}, {found['date']}."
+    )
+
+
+def _git(*words):
+    call = ["git", "-C", str(ROOT), *words]
+    try:
+        return subprocess.run(call, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""

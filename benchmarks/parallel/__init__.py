@@ -1,0 +1,1 @@
+"""Loops that are affine in their carry, run in several ways: counted, and timed."""

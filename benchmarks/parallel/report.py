@@ -1,0 +1,131 @@
+"""The pages of the results: what was compiled, and what was timed."""
+
+import json
+import pathlib
+
+from benchmarks import measure
+from benchmarks.cases import MODES
+from benchmarks.compiled.targets import TARGETS
+from benchmarks.parallel import loops, rows
+from benchmarks.parallel.compiled import of
+from benchmarks.tables import table
+
+COMPILED = """\
+# Affine loops in parallel over time, compiled
+
+Training steps. The compilers for an H100 and a TPU v5e ran; no GPU or TPU did: no
+number here is a time on a device.
+
+- **planned loops** and **in parallel** are `implementation="planned"` and
+  `"associative"` of ours.
+- **associative_scan by hand** is `jax.lax.associative_scan` with a gradient written by
+  hand, which keeps factors and values alone. **chunks by hand** runs chunks of 16 steps
+  side by side, and then again from the carry before each chunk.
+- **launches** are kernels, library calls and copies. **cycles** are the estimate of the
+  TPU's compiler. **temporaries** are bytes by the compiler's buffer assignment; on a
+  TPU, they are those outside of its fast memory.
+- **compile s** is wall time, on a machine that others use.
+"""
+TIMED = """\
+# Affine loops in parallel over time, timed on a CPU
+
+The ways to run a loop took turns. Outputs, loss and every gradient are those of
+`lax.scan`, or there are no numbers. **planned loops** are what the planner chooses by
+itself on this CPU. Ratios are to `lax.scan`, with their 95 % interval.
+"""
+# The columns of a compiled row: key, title, unit, format.
+COLUMNS = (
+    ("launches", "launches", 1, ",.0f"),
+    ("cycles", "cycles", 1, ",.0f"),
+    ("temp_bytes", "temporaries MB", 1e6, ",.2f"),
+    ("compile_seconds", "compile s", 1, ".1f"),
+)
+
+
+def write(folder: pathlib.Path) -> None:
+    """Writes the page of each results file in a folder."""
+    for path in folder.glob("parallel*.json"):
+        page = timed if "-" in path.stem else compiled
+        path.with_suffix(".md").write_text(page(json.loads(path.read_text())))
+
+
+def compiled(results: dict) -> str:
+    """The page of all compiled rows."""
+    where = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
+    parts = [COMPILED]
+    for machine, target in TARGETS.items():
+        records = [r for r in results["rows"] if r["machine"] == machine]
+        if records:
+            shown = COLUMNS if machine == "v5e" else (COLUMNS[0], *COLUMNS[2:])
+            head = ("loop", "T", "B", "D", "run as", *(c[1] for c in shown))
+            lines = [_line(record, shown) for record in records]
+            parts += [f"## {target.title}\n", table(head, lines), ""]
+    return "\n".join([*parts, f"Versions: {where}.", ""])
+
+
+def _line(record, shown):
+    row = of(record)
+    size = f"{row.T:,}", str(row.B), str(row.D)
+    if "error" in record:
+        return [row.name, *size, row.form, _reason(record["error"]), *[""] * 3]
+    numbers = (format(record[key] / unit, how) for key, _, unit, how in shown)
+    return [row.name, *size, row.form, *numbers]
+
+
+def _reason(error):
+    """The reason in few words."""
+    return "does not fit into memory" if "RESOURCE_EXHAUSTED" in error else error[:60]
+
+
+def timed(results: dict) -> str:
+    """The page of all timed rows."""
+    about = results["machine"]
+    head = ["loop", "T", "B", "D", "lax.scan ms"]
+    shown = [form for form in loops.FORMS if form != loops.SCAN]
+    parts = [TIMED, f"{about['cpu']}, {about['cores']} cores.", ""]
+    for mode in MODES:
+        lines = [_times(record, mode, shown) for record in results["rows"]]
+        parts += [f"## {mode}\n", table([*head, *shown], lines), ""]
+    for key, title, unit, _ in COLUMNS[2:]:
+        lines = [_sizes(record, key, unit) for record in results["rows"]]
+        head = ["loop", "T", "B", "D", *loops.FORMS]
+        parts += [f"## {title}, train\n", table(head, lines), ""]
+    versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items() if "jax" in k)
+    return "\n".join([*parts, f"Versions: {versions}.", ""])
+
+
+def _size(record):
+    name = record["name"] + measure.mark(record)
+    return [name, f"{record['T']:,}", str(record["B"]), str(record["D"])]
+
+
+def _times(record, mode, shown):
+    plain = record["contenders"][loops.SCAN][mode]["median"]
+    cells = [_ratio(record, mode, form) for form in shown]
+    return [*_size(record), f"{1e3 * plain:.3g}", *cells]
+
+
+def _ratio(record, mode, form):
+    if form not in record["contenders"]:
+        return ""
+    estimate = measure.ratio_interval(record, mode, form, loops.SCAN)
+    if estimate is None:
+        return "wrong"
+    same = measure.same_program(record, mode, form, loops.SCAN)
+    words = " (the same program)" if same else ""
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]{words}"
+
+
+def _sizes(record, key, unit):
+    found = (record["contenders"].get(form, {}).get("train") for form in loops.FORMS)
+    return [*_size(record), *(f"{one[key] / unit:.3g}" if one else "" for one in found)]
+
+
+def bounded(results: dict) -> dict[str, float]:
+    """For each loop at the size of the bound, its H100 launches over `lax.scan`'s."""
+    launches = {of(record).key: record.get("launches") for record in results["rows"]}
+
+    def taken(name, form):
+        return launches[rows.Row("h100", name, *rows.BOUND, form).key]
+
+    return {n: taken(n, loops.OURS) / taken(n, loops.SCAN) for n in loops.LOOPS}
