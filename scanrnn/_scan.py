@@ -96,7 +96,7 @@ def scan(
         return unplanned()
     traced = trace(f, init, xs, length)
     found = _fitted(traced, plan, bool(reverse), steps, implementation)
-    if found.executor == "scan":
+    if found.executor.name == "scan":
         return unplanned()
     carry, ys = found.compiled(traced.weights, traced.init, traced.xs)
     return traced.out_tree.unflatten([*carry, *ys])

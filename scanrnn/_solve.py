@@ -142,8 +142,8 @@ class _Problem(NamedTuple):
 
     def at_all_steps(self, wanted, values, init, h) -> list:
         """Values of all steps, given the carry after each step."""
-        known = {**values, **self._before(init, h)}
-        return associative.over_time(self.graph, wanted, known, self.length)
+        arrays = {**values, **self._before(init, h)}
+        return associative.over_time(self.graph, wanted, arrays, self.length)
 
     def residuals(self, values, init, h) -> list:
         """The carry that each step computes, minus the guessed carry after it."""
@@ -152,12 +152,12 @@ class _Problem(NamedTuple):
 
     def change(self, values, residuals, init, h) -> list:
         """The changes of all carries that cancel the residuals, to first order."""
-        known = {**values, **self.consts, **self._before(init, h)}
-        known |= dict(zip(self.read, residuals, strict=True))
+        arrays = {**values, **self.consts, **self._before(init, h)}
+        arrays |= dict(zip(self.read, residuals, strict=True))
         start = [jnp.zeros_like(a) for a in init]
         body = Body(self.linear, Rows(self.length))
-        constants = {v: known[v] for v in self.linear.weights}
-        return associative.lower(body, constants, start, known)[1]
+        constants = {v: arrays[v] for v in self.linear.weights}
+        return associative.lower(body, constants, start, arrays)[1]
 
     def _before(self, init, h) -> dict:
         first = [jnp.expand_dims(a, 0) for a in init]
@@ -169,14 +169,14 @@ def _linear(graph: Graph) -> tuple[Graph, Mapping[Var, Any], tuple[Var, ...]]:
     """One step of the changes, its constants, and the variables of the residuals."""
     changes, read = (variables_like(map(struct, graph.carry)) for _ in range(2))
 
-    def run(known):
+    def run(arrays):
         def step(*carry):
             of_step = dict(zip(graph.carry, carry, strict=True))
-            return Env(graph.eqns, {**known, **of_step}).read_all(graph.carry_out)
+            return Env(graph.eqns, {**arrays, **of_step}).read_all(graph.carry_out)
 
-        at, moving = ([known[v] for v in group] for group in (graph.carry, changes))
+        at, moving = ([arrays[v] for v in group] for group in (graph.carry, changes))
         _, after = jax.jvp(step, at, moving)
-        added = [lax.add(a, known[v]) for a, v in zip(after, read, strict=True)]
+        added = [lax.add(a, arrays[v]) for a, v in zip(after, read, strict=True)]
         return [*added, *added]
 
     xs = (*graph.carry, *graph.xs, *read)
@@ -247,9 +247,9 @@ def _finished(problem, values, init, h, steps) -> list:
 
     def step(state):
         t, carry, h = state
-        known = fixed | {v: values[v][t] for v in graph.xs}
-        known |= dict(zip(graph.carry, carry, strict=True))
-        carry = Env(graph.eqns, known).read_all(graph.carry_out)
+        arrays = fixed | {v: values[v][t] for v in graph.xs}
+        arrays |= dict(zip(graph.carry, carry, strict=True))
+        carry = Env(graph.eqns, arrays).read_all(graph.carry_out)
         return t + 1, carry, [a.at[t].set(c) for a, c in zip(h, carry, strict=True)]
 
     at = jnp.maximum(steps - 1, 0)

@@ -10,9 +10,8 @@ import pytest
 import scanrnn
 from scanrnn.executors import _ruled
 from scanrnn.machines import MACHINES
-from scanrnn.planner import reverse
+from scanrnn.planner import emit
 from scanrnn.planner.around import around
-from scanrnn.planner.steps import inside_step, reverse_step
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import gemms, loops
 from tests.step_table import build
@@ -91,14 +90,14 @@ def test_plan_says_what_its_machine_makes_again():
 
 
 def test_cotangents_are_written_over_gates_that_were_made_again(monkeypatch):
-    found, overwritten = [], reverse._overwritten
+    found, overwritten = [], emit._overwritten
 
     def spy(loop, *args):
         over = overwritten(loop, *args)
         found.extend(v in loop.recomputed.ys for v in over.values())
         return over
 
-    monkeypatch.setattr(reverse, "_overwritten", spy)
+    monkeypatch.setattr(emit, "_overwritten", spy)
     plan = scanrnn.Options(machine="h100", residuals="recompute", chunk=2)
     scan = functools.partial(scanrnn.scan, plan=plan)
     training_jaxpr(scan, stretched("lstm"))
@@ -123,8 +122,9 @@ def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
     step, params, init, xs = build("lstm")
     plan = scanrnn.plan(functools.partial(step, params), init, xs, machine="tpu v5e")
     rules = plan.derivative
-    inside = inside_step(rules, frozenset({*rules.loop.carry, *rules.cuts}))
-    graph = reverse_step(rules, inside, inside.ys).graph
+    steps = plan.loop.steps
+    inside = steps.inside(frozenset({*rules.loop.carry, *rules.cuts}))
+    graph = steps.reverse(inside, inside.ys).graph
     before, left, after = around(graph, pays=True)
     bits = left.depends()
     assert {e.primitive.name for e in before.eqns} >= {"mul", "sub"}

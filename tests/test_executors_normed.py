@@ -162,9 +162,13 @@ def piece(length, width):
 
     plan = scanrnn.plan(step, h, xs)
     size = plan.loop.piece
-    assert (
-        "steps at a time, which fit the fast memory" in plan.describe(long=True)
-    ) == bool(size)
+    text = plan.describe(long=True)
+    for line in ("steps at a time, which fit the fast memory", "Loop of norms in rev"):
+        assert (line in text) == bool(size)
+    if size:
+        assert (
+            plan.bodies["of norms in reverse"].rows.length == plan.loop.length // size
+        )
     return size
 
 

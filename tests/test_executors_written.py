@@ -30,10 +30,10 @@ class Kernel:
     def refuse(self, plan):
         return plan.nothing
 
-    def lower(self, body, constants, carry, known):
+    def lower(self, body, constants, carry, arrays):
         graph, rows = body.graph, body.rows
         weights = [constants[v] for v in graph.weights]
-        xs = [rows.all(known, v) for v in graph.xs]
+        xs = [rows.all(arrays, v) for v in graph.xs]
         n, m, k = len(weights), len(carry), len(xs)
 
         def kernel(*refs):

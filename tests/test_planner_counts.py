@@ -239,7 +239,7 @@ def test_policy_that_is_asked_for_is_that_of_a_plan(residuals):
             machine="cpu",
             residuals=residuals,
         )
-        assert found.executor == "planned"
+        assert found.executor.name == "planned"
         return carry
 
     jax.eval_shape(run, shapes, carry, xs)

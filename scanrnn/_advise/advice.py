@@ -156,9 +156,9 @@ def advise(
     changes.sort(key=lambda change: -change.gain)
     return Advice(
         *(chosen, sizes, name, plan, plan.cost),
-        misaligned=tuple(checklist.misaligned(sizes, name, chosen)),
+        misaligned=tuple(checklist.misaligned(sizes, name, chosen, plan.rules)),
         changes=tuple(changes),
-        persistent=checklist.persistent(sizes, name, chosen),
+        persistent=checklist.persistent(sizes, name, chosen, plan.rules),
     )
 
 
@@ -167,7 +167,8 @@ def _changes(cell, sizes, dtype, plan) -> Iterator[Change]:
     # The backward pass has two products for each one of the forward pass.
     step = plan.cost.flops / (3 * sizes.T)
     aside = plan.rules.runs_side_by_side(plan.machine, step, dtype)
-    for other in checklist.alternatives(sizes, dtype, plan.machine, aside):
+    where = plan.machine, plan.rules
+    for other in checklist.alternatives(sizes, dtype, *where, aside):
         try:
             cost = plan_of(cell, other.sizes, other.dtype, plan.machine).cost
         except (ValueError, OverflowError):

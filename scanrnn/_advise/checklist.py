@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from scanrnn._advise.layers import Sizes
 from scanrnn.machines import Machine
 from scanrnn.planner.costs import up
+from scanrnn.planner.rules import Rules
 
-# The sides of a GPU's tiles: products of all kinds have tiles of 64; 256 is the best.
-TILE, BEST_TILE = 64, 256
 # A message is given if more than this share of the rows or columns would be padding.
 WASTE = 0.1
 
@@ -31,18 +30,18 @@ class Alternative(NamedTuple):
     layers: int = 1
 
 
-def multiples(dtype: str, machine: Machine) -> tuple[int, int]:
+def multiples(dtype: str, rules: Rules) -> tuple[int, int]:
     """The numbers of which batch and features should be multiples, as a pair."""
-    if machine.platform == "tpu":
-        return 8, 128
-    if machine.platform in ("cuda", "rocm"):
-        return (8, 8) if jnp.dtype(dtype).itemsize < 4 else (4, 4)
-    return 1, 16
+    half = jnp.dtype(dtype).itemsize < 4
+    return (rules.half_multiples if half else None) or rules.multiples
 
 
-def misaligned(sizes: Sizes, dtype: str, machine: Machine) -> Iterator[str]:
+def misaligned(
+    sizes: Sizes, dtype: str, machine: Machine, rules: Rules
+) -> Iterator[str]:
     """Messages about sizes that do not fit the machine."""
-    batch, features = multiples(dtype, machine)
+    batch, features = multiples(dtype, rules)
+    tile, best = rules.least_side, rules.best_side
     for name, multiple in (("B", batch), ("D", features), ("H", features)):
         size = getattr(sizes, name)
         if size % multiple:
@@ -50,21 +49,20 @@ def misaligned(sizes: Sizes, dtype: str, machine: Machine) -> Iterator[str]:
                 f"{name}={size} is not a multiple of {multiple} ({dtype} on "
                 f"{machine.kind}); the next one is {up(size, multiple)}"
             )
-    if machine.platform in ("cuda", "rocm", "tpu"):
-        for name in ("B", "H"):
-            if (size := getattr(sizes, name)) < TILE:
-                yield f"{name}={size} is less than {TILE}, and leaves tiles empty"
-            elif machine.platform != "tpu" and up(size, TILE) > (1 + WASTE) * size:
-                yield (
-                    f"{name}={size} is not a multiple of {TILE}, and leaves a tile "
-                    f"partly empty; the next one is {up(size, TILE)}, multiples of "
-                    f"{BEST_TILE} are best"
-                )
-        if sizes.B <= 128 and sizes.H <= 256:
-            yield "with B up to 128 and H up to 256 the recurrence waits for memory"
+    for name in ("B", "H"):
+        if (size := getattr(sizes, name)) < tile:
+            yield f"{name}={size} is less than {tile}, and leaves tiles empty"
+        elif best and up(size, tile) > (1 + WASTE) * size:
+            yield (
+                f"{name}={size} is not a multiple of {tile}, and leaves a tile partly "
+                f"empty; the next one is {up(size, tile)}, multiples of {best} are best"
+            )
+    B, H = rules.waits
+    if sizes.B <= B and sizes.H <= H:
+        yield f"with B up to {B} and H up to {H} the recurrence waits for memory"
 
 
-def persistent(sizes: Sizes, dtype: str, machine: Machine) -> str:
+def persistent(sizes: Sizes, dtype: str, machine: Machine, rules: Rules) -> str:
     """Whether cuDNN could keep the weights on chip for all steps, and if not, why.
 
     "" if the machine is not an NVIDIA GPU. Only cuDNN's own LSTM, GRU and RNN have this
@@ -78,10 +76,10 @@ def persistent(sizes: Sizes, dtype: str, machine: Machine) -> str:
     power = _power_of_two_in(sizes.H)
     if power < 32:
         wrong.append(f"H={sizes.H} is not a multiple of 32")
-    elif power < min(sizes.H, BEST_TILE):
+    elif power < min(sizes.H, rules.best_side):
         wrong.append(
             f"H={sizes.H} is a multiple of {power}; one of a larger power of two, up "
-            f"to {BEST_TILE}, is better"
+            f"to {rules.best_side}, is better"
         )
     if sizes.H > 1024:
         wrong.append(f"H={sizes.H} is more than 1024")
@@ -103,7 +101,7 @@ def _power_of_two_in(size: int) -> int:
 
 
 def alternatives(
-    sizes: Sizes, dtype: str, machine: Machine, side_by_side: bool
+    sizes: Sizes, dtype: str, machine: Machine, rules: Rules, side_by_side: bool
 ) -> Iterator[Alternative]:
     """List changes of sizes or dtype to compare with.
 
@@ -111,6 +109,7 @@ def alternatives(
         sizes: the sizes of the layer.
         dtype: the dtype of the operands of products.
         machine: the machine that the advice is for.
+        rules: what the executor prefers there.
         side_by_side: whether equal layers may run at the same time.
     """
     for name, what in (
@@ -130,7 +129,7 @@ def alternatives(
     elif machine.pays("float16") and dtype == "float32":
         what = "operands of float16, with accumulation in float32"
         yield Alternative(what, sizes, "float16")
-    batch, features = multiples(dtype, machine)
+    batch, features = multiples(dtype, rules)
     fitting = Sizes(
         sizes.T, up(sizes.B, batch), up(sizes.D, features), up(sizes.H, features)
     )

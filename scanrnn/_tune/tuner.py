@@ -127,7 +127,7 @@ def _candidates(given: Options, options: Options) -> dict[str, Options]:
 
 def _program(plan: Plan, goal: str) -> Callable:
     """The program to time: the plan, or the gradient of the sum of its outputs."""
-    run = plan.program
+    run = plan.executor.run
 
     def forward(weights, init, xs):
         return run(plan, weights, init, xs)

@@ -4,7 +4,7 @@ An executor is a module, or any object, with the attribute `NAME` and
 
 - `rules(machine) -> Rules`: what it prefers on a machine; its plans follow these rules;
 - `refuse(plan) -> str | None`: why it does not run a plan, or None;
-- `lower(body, constants, carry, known)`: runs one loop (the arguments: `_executor.py`);
+- `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
 - `PLATFORM`, only if its kernels have never run on that platform. It then runs only if
   it is asked for by name, or if `tune` has checked it on the device.
 
@@ -20,14 +20,14 @@ from collections.abc import Callable
 from typing import Any
 
 from scanrnn.executors import (
-    _program,
     associative,
     pallas_gpu,
     pallas_tpu,
     planned,
     scan,
 )
-from scanrnn.executors._place import by_name
+from scanrnn.executors._executor import by_name
+from scanrnn.executors._program import Runner
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
 from scanrnn.planner.plan import Candidate, Plan
@@ -71,7 +71,7 @@ def assign(
         for name, each in EXECUTORS.items()
         if not by_name(each) or name == implementation
     }
-    found = {name: _candidate(name, plan) for name, plan in plans.items()}
+    found = {name: _candidate(Runner(EXECUTORS[name]), plans[name]) for name in plans}
     able = [c for c in found.values() if c.refusal is None]
     if plans[scan.NAME].options.residuals is not None and len(able) > 1:
         # `lax.scan` ignores a residual policy, so one that is asked for needs a plan.
@@ -86,23 +86,15 @@ def assign(
         )
     return dataclasses.replace(
         plans[chosen.name],
-        executor=chosen.name,
+        executor=chosen.executor,
         candidates=tuple(found.values()),
-        program=_program_of(EXECUTORS[chosen.name]),
-        unplanned=scan.run,
     )
 
 
-def _candidate(name, plan) -> Candidate:
-    refusal = EXECUTORS[name].refuse(plan)
-    in_loop = name == scan.NAME
+def _candidate(runner, plan) -> Candidate:
+    refusal = runner.executor.refuse(plan)
     if refusal is not None:
-        return Candidate(name, None, refusal)
-    loops = associative.work(plan) if name == associative.NAME else None
-    return Candidate(name, costs.cost(plan, in_loop, loops).seconds, refusal)
-
-
-def _program_of(executor) -> Callable:
-    if executor is scan:
-        return scan.run
-    return functools.partial(_program.run, executor)
+        return Candidate(runner, None, refusal)
+    loops = associative.work(plan) if runner.name == associative.NAME else None
+    seconds = costs.cost(plan, runner.name == scan.NAME, loops).seconds
+    return Candidate(runner, seconds, None)

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 from jax.extend.core import Var
 
-from scanrnn.executors._batch import stage_over_time
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import linear
@@ -19,8 +18,9 @@ from scanrnn.machines import Machine
 from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.ordering import late
+from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.rules import Rules
-from scanrnn.planner.steps import Step, outside_step
+from scanrnn.planner.steps import Step
 from scanrnn.planner.wide_sums import in_wide_sums
 
 
@@ -28,7 +28,7 @@ def contributions(
     loop: Loop,
     executor: Executor,
     constants: Mapping[Var, Any],
-    known: Mapping[Var, Any],
+    arrays: Mapping[Var, Any],
     tangents: Mapping[Var, Any],
 ) -> dict[Var, Any]:
     """Compute the contributions `E` for all steps at once, by cut.
@@ -37,15 +37,15 @@ def contributions(
       loop: the loop.
       executor: what runs it.
       constants: values of its weights, by variable.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
       tangents: the tangents of weights and time inputs that are not zero, by variable.
     """
     rules, graph = loop.derivative, loop.graph
     moving = [v for v in (*graph.weights, *graph.xs) if v in tangents]
     if not rules.cuts or not moving:
         return {}
-    step = outside_step(rules, frozenset(moving))
-    arrays = loop.recording.rows.of(rules.rows(rules.read_outside), known)
+    step = loop.steps.outside(frozenset(moving))
+    arrays = loop.recording.rows.of(rules.rows(rules.read_outside), arrays)
     fixed = OrderedDict(constants), OrderedDict(arrays)
     tangents = named((rules.tangents[v] for v in moving), (tangents[v] for v in moving))
     forward = functools.partial(_forward, loop, step)
@@ -67,8 +67,8 @@ def _forward(loop: Loop, step: Step, fixed, tangents) -> list:
     return _outside(loop, step, {**constants, **streams, **tangents})
 
 
-def _outside(loop, step, known) -> list:
-    return stage_over_time(step.graph, {**known, **step.consts}, loop.length)
+def _outside(loop, step, values) -> list:
+    return stage_over_time(step.graph, {**values, **step.consts}, loop.length)
 
 
 def _transposed(loop, executor, step: Step, names, machine: Machine, alone: bool):
@@ -96,10 +96,10 @@ def _pulled(loop, step, names, rules: Rules, fixed, cts: list) -> list:
     streams = {v: whole(v) for v in derivative.rows(derivative.read_outside)}
     ys = tuple(step.graph.ys[i] for i in given)
     step = step._replace(graph=dataclasses.replace(step.graph, ys=ys))
-    known = {**constants, **streams}
+    values = {**constants, **streams}
 
     def outside(*tangents):
-        return _outside(loop, step, known | dict(zip(names, tangents, strict=True)))
+        return _outside(loop, step, values | dict(zip(names, tangents, strict=True)))
 
     timed = step.graph.xs
     structs = [struct(v, loop.length) if v in timed else struct(v) for v in names]

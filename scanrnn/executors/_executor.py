@@ -1,4 +1,4 @@
-"""The interface of an executor: a module, or any object, with these attributes."""
+"""The interface of an executor, and where it runs: kernels only on one device."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from typing import Any, Protocol
 
 from jax.extend.core import Var
 
+from scanrnn.executors import planned
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body
+from scanrnn.planner.loops import Loop
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 
 
 class Executor(Protocol):
-    """One way to run the loops of a plan. All its decisions are in its rules.
+    """One way to run the loops of a plan: a module, or any object.
+
+    All its decisions are in its rules.
 
     Attributes:
       NAME: its name, as in `implementation=`.
@@ -35,7 +39,7 @@ class Executor(Protocol):
         body: Body,
         constants: Mapping[Var, Any],
         carry: list,
-        known: Mapping[Var, Any],
+        arrays: Mapping[Var, Any],
     ) -> tuple[list, list]:
         """Run a body over all steps.
 
@@ -43,9 +47,24 @@ class Executor(Protocol):
           body: the loop: one step as a graph, and where its rows lie.
           constants: values of the graph's weights, by variable.
           carry: values of the graph's carry before the first step.
-          known: arrays of all steps, and edges of shifts, by variable.
+          arrays: arrays of all steps, and edges of shifts, by variable.
 
         Returns:
           The final carry, and the ys stacked to `[T, ...]`.
         """
         ...
+
+
+def by_name(executor: Executor) -> bool:
+    """Whether an executor runs only if it is asked for by name."""
+    return getattr(executor, "PLATFORM", None) is not None
+
+
+def on(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Any:
+    """The executor that runs a loop on a machine; `alone` says if on one device.
+
+    It is `planned` in place of an executor with kernels if there are several devices or
+    if the platform is not the planned one. XLA cannot divide a kernel among devices.
+    """
+    here = alone and machine.platform == loop.machine.platform
+    return executor if here or not by_name(executor) else planned

@@ -97,7 +97,7 @@ def run(
     body: Body,
     constants: Mapping[Var, Any],
     carry: list,
-    known: Mapping[Var, Any],
+    arrays: Mapping[Var, Any],
     interpret: bool | pltpu.InterpretParams,
 ) -> tuple[list, list]:
     """Run a body over all its steps. Returns the final carry and the stacked ys.
@@ -106,14 +106,14 @@ def run(
       body: the loop.
       constants: values of its weights, by variable.
       carry: values of its carry before the first step.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
       interpret: whether Pallas's interpreter runs it; `InterpretParams` for the
         interpreter that simulates a TPU.
     """
     graph, rows = body.graph, body.rows
     part, split, parts = part_of(body)
     if parts > 1:
-        xs = [rows.all(known, v) for v in graph.xs]
+        xs = [rows.all(arrays, v) for v in graph.xs]
         weights = [constants[v] for v in graph.weights]
         at = [0 if v in split else None for v in graph.weights]
         alone = functools.partial(_part, part, interpret)
@@ -124,7 +124,7 @@ def run(
     args = [f.stored(constants[v]) for v, f in found.weights.items()]
     args += [f.stored(c) for f, c in zip(found.carry, carry, strict=True)]
     xs = zip(found.xs, graph.xs, strict=True)
-    args += [f.stored(rows.all(known, v), T) for f, v in xs]
+    args += [f.stored(rows.all(arrays, v), T) for f, v in xs]
 
     def row(form):
         zeros = (0,) * len(form.shape)

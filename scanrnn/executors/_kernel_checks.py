@@ -78,20 +78,20 @@ def unlowered(body: Body) -> str | None:
     graph, rows = body.graph, body.rows
     weights = list(map(struct, graph.weights))
     carry = list(map(struct, graph.carry))
-    known = {
+    structs = {
         v: struct(v) if v in rows.shifts else struct(v, rows.length)
         for v in rows.sources(graph.xs)
     }
-    run = functools.partial(_named, body, tuple(known))
-    traced = jax.jit(run).trace(weights, carry, list(known.values()))
+    run = functools.partial(_named, body, tuple(structs))
+    traced = jax.jit(run).trace(weights, carry, list(structs.values()))
     return _complaint(functools.partial(traced.lower, lowering_platforms=("tpu",)))
 
 
 def _named(body, names, weights, carry, arrays):
     """Run the kernel of a body, given lists of weights, carry, arrays and edges."""
     constants = dict(zip(body.graph.weights, weights, strict=True))
-    known = dict(zip(names, arrays, strict=True))
-    return _kernel.run(body, constants, carry, known, interpret=False)
+    by_variable = dict(zip(names, arrays, strict=True))
+    return _kernel.run(body, constants, carry, by_variable, interpret=False)
 
 
 def _complaint(lower: Callable) -> str | None:

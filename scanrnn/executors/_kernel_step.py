@@ -16,13 +16,13 @@ from scanrnn.planner.graph import Graph, eval_eqn, needed
 from scanrnn.planner.wide_sums import wide
 
 
-def step(graph: Graph, known: Mapping[Var, Any]) -> list:
+def step(graph: Graph, values: Mapping[Var, Any]) -> list:
     """The next carry and the ys of one step, given its inputs by variable."""
-    return _evaluated(needed(graph.eqns, graph.outs), known, graph.outs)
+    return _evaluated(needed(graph.eqns, graph.outs), values, graph.outs)
 
 
-def _evaluated(eqns, known, wanted) -> list:
-    values, made = dict(known), {v: eqn for eqn in eqns for v in eqn.outvars}
+def _evaluated(eqns, given, wanted) -> list:
+    values, made = dict(given), {v: eqn for eqn in eqns for v in eqn.outvars}
 
     def read(atom):
         return atom.val if ops.is_literal(atom) else values[atom]

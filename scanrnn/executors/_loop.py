@@ -11,21 +11,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from scanrnn.executors._batch import stage_over_time
-from scanrnn.executors._executor import Executor
+from scanrnn.executors import scan
+from scanrnn.executors._executor import Executor, on
 from scanrnn.executors._names import named, remembering_inputs, split
-from scanrnn.executors._place import on
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
-from scanrnn.executors.scan import scan_graph
-from scanrnn.planner.bodies import Target, forward
+from scanrnn.planner.bodies import Target, plain
+from scanrnn.planner.emit import Bodies
 from scanrnn.planner.loops import Loop
+from scanrnn.planner.over_time import stage_over_time
 
 
 def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: list):
     """Run the loop. Returns the final carry and the stacked ys."""
     args = [*weights, *carry, *xs]
-    function = functools.partial(_by_scan, loop)
+    function = _runner(loop, scan, plain(loop.graph, loop))
     # With arrays that are split over a mesh, JAX makes the program.
     build = functools.partial(_build, loop, executor)
     if split(args):
@@ -35,20 +35,19 @@ def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: lis
     return outs[: len(carry)], outs[len(carry) :]
 
 
-def _by_scan(loop, *args):
-    weights, carry, xs = loop.graph.groups(args)
-    final, ys = scan_graph(loop.graph, weights, carry, xs, loop)
-    return [*final, *ys]
-
-
 def _build(loop, executor, machine, alone) -> Callable[..., list]:
     executor = on(executor, loop, machine, alone)
-    body = forward(loop, Target(executor.rules(machine), alone))
+    bodies = Bodies(loop, Target(executor.rules(machine), alone))
+    return _runner(loop, executor, bodies.forward())
+
+
+def _runner(loop, executor, body) -> Callable[..., list]:
+    """A function of flat values that runs a body."""
 
     def run(*args):
         weights, carry, xs = loop.graph.groups(args)
-        constants, known = named(loop.graph.weights, weights), named(loop.graph.xs, xs)
-        final, ys = executor.lower(body, constants, carry, known)
+        constants, arrays = named(loop.graph.weights, weights), named(loop.graph.xs, xs)
+        final, ys = executor.lower(body, constants, carry, arrays)
         return [*final, *ys]
 
     return run
@@ -63,10 +62,10 @@ def _rule(loop, executor, primals, tangents):
 
     def program(weights, carry, xs, final, stacked, tangents):
         constants = named(graph.weights, weights)
-        known = named(graph.xs, xs) | recording.known(carry, final, stacked)
-        known |= _recomputed(loop, constants, known)
+        arrays = named(graph.xs, xs) | recording.by_variable(carry, final, stacked)
+        arrays |= _recomputed(loop, constants, arrays)
         tangents = named(moving, tangents)
-        return tangent_loop(loop, executor, carry, constants, known, tangents)
+        return tangent_loop(loop, executor, carry, constants, arrays, tangents)
 
     # Under one `jax.checkpoint`, so that exactly its inputs are kept.
     program = remembering_inputs(program, loop.residuals)
@@ -75,8 +74,8 @@ def _rule(loop, executor, primals, tangents):
     return [*final, *stacked[: len(graph.ys)]], [*d_final, *d_ys]
 
 
-def _recomputed(loop, constants, known) -> dict:
+def _recomputed(loop, constants, arrays) -> dict:
     """Recompute, for all steps at once, what was not stacked."""
     graph, rows = loop.recomputed, loop.recording.rows
-    known = {**constants, **rows.whole(graph.xs, known)}
-    return named(graph.ys, stage_over_time(graph, known, loop.length))
+    values = {**constants, **rows.whole(graph.xs, arrays)}
+    return named(graph.ys, stage_over_time(graph, values, loop.length))

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from scanrnn.planner import ops
+from scanrnn.planner.over_time import remembering
 
 
 def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Any, Any]:
@@ -24,8 +25,3 @@ def split(tree: Any) -> bool:
 def remembering_inputs(f, residuals: str):
     """Keep only the inputs of `f` for its transpose, unless everything is kept."""
     return f if residuals == "everything" else remembering(f, ops.keep_inputs)
-
-
-def remembering(f, policy):
-    """Keep for the transpose of `f` what a policy of `jax.checkpoint` allows."""
-    return jax.checkpoint(f, prevent_cse=False, policy=policy)

@@ -6,41 +6,72 @@ imports, once for all executors. An executor only has rules, and lowers bodies.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
-from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors import scan
 from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._loop import run_loop
-from scanrnn.executors._names import named, remembering, split
+from scanrnn.executors._names import named, split
 from scanrnn.executors._normed import normed
-from scanrnn.executors._ruled import keep_loops
-from scanrnn.executors._values import with_values_by
-from scanrnn.executors.scan import scan_graph
+from scanrnn.executors._ruled import Ruled, keep_loops
+from scanrnn.machines import Machine
 from scanrnn.planner import ops
+from scanrnn.planner.bodies import plain
 from scanrnn.planner.graph import Env
+from scanrnn.planner.over_time import remembering, stage_over_time
 from scanrnn.planner.plan import Plan
 
 # Policies for what is kept of a run over a chunk; the rest is recomputed.
 _KEEP = {"chunked": ops.keep_inputs, "recompute": keep_loops}
 
 
-def run(executor: Executor, plan: Plan, weights: list, init: list, xs: list):
-    """Run a plan on flat values. Returns the final carry and the ys, flat."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Runner:
+    """An executor as a plan holds it. It is equal to its name."""
+
+    executor: Executor
+
+    @property
+    def name(self) -> str:
+        """The name of the executor."""
+        return self.executor.NAME
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.name
+
+    def __eq__(self, other) -> bool:
+        """Whether the other is this executor, or its name."""
+        return str(self) == str(other)
+
+    def __hash__(self) -> int:
+        """The hash of the name."""
+        return hash(self.name)
+
+    def run(self, plan: Plan, weights: list, init: list, xs: list):
+        """Run a plan on flat values. Returns the final carry and the ys, flat."""
+        if self.executor is scan:
+            return scan.run(plan, weights, init, xs)
+        return _run_plan(self.executor, plan, weights, init, xs)
+
+
+def _run_plan(executor, plan, weights, init, xs):
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry, stages = [init[i] for i in moving], plan.stages
     assert stages is not None
-    known = named(stages.graph.weights, weights)
-    constants = Env(stages.constants.eqns, known).read_all(stages.constants.ys)
+    values = named(stages.graph.weights, weights)
+    constants = Env(stages.constants.eqns, values).read_all(stages.constants.ys)
     # `keep_loops` knows only loops with the planner's derivative rule.
     recomputes = plan.defer or plan.residuals == "chunked"
     keep = _KEEP.get(plan.residuals) if recomputes else None
     program = _whole(plan, executor, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
-        values = _whole(plan, executor, plan.value_loops)
-        program = with_values_by(values, program, plan.machine)
+        for_values = _whole(plan, executor, plan.value_loops)
+        program = _with_values_by(for_values, program, plan.machine)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
@@ -57,28 +88,56 @@ def _whole(plan, executor, loops, keep=None) -> Callable:
     return functools.partial(in_chunks, programs, sizes, plan.reverse)
 
 
+def _with_values_by(values: Callable, program: Callable, machine: Machine) -> Callable:
+    """A program that runs `values` without a gradient, and `program` with one.
+
+    Both are functions `(weights, carry, xs) -> (carry, ys)` with equal results. A
+    gradient reads again what was computed before the loop. Without one that memory
+    would be wasted, so `values` does the work for a few steps at a time.
+    """
+
+    def either(weights, carry, xs):
+        n, m = len(weights), len(weights) + len(carry)
+
+        def flat(run):
+            def outs(*args):
+                final, ys = run(*map(list, (args[:n], args[n:m], args[m:])))
+                return [*final, *ys]
+
+            return outs
+
+        def build(where, alone):
+            # Several devices may share the steps, so these are not cut into chunks.
+            return flat(values if alone and where == machine else program)
+
+        outs = Ruled(flat(program), build, machine)(*weights, *carry, *xs)
+        return outs[: len(carry)], outs[len(carry) :]
+
+    return either
+
+
 def _run(plan, executor, loop, constants, init, xs):
     stages = plan.stages
-    known = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
+    values = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
 
     # Of the work outside the loop, keep the results of contractions.
     policy = None if plan.residuals == "everything" else ops.keep_products
 
     def stage(graph):
-        return stage_over_time(graph, known, loop.length, policy)
+        return stage_over_time(graph, values, loop.length, policy)
 
-    known |= named(stages.before.ys, stage(stages.before))
+    values |= named(stages.before.ys, stage(stages.before))
     graph = stages.norms
-    inputs = [known[v] for v in graph.inputs]
+    inputs = [values[v] for v in graph.inputs]
     # The norms before the loop run in pieces if that pays, else at once.
     whole = loop.piece is None or split(inputs)
     made = stage(graph) if whole else normed(graph, loop, executor, inputs)
-    known |= named(graph.ys, made)
+    values |= named(graph.ys, made)
     graph = stages.loop
-    args = [known[v] for v in graph.weights], init, [known[v] for v in graph.xs]
     if plan.defer:
-        final, ys = run_loop(loop, executor, *args)
+        weights, xs = ([values[v] for v in of] for of in (graph.weights, graph.xs))
+        final, ys = run_loop(loop, executor, weights, init, xs)
     else:
-        final, ys = scan_graph(graph, *args, loop)
-    known |= named(graph.ys, ys)
+        final, ys = scan.lower(plain(graph, loop), values, init, values)
+    values |= named(graph.ys, ys)
     return final, stage(stages.after)

@@ -97,8 +97,8 @@ def linear(
 
     def run(fixed, moving) -> list:
         leaves, tree = jax.tree.flatten((fixed, moving))
-        known, at_fixed = jax.tree.flatten(fixed)
-        n = len(known)
+        at_fixed = jax.tree.structure(fixed)
+        n = at_fixed.num_leaves
 
         def function(*args):
             return forward(*tree.unflatten(args))
@@ -110,8 +110,8 @@ def linear(
                 full = [jnp.zeros_like(m) if t is None else t for t, m in pairs]
                 terms.append(run(*tree.unflatten([*primals[:n], *full])))
             if any(t is not None for t in tangents[:n]):
-                of_known = [*tangents[:n], *[None] * len(tangents[n:])]
-                terms.append(pushed(function, primals, of_known)[1])
+                of_fixed = [*tangents[:n], *[None] * len(tangents[n:])]
+                terms.append(pushed(function, primals, of_fixed)[1])
             sums = [functools.reduce(jnp.add, ts) for ts in zip(*terms, strict=True)]
             return run(*tree.unflatten(primals)), sums
 

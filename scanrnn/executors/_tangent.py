@@ -14,21 +14,20 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
-from scanrnn.executors._batch import stage_over_time
+from scanrnn.executors import scan
 from scanrnn.executors._contributions import contributions
-from scanrnn.executors._executor import Executor
-from scanrnn.executors._names import named, remembering_inputs, split
-from scanrnn.executors._place import on
+from scanrnn.executors._executor import Executor, on
+from scanrnn.executors._names import named, split
 from scanrnn.executors._ruled import linear
-from scanrnn.executors.scan import scan_graph
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Target
+from scanrnn.planner.bodies import Target, plain
+from scanrnn.planner.emit import Bodies
 from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
-from scanrnn.planner.reverse import reverse
-from scanrnn.planner.steps import Step, inside_step
+from scanrnn.planner.over_time import stage_over_time
+from scanrnn.planner.steps import Step
 from scanrnn.planner.wide_sums import rounded, zero_sum
 
 
@@ -37,7 +36,7 @@ def tangent_loop(
     executor: Executor,
     carry: list,
     constants: Mapping[Var, Any],
-    known: Mapping[Var, Any],
+    arrays: Mapping[Var, Any],
     tangents: Mapping[Var, Any],
 ):
     """The tangents of the final carry and of the ys; None for one that is always zero.
@@ -47,14 +46,14 @@ def tangent_loop(
       executor: what runs it.
       carry: values of the carry before the first step.
       constants: values of the weights, by variable.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
       tangents: the tangents of inputs that are not zero, by variable.
     """
     graph, rules = loop.graph, loop.derivative
-    entering = contributions(loop, executor, constants, known, tangents)
+    entering = contributions(loop, executor, constants, arrays, tangents)
     inner = {*graph.carry, *rules.inner_weights, *rules.inner_xs}
     tangents = {v: t for v, t in tangents.items() if v in inner} | entering
-    step = inside_step(rules, frozenset(tangents))
+    step = loop.steps.inside(frozenset(tangents))
     if not step.carry and not step.ys:
         return [None] * len(graph.carry), [None] * len(graph.ys)
     zeros = {v: jnp.zeros_like(c) for v, c in zip(graph.carry, carry, strict=True)}
@@ -63,8 +62,8 @@ def tangent_loop(
     transposed = {
         name: copy_transposed(constants[v]) for v, name in rules.transposed.items()
     }
-    known = {v: known[v] for v in loop.read_inside}
-    fixed = OrderedDict({**constants, **transposed}), OrderedDict(known)
+    arrays = {v: arrays[v] for v in loop.read_inside}
+    fixed = OrderedDict({**constants, **transposed}), OrderedDict(arrays)
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
         transposed = functools.partial(_reversed, loop, executor, step)
@@ -83,11 +82,8 @@ def _forward(loop: Loop, step: Step, fixed, moving) -> list:
     (constants, arrays), graph, rules = fixed, step.graph, loop.derivative
     streams = loop.recording.rows.whole(rules.rows(rules.read_inside), arrays)
     values = {**constants, **step.consts, **streams, **moving}
-    weights, carry, xs = (
-        [values[v] for v in group] for group in (graph.weights, graph.carry, graph.xs)
-    )
-    remember = functools.partial(remembering_inputs, residuals=loop.residuals)
-    d_final, d_ys = scan_graph(graph, weights, carry, xs, loop, remember)
+    body = plain(graph, loop, keeps_inputs=loop.residuals != "everything")
+    d_final, d_ys = scan.lower(body, values, [values[v] for v in graph.carry], values)
     return [*d_final, *d_ys]
 
 
@@ -97,25 +93,25 @@ def _reversed(
     """A function that gives the cotangents of the inputs from those of the outputs."""
     rules, n = loop.derivative, len(step.carry)
     executor = on(executor, loop, machine, alone)
-    target = Target(executor.rules(machine), alone)
+    bodies = Bodies(loop, Target(executor.rules(machine), alone))
 
     def run(fixed, cts: list) -> list:
-        constants, known = fixed
+        constants, arrays = fixed
         given = named(step.ys, cts[n:])
         given = {v: ct for v, ct in given.items() if ct is not None}
-        made = reverse(loop, step, tuple(given), target)
+        made = bodies.reverse(step, tuple(given))
         constants = {**constants, **made.consts}
-        known = {**known, **{rules.cotangents[v]: ct for v, ct in given.items()}}
-        whole = {**constants, **loop.recording.rows.whole(made.before.xs, known)}
+        arrays = {**arrays, **{rules.cotangents[v]: ct for v, ct in given.items()}}
+        whole = {**constants, **loop.recording.rows.whole(made.before.xs, arrays)}
         early = stage_over_time(made.before, whole, loop.length)
-        known |= named(made.before.ys, early)
+        arrays |= named(made.before.ys, early)
         summed = [ops.aval(v) for v in step.moving if v in rules.inner_weights]
         start = [
             ops.zeros(ops.aval(v)) if ct is None else ct
             for v, ct in zip(step.carry, cts[:n], strict=True)
         ]
         start += map(zero_sum, summed)
-        final, ys = executor.lower(made.body, constants, start, known)
+        final, ys = executor.lower(made.body, constants, start, arrays)
         ys = stage_over_time(made.after, named(made.after.xs, ys), loop.length)
         return [*final[:n], *map(rounded, final[n:], summed), *ys]
 

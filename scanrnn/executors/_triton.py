@@ -20,12 +20,12 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors._batch import stage_over_time
 from scanrnn.planner import compat, ops
 from scanrnn.planner.around import joined, parts
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph, eval_eqn, evaluate, needed, retrace, variables
+from scanrnn.planner.over_time import stage_over_time
 
 # The steps whose rows are loaded together. A load takes as long as many steps.
 MOST_STEPS = 8
@@ -115,7 +115,7 @@ def run(
     view: View,
     constants: Mapping[Var, Any],
     carry: list,
-    known: Mapping[Var, Any],
+    arrays: Mapping[Var, Any],
 ) -> tuple[list, list]:
     """Run a body over all steps. Returns the final carry and the stacked ys.
 
@@ -127,14 +127,14 @@ def run(
       view: the part of each program.
       constants: values of its weights, by variable.
       carry: values of its carry before the first step.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
     """
     graph, T = view.graph, body.rows.length
     values, weights = {**constants, **step.constants}, read_weights(graph)
     args = [_stored(values[v], view.stored(v)) for v in weights]
     pairs = zip(carry, graph.carry, strict=True)
     args += [_stored(a, view.stored(v)) for a, v in pairs]
-    rows = (body.rows.all(known, v) for v in step.graph.xs)
+    rows = (body.rows.all(arrays, v) for v in step.graph.xs)
     pairs = zip(rows, graph.xs, strict=True)
     args += [_stored(a, (T, *view.stored(v))) for a, v in pairs]
     made = stacked(graph)
@@ -155,8 +155,8 @@ def run(
     final = [_restored(a, ops.aval(v)) for a, v in pairs]
     found = dict(zip(made, outs[len(carry) :], strict=True))
     pairs = zip(step.after.xs, graph.ys, strict=True)
-    known_ys = {v: _row(v, y, found, T) for v, y in pairs}
-    return final, stage_over_time(step.after, known_ys, T)
+    row_ys = {v: _row(v, y, found, T) for v, y in pairs}
+    return final, stage_over_time(step.after, row_ys, T)
 
 
 def _row(v: Var, y: Any, found: Mapping[Any, Any], T: int):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from scanrnn.machines import Machine
+from scanrnn.planner.gemm import lower_products
 from scanrnn.planner.rules import MB, Rules
 
 CPU = Rules(
@@ -28,6 +29,17 @@ CPU = Rules(
     features_first=4 * MB,
     features_first_side=768,
     features_first_batch=(16, 48),
+    # Only these dtypes were measured.
+    features_first_dtypes=("float32", "float64"),
+    # XLA transposes a whole operand `[T, B, N]` to contract T and B, but not one axis.
+    joins_time=True,
+    # There are fast kernels only for contracting the columns of the left operand. A
+    # weight gradient of an LSTM (128, 1024) took 67 ms in place of 81; below this size
+    # the transpose costs more than it gains.
+    large_product=2**22,
+    # In bfloat16 a slice of an operand would become one of float32, and a barrier only
+    # changes the layout, but operands of a loop have the layout that they declare.
+    halves_products=True,
     # One write instead of four for the gates of an LSTM.
     packs_gates=True,
     # XLA runs loops last, so early copies would be kept throughout the loop.
@@ -38,6 +50,8 @@ CPU = Rules(
     recomputes="never",
     # A piece then stays in the second-level cache.
     norm_share=1.0,
+    # XLA sums over the columns of a single step five times more slowly.
+    norm_steps=2,
     # LSTM (1024,32,128) forward takes 4 MB of temporaries instead of 68, and no more
     # time. Half of this share was up to a tenth slower.
     forward_share=1.0,
@@ -45,12 +59,17 @@ CPU = Rules(
     outside_bytes=256 * MB,
     # A smaller step gains nothing from a plan.
     least_work=4096,
+    # A step of a loop takes less than its share of a parallel scan.
+    in_parallel=False,
+    # A vector of AVX-512 has 16 numbers.
     tile=(16, 1, 1),
+    multiples=(1, 16),
 )
 
 GPU = Rules(
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
     overwrites=True,
+    # One slice of a row is written in place of four, with the rows of a whole trip.
     packs_gates=True,
     # A norm is one kernel, but four if its mean is kept.
     keeps_statistics=False,
@@ -79,7 +98,15 @@ GPU = Rules(
     # Four LSTMs (128,16,256) take 0.56 of the launches in training and 0.62 forward. On
     # a TPU they take 0.93 and 1.66 of the cycles, on a CPU 1.6 and 1.1 of the time.
     wavefront=True,
+    # The smallest tiles of the kernels that cuBLAS and Triton have for products.
     tile=(64, 16, 16),
+    # NVIDIA's guide: rows of 16 bytes.
+    multiples=(4, 4),
+    half_multiples=(8, 8),
+    # NVIDIA's guide: products of all kinds have tiles of 64, and 256 is the best side.
+    least_side=64,
+    best_side=256,
+    waits=(128, 256),
 )
 
 TPU = Rules(
@@ -90,8 +117,10 @@ TPU = Rules(
     # A row of one number takes as long to write as a row of a thousand.
     packs_statistics=True,
     # Otherwise XLA may make time a minor axis, to suit what comes before or after. Then
-    # each row is gathered: 118,000 of 150,000 cycles a step.
-    pins_rows=True,
+    # each row is gathered: 118,000 of 150,000 cycles a step. A row that does not fill
+    # tiles takes more memory: `[16, 64]` twice its size. Small rows, such as a norm's
+    # `[32, 4]`, took 3 % more cycles with their axes reordered.
+    row_tile=(8, 128, 16),
     # Sums of columns are two to seven times slower than products on the matrix units.
     sums_biases_by_products=True,
     # A chunk lies in fast memory: an LSTM (1024,16,768) takes a quarter fewer cycles,
@@ -110,8 +139,15 @@ TPU = Rules(
     # Rows of 16 KB take less than the shortest kernel.
     unroll_small=4,
     unroll=2,
+    # The matrix units are 128 by 128, and a register has 8 rows.
     tile=(128, 8, 128),
+    multiples=(8, 128),
+    # As on a GPU.
+    least_side=64,
+    waits=(128, 256),
 )
+
+lower_products("cpu", CPU)
 
 
 def rules(machine: Machine) -> Rules:

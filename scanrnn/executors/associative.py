@@ -15,16 +15,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Var
 
-from scanrnn.executors import _lower, _scans, _xla
-from scanrnn.executors._batch import stage_over_time
-from scanrnn.executors._lower import with_transposed
+from scanrnn.executors import _scans, planned, scan
 from scanrnn.executors._scans import Steps
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, max_plus, ops
 from scanrnn.planner.affine import Group
-from scanrnn.planner.bodies import Body
-from scanrnn.planner.emit import emit
-from scanrnn.planner.graph import Env, Graph, free, needed, variables
+from scanrnn.planner.bodies import Body, of_leaves
+from scanrnn.planner.emit import NORMS, emit
+from scanrnn.planner.graph import Env, Graph, variables
+from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.wide_sums import wide
@@ -36,9 +35,9 @@ AROUND, LEVEL, PASSES = 8, 2, 4
 
 
 def rules(machine: Machine) -> Rules:
-    """XLA's rules; off the CPU without chunks, as each would be a scan of its own."""
-    found = _xla.rules(machine)
-    if machine.platform == "cpu":
+    """XLA's rules; without chunks, as each would be a scan of its own."""
+    found = planned.rules(machine)
+    if not found.in_parallel:
         return found
     return dataclasses.replace(found, recomputes="never", chunk_share=None)
 
@@ -52,10 +51,12 @@ def refuse(plan: Plan) -> str | None:
     if not isinstance(plan.length, int):
         return "the number of steps is not known"
     asked = plan.options.implementation == NAME
-    if plan.machine.platform == "cpu" and not asked:
-        return "on a CPU a step of a loop takes less than its share of a parallel scan"
+    if not plan.rules.in_parallel and not asked:
+        place = f"on a {plan.machine.platform.upper()}"
+        return f"{place} a step of a loop takes less than its share of a parallel scan"
     bodies = emit(plan)
-    able = {name for name, body in bodies.items() if runs(body)}
+    loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
+    able = {name for name, body in loops.items() if runs(body)}
     if not able:
         return "no loop of it is affine in its carry"
     if asked:
@@ -103,7 +104,7 @@ def runs(body: Body) -> bool:
 
 
 def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
+    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
     """Run a body over all steps: one group of its carry after the other.
 
@@ -111,15 +112,15 @@ def lower(
       body: the loop.
       constants: values of its weights, by variable.
       carry: values of its carry before the first step.
-      known: arrays of all steps, and edges, by variable.
+      arrays: arrays of all steps, and edges, by variable.
 
     Returns:
       The final carry, and the ys stacked to `[T, ...]`.
     """
     if not runs(body):
-        return _lower.lower(body, constants, carry, known)
+        return planned.lower(body, constants, carry, arrays)
     graph, rows = body.graph, body.rows
-    values = with_transposed(body, constants) | rows.whole(graph.xs, known)
+    values = planned.with_transposed(body, constants) | rows.whole(graph.xs, arrays)
     final, steps = list(carry), Steps(rows.length, rows.reverse)
     for group in affine.groups(graph):
         starts = [carry[k] for k in group.leaves]
@@ -145,8 +146,8 @@ def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
 
     The values of weights are those of one step, the others are arrays of all steps.
     """
-    known = [v for v in values if v not in graph.weights]
-    part = graph.part(tuple(ys), known)
+    arrays = [v for v in values if v not in graph.weights]
+    part = graph.part(tuple(ys), arrays)
     return stage_over_time(part, values, length)
 
 
@@ -157,7 +158,7 @@ def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> lis
         outs = [graph.carry_out[k] for k in group.leaves]
         return over_time(graph, outs, values, rows.length)
     if not group.parallel:
-        return _step_by_step(body, group, starts, values)
+        return scan.lower(of_leaves(body, group.leaves), values, starts, values)[1]
     if group.kind in max_plus.JOINS:
         made, consts = max_plus.coefficients(graph, *group.leaves)
         a, b, start = map(_wide, [*_made(made, values | consts, rows.length), *starts])
@@ -204,26 +205,6 @@ def _made(graph: Graph, values, length) -> list:
         found[v] if not ops.is_literal(v) and v in found else next(once)
         for v in graph.ys
     ]
-
-
-def _step_by_step(body: Body, group: Group, starts, values) -> list:
-    """Run a loop for the leaves of one group alone."""
-    graph, rows = body.graph, body.rows
-    leaves, outs = (
-        [of[k] for k in group.leaves] for of in (graph.carry, graph.carry_out)
-    )
-    eqns = needed(graph.eqns, outs)
-    read = [v for v in free(eqns, outs) if v not in leaves]
-    fixed = {v: values[v] for v in read if v in graph.weights}
-    xs = {v: values[v] for v in read if v not in fixed}
-
-    def step(carry, x):
-        known = dict(zip((*leaves, *xs), (*carry, *x), strict=True))
-        made = Env(eqns, fixed | known).read_all(outs)
-        return made, made
-
-    xs_values = list(xs.values())
-    return lax.scan(step, starts, xs_values, rows.length, rows.reverse, body.unroll)[1]
 
 
 def _apart(value, mixed) -> list:

@@ -88,8 +88,8 @@ def view_of(graph: Graph) -> _triton.View:
 
 
 def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
+    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
     """Run a body as one kernel. Returns the final carry and the stacked ys."""
     step = _triton.prepared(body)
-    return _triton.run(body, step, view_of(step.graph), constants, carry, known)
+    return _triton.run(body, step, view_of(step.graph), constants, carry, arrays)

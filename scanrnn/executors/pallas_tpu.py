@@ -56,9 +56,9 @@ def refuse(plan: Plan) -> str | None:
 
 
 def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, known: Mapping[Var, Any]
+    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
     """Run a body as one kernel. Returns the final carry and the stacked ys."""
     assert body.machine is not None
     interpret = body.machine.platform == "cpu"
-    return _kernel.run(body, constants, carry, known, interpret)
+    return _kernel.run(body, constants, carry, arrays, interpret)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from jax import lax
+from jax.extend.core import Var
 
+from scanrnn.executors._names import named
 from scanrnn.executors._xla import rules as rules
-from scanrnn.planner.bodies import Body
-from scanrnn.planner.graph import Env, Graph
-from scanrnn.planner.loops import Loop
+from scanrnn.planner import ops
+from scanrnn.planner.bodies import Body, plain
+from scanrnn.planner.graph import Env
+from scanrnn.planner.over_time import remembering
 from scanrnn.planner.plan import Plan
 
 NAME = "scan"
@@ -23,42 +27,40 @@ def refuse(plan: Plan) -> str | None:
 
 def run(plan: Plan, weights: list, init: list, xs: list):
     """Run the step unchanged. Returns the final carry and the ys, flat."""
-    return scan_graph(plan.source, weights, init, xs, plan)
+    graph = plan.source
+    constants, arrays = named(graph.weights, weights), named(graph.xs, xs)
+    return lower(plain(graph, plan), constants, init, arrays)
 
 
-def lower(body: Body, constants: Mapping, carry: list, known: Mapping):
-    """Refuse: this executor runs no bodies.
+def lower(
+    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
+) -> tuple[list, list]:
+    """Run a body by a `lax.scan` that JAX may differentiate, without buffer reuse.
 
-    Raises:
-      NotImplementedError: always.
+    Args:
+      body: the loop.
+      constants: values of its weights, by variable.
+      carry: values of its carry before the first step.
+      arrays: arrays of all steps, and edges, by variable.
+
+    Returns:
+      The final carry, and the ys stacked to `[T, ...]`.
     """
-    raise NotImplementedError(f"implementation={NAME!r} runs steps as they were traced")
-
-
-def scan_graph(
-    graph: Graph,
-    weights: list,
-    carry: list,
-    xs: list,
-    loop: Plan | Loop,
-    wrapped: Callable = lambda step: step,
-):
-    """Run a graph under `lax.scan`, with the length, direction and unroll of `loop`.
-
-    `wrapped` is applied to the step function, for example `jax.checkpoint`.
-    """
-    constants = dict(zip(graph.weights, weights, strict=True))
-
+    graph, rows = body.graph, body.rows
+    constants = {v: constants[v] for v in graph.weights}
+    xs = [rows.all(arrays, v) for v in graph.xs]
     # `lax.scan` takes no symbolic length; it finds it in the shapes of xs.
-    symbolic = not isinstance(loop.length, int)
-    xs = xs if xs or not symbolic else [lax.iota("int32", loop.length)]
+    symbolic = not isinstance(rows.length, int)
+    xs = xs if xs or not symbolic else [lax.iota("int32", rows.length)]
 
-    def body(carry, x):
+    def step(carry, x):
         x = x[: len(graph.xs)]
-        known = dict(zip((*graph.carry, *graph.xs), (*carry, *x), strict=True))
-        outs = Env(graph.eqns, constants | known).read_all(graph.outs)
+        row = dict(zip((*graph.carry, *graph.xs), (*carry, *x), strict=True))
+        outs = Env(graph.eqns, constants | row).read_all(graph.outs)
         n = len(graph.carry_out)
         return outs[:n], outs[n:]
 
-    length = None if xs else loop.length
-    return lax.scan(wrapped(body), list(carry), xs, length, loop.reverse, loop.unroll)
+    if body.keeps_inputs:
+        step = remembering(step, ops.keep_inputs)
+    length = None if xs else rows.length
+    return lax.scan(step, list(carry), xs, length, rows.reverse, body.unroll)

@@ -176,8 +176,8 @@ def coefficients(graph: Graph, group: Group) -> tuple[Graph, Mapping[Var, Any]]:
     places = list(itertools.product(*(range(shape[i]) for i in mixed)))
     entries = list(itertools.product(range(len(carry)), places))
 
-    def run(known):
-        free = Env(graph.eqns, known)
+    def run(values):
+        free = Env(graph.eqns, values)
 
         def column(seeds, constant=False):
             values = evaluate(graph, eqns, seeds, free, constant)

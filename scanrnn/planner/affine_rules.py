@@ -109,7 +109,7 @@ def _reshape(eqn, maps) -> list:
 
 
 def _transpose(eqn, maps) -> list:
-    return [maps[0].turned(eqn.params["permutation"])]
+    return [maps[0].transposed(eqn.params["permutation"])]
 
 
 def _reduce(eqn, maps) -> list:
@@ -150,7 +150,7 @@ def _dot(eqn, maps) -> list:
     side = 0 if maps[0] is not None else 1
     value, taken = maps[side], (*batch[side], *contract[side])
     free = [i for i in range(len(value.dims)) if i not in taken]
-    lead = value.turned([*batch[side], *free, *contract[side]])
+    lead = value.transposed([*batch[side], *free, *contract[side]])
     count = len(batch[side]) + len(free)
     lead = lead.without(range(count, len(lead.dims))).scaled()
     shape, n = ops.aval(eqn.outvars[0]).shape, len(batch[side])

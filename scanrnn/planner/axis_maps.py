@@ -60,7 +60,7 @@ class AxisMap(NamedTuple):
         lost = _axes(self.dims[i] for i in axes) if mix else frozenset()
         return AxisMap(rest, self.mixed | lost, self.unit and not lost)
 
-    def turned(self, order: Sequence[int]) -> AxisMap:
+    def transposed(self, order: Sequence[int]) -> AxisMap:
         """This value with its axes in another order."""
         return self._replace(dims=tuple(self.dims[i] for i in order))
 

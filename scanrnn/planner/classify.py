@@ -103,15 +103,15 @@ def _cut(graph, bits, large, hoisted, sunk) -> Stages:
     )
 
 
-def _stage(graph, bits, known, wanted, carries: bool = False) -> Graph:
-    """The part of a step that computes `wanted`, given the `known` values of each step.
+def _stage(graph, bits, given, wanted, carries: bool = False) -> Graph:
+    """The part of a step that computes `wanted` from the values `given` of each step.
 
     With `carries` it has the carry of the step. What depends on weights alone is not
     computed here, except a broadcast that is larger than what it reads.
     """
     carry, carry_out = (graph.carry, graph.carry_out) if carries else ((), ())
     outs = (*carry_out, *wanted)
-    eqns = needed(graph.eqns, outs, (*known, *carry))
+    eqns = needed(graph.eqns, outs, (*given, *carry))
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or ops.grows(e)]
     read = [v for v in free(eqns, outs) if v not in carry]
     weights = tuple(v for v in read if bits[v] == WEIGHTS)
@@ -122,13 +122,13 @@ def _stage(graph, bits, known, wanted, carries: bool = False) -> Graph:
 def _before(graph, bits, wanted) -> tuple[Graph, Graph]:
     """What runs before the loop, as one graph, or as contractions and then norms."""
     heavy = [v for e in graph.eqns if ops.is_heavy(e) for v in e.outvars]
-    known = (*graph.xs, *(v for v in heavy if bits[v] & TIME))
-    late = tuple(v for v in wanted if v not in known)
-    eqns = needed(graph.eqns, late, known)
+    given = (*graph.xs, *(v for v in heavy if bits[v] & TIME))
+    late = tuple(v for v in wanted if v not in given)
+    eqns = needed(graph.eqns, late, given)
     eqns = [e for e in eqns if any(bits[v] for v in e.outvars)]
     if not any(map(ops.is_reduction, eqns)) or not all(map(ops.is_inexact, late)):
         late = ()
-    norms = _stage(graph, bits, known, late)
+    norms = _stage(graph, bits, given, late)
     early = [v for v in wanted if v not in late]
     early += [v for v in norms.xs if v not in early and v not in graph.xs]
     return _stage(graph, bits, graph.xs, early), norms

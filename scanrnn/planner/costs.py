@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from jax.extend.core import Var
 
 from scanrnn.planner import counts, ops
 from scanrnn.planner.graph import variables
 
-# The number of steps to assume if it is symbolic.
-_STEPS = 64
+
+def excess(kept: Iterable[Var], *anyway: Iterable[Var]) -> int:
+    """The marginal cost of moving equations out of a loop, in bytes per step.
+
+    It is what all steps then keep, minus what each step reads and writes anyway, such
+    as the matrix of a product. A move does not pay if this is positive.
+    """
+    return ops.bytes_in(kept) - sum(map(ops.bytes_in, anyway))
 
 
 def work(plan) -> int | None:
@@ -75,7 +83,7 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
         number of launches, and the bytes read and written.
     """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
-    steps = plan.length if isinstance(plan.length, int) else _STEPS
+    steps = plan.length if isinstance(plan.length, int) else plan.rules.usual_steps
     machine = plan.machine
     heavy = [e for e in plan.source.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")

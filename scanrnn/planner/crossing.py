@@ -15,7 +15,7 @@ from jax.extend.core import JaxprEqn, Var
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from scanrnn.planner import ops
+from scanrnn.planner.costs import excess
 from scanrnn.planner.graph import variables
 
 _MANY = 2**30
@@ -44,7 +44,7 @@ def cheapest_crossing(
     source, sink = 2 * len(names), 2 * len(names) + 1
     edges: dict[tuple[int, int], int] = {}
     for v, i in index.items():
-        edges[2 * i, 2 * i + 1] = min(_MANY // 2, ops.bytes_of(v))
+        edges[2 * i, 2 * i + 1] = min(_MANY // 2, excess([v]))
         if v in xs:
             edges[source, 2 * i] = _MANY
     for eqn in hoisted:

@@ -12,7 +12,7 @@ from scanrnn.planner import layout, ops, rewrite, tidy
 from scanrnn.planner.classify import can_defer, classify
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph
-from scanrnn.planner.loops import Loop, steps_in_piece
+from scanrnn.planner.loops import Loop
 from scanrnn.planner.moved import is_shared
 from scanrnn.planner.options import Options
 from scanrnn.planner.plan import Plan
@@ -195,11 +195,7 @@ def _loop(plan: Plan, length) -> Loop:
     assert stages is not None
     # Gates are read from the whole sequence only under our derivative rule. JAX would
     # add to a cotangent as long as the sequence at every step.
-    laid_out, piece = plan.options.layout and plan.defer, None
-    if stages.norms.ys and laid_out:
-        row = max(map(ops.bytes_of, (*stages.norms.xs, *stages.norms.ys)))
-        most = rules.share(plan.machine, rules.norm_share)
-        piece = steps_in_piece(row, length, most)
+    laid_out = plan.options.layout and plan.defer
     return Loop(
         graph=stages.loop,
         length=length,
@@ -210,8 +206,22 @@ def _loop(plan: Plan, length) -> Loop:
         machine=plan.machine,
         rules=rules,
         spare=frozenset(v for v in stages.hoisted if v not in stages.after.xs),
-        piece=piece,
+        piece=_piece(plan, length) if laid_out else None,
     )
+
+
+def _piece(plan: Plan, length) -> int | None:
+    """Steps in a piece of the norms before the loop; None if pieces are no use."""
+    assert plan.stages is not None
+    norms, rules = plan.stages.norms, plan.rules
+    size = rules.share(plan.machine, rules.norm_share)
+    if not norms.ys or size is None or not isinstance(length, int):
+        return None
+    row = max(map(ops.bytes_of, (*norms.xs, *norms.ys)))
+    if row * length < 2 * size:
+        return None
+    steps = cut(length, min(size // row, length - 1), rules.norm_steps)
+    return steps if steps < length else None
 
 
 def _left_alone(graph, length, options) -> str | None:
@@ -249,7 +259,7 @@ def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
 def _rewrite(graph, options) -> tuple[Graph, list]:
     passes = [
         (True, rewrite.share),
-        (True, tidy.turn_products),
+        (True, tidy.transpose_products),
         (options.split, rewrite.split),
         (options.merge, rewrite.merge),
         (True, tidy.gather_slices),

@@ -1,41 +1,215 @@
-"""Emit the bodies of a plan: all its loops, as they run on its machine."""
+"""Emit the bodies of a plan: all its loops, as they run on a target.
+
+The reverse loop runs from the last step to the first, and stacks the cotangents of what
+entered at each step. It may reuse the buffers of the residuals: once it has passed a
+step, nothing reads the residuals of that step.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jax.extend.core import Var
+
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Body, Target, forward
+from scanrnn.planner.around import around, own_rows
+from scanrnn.planner.bodies import Body, Target, plain
+from scanrnn.planner.features import features_first
+from scanrnn.planner.graph import Graph
 from scanrnn.planner.loops import Loop
-from scanrnn.planner.reverse import reverse
-from scanrnn.planner.steps import inside_step
+from scanrnn.planner.norms import pieces
+from scanrnn.planner.rows import Rows, pair_up
+from scanrnn.planner.rules import Rules
+from scanrnn.planner.steps import Step
 
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")
+NORMS = "of norms in reverse"
+
+
+class Reverse(NamedTuple):
+    """What a gradient runs for a loop.
+
+    Attributes:
+      before: the work before the reverse loop, for all steps at once.
+      body: the reverse loop.
+      after: the work after it on its rows, for all steps at once.
+      consts: constants of the body, by variable; they are its last weights.
+    """
+
+    before: Graph
+    body: Body
+    after: Graph
+    consts: Mapping[Var, Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bodies:
+    """All loops that run for one `Loop` on one target. It is made once for each target.
+
+    Which loops a gradient runs depends on what has tangents and cotangents, and JAX
+    says this only when it transposes.
+    """
+
+    loop: Loop
+    target: Target
+
+    @property
+    def planned(self) -> bool:
+        """Whether the plan was made for this target: only then is memory reused."""
+        return self.target == Target(self.loop.rules)
+
+    def forward(self) -> Body:
+        """The forward loop, for values or one that records."""
+        loop, rules = self.loop, self.target.rules
+        graph, places = loop.laid if rules == loop.rules else (loop.graph, {})
+        over = loop.overwritten if self.planned else {}
+        body = self._body(graph, self._rows(places=places, over=over), reverse=False)
+        if body.rows.block > 1 and rules.separates_products:
+            separate = body.separate or _is_full_product_step(graph)
+            body = dataclasses.replace(body, separate=separate)
+        return body
+
+    def reverse(self, step: Step, given: tuple[Var, ...]) -> Reverse:
+        """The reverse loop: the transpose of the loop of tangents.
+
+        Args:
+          step: the step of the tangents, inside the loop.
+          given: the ys of `step` whose cotangents are given.
+        """
+        loop, recorded = self.loop, self.loop.recording.rows
+        whole = loop.steps.reverse(step, given)
+        before, graph, after = around(
+            whole.graph, loop.precomputes, loop.rules.precomputes_sums
+        )
+        memory, over = {}, {}
+        if self.planned:
+            memory = pair_up(graph.ys, loop.dead)
+            over = _overwritten(loop, graph, given) if loop.in_place else {}
+        where = {"places": recorded.places, "shifts": recorded.shifts}
+        where |= {"over": over, "memory": memory, "reverse": not loop.reverse}
+        body = self._body(graph, self._rows(**where), reverse=True)
+        return Reverse(before, body, after, whole.consts)
+
+    def norms(
+        self, graph: Graph, moving: Sequence[Var], given: Iterable[Any]
+    ) -> tuple[Body, Mapping[Var, Any]] | None:
+        """The loop for the cotangents of norms, as `pieces` makes it; None if none."""
+        if self.loop.piece is None or not self.planned:
+            return None
+        return pieces(graph, self.loop, moving, given)
+
+    def _body(self, graph: Graph, rows: Rows, reverse: bool) -> Body:
+        """A body of a graph, with the options that the rules prefer."""
+        rules = self.target.rules
+        graph, transposed = features_first(graph, rules)
+        return Body(
+            graph,
+            rows,
+            self._unroll(reverse),
+            transposed,
+            own=tuple(own_rows(graph, rows.block)),
+            row_tile=rules.row_tile,
+            separate=rows.block > 1 and _is_tiny(graph, rules),
+            machine=self.loop.machine,
+        )
+
+    def _rows(self, **where: Any) -> Rows:
+        """The rows of the loop; a trip may hold several steps."""
+        loop, rules = self.loop, self.target.rules
+        # Memory that is not filled can be given only if one device runs the loop, and
+        # only if the length is a number.
+        sized = self.target.alone and isinstance(loop.length, int)
+        carry = ops.bytes_in(loop.graph.carry)
+        block = rules.steps_per_trip(loop.length, carry) if loop.unroll == 1 else 1
+        filled = rules.zero_fills or not sized
+        rows = Rows(loop.length, loop.reverse, block=block, fenced=rules.fences)
+        return dataclasses.replace(rows, filled=filled, **where)
+
+    def _unroll(self, reverse: bool) -> int:
+        """The unroll factor: as asked for, else as preferred."""
+        loop = self.loop
+        if loop.unroll != 1 or not isinstance(loop.length, int):
+            return loop.unroll
+        row = max(map(ops.bytes_of, loop.graph.outs), default=0)
+        count = len(loop.graph.carry) + len(loop.graph.ys)
+        return self.target.rules.unrolled(row, count, reverse)
+
+
+def _is_full_product_step(graph: Graph) -> bool:
+    """Whether a step has a matrix product with weights and no half precision."""
+    weights = {*graph.weights}
+    heavy = [eqn.invars for eqn in graph.eqns if ops.is_heavy(eqn)]
+    made = itertools.chain(graph.inputs, *(eqn.outvars for eqn in graph.eqns))
+    half = any(ops.is_inexact(v) and ops.aval(v).dtype.itemsize < 4 for v in made)
+    return not half and any(
+        a in weights for a in itertools.chain(*heavy) if not ops.is_literal(a)
+    )
+
+
+def _is_tiny(graph: Graph, rules: Rules) -> bool:
+    """Whether a step with norms has a half-precision carry of few bytes."""
+    carry = [v for v in graph.carry if ops.is_inexact(v)]
+    half = any(ops.aval(v).dtype.itemsize == 2 for v in carry)
+    few = ops.bytes_in(carry) <= rules.separate_bytes
+    return half and few and any(map(ops.is_reduction, graph.eqns))
+
+
+def _overwritten(loop, graph, given) -> dict[int, Var]:
+    """For some stacked outputs, by index, the array whose buffer they reuse.
+
+    They reuse residuals, else incoming cotangents. A shift may still be read from such
+    an array: it reads a row that is not yet written.
+    """
+    rules, rows = loop.derivative, loop.recording.rows
+    needed = {*loop.graph.ys, *rules.read_outside}
+    needed |= {*loop.graph.xs} - loop.spare
+    needed |= {*rows.sources(needed)}
+    free = [v for v in loop.read_inside if v not in needed and v not in rows.shifts]
+    return pair_up(graph.ys, [*free, *(rules.cotangents[v] for v in given)])
 
 
 def emit(plan) -> dict[str, Body]:
     """The bodies of a plan, by name.
 
-    The reverse body is for a gradient of all inputs. For a gradient of fewer inputs it
-    may be smaller.
+    The bodies of a gradient are for a gradient of all inputs. For a gradient of fewer
+    inputs they may be smaller.
     """
     target, found = Target(plan.rules), {}
+    if not plan.defer:
+        pairs = zip(plan.loops, _PARTS, strict=False)
+        name = "that JAX differentiates"
+        return {f"{name}{part}": plain(loop.graph, loop) for loop, part in pairs}
     for loop, part in zip(plan.value_loops or plan.loops, _PARTS, strict=False):
-        found[f"for values{part}"] = forward(loop, target)
+        found[f"for values{part}"] = Bodies(loop, target).forward()
     for loop, part in zip(plan.loops, _PARTS, strict=False):
-        found[f"that records{part}"] = forward(loop.recording.loop, target)
-        body = _reverse(loop, target)
-        found |= {f"in reverse{part}": body} if body is not None else {}
+        found[f"that records{part}"] = Bodies(loop.recording.loop, target).forward()
+        made = Bodies(loop, target)
+        more = {"in reverse": _reverse(made), NORMS: _norms(made, plan.stages.norms)}
+        found |= {f"{name}{part}": body for name, body in more.items() if body}
     return found
 
 
-def _reverse(loop: Loop, target) -> Body | None:
+def _reverse(made: Bodies) -> Body | None:
     """The reverse loop; None if there is none."""
-    rules = loop.derivative
-    moving = {*loop.graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
+    graph, rules = made.loop.graph, made.loop.derivative
+    moving = {*graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
     try:
-        step = inside_step(rules, frozenset(filter(ops.is_inexact, moving)))
+        step = made.loop.steps.inside(frozenset(filter(ops.is_inexact, moving)))
     except (NotImplementedError, TypeError, ValueError):
         return None  # JAX cannot differentiate the step by all of these at once
     if not step.carry and not step.ys:
         return None
-    return reverse(loop, step, step.ys, target).body
+    return made.reverse(step, step.ys).body
+
+
+def _norms(made: Bodies, graph: Graph) -> Body | None:
+    """The loop for the cotangents of norms; None if there is none."""
+    try:
+        found = made.norms(graph, [*filter(ops.is_inexact, graph.inputs)], graph.ys)
+    except (NotImplementedError, TypeError, ValueError):
+        return None  # JAX cannot differentiate the norms by all of their inputs
+    return found and found[0]

@@ -19,12 +19,9 @@ from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import Graph, retrace, struct, variables_like
 from scanrnn.planner.rules import Rules
 
-# Only these dtypes were measured.
-_DTYPES = ("float32", "float64")
-
 
 def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
-    """The graph with large products turned; and, by new weight, what it transposes."""
+    """The graph with such large products; and, by new weight, what it transposes."""
     sides = {eqn: _side(eqn, graph, rules) for eqn in graph.eqns}
     sides = {eqn: side for eqn, side in sides.items() if side is not None}
     # A matrix on the left is contracted along its rows, so some need a transpose.
@@ -62,7 +59,8 @@ def _side(eqn, graph, rules) -> int | None:
         if v not in graph.weights or not ops.is_matrix_of(eqn, side):
             continue
         data = ops.aval(eqn.invars[1 - side])
-        if data.ndim != 2 or str(data.dtype) not in _DTYPES or ops.is_split(data):
+        fits = str(data.dtype) in rules.features_first_dtypes
+        if data.ndim != 2 or not fits or ops.is_split(data):
             continue
         sizes = (*ops.aval(v).shape, *data.shape)
         batch = data.shape[1 - _axis(eqn, 1 - side)]

@@ -1,17 +1,14 @@
 """A matrix product that says how to compute its own transpose.
 
-`gemm` is `lax.dot_general` without batch axes, with two decisions of its own:
+`gemm` is `lax.dot_general` without batch axes, with two rules of its own:
 
 - If a bfloat16 product accumulates in float32, its transpose in JAX is a product of
   float32 with bfloat16. No library has a kernel for that. Here the cotangent is
   rounded to bfloat16 as the operands were (as under autocast in torch, and in Flax
   with `dtype=bfloat16`). The product still accumulates in float32.
-- The gradient of `x @ W` contracts over T and B. XLA for CPU transposes a whole
-  `[T, B, N]` operand for this, but not if T and B are one axis. It also has fast
-  kernels only for contracting the columns of the left operand, while a weight gradient
-  `x.T @ dz` contracts the rows of both operands. So on a CPU, on one device, the two
-  axes are joined and the left operand is transposed. A batch that is split among
-  devices keeps its axis.
+- The gradient of `x @ W` contracts over T and B. On one device `Rules` may join the two
+  axes, and transpose the left operand of a weight gradient `x.T @ dz`. A batch that is
+  split among devices keeps its axis.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from jax.interpreters import ad, batching, mlir
 
 from scanrnn.planner import compat, ops
 from scanrnn.planner.ordering import in_branch
+from scanrnn.planner.rules import Rules
 
 gemm_p = Primitive(ops.PRODUCT)
 # The product of JAX.
@@ -34,8 +32,6 @@ dot = lax.dot_general
 
 _PARAMS = ("dimension_numbers", "precision", "preferred_element_type")
 _FLOATS = tuple(map(jnp.dtype, ("bfloat16", "float16", "float32", "float64")))
-# A weight gradient of this many multiplications is worth transposing an operand.
-_LARGE = 2**22
 # Dimension numbers of `a @ b`, and of `a.T @ b`.
 _ROWS, _COLUMNS = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
 
@@ -97,17 +93,17 @@ def _batched(values, axes, **params):
     return out, 0
 
 
-def _on_cpu(a, b, *, dimension_numbers, **params):
-    """The product in a form for which XLA for CPU has a kernel."""
+def _preferred(rules, a, b, *, dimension_numbers, **params):
+    """The product in the form that the rules prefer."""
     product = functools.partial(dot, dimension_numbers=dimension_numbers, **params)
     (ours, theirs), _ = dimension_numbers
     sizes = (*a.shape, *b.shape)
-    if not all(isinstance(d, int) for d in sizes):
+    if not rules.joins_time or not all(isinstance(d, int) for d in sizes):
         return product(a, b)
     # Leading axes that are all contracted, or all free, are like one axis in memory.
     lead = tuple(range(len(ours)))
     if ours == theirs == lead and a.ndim == b.ndim == len(lead) + 1:
-        return _columns(_joined(a), _joined(b), **params)
+        return _columns(rules, _joined(a), _joined(b), **params)
     if len(ours) == 1 and ours[0] == a.ndim - 1 and a.ndim > 2 and b.ndim == 2:
         out = dot(_joined(a), b, (((1,), theirs), ((), ())), **params)
         return out.reshape(*a.shape[:-1], out.shape[-1])
@@ -119,42 +115,45 @@ def _joined(a):
     return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
 
 
-def _columns(a, b, **params):
+def _columns(rules, a, b, **params):
     """`a.T @ b`."""
-    if a.shape[0] * a.shape[1] * b.shape[1] < _LARGE:
+    large, size = rules.large_product, a.shape[0] * a.shape[1] * b.shape[1]
+    if large is None or size < large:
         return dot(a, b, _COLUMNS, **params)
-    halved = a.dtype == jnp.bfloat16 and not b.shape[1] % 2
-    product = functools.partial(_halves if halved else _turned, **params)
+    half = rules.halves_products and a.dtype == jnp.bfloat16 and not b.shape[1] % 2
+    product = _transposed_in_two if half else _transposed
+    product = functools.partial(product, **params)
     # Outside a branch, XLA would copy an input before the loops run.
     return in_branch(b, product, a, b)
 
 
-def _turned(a, b, **params):
+def _transposed(a, b, **params):
+    """`a.T @ b`, with the transpose made first."""
     out = dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
     # Without the barrier XLA would swap the operands to undo a transpose of the result.
     return lax.optimization_barrier(out)
 
 
-def _halves(a, b, **params):
-    """`a.T @ b` for bfloat16, in two halves of the columns of `b`.
-
-    For bfloat16 a barrier would only change the layout, and there is no kernel for
-    that. But operands of a loop have the layout that they declare. A slice of bfloat16
-    would become one of float32, so the bits are sliced instead.
-    """
-    turned, half = copy_transposed(a), b.shape[1] // 2
+def _transposed_in_two(a, b, **params):
+    """`a.T @ b` for bfloat16, in two halves of the columns of `b`, sliced as bits."""
+    transposed, half = copy_transposed(a), b.shape[1] // 2
     bits = lax.bitcast_convert_type(b, jnp.uint16)
 
     def columns(i, out):
         part = lax.dynamic_slice_in_dim(bits, i * half, half, 1)
         part = lax.bitcast_convert_type(part, jnp.bfloat16)
         return lax.dynamic_update_slice_in_dim(
-            out, dot(turned, part, _ROWS, **params), i * half, 1
+            out, dot(transposed, part, _ROWS, **params), i * half, 1
         )
 
     whole = functools.partial(dot, dimension_numbers=_COLUMNS, **params)
     out = jax.eval_shape(whole, a, b)
     return lax.fori_loop(0, 2, columns, jnp.zeros(out.shape, out.dtype))
+
+
+def lower_products(platform: str, rules: Rules) -> None:
+    """Lower products as some rules prefer, on one device of a platform."""
+    compat.lower_alone(gemm_p, platform, functools.partial(_preferred, rules), dot)
 
 
 def _type(a, b, **params):
@@ -167,4 +166,3 @@ gemm_p.def_impl(_eager)
 ad.defbilinear(gemm_p, *(functools.partial(_cotangent, side) for side in (0, 1)))
 batching.primitive_batchers[gemm_p] = _batched
 mlir.register_lowering(gemm_p, mlir.lower_fun(dot, multiple_results=False))
-compat.lower_alone(gemm_p, "cpu", _on_cpu, dot)

@@ -49,7 +49,6 @@ class Derivative:
         and time inputs; these are not stacked.
       read_inside: variables whose values the tangent loop reads.
       read_outside: variables whose values the contributions read.
-      steps: the derivative's steps made so far, by the variables that have tangents.
     """
 
     loop: Graph
@@ -65,7 +64,6 @@ class Derivative:
     recomputed: Graph = Graph((), (), (), (), (), ())
     read_inside: frozenset[Var] = frozenset()
     read_outside: frozenset[Var] = frozenset()
-    steps: dict = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def bits(self) -> dict[Any, int]:
@@ -85,23 +83,23 @@ class Derivative:
         asked = dict.fromkeys((*loop.xs, *carry, *self.saved))
         return tuple(v for v in asked if v in read)
 
-    def propagate(self, known: Mapping, outside: bool = False) -> dict:
+    def propagate(self, values: Mapping, outside: bool = False) -> dict:
         """Tangents of the variables of one step, by variable.
 
         Args:
-          known: values of saved variables, and known tangents, by variable.
+          values: values of saved variables, and tangents, by variable.
           outside: whether to compute only the contributions `E` of weights and xs.
         """
         loop, names = self.loop, self.tangents
         # `jax.jvp` also evaluates values that no tangent depends on; zeros will do.
         asked = (*loop.carry, *loop.xs, *self.saved)
-        zeros = {v: ops.zeros(ops.aval(v)) for v in asked if v not in known}
-        values = {**zeros, **known}
-        env = Env(self.differentiated, values)
-        found = {v: known[names[v]] for v in loop.inputs if names[v] in known}
+        zeros = {v: ops.zeros(ops.aval(v)) for v in asked if v not in values}
+        full = {**zeros, **values}
+        env = Env(self.differentiated, full)
+        found = {v: values[names[v]] for v in loop.inputs if names[v] in values}
 
         def matrix(v):
-            return known.get(self.transposed.get(v))
+            return values.get(self.transposed.get(v))
 
         for eqn in loop.eqns:
             recurrent = bool(self.bits[eqn] & CARRY)
@@ -113,11 +111,11 @@ class Derivative:
                 for a in source.invars
             ]
             if source is eqn:
-                outs = tangent.push(eqn, ins, env.read, values.get, matrix)
+                outs = tangent.push(eqn, ins, env.read, full.get, matrix)
             else:
                 outs = tangent.push_in_pieces(source, eqn, ins, env.read)
             for v, t in zip(eqn.outvars, outs, strict=True):
-                found[v] = tangent.total(t, known.get(names.get(v)))
+                found[v] = tangent.total(t, values.get(names.get(v)))
         return found
 
     @functools.cached_property

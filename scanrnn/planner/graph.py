@@ -90,9 +90,9 @@ class Graph:
             table.setdefault(v, []).append(None)
         return table
 
-    def part(self, wanted: Sequence[Var], known: Iterable[Var] = ()) -> Graph:
-        """The part that computes `wanted` from weights and, as xs, `known` values."""
-        eqns = needed(self.eqns, wanted, known)
+    def part(self, wanted: Sequence[Var], given: Iterable[Var] = ()) -> Graph:
+        """The part that computes `wanted` from weights and, as xs, `given` values."""
+        eqns = needed(self.eqns, wanted, given)
         read = free(eqns, wanted)
         weights = tuple(v for v in read if v in self.weights)
         xs = tuple(v for v in read if v not in self.weights)
@@ -119,16 +119,16 @@ def free(eqns: Iterable[JaxprEqn], outs: Iterable[type_Atom] = ()) -> tuple[Var,
 
 
 def needed(
-    eqns: Sequence[JaxprEqn], wanted: Iterable[type_Atom], known: Iterable[Var] = ()
+    eqns: Sequence[JaxprEqn], wanted: Iterable[type_Atom], given: Iterable[Var] = ()
 ) -> list[JaxprEqn]:
-    """The equations, in order, that compute `wanted` when `known` is given."""
-    known = set(known)
-    want = {v for v in variables(wanted) if v not in known}
+    """The equations, in order, that compute `wanted` from `given`."""
+    given = set(given)
+    want = {v for v in variables(wanted) if v not in given}
     kept = []
     for eqn in reversed(eqns):
         if any(v in want for v in eqn.outvars) or eqn.effects:
             kept.append(eqn)
-            want |= {v for v in variables(eqn.invars) if v not in known}
+            want |= {v for v in variables(eqn.invars) if v not in given}
     return kept[::-1]
 
 
@@ -264,8 +264,8 @@ def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
     if not at:
         return dataclasses.replace(graph, eqns=(*needed(graph.eqns, graph.outs),)), []
 
-    def run(known):
-        env = Env(graph.eqns, known)
+    def run(values):
+        env = Env(graph.eqns, values)
         for eqn in graph.eqns:
             if eqn in at:
                 env.update(zip(eqn.outvars, rule(eqn, env), strict=True))

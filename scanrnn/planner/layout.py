@@ -159,15 +159,15 @@ def _tree(split, graph, is_source) -> set[JaxprEqn]:
     producers, consumers = graph.producers(), graph.consumers()
     axis = split.params["axis"]
     tree: set[JaxprEqn] = set()
-    known: dict[Var, bool] = {}
+    answers: dict[Var, bool] = {}
 
     def grows(atom) -> bool:
         """Whether a source stands at or above `atom`."""
         if not _has_pieces(atom, axis):
             return False
-        if atom not in known:
-            known[atom] = walk(atom)
-        return known[atom]
+        if atom not in answers:
+            answers[atom] = walk(atom)
+        return answers[atom]
 
     def walk(atom) -> bool:
         made, found = producers.get(atom), is_source(atom)

@@ -12,7 +12,6 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.cuts import cut
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.layout import lay_out
@@ -21,6 +20,7 @@ from scanrnn.planner.regions import Regions, find_regions
 from scanrnn.planner.rows import Place, Rows, Shift, pair_up
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.saved import derive
+from scanrnn.planner.steps import Steps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,11 +61,14 @@ class Loop:
         return find_regions(self.graph, self.graph.depends(), sums)
 
     @functools.cached_property
+    def steps(self) -> Steps:
+        """The steps of this loop's derivative."""
+        return derive(self.graph, self.regions, self.residuals, self.rules)
+
+    @property
     def derivative(self) -> Derivative:
         """The derivative rules of this loop."""
-        rules = self.rules
-        transposes, statistics = rules.transposes_weights, rules.keeps_statistics
-        return derive(self.graph, self.regions, self.residuals, transposes, statistics)
+        return self.steps.rules
 
     @functools.cached_property
     def laid(self) -> tuple[Graph, dict[Var, Place]]:
@@ -204,7 +207,7 @@ class Recording(NamedTuple):
     arrays: Mapping[Var, int]
     edges: Mapping[Var, tuple[int, bool]]
 
-    def known(self, carry, final, stacked) -> dict[Var, Any]:
+    def by_variable(self, carry, final, stacked) -> dict[Var, Any]:
         """Arrays and edges by variable."""
         ends = {True: carry, False: final}
         found = {v: stacked[i] for v, i in self.arrays.items()}
@@ -233,20 +236,3 @@ def _leads(shifts, v, to) -> bool:
     while v in shifts and v is not to:
         v = shifts[v].of
     return v is to
-
-
-def steps_in_piece(row: int, length: Any, size: int | None) -> int | None:
-    """The number of steps, of `row` bytes each, in equal pieces of about `size` bytes.
-
-    None if pieces are no use: if there would be fewer than two, or if there is only one
-    step. A piece never has one step: XLA would then sum over columns, five times more
-    slowly.
-    """
-    if size is None or not isinstance(length, int):
-        return None
-    if row * length < 2 * size or length == 1:
-        return None
-    steps = cut(length, min(size // row, length - 1))
-    if steps == 1:
-        steps = next(d for d in range(2, length + 1) if not length % d)
-    return steps if steps < length else None

@@ -98,8 +98,8 @@ def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Mapping[Var, Any]]:
     v, out = graph.carry[leaf], graph.carry_out[leaf]
     eqns = needed(graph.eqns, [out])
 
-    def run(known):
-        free = Env(graph.eqns, known)
+    def run(values):
+        free = Env(graph.eqns, values)
         found: dict[Any, tuple] = {v: (ops.zeros(ops.aval(v)), _least(v))}
         for eqn in eqns:
             if any(not ops.is_literal(a) and a in found for a in eqn.invars):

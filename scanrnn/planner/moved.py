@@ -10,6 +10,7 @@ from __future__ import annotations
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.costs import excess
 from scanrnn.planner.graph import CARRY, TIME, WEIGHTS, has_own_rule, needed, variables
 
 
@@ -22,19 +23,19 @@ def find_large(graph, bits) -> set[Var]:
     with shared matrices have together. So is every value computed from such a value.
     """
     timed = [e for e in graph.eqns if bits[e] == TIME]
-    most = ops.bytes_in(variables(graph.ys))
-    most += ops.bytes_in(v for e in timed if is_shared(e, bits) for v in e.outvars)
+    anyway = variables(graph.ys)
+    anyway += [v for e in timed if is_shared(e, bits) for v in e.outvars]
     found: set[Var] = set()
     for eqn in timed:
-        if _grows(eqn, bits, most) or not found.isdisjoint(variables(eqn.invars)):
+        if _grows(eqn, bits, anyway) or not found.isdisjoint(variables(eqn.invars)):
             found.update(eqn.outvars)
     return found
 
 
-def _grows(eqn, bits, most: int) -> bool:
-    """Whether an equation makes more than `most` bytes, and more than it reads."""
+def _grows(eqn, bits, anyway) -> bool:
+    """Whether an equation makes more bytes than there are anyway, and than it reads."""
     read = (v for v in variables(eqn.invars) if bits[v])
-    return ops.bytes_in(eqn.outvars) > max(most, ops.bytes_in(read))
+    return excess(eqn.outvars, anyway) > 0 and excess(eqn.outvars, read) > 0
 
 
 def find_hoisted(graph, bits, large) -> set[JaxprEqn]:
@@ -66,29 +67,30 @@ def find_sunk(graph, bits, large) -> set[JaxprEqn]:
     """
     can, consumers = _can_sink(graph, bits), graph.consumers()
     carried = {*graph.carry, *variables(graph.carry_out)}
-    given = ops.bytes_in(variables(graph.ys))
+    ys = variables(graph.ys)
     sunk: set[JaxprEqn] = set()
     made: set[Var] = set()
-    kept = {*variables(graph.ys)}
+    kept = {*ys}
     for eqn in (e for e in graph.eqns if e in can and e not in sunk):
         ins = variables(eqn.invars)
         if is_shared(eqn, bits):
-            grown = given + ops.bytes_in(v for v in ins if not bits[v])
-            most = grown + ops.bytes_in(graph.xs)
+            grown = [*ys, *(v for v in ins if not bits[v])]
+            anyway = [*grown, *graph.xs]
         elif any(bits[v] == TIME for v in ins):
             # What it reads from the loop is stacked in place of its result.
             read = [v for v in ins if bits[v] & CARRY and v not in made]
-            grown = given
-            fits = carried.issuperset(read) and ops.bytes_in(read) <= given
-            most = given if fits else -1
+            grown = anyway = ys
+            if not carried.issuperset(read) or excess(read, ys) > 0:
+                continue
         else:
             continue
         moved = _with_followers(eqn, consumers)
         read = {v for e in moved for v in variables(e.invars)}
         read = {v for v in read if bits[v] & CARRY or v in large}
         read -= made | kept | {v for e in moved for v in e.outvars}
-        fits = ops.bytes_in(read) <= most
-        if fits and not any(_grows(e, bits, grown) for e in moved):
+        if excess(read, anyway) > 0:
+            continue
+        if not any(_grows(e, bits, grown) for e in moved):
             sunk |= moved
             made |= {v for e in moved for v in e.outvars}
             kept |= read

@@ -166,8 +166,8 @@ def draws_by_step(eqn: JaxprEqn) -> bool:
 
 def can_be_batched(eqn: JaxprEqn) -> bool:
     """Whether `vmap` can batch an equation and its gradient, as it can control flow."""
-    known = eqn.primitive.name in _BATCHED or has_subjaxpr(eqn)
-    return known or batching.can_be_batched(eqn)
+    listed = eqn.primitive.name in _BATCHED or has_subjaxpr(eqn)
+    return listed or batching.can_be_batched(eqn)
 
 
 def has_batched_rule(eqn: JaxprEqn) -> bool:

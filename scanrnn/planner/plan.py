@@ -15,10 +15,9 @@ from scanrnn.planner.bodies import Body
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.emit import emit
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph, struct, variables
+from scanrnn.planner.graph import Graph, of_some, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.options import Options
-from scanrnn.planner.residuals import residual_bytes
 from scanrnn.planner.rules import Rules
 
 
@@ -26,18 +25,19 @@ class Candidate(NamedTuple):
     """An executor for a plan: its estimate, or why it refuses.
 
     Attributes:
-      name: the name of the executor.
+      executor: the executor, with its name, and a method that runs plans.
       seconds: the estimate of a training step in seconds; None if it refuses.
       refusal: why it refuses, or None.
     """
 
-    name: str
+    executor: Any
     seconds: float | None
     refusal: str | None
 
-
-def _has_no_executor(*_):
-    raise RuntimeError("this plan has no executor; make plans with scanrnn.plan")
+    @property
+    def name(self) -> str:
+        """The name of the executor."""
+        return self.executor.name
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -71,11 +71,10 @@ class Plan:
         if chunks do not divide the length.
       value_loops: the same for chunks without a gradient; empty if they do not differ.
       nothing: why there is nothing to plan, or None.
-      executor: the name of the executor that runs it.
+      executor: what runs it: `executor.name` is its name, to which it is equal, and
+        `executor.run(plan, weights, init, xs)` runs the plan on flat values. None if
+        none is chosen yet.
       candidates: every executor, with its estimate or its refusal.
-      program: the function `(plan, weights, init, xs) -> (carry, ys)` that runs the
-        plan on flat values.
-      unplanned: the same function by `lax.scan`.
       tuning: how the tuner chose these options, or None.
     """
 
@@ -97,16 +96,14 @@ class Plan:
     loops: tuple[Loop, ...] = ()
     value_loops: tuple[Loop, ...] = ()
     nothing: str | None = None
-    executor: str = "scan"
+    executor: Any = None
     candidates: tuple[Candidate, ...] = ()
-    program: Callable = _has_no_executor
-    unplanned: Callable = _has_no_executor
     tuning: report.Tuning | None = None
 
     @property
     def reason(self) -> str | None:
         """Why the plan is `lax.scan` itself, or None."""
-        if self.executor != "scan":
+        if self.executor is not None and self.executor.name != "scan":
             return None
         refusals = [c.refusal for c in self.candidates if c.refusal]
         return self.nothing or next(iter(refusals), "it is the cheapest by estimate")
@@ -162,12 +159,12 @@ class Plan:
         The plan itself keeps it. An entry in a separate table would refer to the plan
         that is its own key, and neither would ever be freed.
         """
-        return jax.jit(functools.partial(self.program, self))
+        return jax.jit(functools.partial(self.executor.run, self))
 
     @functools.cached_property
     def bodies(self) -> dict[str, Body]:
         """The bodies that run, by name; empty if the plan is `lax.scan`."""
-        return {} if self.reason is not None or not self.defer else emit(self)
+        return {} if self.reason is not None else emit(self)
 
     @functools.cached_property
     def cost(self) -> costs.Cost:
@@ -189,9 +186,10 @@ class Plan:
         graph = self.source
         args = list(map(struct, (*graph.weights, *graph.carry)))
         args += [struct(v, self.length) for v in graph.xs]
+        scan = next(c.executor for c in self.candidates if c.name == "scan")
         ours, theirs = (
-            residual_bytes(functools.partial(self._flat, run), args)
-            for run in (self.program, self.unplanned)
+            _residual_bytes(functools.partial(self._flat, each.run), args)
+            for each in (self.executor, scan)
         )
         return ours, theirs
 
@@ -229,3 +227,26 @@ class Plan:
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""
         return shown.as_html(self)
+
+
+def _residual_bytes(program, args) -> int | None:
+    """The bytes that a program keeps for its reverse pass, besides inputs and outputs.
+
+    They are counted by tracing `jax.vjp`; nothing runs. None if the program has no
+    reverse mode.
+    """
+    moving = [i for i, a in enumerate(args) if ops.is_inexact_dtype(a.dtype)]
+
+    def linear(*args):
+        f = of_some(program, args, moving)
+        outs, pull = jax.vjp(f, *(args[i] for i in moving))
+        return jax.tree.leaves(outs), jax.tree.leaves(pull)
+
+    try:
+        closed, (outs, _) = jax.make_jaxpr(linear, return_shape=True)(*args)
+    except (NotImplementedError, TypeError, ValueError):
+        return None
+    jaxpr = closed.jaxpr
+    free = {*jaxpr.invars, *variables(jaxpr.outvars[: len(outs)])}
+    kept = {v for v in variables(jaxpr.outvars[len(outs) :]) if v not in free}
+    return ops.bytes_in(v for v in kept if ops.aval(v).shape)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
+from scanrnn.planner.costs import excess
 from scanrnn.planner.graph import CARRY, TIME, variables
 
 # A contribution can pass through these equations without their operands' values.
@@ -40,8 +41,6 @@ def find_regions(loop, bits, sums: bool = True) -> Regions:
     """
     consumers = loop.consumers()
     weight_borne = _weight_borne(loop, bits)
-    # Cotangents of time inputs are stacked anyway.
-    anyway = ops.bytes_in(loop.xs)
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:
         ins = variables(eqn.invars)
@@ -56,9 +55,10 @@ def find_regions(loop, bits, sums: bool = True) -> Regions:
         ends = dict.fromkeys(v for ends, _ in found for v in ends)
         if heavy:
             regions.heavy_cuts.update(ends)
-        more = ops.bytes_in(v for v in ends if v not in regions.cuts)
+        more = [v for v in ends if v not in regions.cuts]
         timed = heavy and any(bits[v] == TIME for v in ins)
-        if timed or borne and more > anyway + ops.bytes_in(borne):
+        # Cotangents of time inputs are stacked anyway.
+        if timed or borne and excess(more, loop.xs, borne) > 0:
             continue
         regions.cuts.update(ends)
         regions.eqns.update([eqn, *(e for _, path in found for e in path)])

@@ -62,7 +62,7 @@ def headline(plan) -> str:
 def _executors(plan) -> Iterator[str]:
     """The estimates of the executors that can run it, the chosen one first."""
     able = [c for c in plan.candidates if c.refusal is None]
-    able.sort(key=lambda c: c.name != plan.executor)
+    able.sort(key=lambda c: c.name != plan.executor.name)
     told = ", ".join(f"{c.name} {1e3 * c.seconds:.3g} ms" for c in able)
     if told:
         yield f"On {plan.machine.kind}, estimates of a training step: {told}."

@@ -12,7 +12,7 @@ import itertools
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from scanrnn.planner import axes, compat, ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed, retrace
 
 
@@ -96,7 +96,7 @@ def _concatenated(eqn, side, producers, bits):
     if made is None or made.primitive.name != "concatenate":
         return None
     axis = made.params["dimension"]
-    other_axis = axes.contracted(eqn, side).get(axis)
+    other_axis = _contracted(eqn, side).get(axis)
     if other_axis is None or is_sharded(eqn.invars[1 - side], other_axis):
         return None
     groups = [[a] for a in made.invars]
@@ -154,7 +154,7 @@ def _merge_key(eqn, bits):
     if not ops.is_heavy(eqn) or sorted(kinds) != [False, True]:
         return None
     side = kinds.index(False)
-    weight, free = eqn.invars[side], axes.features(eqn, side)
+    weight, free = eqn.invars[side], _features(eqn, side)
     if isinstance(weight, Literal) or bits[weight] != 0 or free is None:
         return None
     shape = list(weight.aval.shape)
@@ -167,7 +167,7 @@ def _merge_key(eqn, bits):
 
 def _merged(eqns, bits, env):
     side = [recurrent(a, bits) for a in eqns[0].invars].index(False)
-    found = axes.features(eqns[0], side)
+    found = _features(eqns[0], side)
     assert found is not None, "what has no features has no key"
     of_weight, of_result = found
     weights = [env.read(e.invars[side]) for e in eqns]
@@ -195,3 +195,38 @@ def is_sharded(atom, axis) -> bool:
     if sharding is None or sharding.mesh.empty:
         return False
     return sharding.spec[axis] is not None
+
+
+def _contracted(eqn: JaxprEqn, side: int) -> dict[int, int]:
+    """The contracted axes of one operand, each with its partner in the other one."""
+    if eqn.primitive.name == "dot_general":
+        (contract, _) = eqn.params["dimension_numbers"]
+        return dict(zip(contract[side], contract[1 - side], strict=True))
+    if eqn.primitive.name != ops.CONVOLUTION or _in_groups(eqn):
+        return {}
+    channels = _spec(eqn).lhs_spec[1], _spec(eqn).rhs_spec[1]
+    return {channels[side]: channels[1 - side]}
+
+
+def _features(eqn: JaxprEqn, side: int) -> tuple[int, int] | None:
+    """The feature axis of a weight matrix, and the same axis in the result.
+
+    For a convolution it is the axis of the kernel with the output channels. None if the
+    operand is not such a matrix or kernel.
+    """
+    if ops.is_matrix_of(eqn, side):
+        (contract, _) = eqn.params["dimension_numbers"]
+        last = ops.aval(eqn.outvars[0]).ndim - 1
+        return 1 - contract[side][0], 0 if side == 0 else last
+    if eqn.primitive.name == ops.CONVOLUTION and side == 1 and not _in_groups(eqn):
+        return _spec(eqn).rhs_spec[0], _spec(eqn).out_spec[1]
+    return None
+
+
+def _spec(convolution: JaxprEqn) -> lax.ConvDimensionNumbers:
+    return convolution.params["dimension_numbers"]
+
+
+def _in_groups(convolution: JaxprEqn) -> bool:
+    names = ("feature_group_count", "batch_group_count")
+    return any(convolution.params[name] != 1 for name in names)

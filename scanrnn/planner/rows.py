@@ -94,47 +94,47 @@ class Rows:
             found[self.places[v].whole if v in self.places else v] = None
         return found
 
-    def of(self, names: Iterable[Var], known: Mapping[Var, Any]) -> dict[Var, Any]:
-        """The known arrays and edges from which some variables are read."""
+    def of(self, names: Iterable[Var], arrays: Mapping[Var, Any]) -> dict[Var, Any]:
+        """The arrays and edges from which some variables are read."""
         sources = self.sources(names)
-        return {v: a for v, a in known.items() if v in sources}
+        return {v: a for v, a in arrays.items() if v in sources}
 
-    def row(self, known: Mapping[Var, Any], t, v: Var):
+    def row(self, arrays: Mapping[Var, Any], t, v: Var):
         """The value of a variable at step `t`."""
         if v in self.shifts:
             of, later = self.shifts[v]
             at, edge = (t - 1, 0) if later else (t + 1, self.length - 1)
-            row = self.row(known, jnp.clip(at, 0, self.length - 1), of)
-            return lax.select(t == edge, known[v], row)
+            row = self.row(arrays, jnp.clip(at, 0, self.length - 1), of)
+            return lax.select(t == edge, arrays[v], row)
         if v in self.places:
-            return piece(known[self.places[v].whole], t, *self.places[v][1:])
-        array = known[v]
+            return piece(arrays[self.places[v].whole], t, *self.places[v][1:])
+        array = arrays[v]
         return lax.dynamic_index_in_dim(
             array, t, keepdims=False, allow_negative_indices=False
         )
 
-    def all(self, known: Mapping[Var, Any], v: Var):
+    def all(self, arrays: Mapping[Var, Any], v: Var):
         """The values of a variable at all steps, as an array."""
         if v in self.shifts:
             of, later = self.shifts[v]
-            values, edge = self.all(known, of), jnp.expand_dims(known[v], 0)
+            values, edge = self.all(arrays, of), jnp.expand_dims(arrays[v], 0)
             parts = [edge, values[:-1]] if later else [values[1:], edge]
             return lax.concatenate(parts, 0)
         if v in self.places:
             whole, axis, start, size = self.places[v]
-            return lax.slice_in_dim(known[whole], start, start + size, axis=axis + 1)
-        return known[v]
+            return lax.slice_in_dim(arrays[whole], start, start + size, axis=axis + 1)
+        return arrays[v]
 
-    def whole(self, names: Iterable[Var], known: Mapping[Var, Any]) -> dict[Var, Any]:
+    def whole(self, names: Iterable[Var], arrays: Mapping[Var, Any]) -> dict[Var, Any]:
         """The values of some variables at all steps, each as an array."""
-        return {v: self.all(known, v) for v in names}
+        return {v: self.all(arrays, v) for v in names}
 
     @property
     def trips(self):
         """The number of trips."""
         return self.length // self.block if self.block > 1 else self.length
 
-    def fresh(self, graph, ours: Sequence[int], known: Mapping[Var, Any]) -> tuple:
+    def fresh(self, graph, ours: Sequence[int], arrays: Mapping[Var, Any]) -> tuple:
         """The index of the first trip, and memory for some ys of a graph, not filled.
 
         The loop will write every row. If `filled`, None and no arrays: then `lax.scan`
@@ -145,7 +145,7 @@ class Rows:
 
         def array(i):
             if i in self.memory:
-                return known[self.memory[i]]
+                return arrays[self.memory[i]]
             aval = ops.aval(graph.ys[i])
             return lax.empty((self.length, *aval.shape), aval.dtype)
 

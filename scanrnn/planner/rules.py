@@ -36,11 +36,21 @@ class Rules:
         `(W.T @ h.T).T` and not `h @ W`; None for never.
       features_first_side: the least length of the matrix's shorter side for that.
       features_first_batch: the smallest and the largest batch for that.
+      features_first_dtypes: the dtypes for that.
+      joins_time: products over time have their leading axes joined to one. This, and
+        the next two, are for one device.
+      large_product: the multiplications from which on a product that contracts the rows
+        of both operands, `x.T @ dz`, transposes x first; None for never.
+      halves_products: in bfloat16 such a product runs in two halves of its columns.
       packs_gates: gates that come from one split are stacked as one array.
       packs_statistics: statistics of norms (a mean, say) are stacked as one array.
       keeps_statistics: statistics of norms are kept for the reverse loop; if not, they
         are recomputed.
-      pins_rows: arrays that a loop reads or stacks have time as their major axis.
+      small_share: a value that takes this share of the largest saved one, or less, is
+        small: it is kept, not recomputed, and a statistic may only be small.
+      row_tile: if given, arrays that a loop reads or stacks have time as their major
+        axis, and rows that fit tiles of memory: the rows and the columns of a tile, and
+        the most tiles of a small row.
       delays_copies: copies that only the code after a loop needs are made after it.
       sums_gains_in_loop: gradients of gains are summed in the reverse loop.
       sums_biases_by_products: gradients of biases are products with ones.
@@ -56,6 +66,7 @@ class Rules:
         to those that a reverse step reads.
       norm_share: the share that norms before the loop may fill while they are
         differentiated; None for no limit.
+      norm_steps: the fewest steps of the pieces in which they then run.
       forward_share: the share that may be computed outside a loop at once if there is
         no gradient; None for the same as with a gradient.
       outside_bytes: the bytes that may be computed outside a loop at once.
@@ -69,10 +80,18 @@ class Rules:
         own rows.
       unroll: the unroll factor of other reverse loops, and of forward loops that make
         few arrays.
+      usual_steps: the number of steps to assume in an estimate if it is symbolic.
       least_work: the number of operations of a step below which a plan gains nothing.
+      in_parallel: an estimate may choose scans that are parallel over time.
       wavefront: equal layers run side by side if a launch takes longer than a step.
       tile: multiples to which the sizes of a product are rounded up in an estimate:
         features, batch, depth.
+      multiples: of which numbers batch and features should be multiples, for `advise`.
+      half_multiples: the same for half precision; None for the same numbers.
+      least_side: fewer rows or features than this leave tiles of a product empty.
+      best_side: the best multiple of rows and features; 0 if partly full tiles are no
+        matter.
+      waits: the batch and the features up to which a recurrence waits for memory.
     """
 
     overwrites: bool = False
@@ -83,10 +102,15 @@ class Rules:
     features_first: int | None = None
     features_first_side: int = 1
     features_first_batch: tuple[int, int] = (1, 2**31)
+    features_first_dtypes: tuple[str, ...] = ("float32", "float64")
+    joins_time: bool = False
+    large_product: int | None = None
+    halves_products: bool = False
     packs_gates: bool = False
     packs_statistics: bool = False
     keeps_statistics: bool = True
-    pins_rows: bool = False
+    small_share: float = 1 / 16
+    row_tile: tuple[int, int, int] | None = None
     delays_copies: bool = False
     sums_gains_in_loop: bool = False
     sums_biases_by_products: bool = False
@@ -95,6 +119,7 @@ class Rules:
     precomputes: bool = False
     precomputes_sums: bool = False
     norm_share: float | None = None
+    norm_steps: int = 1
     forward_share: float | None = None
     outside_bytes: int = 1024 * MB
     trip_steps: int = 1
@@ -103,9 +128,16 @@ class Rules:
     separates_products: bool = False
     unroll_small: int = 1
     unroll: int = 1
+    usual_steps: int = 64
     least_work: int = 0
+    in_parallel: bool = True
     wavefront: bool = False
     tile: tuple[int, int, int] = (1, 1, 1)
+    multiples: tuple[int, int] = (1, 1)
+    half_multiples: tuple[int, int] | None = None
+    least_side: int = 0
+    best_side: int = 0
+    waits: tuple[int, int] = (0, 0)
 
     def may_recompute(self, made: bool, cut: bool) -> bool:
         """Whether results of contractions are recomputed from carries, and not kept.

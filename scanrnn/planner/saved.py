@@ -23,22 +23,19 @@ from scanrnn.planner.graph import (
     variables_like,
 )
 from scanrnn.planner.regions import Regions
-from scanrnn.planner.steps import inside_step, outside_step
+from scanrnn.planner.rules import Rules
+from scanrnn.planner.steps import Steps
 
 POLICIES = ("minimal", "recompute", "chunked", "everything")
-
-# A value this many times smaller than what is saved anyway is saved, too.
-_SMALL = 16
 
 
 def derive(
     loop: Graph,
     regions: Regions,
-    policy: str = "minimal",
-    transposes: bool = True,
-    statistics: bool = True,
-) -> Derivative:
-    """Decide what is saved, and what reads it.
+    policy: str,
+    rules: Rules,
+) -> Steps:
+    """Decide what is saved, and what reads it; the derivative with its first steps.
 
     Args:
       loop: the part of the step that stays in the loop.
@@ -46,8 +43,7 @@ def derive(
       policy: "minimal" saves the results of contractions. "recompute" computes them
         again from carries. "everything" saves all that a tangent reads. "chunked" is
         like "minimal" here: the executor cuts the sequence.
-      transposes: whether matrices are transposed before the reverse loop.
-      statistics: whether "minimal" also saves statistics of norms.
+      rules: what the executor prefers.
     """
     bits = loop.depends()
     inner = _inner(loop, bits, regions.eqns)
@@ -61,25 +57,24 @@ def derive(
         inner_xs=frozenset(inner & set(loop.xs)),
         tangents=_new({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
         cotangents=_new({v: struct(v) for v in variables(loop.ys)}),
-        transposed=_new(_matrices(loop) if transposes else {}),
+        transposed=_new(_matrices(loop) if rules.transposes_weights else {}),
     )
-    found = _candidates(draft, regions, policy, statistics)
-    steps: dict = {}
-    inside, outside = _read(draft, found, steps)
+    found = _candidates(draft, regions, policy, rules)
+    inside, outside, steps = _read(draft, found)
     saved = tuple(v for v in found if v in inside | outside)
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
-    recomputed = _recomputed(taken, saved if policy == "recompute" else ())
+    recomputed = _recomputed(taken, saved if policy == "recompute" else (), rules)
     used = {*inside, *outside, *recomputed.xs}
-    return dataclasses.replace(
+    derivative = dataclasses.replace(
         draft,
         read_inside=inside,
         read_outside=outside,
         saved=saved,
         carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
         recomputed=recomputed,
-        steps=steps,
     )
+    return Steps(derivative, steps)
 
 
 def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
@@ -97,11 +92,11 @@ def _new(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
     return dict(zip(structs, variables_like(structs.values()), strict=True))
 
 
-def _recomputed(loop, saved) -> Graph:
+def _recomputed(loop, saved, rules) -> Graph:
     """The graph that recomputes, for all steps at once, what is not stacked."""
-    large = max(map(ops.bytes_of, saved), default=0) // _SMALL
+    most = _small(saved, rules)
     stacked = {*variables(loop.outs), *_drawn(loop)}
-    stacked |= {v for v in saved if ops.bytes_of(v) <= large}
+    stacked |= {v for v in saved if ops.bytes_of(v) <= most}
     made = tuple(v for v in saved if v not in stacked)
     return loop.part(made, set(saved) - set(made))
 
@@ -121,41 +116,37 @@ def _inner(loop, bits, region) -> set[Var]:
     return wanted
 
 
-def _read(draft, found, steps) -> tuple[frozenset[Var], frozenset[Var]]:
+def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     """What the tangent program reads if all inputs have tangents: inside, and outside.
 
-    The steps that tell this are kept in `steps`, without the inputs that they do not
-    read. JAX can differentiate some functions by some operands only. If it cannot
-    differentiate by all at once, then everything counts as read.
+    Also the steps that tell this, without the inputs that they do not read. JAX can
+    differentiate some functions by some operands only. If it cannot differentiate by
+    all at once, then everything counts as read.
     """
-    loop, known = draft.loop, frozenset((*draft.loop.inputs, *found))
+    loop, readable = draft.loop, frozenset((*draft.loop.inputs, *found))
     every = tuple(range(len(loop.carry)))
-    draft = dataclasses.replace(
-        draft,
-        saved=found,
-        carry_saved=every,
-        read_inside=known,
-        read_outside=known,
-        steps={},
+    kept = {"saved": found, "carry_saved": every}
+    steps = Steps(
+        dataclasses.replace(draft, read_inside=readable, read_outside=readable, **kept)
     )
     inner = {*loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
     outer = {*loop.weights, *loop.xs}
-    read = []
-    for make, moving in ((inside_step, inner), (outside_step, outer)):
+    read, made = [], {}
+    for make, moving in ((steps.inside, inner), (steps.outside, outer)):
         try:
-            step = make(draft, frozenset(v for v in moving if ops.is_inexact(v)))
+            step = make(frozenset(v for v in moving if ops.is_inexact(v)))
         except (NotImplementedError, TypeError, ValueError):
-            read.append(known)
+            read.append(readable)
             continue
         found = {*free(step.graph.eqns, step.graph.outs)}
-        xs = tuple(v for v in step.graph.xs if v in found or v not in known)
+        xs = tuple(v for v in step.graph.xs if v in found or v not in readable)
         graph = dataclasses.replace(step.graph, xs=xs)
-        steps[make, frozenset(step.moving)] = step._replace(graph=graph)
-        read.append(known & found)
-    return read[0], read[1]
+        made[make.__name__, frozenset(step.moving)] = step._replace(graph=graph)
+        read.append(readable & found)
+    return read[0], read[1], made
 
 
-def _candidates(draft, regions, policy, statistics) -> list[Var]:
+def _candidates(draft, regions, policy, rules) -> list[Var]:
     """The variables that a residual policy may save."""
     loop, drawn = draft.loop, _drawn(draft.loop)
     if policy == "everything":
@@ -165,7 +156,7 @@ def _candidates(draft, regions, policy, statistics) -> list[Var]:
         return list(dict.fromkeys([*made, *drawn]))
     consumers = loop.consumers()
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
-    more = _statistics(draft, found) if statistics else []
+    more = _statistics(draft, found, rules) if rules.keeps_statistics else []
     found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
     if policy == "recompute":
         # Control flow cannot run for all steps at once; it is run again step by step.
@@ -181,11 +172,16 @@ def _drawn(loop) -> list[Var]:
     return [v for v in drawn if not jnp.issubdtype(ops.aval(v).dtype, keys)]
 
 
-def _statistics(draft, saved) -> list[Var]:
+def _statistics(draft, saved, rules) -> list[Var]:
     """Statistics of norms: small to keep, but a pass over the data to recompute."""
-    most = max((ops.bytes_of(v) for v in saved), default=0) // _SMALL
+    most = _small(saved, rules)
     made = [v for e in draft.loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
     return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
+
+
+def _small(saved, rules) -> float:
+    """The most bytes of a value that is small beside the saved ones."""
+    return rules.small_share * max(map(ops.bytes_of, saved), default=0)
 
 
 def _activated(v, consumers) -> list[Var]:

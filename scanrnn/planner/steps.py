@@ -10,7 +10,7 @@ flow in the loop. Its outputs are the cotangents of what entered at each step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -46,18 +46,41 @@ class Step(NamedTuple):
         return self.moving[: len(self.graph.carry)]
 
 
-def inside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
-    """The step of the tangents in the loop, if the variables `moving` have tangents.
+class Steps:
+    """The steps of a derivative, each made once.
 
-    Carries that depend on them then have tangents, too.
+    Attributes:
+      rules: the derivative.
     """
-    moving = _with_reached(rules.loop, moving)
-    key = inside_step, moving
-    if key not in rules.steps:
-        step, reached = _inside(rules, moving)
-        more = moving | reached
-        rules.steps[key] = step if more == moving else inside_step(rules, more)
-    return rules.steps[key]
+
+    def __init__(self, rules: Derivative, made: Mapping[Any, Step] | None = None):
+        """Keep the derivative, and steps that were made with it."""
+        self.rules, self._made = rules, dict(made or {})
+
+    def inside(self, moving: frozenset[Var]) -> Step:
+        """The step of the tangents in the loop, if the variables `moving` have some.
+
+        Carries that depend on them then have tangents, too.
+        """
+        moving = _with_reached(self.rules.loop, moving)
+        return self._once(("inside", moving), _inside, moving)
+
+    def outside(self, moving: frozenset[Var]) -> Step:
+        """The step of what enters at the cuts, if these inputs have tangents."""
+        return self._once(("outside", moving), _outside, moving)
+
+    def reverse(self, inside: Step, ys: tuple[Var, ...]) -> Step:
+        """The transpose of an inside step, given the cotangents of some of its ys.
+
+        Its ys are the cotangents of the moving variables that are neither carries nor
+        weights.
+        """
+        return self._once(("reverse", inside.moving, ys), _reverse, inside, ys)
+
+    def _once(self, key: tuple, make: Callable[..., Step], *args) -> Step:
+        if key not in self._made:
+            self._made[key] = make(self.rules, *args)
+        return self._made[key]
 
 
 def _with_reached(loop: Graph, moving: frozenset[Var]) -> frozenset[Var]:
@@ -75,41 +98,39 @@ def _with_reached(loop: Graph, moving: frozenset[Var]) -> frozenset[Var]:
         moving |= reached
 
 
-def _inside(rules, moving) -> tuple[Step, set[Var]]:
+def _inside(rules: Derivative, moving: frozenset[Var]) -> Step:
     loop, d = rules.loop, rules.tangents
     groups = loop.carry, loop.weights, rules.cuts, loop.xs
     carry, *others = ([v for v in group if v in moving] for group in groups)
     d_carry, d_weights, d_cuts, d_xs = ([d[v] for v in g] for g in (carry, *others))
-    ys: list[Var] = []
+    ys: list[Any] = []
     reached: set[Var] = set()
 
-    def step(known):
-        found = rules.propagate(known)
+    def step(values):
+        found = rules.propagate(values)
         after = zip(loop.carry, loop.carry_out, strict=True)
         ends = {v: None if ops.is_literal(out) else found.get(out) for v, out in after}
         reached.update(v for v, t in ends.items() if t is not None)
         ys[:] = [v for v in loop.ys if found.get(v) is not None]
-        zeros = {v: jnp.zeros_like(known[d[v]]) for v in carry if ends[v] is None}
+        zeros = {v: jnp.zeros_like(values[d[v]]) for v in carry if ends[v] is None}
         return [*(zeros.get(v, ends[v]) for v in carry), *(found[v] for v in ys)]
 
     weights = (*loop.weights, *rules.transposed.values(), *d_weights)
     xs = (*rules.rows(rules.read_inside), *d_cuts, *d_xs)
     graph, consts = graph_of(step, weights, d_carry, xs)
-    moving = tuple(v for group in (carry, *others) for v in group)
-    return Step(graph, consts, moving, tuple(ys)), reached
+    if not moving.issuperset(reached):
+        return _inside(rules, _with_reached(loop, moving | reached))
+    names = tuple(v for group in (carry, *others) for v in group)
+    return Step(graph, consts, names, tuple(ys))
 
 
-def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
-    """The step of what enters at the cuts, if these inputs have tangents."""
-    key = outside_step, moving
-    if key in rules.steps:
-        return rules.steps[key]
+def _outside(rules: Derivative, moving: frozenset[Var]) -> Step:
     loop, d = rules.loop, rules.tangents
     cuts: list[Var] = []
     weights, xs = ([v for v in g if v in moving] for g in (loop.weights, loop.xs))
 
-    def step(known):
-        found = rules.propagate(known, outside=True)
+    def step(values):
+        found = rules.propagate(values, outside=True)
         cuts[:] = [v for v in rules.cuts if found.get(v) is not None]
         return [found[v] for v in cuts]
 
@@ -119,19 +140,10 @@ def outside_step(rules: Derivative, moving: frozenset[Var]) -> Step:
         (),
         (*rules.rows(rules.read_outside), *(d[v] for v in xs)),
     )
-    rules.steps[key] = Step(graph, consts, (*weights, *xs), tuple(cuts))
-    return rules.steps[key]
+    return Step(graph, consts, (*weights, *xs), tuple(cuts))
 
 
-def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
-    """The transpose of the step `inside`, given the cotangents of some of its ys.
-
-    Its ys are the cotangents of the moving variables that are neither carries nor
-    weights.
-    """
-    key = inside.moving, ys
-    if key in rules.steps:
-        return rules.steps[key]
+def _reverse(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
     graph, d = inside.graph, rules.tangents
     tangents = [d[v] for v in inside.moving]
     summed = [v for v in inside.moving if v in rules.loop.weights]
@@ -140,14 +152,14 @@ def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
     outs = dict(zip(inside.ys, graph.ys, strict=True))
     cts = [rules.cotangents[v] for v in ys]
 
-    def pull(known):
+    def pull(values):
         def push(*moving):
-            env = Env(graph.eqns, known | dict(zip(tangents, moving, strict=True)))
+            env = Env(graph.eqns, values | dict(zip(tangents, moving, strict=True)))
             return env.read_all([*graph.carry_out, *(outs[v] for v in ys)])
 
-        given = [known[v] for v in (*graph.carry, *cts)]
+        given = [values[v] for v in (*graph.carry, *cts)]
         found = jax.linear_transpose(push, *map(struct, tangents))(given)
-        before = [known[v] for v in sums]
+        before = [values[v] for v in sums]
         more = map(jnp.add, before, map(rounded, found[n:m], before))
         return [*found[:n], *more, *found[m:]]
 
@@ -157,5 +169,4 @@ def reverse_step(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
     carry = (*graph.carry, *sums)
     made, consts = graph_of(in_wide_sums(pull, graph), weights, carry, xs)
     consts = {**inside.consts, **consts}
-    rules.steps[key] = Step(made, consts, inside.moving, inside.moving[m:])
-    return rules.steps[key]
+    return Step(made, consts, inside.moving, inside.moving[m:])

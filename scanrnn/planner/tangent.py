@@ -136,7 +136,7 @@ def _push_dot(eqn, tangents, primal, transposed):
         if t is not None:
             other = eqn.invars[1 - i]
             matrix = None if ops.is_literal(other) else transposed(other)
-            params = eqn.params if matrix is None else _turned_params(eqn, 1 - i)
+            params = eqn.params if matrix is None else _transposed_params(eqn, 1 - i)
             value = primal(other) if matrix is None else matrix
             operands = (t, value) if i == 0 else (value, t)
             half = all(v.dtype == jnp.bfloat16 for v in operands)
@@ -149,7 +149,7 @@ def _dot(eqn, params, *operands):
     return eval_eqn(eqn, operands, params)[0]
 
 
-def _turned_params(dot, side) -> dict:
+def _transposed_params(dot, side) -> dict:
     """Parameters of a dot whose matrix on `side` is given transposed.
 
     A reverse loop runs the transpose of that dot. It then reads the matrix row by row,

@@ -40,7 +40,7 @@ def cancel_splits(graph: Graph) -> tuple[Graph, list]:
     return retrace(graph, rule, found)
 
 
-def turn_products(graph: Graph) -> tuple[Graph, list]:
+def transpose_products(graph: Graph) -> tuple[Graph, list]:
     """Rewrite `(W @ h.T).T` as `h @ W.T`, with `W.T` computed once.
 
     `vmap` of a cell for one example has the first form. GEMM libraries prefer the batch
@@ -59,14 +59,14 @@ def turn_products(graph: Graph) -> tuple[Graph, list]:
             return any(ends_in_product(a, made) for a in made.invars)
         return made is not None and _is_product(made)
 
-    def turned(atom, user, env):
+    def transposed(atom, user, env):
         """The transpose of a matrix; for a sum of products, that of each product."""
         if not ends_in_product(atom, user):
             matrix = ops.aval(atom).ndim == 2
             return env.read(atom).T if matrix else env.read(atom)
         made = producers[atom]
         if made.primitive.name in ops.ADDITIVE:
-            return eval_eqn(made, [turned(a, made, env) for a in made.invars])[0]
+            return eval_eqn(made, [transposed(a, made, env) for a in made.invars])[0]
         ((left,), (right,)), _ = made.params["dimension_numbers"]
         weights, data = map(env.read, made.invars)
         fixed = all(bits[v] == WEIGHTS for v in variables(made.invars[:1]))
@@ -77,13 +77,15 @@ def turn_products(graph: Graph) -> tuple[Graph, list]:
         return eval_eqn(made, (data, weights), params)[0]
 
     def rule(eqn, env):
-        return [turned(eqn.invars[0], eqn, env)]
+        return [transposed(eqn.invars[0], eqn, env)]
 
-    flips = [e for e in graph.eqns if _flips(e) and ends_in_product(e.invars[0], e)]
-    return retrace(graph, rule, flips)
+    transposes = [
+        e for e in graph.eqns if _transposes(e) and ends_in_product(e.invars[0], e)
+    ]
+    return retrace(graph, rule, transposes)
 
 
-def _flips(eqn) -> bool:
+def _transposes(eqn) -> bool:
     """Whether an equation transposes a matrix."""
     return eqn.primitive.name == "transpose" and eqn.params["permutation"] == (1, 0)
 

@@ -125,17 +125,17 @@ def _node(graph, native, params, values, eqn):
 def _weights(graph, native, params):
     """The inputs W, R and B: gates in ONNX's order, one direction as the first axis."""
     matrices = [
-        graph.constant(_turned(params[name], native.order))
+        graph.constant(_transposed(params[name], native.order))
         for name in ("kernel", "recurrent_kernel")
     ]
     bias = params["bias"]
     second = np.zeros_like(bias)
     if "recurrent_bias" in params:
         second[-params["recurrent_bias"].size :] = params["recurrent_bias"]
-    both = [_turned(b, native.order) for b in (bias, second)]
+    both = [_transposed(b, native.order) for b in (bias, second)]
     return [*matrices, graph.constant(np.concatenate(both, axis=1))]
 
 
-def _turned(a, order):
+def _transposed(a, order):
     parts = np.split(a, len(order), axis=-1)
     return np.concatenate([parts[k] for k in order], axis=-1).T[None]

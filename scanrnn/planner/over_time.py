@@ -6,9 +6,13 @@ from collections.abc import Mapping
 
 import jax
 
-from scanrnn.executors._names import remembering
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, Graph, reread, variables
+
+
+def remembering(f, policy):
+    """Keep for the transpose of `f` what a policy of `jax.checkpoint` allows."""
+    return jax.checkpoint(f, prevent_cse=False, policy=policy)
 
 
 def _product(eqn, values) -> list | None:
@@ -26,18 +30,18 @@ def _multiplies(eqn) -> bool:
     return last and data.ndim > 2 and weights.ndim == 2
 
 
-def stage_over_time(graph: Graph, known: Mapping, length, policy=None) -> list:
+def stage_over_time(graph: Graph, values: Mapping, length, policy=None) -> list:
     """The outputs of a stage for all steps at once, given its inputs by variable.
 
     Outputs that are inputs of the stage are returned as they are. `policy` is a policy
     of `jax.checkpoint` for what is kept for the transpose; None leaves that to JAX.
     """
-    weights, xs = ([known[v] for v in group] for group in (graph.weights, graph.xs))
+    weights, xs = ([values[v] for v in group] for group in (graph.weights, graph.xs))
     missing = [a for a in graph.ys if a not in graph.xs]
 
     def step(xs, weights):
-        values = zip((*graph.weights, *graph.xs), (*weights, *xs), strict=True)
-        return Env(graph.eqns, values).read_all(missing)
+        given = zip((*graph.weights, *graph.xs), (*weights, *xs), strict=True)
+        return Env(graph.eqns, given).read_all(missing)
 
     found = iter(())
     if missing:
@@ -46,4 +50,4 @@ def stage_over_time(graph: Graph, known: Mapping, length, policy=None) -> list:
         if policy is not None:
             batched = remembering(batched, policy)
         found = iter(batched(xs, weights))
-    return [known[a] if a in graph.xs else next(found) for a in graph.ys]
+    return [values[a] if a in graph.xs else next(found) for a in graph.ys]
