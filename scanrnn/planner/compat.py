@@ -55,9 +55,9 @@ def only_runs(eqn: JaxprEqn) -> bool:
 
 
 def program(eqn: JaxprEqn) -> Any:
-    """The jaxpr, open or closed, of an equation that holds one."""
+    """The jaxpr, open or closed, of an equation; None if it holds none."""
     names = "jaxpr", "call_jaxpr", "fun_jaxpr"
-    return next(eqn.params[name] for name in names if name in eqn.params)
+    return next((eqn.params[name] for name in names if name in eqn.params), None)
 
 
 def opened(jaxpr) -> tuple[Any, Sequence]:

@@ -18,6 +18,7 @@ from jax.extend.core import Var
 from scanrnn.planner import ops
 from scanrnn.planner.affine_rules import RULES, NotAffineError
 from scanrnn.planner.axis_maps import kept, of_leaf
+from scanrnn.planner.compat import opened, program
 from scanrnn.planner.graph import Env, Graph, graph_of, needed
 
 # Primitives that move elements without changing them.
@@ -41,11 +42,11 @@ def _join(eqn) -> str | None:
     """The kind of leaves that an equation joins, if it does."""
     if eqn.primitive.name == "max":
         return "max-plus"
-    called = eqn.params.get("call_jaxpr")
+    called = program(eqn)
     if called is None or len(eqn.invars) != 2 or not ops.is_inexact(eqn.outvars[0]):
         return None
     aval = ops.aval(eqn.outvars[0])
-    same = str(getattr(called, "jaxpr", called)) == _logaddexp(aval.shape, aval.dtype)
+    same = str(opened(called)[0]) == _logaddexp(aval.shape, aval.dtype)
     return "log-sum-exp" if same else None
 
 
@@ -54,8 +55,7 @@ def _logaddexp(shape, dtype) -> str:
     """What JAX calls for `logaddexp`, as text."""
     one = jax.ShapeDtypeStruct(shape, dtype)
     (eqn,) = jax.make_jaxpr(jnp.logaddexp)(one, one).eqns
-    called = eqn.params.get("call_jaxpr")
-    return str(getattr(called, "jaxpr", called))
+    return str(opened(program(eqn))[0])
 
 
 def _depend(graph, leaf) -> set[str]:
