@@ -11,11 +11,15 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 def origin() -> dict:
     """The machine with its versions, the commit and the day of this run."""
+    return {"machine": machine.describe()} | commit()
+
+
+def commit() -> dict:
+    """The commit, whether there are changes besides, and the day of this run."""
     return {
-        "machine": machine.describe(),
+        "date": datetime.date.today().isoformat(),
         "commit": _git("rev-parse", "--short=12", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "scanrnn", "benchmarks/*.py")),
-        "date": datetime.date.today().isoformat(),
     }
 
 

@@ -6,7 +6,6 @@ only the rows of scanrnn are compiled.
 """
 
 import concurrent.futures
-import datetime
 import functools
 import hashlib
 import importlib.metadata
@@ -15,9 +14,9 @@ import os
 import pathlib
 import platform
 import queue
-import subprocess
 import threading
 
+from benchmarks import origin
 from benchmarks.compiled import suite
 from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.targets import TARGETS
@@ -136,12 +135,7 @@ def _is_fresh(row, old):
 
 
 def _about():
-    return {
-        "date": datetime.date.today().isoformat(),
-        "commit": _git("rev-parse", "--short=12", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "scanrnn", "benchmarks/*.py")),
-        "versions": versions(),
-    }
+    return origin.commit() | {"versions": versions()}
 
 
 def _write(path, about, records):
@@ -158,11 +152,3 @@ def _text(results):
     about = json.dumps({k: v for k, v in results.items() if k != "rows"}, indent=1)
     rows = ",\n".join(json.dumps(row) for row in results["rows"])
     return f'{about[:-2]},\n "rows": [\n{rows}\n]}}\n'
-
-
-def _git(*words):
-    call = ["git", "-C", str(ROOT), *words]
-    try:
-        return subprocess.run(call, capture_output=True, text=True).stdout.strip()
-    except OSError:
-        return ""
