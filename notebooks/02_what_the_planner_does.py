@@ -480,7 +480,7 @@ RULES = {
     "reads_gates_apart": "read each gate by its own slice",
     "transposes_weights": "transpose weights once, before the loop",
     "packs_gates": "stack the gates as one array",
-    "pins_rows": "fix the memory layout, step by step",
+    "row_tile": "fix the memory layout, step by step",
     "sums_gains_in_loop": "sum gradients of gains in the loop",
     "norm_share": "share of fast memory for norms at a time",
     "outside_bytes": "MB that may leave the loop at once",
@@ -489,7 +489,7 @@ RULES = {
 
 def told(rules, rule):
     value = getattr(rules, rule)
-    if isinstance(value, bool):
+    if isinstance(value, bool) or rule == "row_tile":
         return "yes" if value else "no"
     return "all" if value is None else f"{value / (1e6 if value > 1 else 1):.4g}"
 
