@@ -17,7 +17,7 @@ SHOWS = {
             "run by lax.scan unchanged",
             "Plan: 20 steps, 1 of 6 GEMMs",
             "--- tpu v5e",
-            "pins",
+            "row_tile",
         ),
         4,
     ),
