@@ -13,8 +13,8 @@ import functools
 import itertools
 import json
 import pathlib
-import subprocess
 
+from benchmarks import origin
 from benchmarks.cases import Case
 from benchmarks.compiled import apart, summary
 from benchmarks.compiled.kernels import RESULTS as KERNELS
@@ -112,13 +112,8 @@ def _variables(machine: str, folder: str) -> dict[str, str]:
 
 def commit() -> str:
     """The commit of the package and of these benchmarks, marked if files changed."""
-    changed = _git("status", "--porcelain", "scanrnn", "benchmarks/*.py")
-    return _git("rev-parse", "--short=12", "HEAD") + "+" * bool(changed)
-
-
-def _git(*words):
-    call = ["git", "-C", str(ROOT), *words]
-    return subprocess.run(call, capture_output=True, text=True).stdout.strip()
+    found = origin.commit()
+    return found["commit"] + "+" * found["dirty"]
 
 
 def kernels(path: pathlib.Path = KERNELS) -> dict[tuple[int, int], float]:
