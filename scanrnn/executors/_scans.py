@@ -42,7 +42,7 @@ def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
     An array may have size 1 along an axis (also that of time) where it is constant.
 
     Args:
-      A: n rows of n arrays each, `[T, ...]`.
+      A: n rows of n arrays each, one row after the other, `[T, ...]`.
       b: n arrays `[T, ...]`.
       start: n arrays `[...]`, the values before the first step.
       steps: the steps of the scan.
@@ -50,18 +50,63 @@ def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
     Returns:
       n arrays `[T, ...]`.
     """
-    n = len(b)
+    times, factors, added, h = _operands(A, b, start)
+    begun = times(_at(factors, steps.first), h) + _at(added, steps.first)
+    return _apart(_scanned(times, factors, added, begun, steps), len(b))
+
+
+def entered(
+    A: Sequence, b: Sequence, d: Sequence, start: Sequence, steps: Steps
+) -> tuple[list, list]:
+    """The sums `u = h + d` at each step, where `h' = A u + b`.
+
+    The scan is that of `u' = A u + (b + d')`, where d' is the d of the next step. So
+    neither h nor `A d` is an array of all steps.
+
+    Args:
+      A: as in `affine`.
+      b: as in `affine`.
+      d: n arrays `[T, ...]`.
+      start: n arrays `[...]`, the h before the first step.
+      steps: the steps of the scan.
+
+    Returns:
+      n arrays `[T, ...]` of the sums, and n arrays `[1, ...]`, the h after all steps.
+    """
+    times, factors, added, h = _operands(A, b, start)
+    d, last = _matrices(d, len(b), 1), steps.last
+    begun = h + _at(d, steps.first)
+    later = _later(factors, steps), d + _later(added, steps)
+    u = _scanned(times, *later, begun, steps)
+    end = times(_at(factors, last), _at(u, last)) + _at(added, last)
+    return _apart(u, len(b)), _apart(end, len(b))
+
+
+def _operands(A, b, start) -> tuple:
+    """The product of n coupled numbers; and A, b and start as its operands."""
+    n, rows = len(b), [jnp.expand_dims(s, 0) for s in start]
+    operands = _matrices(A, n, n), _matrices(b, n, 1), _matrices(rows, n, 1)
+    return (_times if n == 1 else _product), *operands
+
+
+def _matrices(arrays: Sequence, n: int, m: int):
+    """Join arrays `[T, ...]` to one array of matrices, `[T, n, m, ...]`, if n > 1."""
     if n == 1:
-        return [_scanned(_times, A[0], b[0], start[0], steps)]
-    factors, added = _stacked(A, (n, n)), _stacked(b, (n, 1))
-    h = jnp.stack(start).reshape(n, 1, *start[0].shape)
-    h = _scanned(_product, factors, added, h, steps)
-    return [h[:, i, 0] for i in range(n)]
+        return arrays[0]
+    array = jnp.stack(jnp.broadcast_arrays(*arrays), 1)
+    return array.reshape(len(array), n, m, *array.shape[2:])
 
 
-def _scanned(times: Callable, factors, added, start, steps: Steps):
-    """The values after each step of `h' = A h + b`, where `times` is the product."""
-    begun = times(_first(factors, steps)[None], start[None])[0] + _first(added, steps)
+def _apart(h, n: int) -> list:
+    """The n coupled numbers, each an array of its own."""
+    return [h] if n == 1 else [h[:, i, 0] for i in range(n)]
+
+
+def _scanned(times: Callable, factors, added, begun, steps: Steps):
+    """The values after each step of `h' = A h + b`, where `times` is the product.
+
+    Those after the first step are given: `begun`, `[1, ...]`.
+    """
 
     def combine(early, late):
         (a, b), (A, B) = early, late
@@ -72,13 +117,13 @@ def _scanned(times: Callable, factors, added, start, steps: Steps):
 
 def sums(b, start, steps: Steps):
     """The values after each step of `h' = h + b`."""
-    b = _with_first(b, _first(b, steps) + start, steps)
+    b = _with_first(b, _at(b, steps.first) + start, steps)
     return lax.cumsum(b, 0, steps.reverse)
 
 
 def joined(join: Callable, a, b, start, steps: Steps):
     """The values after each step of `h' = join(h + a, b)`: join is max or logaddexp."""
-    begun = join(start + _first(a, steps), _first(b, steps))
+    begun = join(start + _at(a, steps.first), _at(b, steps.first))
 
     def combine(early, late):
         (a, b), (A, B) = early, late
@@ -99,22 +144,26 @@ def _scan(combine: Callable, elements: Sequence, steps: Steps):
     return lax.associative_scan(combine, tuple(elements), reverse=steps.reverse)
 
 
-def _first(array, steps: Steps):
-    return array[0 if len(array) == 1 else steps.first]
+def _at(array, step: int):
+    """The values at a step, `[1, ...]`."""
+    return array if len(array) == 1 else lax.slice_in_dim(array, step, step + 1)
+
+
+def _later(array, steps: Steps):
+    """The array one step later. Zeros come in first, unless it is constant."""
+    if len(array) == 1:
+        return array
+    ends = (-1, 1, 0) if steps.reverse else (1, -1, 0)
+    zero = jnp.zeros((), array.dtype)
+    return lax.pad(array, zero, [ends, *[(0, 0, 0)] * (array.ndim - 1)])
 
 
 def _with_first(b, value, steps: Steps):
-    """The array `b` for all steps, with another value at the first step."""
-    shape = jnp.broadcast_shapes(b.shape[1:], value.shape)
+    """The array `b` for all steps, with another value `[1, ...]` at the first step."""
+    shape = jnp.broadcast_shapes(b.shape[1:], value.shape[1:])
     sizes = (steps.length, *(1 for _ in shape))
     here = lax.broadcasted_iota("int32", sizes, 0) == steps.first
     return jnp.where(here, value, jnp.broadcast_to(b, (steps.length, *shape)))
-
-
-def _stacked(arrays: Sequence, shape: tuple[int, int]):
-    """Join arrays `[T, ...]` to one array of matrices, `[T, *shape, ...]`."""
-    array = jnp.stack(jnp.broadcast_arrays(*arrays), 1)
-    return array.reshape(len(array), *shape, *array.shape[2:])
 
 
 def _product(A, B):

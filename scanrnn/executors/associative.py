@@ -22,6 +22,7 @@ from scanrnn.planner import affine, max_plus, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body, of_leaves
 from scanrnn.planner.emit import NORMS, emit
+from scanrnn.planner.entries import entered
 from scanrnn.planner.graph import Env, Graph, variables
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
@@ -119,23 +120,30 @@ def lower(
     """
     if not runs(body):
         return planned.lower(body, constants, carry, arrays)
-    graph, rows = body.graph, body.rows
+    rows, groups = body.rows, affine.groups(body.graph)
+    graph, added = entered(body.graph)
+    body = dataclasses.replace(body, graph=graph)
     values = planned.with_transposed(body, constants) | rows.whole(graph.xs, arrays)
     final, steps = list(carry), Steps(rows.length, rows.reverse)
-    for group in affine.groups(graph):
+    for group in groups:
         starts = [carry[k] for k in group.leaves]
         if group.kind == "sum" and not group.read:
             (k,), (start,) = group.leaves, starts
             final[k] = _total(body, group, start, values)
-            continue
-        after = _solved(body, group, starts, values, steps)
-        for k, start, found in zip(group.leaves, starts, after, strict=True):
-            v, out = graph.carry[k], graph.carry_out[k]
-            found = lax.convert_element_type(found, start.dtype)
-            final[k] = found[steps.last]
-            values[v] = _scans.before(found, start, steps)
-            for made in variables([out]):
-                values.setdefault(made, found)
+        elif added.keys().isdisjoint(group.leaves):
+            after = _solved(body, group, starts, values, steps)
+            for k, start, found in zip(group.leaves, starts, after, strict=True):
+                v, out = graph.carry[k], graph.carry_out[k]
+                found = lax.convert_element_type(found, start.dtype)
+                final[k] = found[steps.last]
+                values[v] = _scans.before(found, start, steps)
+                for made in variables([out]):
+                    values.setdefault(made, found)
+        else:
+            found = _entered(body, group, starts, added, values, steps)
+            for k, start, u, end in zip(group.leaves, starts, *found, strict=True):
+                final[k] = lax.convert_element_type(end[0], start.dtype)
+                values[graph.carry[k]] = lax.convert_element_type(u, start.dtype)
     # Known values take the place of the equations that make them.
     ends = dataclasses.replace(graph, carry=(), xs=tuple(values), carry_out=())
     return final, over_time(ends, graph.ys, values, rows.length)
@@ -163,19 +171,49 @@ def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> lis
         made, consts = max_plus.coefficients(graph, *group.leaves)
         a, b, start = map(_wide, [*_made(made, values | consts, rows.length), *starts])
         return [_scans.joined(max_plus.JOINS[group.kind], a, b, start, steps)]
-    made, consts = affine.coefficients(graph, group)
-    found = list(map(_wide, _made(made, values | consts, rows.length)))
+    A, b, first = _operands(body, group, starts, values)
     if group.kind == "sum":
-        return [_scans.sums(found[1], starts[0].astype(found[1].dtype), steps)]
+        return [_scans.sums(b[0], first[0], steps)]
+    return _leaves(_scans.affine(A, b, first, steps), group, starts)
+
+
+def _entered(
+    body: Body, group: Group, starts: list, added: Mapping, values, steps: Steps
+) -> tuple[list, list]:
+    """A group of leaves h that enter a step by sums `u = h + d`.
+
+    Returns the sums at all steps, and h after all steps, `[1, ...]`. `added` has d by
+    the index of the leaf; it is zero for other leaves.
+    """
+    graph = body.graph
+    asked = {k: added[k] for k in group.leaves if k in added}
+    known = [v for v in values if v not in graph.weights]
+    made = _made(graph.part(tuple(asked.values()), known), values, steps.length)
+    made = dict(zip(asked, made, strict=True))
+    A, b, first = _operands(body, group, starts, values)
+    d, along = [], [i + 1 for i in group.mixed]
+    for k, start in zip(group.leaves, starts, strict=True):
+        of_leaf = made[k] if k in made else jnp.zeros((1, *start.shape), start.dtype)
+        d += [p.astype(b[0].dtype) for p in _apart(of_leaf, along)]
+    sums, ends = _scans.entered(A, b, d, first, steps)
+    return _leaves(sums, group, starts), _leaves(ends, group, starts)
+
+
+def _operands(body: Body, group: Group, starts: list, values) -> tuple:
+    """A and b of an affine group and its first values, an array for each number."""
+    made, consts = affine.coefficients(body.graph, group)
+    found = list(map(_wide, _made(made, values | consts, body.rows.length)))
     parts = [p for s in starts for p in _apart(s, group.mixed)]
     A, b = found[: -len(parts)], found[-len(parts) :]
-    parts = [p.astype(b[0].dtype) for p in parts]
-    after = _scans.affine(A, b, parts, steps)
+    return A, b, [p.astype(b[0].dtype) for p in parts]
+
+
+def _leaves(parts: list, group: Group, starts: list) -> list:
+    """The leaves of a group, of its coupled numbers over time."""
     each = len(parts) // len(starts)
-    places = range(0, len(parts), each)
     return [
-        _together(after[i : i + each], group.mixed, start.shape)
-        for i, start in zip(places, starts, strict=True)
+        _together(parts[i * each : (i + 1) * each], group.mixed, start.shape)
+        for i, start in enumerate(starts)
     ]
 
 

@@ -60,7 +60,7 @@ class Group:
 @functools.lru_cache(maxsize=512)
 def groups(graph: Graph) -> tuple[Group, ...]:
     """Group the leaves of a loop's carry, in the order in which to compute them."""
-    reads = _reads(graph)
+    reads = leaves_read(graph)
     after = [reads[v] if variables([v]) else frozenset() for v in graph.carry_out]
     seen = {i for v in variables(graph.ys) for i in reads[v]}
     found = []
@@ -72,7 +72,7 @@ def groups(graph: Graph) -> tuple[Group, ...]:
     return tuple(found)
 
 
-def _reads(graph) -> dict[Any, frozenset[int]]:
+def leaves_read(graph: Graph) -> dict[Any, frozenset[int]]:
     """Which leaves of the carry each value depends on."""
     reads = dict.fromkeys((*graph.weights, *graph.xs), frozenset())
     reads |= {v: frozenset([i]) for i, v in enumerate(graph.carry)}
