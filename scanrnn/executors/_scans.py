@@ -107,12 +107,45 @@ def _scanned(times: Callable, factors, added, begun, steps: Steps):
 
     Those after the first step are given: `begun`, `[1, ...]`.
     """
+    added = _with_first(added, begun, steps)
+    if len(factors) == 1:
+        ordered = lax.rev(added, [0]) if steps.reverse else added
+        found = _of_one_factor(times, factors, ordered)
+        return lax.rev(found, [0]) if steps.reverse else found
 
     def combine(early, late):
         (a, b), (A, B) = early, late
         return times(A, a), times(A, b) + B
 
-    return _scan(combine, (factors, _with_first(added, begun, steps)), steps)[1]
+    return _scan(combine, (factors, added), steps)[1]
+
+
+def _of_one_factor(times: Callable, factor, b):
+    """The values of `h' = A h + b` from zero on, with one A, `[1, ...]`, for all steps.
+
+    The tree is that of `lax.associative_scan`. But the factor of 2, 4, 8, ... steps is
+    a power of A, and not an array of all steps.
+    """
+    if len(b) < 2:
+        return b
+    early = lax.slice_in_dim(b, 0, len(b) - 1, 2)
+    late = lax.slice_in_dim(b, 1, len(b), 2)
+    odd = _of_one_factor(times, times(factor, factor), times(factor, early) + late)
+    rest = lax.slice_in_dim(b, 2, len(b), 2)
+    even = times(factor, odd[: len(rest)]) + rest
+    return _in_turns(lax.concatenate([b[:1], even], 0), odd)
+
+
+def _in_turns(even, odd):
+    """The rows of two arrays in turns, first one of `even`."""
+    size = len(even) + len(odd)
+
+    def spread(array, first):
+        after = size - first - (2 * len(array) - 1)
+        ends = [(first, after, 1), *[(0, 0, 0)] * (array.ndim - 1)]
+        return lax.pad(array, jnp.zeros((), array.dtype), ends)
+
+    return spread(even, 0) + spread(odd, 1)
 
 
 def sums(b, start, steps: Steps):
