@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 import scanrnn
+from tests.affine_table import LOOPS
 from tests.step_table import build
 
 
@@ -74,6 +75,45 @@ def test_long_plan_says_why_an_executor_is_not_possible():
         plan = plan_of("lstm", implementation=name)
         assert "associative" not in str(plan)
         assert "\nNot possible by associative: " in plan.describe(long=True)
+
+
+def lines_over_time(name, **options):
+    """What a plan in parallel says of its loops: the lines of each direction."""
+    _, step, init, xs = LOOPS[name]()
+    options = {"implementation": "associative"} | options
+    lines = str(scanrnn.plan(step, init, xs, **options)).splitlines()
+    return [
+        next((line for line in lines if line.startswith(f"{where} over time: ")), None)
+        for where in ("Forward", "Reverse")
+    ]
+
+
+def test_plan_in_parallel_says_how_each_group_runs_and_why():
+    forward, reverse = lines_over_time("noise_from_a_key")
+    assert forward == (
+        "Forward over time: key<fry>[] step by step (sequential: no numbers); "
+        "float64[3] by an associative scan (diagonal)."
+    )
+    assert reverse == "Reverse over time: float64[3] by an associative scan (diagonal)."
+    forward, _ = lines_over_time("rotation")
+    assert forward == (
+        "Forward over time: float64[3,4] and float64[3,4] by an associative scan "
+        "(block: 2 numbers are coupled)."
+    )
+    forward, _ = lines_over_time("bookkeeping")
+    assert "int32[] by a cumulative sum (sum)" in forward
+    assert "float64[3] for all steps at once (constant)" in forward
+    assert lines_over_time("bookkeeping", implementation="planned") == [None, None]
+
+
+def test_plan_in_parallel_says_which_loop_runs_step_by_step_and_why():
+    """Only the reverse loop of this step is affine."""
+    forward, reverse = lines_over_time("gate_that_reads_the_carry")
+    assert forward == (
+        "Forward over time: all leaves step by step, as float64[3] is sequential "
+        "(logistic of the carry)."
+    )
+    assert reverse.endswith("by an associative scan (diagonal).")
 
 
 def test_equal_leaves_of_the_carry_are_counted():

@@ -24,6 +24,7 @@ from scanrnn.planner.bodies import Body, of_leaves
 from scanrnn.planner.emit import NORMS, emit
 from scanrnn.planner.entries import entered
 from scanrnn.planner.graph import Env, Graph, variables
+from scanrnn.planner.in_parallel import obstacle
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
@@ -94,14 +95,7 @@ def work(plan: Plan) -> tuple[float, float]:
 
 def runs(body: Body) -> bool:
     """Whether a body runs in parallel: all its floating-point leaves are affine."""
-    graph, length = body.graph, body.rows.length
-    found = affine.groups(graph)
-    # The results of a scan have no weak type.
-    weak = any(map(ops.is_weak, graph.carry_out))
-    if weak or not isinstance(length, int) or not found:
-        return False
-    slow = [graph.carry[k] for g in found if not g.parallel for k in g.leaves]
-    return any(g.parallel for g in found) and not any(map(ops.is_inexact, slow))
+    return obstacle(body) is None
 
 
 def lower(

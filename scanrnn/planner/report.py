@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from scanrnn.planner import compat, ops
+from scanrnn.planner import compat, in_parallel, ops
 from scanrnn.planner.counts import placed
 from scanrnn.planner.graph import CARRY
 from scanrnn.planner.report_details import details
@@ -34,7 +34,7 @@ def report(plan) -> Report:
     summary = [headline(plan), *_executors(plan), *_tuning(plan)]
     limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
     if plan.reason is None:
-        summary += [*_outside(plan), *_kept(plan)]
+        summary += [*_outside(plan), *_kept(plan), *_over_time(plan)]
         limits = [*_recurrent(plan), *_stays(plan), *limits]
     return Report(summary, [line for line in limits if line], details(plan))
 
@@ -157,6 +157,15 @@ def _kept(plan) -> Iterator[str]:
         f"Kept for the reverse loop ({_policy(plan)}): {size_of(ours)}, "
         f"lax.scan keeps {size_of(theirs)}{share}."
     )
+
+
+def _over_time(plan) -> Iterator[str]:
+    """How the groups of leaves run, if loops may be parallel over time."""
+    if plan.executor != "associative":
+        return
+    for name, where in (("for values", "Forward"), ("in reverse", "Reverse")):
+        if name in plan.bodies:
+            yield in_parallel.told(where, plan.bodies[name])
 
 
 def _policy(plan) -> str:

@@ -1,0 +1,64 @@
+"""What of a loop can run in parallel over time, what runs step by step, and why."""
+
+from __future__ import annotations
+
+from scanrnn.planner import affine, ops
+from scanrnn.planner.affine import Group
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.wording import tally
+
+# How a group of leaves runs in a loop that is parallel over time, by its kind.
+_HOW = {
+    "constant": "for all steps at once",
+    "sum": "by a cumulative sum",
+    "sequential": "step by step",
+}
+
+
+def obstacle(body: Body) -> str | None:
+    """Why a body does not run in parallel over time; None if it does.
+
+    It does if all its floating-point leaves are affine. Other leaves, such as keys, may
+    run step by step in a loop of their own.
+    """
+    graph, found = body.graph, affine.groups(body.graph)
+    slow = [
+        f"{_types(graph, group)} is sequential ({group.why})"
+        for group in found
+        if not group.parallel and _has_floats(graph, group)
+    ]
+    if slow:
+        return ", and ".join(slow)
+    if not any(group.parallel for group in found):
+        return "no leaf is affine"
+    # The results of a scan have no weak type.
+    if any(map(ops.is_weak, graph.carry_out)):
+        return "a leaf has a weak type"
+    if not isinstance(body.rows.length, int):
+        return "the number of steps is not known"
+    return None
+
+
+def told(where: str, body: Body) -> str:
+    """How each group of leaves runs in a loop that is parallel over time, and why."""
+    reason = obstacle(body)
+    if reason is not None:
+        return f"{where} over time: all leaves step by step, as {reason}."
+    groups = [_group(body.graph, group) for group in affine.groups(body.graph)]
+    return f"{where} over time: {tally(groups, '; ')}."
+
+
+def _group(graph, group: Group) -> str:
+    how = _HOW.get(group.kind, "by an associative scan")
+    if group.kind == "sum" and not group.read:
+        how = "by one sum"
+    why = f": {group.why}" if group.why else ""
+    return f"{_types(graph, group)} {how} ({group.kind}{why})"
+
+
+def _types(graph, group: Group) -> str:
+    return " and ".join(graph.carry[k].aval.str_short() for k in group.leaves)
+
+
+def _has_floats(graph, group: Group) -> bool:
+    return any(ops.is_inexact(graph.carry[k]) for k in group.leaves)
