@@ -116,6 +116,20 @@ def test_plan_in_parallel_says_which_loop_runs_step_by_step_and_why():
     assert reverse.endswith("by an associative scan (diagonal).")
 
 
+def test_plan_says_whether_newtons_method_applies_and_pays():
+    def told(name, machine):
+        _, step, init, xs = LOOPS[name]()
+        options = {"implementation": "planned", "machine": machine}
+        return str(scanrnn.plan(step, init, xs, **options))
+
+    applies = "\nNewton's method (scanrnn.solve) applies"
+    nonlinear = "gate_that_reads_the_carry"
+    assert f"{applies}, but does not pay on a CPU." in told(nonlinear, "cpu")
+    assert f"{applies}: an iteration is an affine scan." in told(nonlinear, "h100")
+    for name in ("moving_average", "wide_matrix"):
+        assert "Newton" not in told(name, "h100")
+
+
 def test_equal_leaves_of_the_carry_are_counted():
     def step(carry, x):
         return jax.tree.map(lambda c: 0.9 * c + x, carry), x

@@ -21,15 +21,10 @@ def obstacle(body: Body) -> str | None:
     It does if all its floating-point leaves are affine. Other leaves, such as keys, may
     run step by step in a loop of their own.
     """
-    graph, found = body.graph, affine.groups(body.graph)
-    slow = [
-        f"{_types(graph, group)} is sequential ({group.why})"
-        for group in found
-        if not group.parallel and _has_floats(graph, group)
-    ]
-    if slow:
+    if slow := _slow(body.graph):
         return ", and ".join(slow)
-    if not any(group.parallel for group in found):
+    graph = body.graph
+    if not any(group.parallel for group in affine.groups(graph)):
         return "no leaf is affine"
     # The results of a scan have no weak type.
     if any(map(ops.is_weak, graph.carry_out)):
@@ -48,6 +43,25 @@ def told(where: str, body: Body) -> str:
     return f"{where} over time: {tally(groups, '; ')}."
 
 
+def newton(plan) -> str:
+    """Whether `scanrnn.solve` can compute a loop that is not affine, and if it pays.
+
+    It needs a reverse loop that is affine: then the derivative of a step has small
+    blocks. The text is empty if the loop is affine, or if that does not hold.
+    """
+    floats = all(map(ops.is_inexact, plan.source.carry))
+    if not (floats and _slow(plan.stages.loop)):
+        return ""
+    body = plan.bodies.get("in reverse")
+    if body is None or obstacle(body) is not None:
+        return ""
+    applies = "Newton's method (scanrnn.solve) applies"
+    if not plan.rules.in_parallel:
+        return f"{applies}, but does not pay on a {plan.machine.platform.upper()}."
+    cost = "an iteration is an affine scan"
+    return f"{applies}: {cost}. It pays if few are needed, which only a run can tell."
+
+
 def _group(graph, group: Group) -> str:
     how = _HOW.get(group.kind, "by an associative scan")
     if group.kind == "sum" and not group.read:
@@ -62,3 +76,12 @@ def _types(graph, group: Group) -> str:
 
 def _has_floats(graph, group: Group) -> bool:
     return any(ops.is_inexact(graph.carry[k]) for k in group.leaves)
+
+
+def _slow(graph) -> list[str]:
+    """The groups with floating-point leaves that must run step by step, and why."""
+    return [
+        f"{_types(graph, group)} is sequential ({group.why})"
+        for group in affine.groups(graph)
+        if not group.parallel and _has_floats(graph, group)
+    ]

@@ -35,7 +35,7 @@ def report(plan) -> Report:
     limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
     if plan.reason is None:
         summary += [*_outside(plan), *_kept(plan), *_over_time(plan)]
-        limits = [*_recurrent(plan), *_stays(plan), *limits]
+        limits = [*_recurrent(plan), *_stays(plan), *limits, in_parallel.newton(plan)]
     return Report(summary, [line for line in limits if line], details(plan))
 
 
