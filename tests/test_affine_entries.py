@@ -66,6 +66,13 @@ def enters_with_a_weight(params, h, x):
 
 
 @one
+def next_carry_is_the_output(params, h, x):
+    """It is an array of all steps anyway, and so is its cotangent: that of x."""
+    h = x[1] * (h + x[0])
+    return h, h
+
+
+@one
 def enters_and_is_read(params, h, x):
     """The carry is read twice, so it does not enter by the sum."""
     total = h + x[0]
@@ -139,6 +146,7 @@ def plan_of(name):
         ("leaky_sum_with_resets", {0}),
         ("constant_factor", {0}),
         ("carry_is_not_the_output", set()),
+        ("next_carry_is_the_output", set()),
         ("rotation", {0, 1}),
         ("rotation_with_one_output", {0}),
     ],
@@ -158,6 +166,7 @@ def test_cotangent_enters_a_reverse_step_by_a_sum(name, leaves):
         ("enters_forward", {0}),
         ("enters_with_a_weight", {0}),
         ("enters_and_is_read", set()),
+        ("next_carry_is_the_output", set()),
         ("one_after_the_other", {1}),
         ("leaky_sum_with_resets", set()),
     ],

@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from jax.extend.core import JaxprEqn
+
 from scanrnn.planner import affine, ops
 from scanrnn.planner.graph import Graph
 
@@ -19,7 +21,8 @@ def entered(graph: Graph) -> tuple[Graph, Mapping[int, Any]]:
     """Put such sums in the places of their leaves, for diagonal leaves and blocks.
 
     A leaf h enters by the sum `u = h + d` if nothing else reads h, and if d does not
-    depend on the group of h.
+    depend on the group of h. If the next h is an output, it is an array of all steps
+    anyway, and the leaf stays.
 
     Returns:
       The graph with u as the leaf of its carry, and without the sum. It computes the
@@ -28,24 +31,27 @@ def entered(graph: Graph) -> tuple[Graph, Mapping[int, Any]]:
     consumers, reads = graph.consumers(), affine.leaves_read(graph)
     carry, sums, added = list(graph.carry), set(), {}
     for group in affine.groups(graph):
-        for k in group.leaves if group.kind in ("diagonal", "block") else ():
-            v = graph.carry[k]
-            readers = consumers.get(v, [])
-            other = _added(v, readers[0]) if len(readers) == 1 else None
-            if other is None:
+        able = group.kind in ("diagonal", "block")
+        for k in group.leaves if able else ():
+            found = _entry(carry[k], consumers.get(carry[k], []))
+            if found is None or graph.carry_out[k] in graph.ys:
                 continue
-            if ops.is_literal(other) or reads[other].isdisjoint(group.leaves):
-                sums.add(readers[0])
-                carry[k], added[k] = readers[0].outvars[0], other
+            eqn, d = found
+            if ops.is_literal(d) or reads[d].isdisjoint(group.leaves):
+                sums.add(eqn)
+                carry[k], added[k] = eqn.outvars[0], d
     eqns = tuple(e for e in graph.eqns if e not in sums)
     return dataclasses.replace(graph, carry=tuple(carry), eqns=eqns), added
 
 
-def _added(v, eqn) -> Any:
-    """What an equation adds to a variable, without a change of its type; else None."""
-    if eqn is None or eqn.primitive.name not in ("add", "add_any"):
+def _entry(v, readers) -> tuple[JaxprEqn, Any] | None:
+    """The only equation that reads a variable, if it is a sum; and what it adds."""
+    if len(readers) != 1 or readers[0] is None:
+        return None
+    (eqn,) = readers
+    if eqn.primitive.name not in ("add", "add_any"):
         return None
     first, second = eqn.invars
     other = second if first is v else first
     same = ops.alike(eqn.outvars[0], v) and ops.alike(other, v)
-    return other if same else None
+    return (eqn, other) if same else None
