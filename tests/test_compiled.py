@@ -32,6 +32,7 @@ from benchmarks.compiled import (
 )
 from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.workers import Worker
+from tests import compile_graphs
 from tests.compiled_texts import H100, V5E
 
 
@@ -351,6 +352,23 @@ def test_kernels_compile(machine, dtype):
     for name, made, loops in lines:
         assert int(made) >= 1, name
         assert machine == "v5e" or (made, loops) == ("2", "0"), name
+
+
+@pytest.mark.slow
+def test_operations_that_a_plan_names_are_in_no_graph():
+    """XLA's compiler decides: a loop without them starts one graph in each trip."""
+    if run.missing("h100"):
+        pytest.skip("make test-compiled has the compilers")
+    call = [sys.executable, "-m", "tests.compile_graphs"]
+    env = os.environ | targets.environment("h100") | {"PYTHONPATH": str(workers.ROOT)}
+    env.pop("XLA_FLAGS", None)  # this process has flags for a CPU
+    done = subprocess.run(
+        call, cwd=workers.ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    beside = dict(line.partition("\t")[::2] for line in done.stdout.splitlines())
+    assert [*beside] == [*compile_graphs.NAMED, *compile_graphs.OTHERS]
+    assert {name for name in beside if beside[name]} == {*compile_graphs.NAMED}
 
 
 SCHEDULE = """
