@@ -7,12 +7,15 @@ installed (`make test-compiled`).
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
+import jax
 import pytest
 
+import scanrnn
 from benchmarks import programs
 from benchmarks.cases import Case
 from benchmarks.compiled import (
@@ -32,6 +35,7 @@ from benchmarks.compiled import (
 )
 from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.workers import Worker
+from benchmarks.programs import linear_attention
 from tests import compile_graphs
 from tests.compiled_texts import H100, V5E
 
@@ -414,3 +418,22 @@ def test_committed_page_of_gpu_kernels_is_that_of_the_numbers():
     text = gpu_kernels.RESULTS.read_text()
     page = gpu_kernels.RESULTS.with_suffix(".md").read_text()
     assert gpu_kernels.markdown(json.loads(text)) == page
+
+
+def test_gpu_kernel_that_is_refused_has_a_row_that_says_why():
+    starts = {"lax_scan": 2058.0, "scanrnn": 974.0}
+    record = {"refused": "no room", "starts": starts, "temp_bytes_of_loops": 19e5}
+    page = gpu_kernels.markdown({"versions": {}, "rows": {"a loop": record}})
+    assert "| a loop | no room | | | 974.0 | 2,058.0 | | 1.9 | |" in page
+
+
+def test_gpu_kernel_of_a_delta_rule_is_refused_with_the_reason():
+    options = scanrnn.Options(machine="h100", implementation="pallas_gpu")
+    with jax.enable_x64(False):
+        program = linear_attention.delta_rule(T=3, S=2, C=4, K=8)
+        fast = scanrnn.accelerate(program.apply, plan=options)
+        with pytest.raises(ValueError, match=gpu_kernels.REFUSED) as error:
+            jax.eval_shape(fast, program.params, program.inputs)
+    # Neither by elements nor by examples of the batch.
+    reason = re.search(gpu_kernels.REFUSED, str(error.value))[1]
+    assert reason.startswith("loop ") and ", and " in reason
