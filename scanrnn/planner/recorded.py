@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from jax.extend.core import JaxprEqn, jaxprs_in_params
 
-from scanrnn.planner import ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.rules import Rules
 
 
@@ -36,7 +36,7 @@ def _as_it_is(eqn: JaxprEqn, rules: Rules) -> bool:
         return ops.product([params["length"]]) // params["unroll"] > 1
     if name == "cond":
         # A choice by platform is made when the program is lowered.
-        return not params.get("branches_platforms")
+        return not compat.is_by_platform(eqn)
     if name == "sort":
         length = ops.aval(eqn.invars[0]).shape[params["dimension"]]
         return ops.product([length]) > rules.recorded_sort
