@@ -64,6 +64,7 @@ compiled: $(COMPILERS)/.compiled
 	$(COMPILERS)/bin/python -m benchmarks.compiled.kernels
 	$(COMPILERS)/bin/python -m benchmarks.compiled.gpu_kernels
 	$(COMPILERS)/bin/python -m benchmarks.gemms.costs
+	$(COMPILERS)/bin/python -m benchmarks.gemms.gnmt
 
 parallel: $(COMPILERS)/.compiled $(VENV)/.bench
 	$(COMPILERS)/bin/python -m benchmarks.parallel compiled --machine h100 $(ARGS)

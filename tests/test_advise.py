@@ -1,6 +1,7 @@
 """Compare advice with numbers by hand, and with relations between sizes."""
 
 import dataclasses
+import re
 
 import jax.numpy as jnp
 import pytest
@@ -160,6 +161,54 @@ def test_persistent_mode_of_cudnn_has_its_own_rules(sizes, words):
 
 def test_persistent_mode_is_for_gpus_of_nvidia_alone():
     assert advise(T=4, machine="tpu v5e").persistent == ""
+
+
+def largest(advice):
+    """The largest power of two that an advice says fits a kernel, or None."""
+    found = re.search(r"H fits up to (\d+)", advice.kernel)
+    return found and int(found[1])
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype", "room"),
+    [
+        # Four matrices of a TPU's LSTM lie in its fast memory, less what Mosaic needs.
+        ("tpu v5e", "bfloat16", lambda H: 4 * H**2 * 2 < 120 * 2**20),
+        # A program of a GPU multiplies by one matrix of 128 KB at a time.
+        ("h100", "bfloat16", lambda H: H**2 * 2 <= 128 * 2**10),
+        ("h100", "float32", lambda H: H**2 * 4 <= 128 * 2**10),
+    ],
+)
+def test_kernel_takes_the_features_that_its_memory_holds(machine, dtype, room):
+    sizes = {"T": 4, "B": 16, "machine": machine, "dtype": dtype}
+    most = largest(advise(H=64, **sizes))
+    assert room(most) and not room(2 * most)
+    small, large = (advise(H=H, **sizes) for H in (most, 2 * most))
+    assert "these sizes fit; " in small.kernel and "not these sizes: " in large.kernel
+    assert largest(small) == largest(large) == most
+    assert small.kernel in str(small) and "only if you ask for it" in small.kernel
+
+
+def test_kernel_says_where_it_keeps_the_weights():
+    told = advise(T=4, H=64, machine="tpu v5e").kernel
+    assert 'implementation="pallas_tpu"' in told and "stay in fast memory" in told
+    told = advise(T=4, H=64, machine="h100").kernel
+    assert 'implementation="pallas_gpu"' in told and "weights from a cache" in told
+
+
+def test_kernel_that_refuses_sizes_says_which_it_takes():
+    told = advise(T=4, H=500, dtype="bfloat16", machine="h100").kernel
+    assert "sizes must be powers of two" in told and "H fits up to 256" in told
+
+
+def test_kernel_of_a_step_without_matrices_has_no_largest_size():
+    advice = advise(cells.indrnn(), T=4, machine="h100")
+    assert "these sizes fit" in advice.kernel and largest(advice) is None
+
+
+def test_machine_without_kernels_has_no_advice_on_them():
+    advice = advise(T=4, machine="cpu")
+    assert advice.kernel == "" and "One kernel" not in str(advice)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from benchmarks.compiled.programs import shapes
 from benchmarks.contenders import _base
 from benchmarks.contenders.lax_scan import naive
 from benchmarks.gemms import __main__ as gemms
-from benchmarks.gemms import costs, products, sweeps, table
+from benchmarks.gemms import costs, gnmt, products, sweeps, table
 from scanrnn.planner.counts import PATHS, PHASES
 
 
@@ -68,8 +68,30 @@ def test_chunk_of_the_rule_is_the_chunk_that_is_timed_for_it():
     assert found[0] == found[1]
 
 
-def test_kernels_of_the_translation_model_are_in_the_committed_results():
-    assert {(B, 1024) for B in (8, 16, 32, 64)} <= set(costs.kernels())
+def test_translation_model_has_every_size_by_kernels_and_by_both_kinds_of_loops():
+    sizes = {*costs.OVER_B, *costs.OVER_H}
+    rows = costs.load()["rows"]
+    for found in (costs.kernels(), *(costs.loops(rows, way) for way in costs.WAYS)):
+        assert {*found} == sizes
+        # No schedule, and no loop, is shorter than its products.
+        assert all(found[size] > costs.floor(*size) for size in sizes)
+
+
+def test_page_of_the_translation_model_is_that_of_the_committed_numbers():
+    page = gnmt.markdown(costs.load(), costs.kernels())
+    assert gnmt.PAGE.read_text() == page
+
+
+def test_kernels_stop_paying_where_planned_loops_are_as_near_to_the_floor():
+    floors = {size: costs.floor(*size) for size in ((8, 1024), (256, 1024))}
+    kernels = {(8, 1024): 3000.0, (256, 1024): 1.5 * floors[256, 1024]}
+    planned = {(8, 1024): 9000.0, (256, 1024): 2 * floors[256, 1024]}
+    (told,) = gnmt.stops(kernels, planned)
+    assert "at no size here" in told and "least at B=256, H=1024" in told
+    assert "take 2.00 times the floor, and the kernels 1.50 times" in told
+    (told,) = gnmt.stops(kernels, planned | {(8, 1024): 2999.0})
+    assert "stop paying**: B=8, H=1024. They pay least at B=8" in told
+    assert gnmt.stops({}, planned) == []
 
 
 @pytest.mark.slow

@@ -7,12 +7,15 @@ installed (`make test-compiled`).
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
+import jax
 import pytest
 
+import scanrnn
 from benchmarks import programs
 from benchmarks.cases import Case
 from benchmarks.compiled import (
@@ -32,6 +35,8 @@ from benchmarks.compiled import (
 )
 from benchmarks.compiled.measure import ProgramCase, Row
 from benchmarks.compiled.workers import Worker
+from benchmarks.programs import linear_attention
+from tests import compile_graphs
 from tests.compiled_texts import H100, V5E
 
 
@@ -353,6 +358,23 @@ def test_kernels_compile(machine, dtype):
         assert machine == "v5e" or (made, loops) == ("2", "0"), name
 
 
+@pytest.mark.slow
+def test_operations_that_a_plan_names_are_in_no_graph():
+    """XLA's compiler decides: a loop without them starts one graph in each trip."""
+    if run.missing("h100"):
+        pytest.skip("make test-compiled has the compilers")
+    call = [sys.executable, "-m", "tests.compile_graphs"]
+    env = os.environ | targets.environment("h100") | {"PYTHONPATH": str(workers.ROOT)}
+    env.pop("XLA_FLAGS", None)  # this process has flags for a CPU
+    done = subprocess.run(
+        call, cwd=workers.ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    beside = dict(line.partition("\t")[::2] for line in done.stdout.splitlines())
+    assert [*beside] == [*compile_graphs.NAMED, *compile_graphs.OTHERS]
+    assert {name for name in beside if beside[name]} == {*compile_graphs.NAMED}
+
+
 SCHEDULE = """
      0   :  { %s0 = in [kind: input, shape index: {}] /* The window shape is @ */ }
    0x1 LB: > { %a = vld }
@@ -396,3 +418,22 @@ def test_committed_page_of_gpu_kernels_is_that_of_the_numbers():
     text = gpu_kernels.RESULTS.read_text()
     page = gpu_kernels.RESULTS.with_suffix(".md").read_text()
     assert gpu_kernels.markdown(json.loads(text)) == page
+
+
+def test_gpu_kernel_that_is_refused_has_a_row_that_says_why():
+    starts = {"lax_scan": 2058.0, "scanrnn": 974.0}
+    record = {"refused": "no room", "starts": starts, "temp_bytes_of_loops": 19e5}
+    page = gpu_kernels.markdown({"versions": {}, "rows": {"a loop": record}})
+    assert "| a loop | no room | | | 974.0 | 2,058.0 | | 1.9 | |" in page
+
+
+def test_gpu_kernel_of_a_delta_rule_is_refused_with_the_reason():
+    options = scanrnn.Options(machine="h100", implementation="pallas_gpu")
+    with jax.enable_x64(False):
+        program = linear_attention.delta_rule(T=3, S=2, C=4, K=8)
+        fast = scanrnn.accelerate(program.apply, plan=options)
+        with pytest.raises(ValueError, match=gpu_kernels.REFUSED) as error:
+            jax.eval_shape(fast, program.params, program.inputs)
+    # Neither by elements nor by examples of the batch.
+    reason = re.search(gpu_kernels.REFUSED, str(error.value))[1]
+    assert reason.startswith("loop ") and ", and " in reason

@@ -140,6 +140,16 @@ def cycles(rows: list[dict], way: str) -> dict[tuple[int, int], float]:
     return {(r["B"], r["H"]): r["cycles"] / STEPS for r in wanted if "cycles" in r}
 
 
+def loops(rows: list[dict], way: str) -> dict[tuple[int, int], float]:
+    """The TPU's cycles of a step of both loops of training, by batch and H."""
+    wanted = [r for r in rows if (r["machine"], r["way"]) == ("v5e", way)]
+    return {
+        (r["B"], r["H"]): r["forward"] + r["reverse"]
+        for r in wanted
+        if r.get("forward") and r.get("reverse")
+    }
+
+
 def floor(B: int, H: int) -> float:
     """Cycles that the matrix units need for a step, forward and in reverse.
 

@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from benchmarks.gemms import costs, findings, picture, table
+from benchmarks.gemms import costs, findings, gnmt, picture, table
 from benchmarks.gemms.products import PHASES
 from benchmarks.measure import QUIET
 from benchmarks.tables import table as in_markdown
@@ -46,26 +46,6 @@ The guide's unroll factor F: the steps whose layer-to-layer product runs at once
 plans it is `Options(chunk=F)`, and the loop and the weight gradients are in the same
 chunks. A whole LSTM with S={S}, B={B}, D=H={H}, training and forward pass, checked
 against float64. The rule takes F={train} in training and F={forward} forward.
-"""
-
-COMPILED = """\
-## GNMT's layer, compiled
-
-The guide compares its standard and its persistent mode on an LSTM of 256 steps: with a
-batch of 64 for several sizes, and with 1024 features for several batches. We have
-neither mode. These are training steps in bfloat16 throughout, by planned loops, by
-`lax.scan`, and by `pallas_tpu`, which keeps the weights in fast memory for all steps,
-as the persistent mode does. The real compilers ran, the machines did not. A count is
-not a time.
-
-- **Cycles** are the TPU compiler's estimate for the whole training step, divided by
-  256.
-- **Bundles** are the length of the two kernels' schedules for one step, from
-  [the page of kernels](kernels.md). Its rows are of several commits. Bundles and cycles
-  come from different stages of the compiler: do not compare them. **Floor** is what the
-  matrix units need.
-- **Starts** (H100) are kernels and graphs that the host starts, divided by 256. cuDNN's
-  own persistent mode cannot be compiled without a GPU.
 """
 
 
@@ -214,29 +194,9 @@ def _compiled(found, kernels, stem):
     """The parts about GNMT's layer; nothing before it is compiled."""
     if not found["rows"]:
         return []
-    rows = {(r["machine"], r["way"], r["B"], r["H"]): r for r in found["rows"]}
-    lines = []
-    for B, H in dict.fromkeys((*costs.OVER_H, *costs.OVER_B)):
-        cells = [str(B), str(H)]
-        for machine, what in (("v5e", "cycles"), ("h100", "host_starts")):
-            pair = [rows.get((machine, way, B, H), {}).get(what) for way in costs.WAYS]
-            cells += ["" if n is None else f"{n / costs.STEPS:,.1f}" for n in pair]
-            cells.append(f"{pair[0] / pair[1]:.2f}" if all(pair) else "")
-        bundles = kernels.get((B, H))
-        cells += ["" if bundles is None else f"{bundles:,.0f}"]
-        cells.append(f"{costs.floor(B, H):,.0f}")
-        for machine in ("v5e", "h100"):
-            cells.append(rows.get((machine, "planned", B, H), {}).get("chosen", ""))
-        lines.append(cells)
-    heads = [
-        *("B", "H", "cycles, planned", "lax.scan", "ratio", "starts, planned"),
-        *("lax.scan", "ratio", "bundles, kernels", "floor"),
-        *("chosen on the TPU", "on the H100"),
-    ]
-    versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
     return [
-        COMPILED,
+        f"## {gnmt.TITLE}",
+        gnmt.ABOUT,
         f"![cycles and bundles of GNMT's layer]({stem}-compiled.png)",
-        in_markdown(heads, lines),
-        f"Compiled at {found['commit']}, {found['date']}; {versions}.",
+        *gnmt.tables(found, kernels),
     ]

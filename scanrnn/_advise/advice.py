@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn._advise import checklist
+from scanrnn._advise.kernels import kernel
 from scanrnn._advise.layers import Sizes, plan_of
 from scanrnn.cells import Cell
 from scanrnn.machines import Machine, machine_named, machine_of
@@ -42,6 +43,9 @@ class Advice:
         persistent: whether cuDNN's persistent mode takes such sizes, and if not, why;
             "" on machines without cuDNN. That mode is for cuDNN's own layers, not for
             loops of JAX.
+        kernel: whether the kernel of ours that runs a whole loop takes such sizes, up
+            to which number of features it does, and where it keeps the weights; "" on
+            machines without such kernels. It runs only if you ask for it.
     """
 
     machine: Machine
@@ -52,6 +56,7 @@ class Advice:
     misaligned: tuple[str, ...]
     changes: tuple[Change, ...]
     persistent: str = ""
+    kernel: str = ""
 
     def __str__(self) -> str:
         """The advice in words."""
@@ -73,6 +78,8 @@ class Advice:
             lines.append(
                 f"cuDNN's persistent mode, for its own layers: {self.persistent}."
             )
+        if self.kernel:
+            lines.append(f"One kernel for the whole loop, by {self.kernel}.")
         for place, change in enumerate(self.changes):
             word = "What would help most" if place == 0 else "Then"
             lines.append(
@@ -159,6 +166,7 @@ def advise(
         misaligned=tuple(checklist.misaligned(sizes, name, chosen, plan.rules)),
         changes=tuple(changes),
         persistent=checklist.persistent(sizes, name, chosen, plan.rules),
+        kernel=kernel(cell, sizes, name, chosen),
     )
 
 

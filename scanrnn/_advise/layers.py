@@ -1,7 +1,8 @@
 """The plan of a layer of given sizes, to estimate its cost."""
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 from scanrnn._scan import plan
 from scanrnn.cells import Cell
 from scanrnn.machines import Machine
-from scanrnn.planner import Plan
+from scanrnn.planner import Options, Plan, make_plan, trace
 
 
 class Sizes(NamedTuple):
@@ -30,6 +31,35 @@ class Sizes(NamedTuple):
 
 def plan_of(cell: Cell, sizes: Sizes, dtype: str, machine: Machine) -> Plan:
     """Plan a layer of these sizes. No array is allocated."""
+    return plan(*_layer(cell, sizes, dtype), machine=machine)
+
+
+def refusal_of(
+    executor: Any,
+    check: Callable[[Plan], str | None],
+    cell: Cell,
+    sizes: Sizes,
+    dtype: str,
+    machine: Machine,
+) -> str | None:
+    """Why an executor would not run a layer of these sizes, or None.
+
+    Args:
+        executor: the executor; the plan is made under its rules.
+        check: its own check of a plan.
+        cell: the cell of the layer.
+        sizes: the sizes of the layer.
+        dtype: the dtype of the operands of products.
+        machine: the machine.
+    """
+    traced = trace(*_layer(cell, sizes, dtype), None)
+    options = Options(machine=machine, implementation=executor.NAME)
+    made = make_plan(traced, options, machine, executor.rules(machine))
+    return check(made)
+
+
+def _layer(cell, sizes, dtype):
+    """The step of a layer, its carry and its inputs, without arrays."""
     if dtype != "float32" and "dtype" in vars(cell):
         cell = _of_dtype(cell, dtype)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -45,7 +75,7 @@ def plan_of(cell: Cell, sizes: Sizes, dtype: str, machine: Machine) -> Plan:
 
     # The weights are part of the carry, so that they can be abstract values. A plan
     # treats a carry that does not change as weights.
-    return plan(step, (params, carry), xs, machine=machine)
+    return step, (params, carry), xs
 
 
 def _of_dtype(cell, dtype):

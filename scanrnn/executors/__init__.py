@@ -7,6 +7,8 @@ An executor is a module, or any object, with the attribute `NAME` and
 - `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
 - `PLATFORM`, only if its kernels have never run on that platform. It then runs only if
   it is asked for by name, or if `tune` has checked it on the device.
+- `holds(plan) -> str | None` and `WEIGHTS`, only for `advise`: why its memory does not
+  suffice for a plan, and where it keeps the weights, in words.
 
 A plan is made for each executor. The cheapest plan that its executor does not refuse is
 kept.

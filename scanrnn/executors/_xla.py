@@ -66,6 +66,30 @@ CPU = Rules(
     multiples=(1, 16),
 )
 
+# What XLA's runtime does not record in a CUDA graph. Its pass over thunks
+# (`command_buffer_conversion_pass.cc`) records kernels, copies on the device, and calls
+# of libraries for products. It does not record control flow and collectives, unless
+# asked to (`xla_gpu_enable_command_buffer`). It records a call of another library only
+# if the handler of the call permits it, and those of JAX for linear algebra do not
+# (`jaxlib/gpu/solver_kernels_ffi.cc`).
+UNRECORDED = frozenset(
+    # Control flow, and functions that JAX lowers to loops.
+    "while cond scan igamma igammac igamma_grad_a random_gamma"
+    " regularized_incomplete_beta"
+    # Linear algebra, transforms and convolutions by libraries.
+    " cholesky cholesky_update eig eigh geqp3 geqrf householder_product lu"
+    " lu_pivots_to_permutation ormqr qr svd symmetric_product triangular_solve"
+    " tridiagonal tridiagonal_solve fft conv_general_dilated"
+    # XLA gives a long sort to a library.
+    " sort"
+    # What the host computes, and calls whose handlers are somebody else's.
+    " pure_callback io_callback debug_callback debug_print ffi_call"
+    # What several devices compute together.
+    " psum psum_invariant unreduced_psum pmax pmin ppermute pbroadcast all_gather"
+    " all_gather_invariant all_gather_reduced all_to_all ragged_all_to_all"
+    " reduce_scatter unreduced_reduce_scatter".split()
+)
+
 GPU = Rules(
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
     overwrites=True,
@@ -98,6 +122,9 @@ GPU = Rules(
     # Four LSTMs (128,16,256) take 0.56 of the launches in training and 0.62 forward. On
     # a TPU they take 0.93 and 1.66 of the cycles, on a CPU 1.6 and 1.1 of the time.
     wavefront=True,
+    unrecorded=UNRECORDED,
+    # A longer one may be a library's, by its dtype and batch (`sort_rewriter.cc`).
+    recorded_sort=512,
     # The smallest tiles of the kernels that cuBLAS and Triton have for products.
     tile=(64, 16, 16),
     # NVIDIA's guide: rows of 16 bytes.

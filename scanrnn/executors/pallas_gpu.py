@@ -34,6 +34,8 @@ from scanrnn.planner.rules import MB, Rules
 
 NAME = "pallas_gpu"
 PLATFORM = "cuda"
+# Where the weights are while the steps run, in words.
+WEIGHTS = "the carry stays in registers, and each step reads weights from a cache"
 
 RULES = Rules(
     # Triton has no slices: each gate is an array of its own.

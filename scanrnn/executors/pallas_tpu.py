@@ -21,6 +21,8 @@ from scanrnn.planner.rules import MB, Rules
 
 NAME = "pallas_tpu"
 PLATFORM = "tpu"
+# Where the weights are while the steps run, in words.
+WEIGHTS = "weights and carry stay in fast memory for all steps"
 
 RULES = Rules(
     # Otherwise each step would transpose the matrix again.
@@ -47,12 +49,17 @@ def rules(machine: Machine) -> Rules:
     return RULES
 
 
+def holds(plan: Plan) -> str | None:
+    """Why fast memory cannot hold what this plan keeps there, or None."""
+    return refusal(plan, PLATFORM, "a TPU", [unsuitable, too_large])
+
+
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
-    checks = [unsuitable, too_large]
-    if plan.machine.platform == "tpu":
-        checks.append(unlowered)
-    return refusal(plan, "tpu", "a TPU", checks)
+    reason = holds(plan)
+    if reason is None and plan.machine.platform == PLATFORM:
+        reason = refusal(plan, PLATFORM, "a TPU", [unlowered])
+    return reason
 
 
 def lower(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from scanrnn.planner import compat, in_parallel, ops
 from scanrnn.planner.counts import placed
 from scanrnn.planner.graph import CARRY
+from scanrnn.planner.recorded import unrecorded
 from scanrnn.planner.report_details import details
 from scanrnn.planner.wording import at_once, of_leaves, size_of
 
@@ -36,6 +37,7 @@ def report(plan) -> Report:
     if plan.reason is None:
         summary += [*_outside(plan), *_kept(plan), *_over_time(plan)]
         limits = [*_recurrent(plan), *_stays(plan), *limits, in_parallel.newton(plan)]
+    limits += _unrecorded(plan)
     return Report(summary, [line for line in limits if line], details(plan))
 
 
@@ -134,6 +136,17 @@ def _stays(plan) -> Iterator[str]:
         rule = "jax.custom_vjp, or what cannot be batched over time"
         why = "Options(defer=False)" if not plan.options.defer else rule
         yield f"Weight gradients stay in the reverse loop: {why}."
+
+
+def _unrecorded(plan) -> Iterator[str]:
+    """What ends a graph of kernels in a loop, so that the host starts it."""
+    graphs = [body.graph for body in plan.bodies.values()] or [plan.source]
+    found = (name for g in graphs for name in unrecorded(g.eqns, plan.rules))
+    if names := ", ".join(dict.fromkeys(found)):
+        yield (
+            f"Not in a CUDA graph: {names}. The host starts each of them, and a graph "
+            "ends there, in every trip of its loop."
+        )
 
 
 def _why(name) -> str:

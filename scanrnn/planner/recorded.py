@@ -1,0 +1,43 @@
+"""Which operations of a loop a GPU's runtime cannot record in a graph of kernels.
+
+A recorded trip of a loop is one start by the host, however many kernels it has. At each
+operation that cannot be recorded a graph ends, and the host starts that operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jax.extend.core import JaxprEqn, jaxprs_in_params
+
+from scanrnn.planner import compat, ops
+from scanrnn.planner.rules import Rules
+
+
+def unrecorded(eqns: Iterable[JaxprEqn], rules: Rules) -> Iterator[str]:
+    """The names of operations that cannot be recorded, also of those inside others.
+
+    A loop, or a branch, that cannot be recorded is named itself, and not what is in it.
+    """
+    for eqn in eqns:
+        name = eqn.primitive.name
+        if name in rules.unrecorded and _as_it_is(eqn, rules):
+            yield name
+        elif name != "pallas_call":  # a kernel, whatever is in it
+            for jaxpr in jaxprs_in_params(eqn.params):
+                yield from unrecorded(jaxpr.eqns, rules)
+
+
+def _as_it_is(eqn: JaxprEqn, rules: Rules) -> bool:
+    """Whether an operation of such a name, with its sizes, stays what its name says."""
+    name, params = eqn.primitive.name, eqn.params
+    if name == "scan":
+        # XLA replaces a loop of one trip by its body.
+        return ops.product([params["length"]]) // params["unroll"] > 1
+    if name == "cond":
+        # A choice by platform is made when the program is lowered.
+        return not compat.is_by_platform(eqn)
+    if name == "sort":
+        length = ops.aval(eqn.invars[0]).shape[params["dimension"]]
+        return ops.product([length]) > rules.recorded_sort
+    return True
