@@ -30,7 +30,7 @@ _KEEP = {"chunked": ops.keep_inputs, "recompute": keep_loops}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Runner:
-    """An executor as a plan holds it. It is equal to its name."""
+    """An executor as a plan holds it: with its name, and a way to run plans."""
 
     executor: Executor
 
@@ -38,18 +38,6 @@ class Runner:
     def name(self) -> str:
         """The name of the executor."""
         return self.executor.NAME
-
-    def __str__(self) -> str:
-        """The name."""
-        return self.name
-
-    def __eq__(self, other) -> bool:
-        """Whether the other is this executor, or its name."""
-        return str(self) == str(other)
-
-    def __hash__(self) -> int:
-        """The hash of the name."""
-        return hash(self.name)
 
     def run(self, plan: Plan, weights: list, init: list, xs: list):
         """Run a plan on flat values. Returns the final carry and the ys, flat."""

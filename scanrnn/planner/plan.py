@@ -71,9 +71,8 @@ class Plan:
         if chunks do not divide the length.
       value_loops: the same for chunks without a gradient; empty if they do not differ.
       nothing: why there is nothing to plan, or None.
-      executor: what runs it: `executor.name` is its name, to which it is equal, and
-        `executor.run(plan, weights, init, xs)` runs the plan on flat values. None if
-        none is chosen yet.
+      executor: what runs it: `executor.name` is its name, and `executor.run(plan,
+        weights, init, xs)` runs the plan on flat values. None if none is chosen yet.
       candidates: every executor, with its estimate or its refusal.
       tuning: how the tuner chose these options, or None.
     """
