@@ -14,9 +14,9 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.executors import associative
-from scanrnn.planner import Body, affine, ops, trace
+from scanrnn.planner import affine, ops, trace
+from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
-from scanrnn.planner.rows import Rows
 from scanrnn.planner.trace import inline
 
 # A residual of at most this many machine epsilons counts as rounding.
@@ -155,8 +155,8 @@ class _Problem(NamedTuple):
         arrays = {**values, **self.consts, **self._before(init, h)}
         arrays |= dict(zip(self.read, residuals, strict=True))
         start = [jnp.zeros_like(a) for a in init]
-        body = Body(self.linear, Rows(self.length))
         constants = {v: arrays[v] for v in self.linear.weights}
+        body = plain(self.linear, self.length)
         return associative.lower(body, constants, start, arrays)[1]
 
     def _before(self, init, h) -> dict:

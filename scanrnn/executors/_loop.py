@@ -16,8 +16,8 @@ from scanrnn.executors._executor import Executor, on
 from scanrnn.executors._names import named, remembering_inputs, split
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
-from scanrnn.planner.bodies import Target, plain
-from scanrnn.planner.emit import Bodies
+from scanrnn.planner.bodies import Target
+from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.over_time import stage_over_time
 
@@ -25,7 +25,8 @@ from scanrnn.planner.over_time import stage_over_time
 def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: list):
     """Run the loop. Returns the final carry and the stacked ys."""
     args = [*weights, *carry, *xs]
-    function = _runner(loop, scan, plain(loop.graph, loop))
+    body = plain(loop.graph, loop.length, loop.reverse, loop.unroll)
+    function = _runner(loop, scan, body)
     # With arrays that are split over a mesh, JAX makes the program.
     build = functools.partial(_build, loop, executor)
     if split(args):

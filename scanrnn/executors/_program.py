@@ -19,7 +19,7 @@ from scanrnn.executors._normed import normed
 from scanrnn.executors._ruled import Ruled, keep_loops
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import plain
+from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env
 from scanrnn.planner.over_time import remembering, stage_over_time
 from scanrnn.planner.plan import Plan
@@ -126,6 +126,7 @@ def _run(plan, executor, loop, constants, init, xs):
         weights, xs = ([values[v] for v in of] for of in (graph.weights, graph.xs))
         final, ys = run_loop(loop, executor, weights, init, xs)
     else:
-        final, ys = scan.lower(plain(graph, loop), values, init, values)
+        body = plain(graph, loop.length, loop.reverse, loop.unroll)
+        final, ys = scan.lower(body, values, init, values)
     values |= named(graph.ys, ys)
     return final, stage(stages.after)

@@ -21,8 +21,8 @@ from scanrnn.executors._names import named, split
 from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Target, plain
-from scanrnn.planner.emit import Bodies
+from scanrnn.planner.bodies import Target
+from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
@@ -82,7 +82,8 @@ def _forward(loop: Loop, step: Step, fixed, moving) -> list:
     (constants, arrays), graph, rules = fixed, step.graph, loop.derivative
     streams = loop.recording.rows.whole(rules.rows(rules.read_inside), arrays)
     values = {**constants, **step.consts, **streams, **moving}
-    body = plain(graph, loop, keeps_inputs=loop.residuals != "everything")
+    keeps = loop.residuals != "everything"
+    body = plain(graph, loop.length, loop.reverse, loop.unroll, keeps)
     d_final, d_ys = scan.lower(body, values, [values[v] for v in graph.carry], values)
     return [*d_final, *d_ys]
 

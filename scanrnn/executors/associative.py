@@ -20,8 +20,8 @@ from scanrnn.executors._scans import Steps
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, max_plus, ops
 from scanrnn.planner.affine import Group
-from scanrnn.planner.bodies import Body, of_leaves
-from scanrnn.planner.emit import NORMS, emit
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.emit import NORMS, emit, of_leaves
 from scanrnn.planner.graph import Env, Graph, variables
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan

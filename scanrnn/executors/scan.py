@@ -11,7 +11,8 @@ from jax.extend.core import Var
 from scanrnn.executors._names import named
 from scanrnn.executors._xla import rules as rules
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Body, plain
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env
 from scanrnn.planner.over_time import remembering
 from scanrnn.planner.plan import Plan
@@ -29,7 +30,8 @@ def run(plan: Plan, weights: list, init: list, xs: list):
     """Run the step unchanged. Returns the final carry and the ys, flat."""
     graph = plan.source
     constants, arrays = named(graph.weights, weights), named(graph.xs, xs)
-    return lower(plain(graph, plan), constants, init, arrays)
+    body = plain(graph, plan.length, plan.reverse, plan.unroll)
+    return lower(body, constants, init, arrays)
 
 
 def lower(

@@ -16,9 +16,9 @@ from jax.extend.core import Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.around import around, own_rows
-from scanrnn.planner.bodies import Body, Target, plain
+from scanrnn.planner.bodies import Body, Target
 from scanrnn.planner.features import features_first
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, free, needed
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.norms import pieces
 from scanrnn.planner.rows import Rows, pair_up
@@ -28,6 +28,26 @@ from scanrnn.planner.steps import Step
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")
 NORMS = "of norms in reverse"
+
+
+def plain(
+    graph: Graph, length, reverse=False, unroll: int = 1, keeps_inputs: bool = False
+) -> Body:
+    """A loop that JAX may differentiate."""
+    return Body(graph, Rows(length, reverse), unroll, keeps_inputs=keeps_inputs)
+
+
+def of_leaves(body: Body, leaves: Sequence[int]) -> Body:
+    """The loop of some leaves of the carry; all else is known at all steps."""
+    whole, rows = body.graph, body.rows
+    carry = tuple(whole.carry[k] for k in leaves)
+    outs = tuple(whole.carry_out[k] for k in leaves)
+    eqns = needed(whole.eqns, outs)
+    read = [v for v in free(eqns, outs) if v not in carry]
+    weights = tuple(v for v in read if v in whole.weights)
+    xs = tuple(v for v in read if v not in weights)
+    graph = Graph(weights, carry, xs, tuple(eqns), outs, outs)
+    return plain(graph, rows.length, rows.reverse, body.unroll)
 
 
 class Reverse(NamedTuple):
@@ -182,7 +202,10 @@ def emit(plan) -> dict[str, Body]:
     if not plan.defer:
         pairs = zip(plan.loops, _PARTS, strict=False)
         name = "that JAX differentiates"
-        return {f"{name}{part}": plain(loop.graph, loop) for loop, part in pairs}
+        return {
+            f"{name}{part}": plain(loop.graph, loop.length, loop.reverse, loop.unroll)
+            for loop, part in pairs
+        }
     for loop, part in zip(plan.value_loops or plan.loops, _PARTS, strict=False):
         found[f"for values{part}"] = Bodies(loop, target).forward()
     for loop, part in zip(plan.loops, _PARTS, strict=False):
