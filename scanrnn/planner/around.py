@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.costs import grows
+from scanrnn.planner.crossing import out_of_loop
 from scanrnn.planner.graph import TIME, Graph, free, needed, variables
-from scanrnn.planner.row_cut import out_of_loop
 
 
 def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, Graph]:
@@ -76,7 +77,7 @@ def _early(graph) -> set:
     bits, made, early = graph.depends(), {*graph.weights, *graph.xs}, set()
     for eqn in graph.eqns:
         fits = bits[eqn] == TIME and made.issuperset(variables(eqn.invars))
-        if fits and ops.is_movable(eqn) and not ops.grows(eqn):
+        if fits and ops.is_movable(eqn) and not grows(eqn):
             early.add(eqn)
             made.update(eqn.outvars)
     return early

@@ -13,6 +13,7 @@ import dataclasses
 from jax.extend.core import Var
 
 from scanrnn.planner import compat, ops
+from scanrnn.planner.costs import grows
 from scanrnn.planner.crossing import cheapest_crossing
 from scanrnn.planner.graph import (
     CARRY,
@@ -112,7 +113,7 @@ def _stage(graph, bits, given, wanted, carries: bool = False) -> Graph:
     carry, carry_out = (graph.carry, graph.carry_out) if carries else ((), ())
     outs = (*carry_out, *wanted)
     eqns = needed(graph.eqns, outs, (*given, *carry))
-    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or ops.grows(e)]
+    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or grows(e)]
     read = [v for v in free(eqns, outs) if v not in carry]
     weights = tuple(v for v in read if bits[v] == WEIGHTS)
     xs = tuple(v for v in read if bits[v] != WEIGHTS)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import counts, ops
 from scanrnn.planner.graph import variables
@@ -20,6 +20,16 @@ def excess(kept: Iterable[Var], *anyway: Iterable[Var]) -> int:
     as the matrix of a product. A move does not pay if this is positive.
     """
     return ops.bytes_in(kept) - sum(map(ops.bytes_in, anyway))
+
+
+def grows(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a broadcast or iota that makes more bytes than it reads.
+
+    A bias broadcast over the batch is free inside a fusion. Computed before the loop,
+    it would be a `[B, H]` array to load at every step.
+    """
+    spreads = eqn.primitive.name in ("broadcast_in_dim", "iota")
+    return spreads and excess(eqn.outvars, variables(eqn.invars)) > 0
 
 
 def work(plan) -> int | None:

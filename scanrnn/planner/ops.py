@@ -258,14 +258,3 @@ def is_matrix_of(eqn: JaxprEqn, side: int) -> bool:
     (contract, batch) = eqn.params["dimension_numbers"]
     one_axis = len(contract[side]) == 1 and batch == ((), ())
     return one_axis and aval(eqn.invars[side]).ndim == 2
-
-
-def grows(eqn: JaxprEqn) -> bool:
-    """Whether an equation is a broadcast or iota that makes more bytes than it reads.
-
-    A bias broadcast over the batch is free inside a fusion. Computed before the loop,
-    it would be a `[B, H]` array to load at every step.
-    """
-    grows = eqn.primitive.name in ("broadcast_in_dim", "iota")
-    read = bytes_in(a for a in eqn.invars if not is_literal(a))
-    return grows and bytes_in(eqn.outvars) > read
