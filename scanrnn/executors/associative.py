@@ -195,7 +195,7 @@ def _total(body: Body, group: Group, start, values):
 
 def _made(graph: Graph, values, length) -> list:
     """The ys of a graph at all steps; those made of weights alone at one step."""
-    bits = graph.depends()
+    bits = graph.depends
     timed = [v for v in graph.ys if not ops.is_literal(v) and bits[v]]
     constant = [v for v in graph.ys if ops.is_literal(v) or not bits[v]]
     found = dict(zip(timed, over_time(graph, timed, values, length), strict=True))

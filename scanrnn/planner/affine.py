@@ -196,7 +196,7 @@ def coefficients(graph: Graph, group: Group) -> tuple[Graph, Mapping[Var, Any]]:
 
 def unrounded(graph: Graph, atom):
     """The value before a cast to fewer bits, if that cast is its last equation."""
-    eqn = None if ops.is_literal(atom) else graph.producers().get(atom)
+    eqn = None if ops.is_literal(atom) else graph.producers.get(atom)
     if eqn is None or eqn.primitive.name != "convert_element_type":
         return atom
     source = eqn.invars[0]
@@ -214,7 +214,7 @@ def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
       free: values that do not depend on the leaves.
       constant: whether to add the terms that do not depend on the leaves.
     """
-    values, producers = dict(seeds), graph.producers()
+    values, producers = dict(seeds), graph.producers
     for eqn in eqns:
         moving = [not ops.is_literal(a) and a in values for a in eqn.invars]
         if not any(moving):

@@ -74,7 +74,7 @@ def own_rows(graph: Graph, block: int) -> list[Var]:
 
 def _early(graph) -> set:
     """The movable equations of time inputs alone, except broadcasts that grow."""
-    bits, made, early = graph.depends(), {*graph.weights, *graph.xs}, set()
+    bits, made, early = graph.depends, {*graph.weights, *graph.xs}, set()
     for eqn in graph.eqns:
         fits = bits[eqn] == TIME and made.issuperset(variables(eqn.invars))
         if fits and ops.is_movable(eqn) and not grows(eqn):

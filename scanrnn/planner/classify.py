@@ -58,7 +58,7 @@ class Stages:
 
 def classify(graph: Graph, hoist: bool = True, sink: bool = True) -> Stages:
     """Cut a step into stages; `hoist` and `sink` say what may leave the loop."""
-    bits = graph.depends()
+    bits = graph.depends
     large = find_large(graph, bits)
     hoisted = find_hoisted(graph, bits, large) if hoist else set()
     sunk = find_sunk(graph, bits, large) if sink else set()
@@ -84,7 +84,7 @@ def _cut(graph, bits, large, hoisted, sunk) -> Stages:
         [v for v in free(stay, outs) if bits[v] == TIME],
     )
     readers = {v for e in sunk for v in variables(e.invars)} | {*variables(graph.ys)}
-    producers = graph.producers()
+    producers = graph.producers
     crossing = {
         v if v in readers else _before_bias(v, producers, bits) for v in crossing
     }
@@ -144,7 +144,7 @@ def can_defer(loop: Graph) -> bool:
     equation of time inputs alone, because its tangents are computed for all steps at
     once.
     """
-    bits = loop.depends()
+    bits = loop.depends
 
     def can(eqn) -> bool:
         if has_own_rule(eqn) or not ops.has_batched_rule(eqn):

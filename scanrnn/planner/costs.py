@@ -37,7 +37,7 @@ def work(plan) -> int | None:
     graph = plan.stages.graph
     if any(map(ops.has_subjaxpr, graph.eqns)):
         return None
-    bits = graph.depends()
+    bits = graph.depends
     return sum(map(_work_of, (e for e in graph.eqns if bits[e])))
 
 
@@ -131,7 +131,7 @@ def _kept(plan, in_loop: bool) -> set:
         return {v for v in plan.loop.recording.loop.graph.ys if v not in ys}
     # Without our rule, JAX keeps what the derivative of each equation reads.
     graph = plan.source if plan.stages is None or in_loop else plan.stages.loop
-    bits = graph.depends()
+    bits = graph.depends
     kept = {v for eqn in graph.eqns for v in _read_by_derivative(eqn) if bits[v]}
     outs = variables(graph.ys)
     return {v for v in kept if ops.is_inexact(v)}.difference(outs, graph.xs)

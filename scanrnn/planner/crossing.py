@@ -76,7 +76,7 @@ def out_of_loop(
     rows = [*graph.xs, *(v for e in graph.eqns if e in out for v in e.outvars)]
     made = (v for e in graph.eqns if e in early for v in e.outvars)
     edges: dict[tuple, int] = {(_START, (v, 0)): _MANY for v in rows}
-    consumers = graph.consumers()
+    consumers = graph.consumers
     for v in dict.fromkeys((*rows, *made)):
         edges[(v, 0), (v, 1)] = _width(v) + _ROW
         for eqn in (e for e in consumers.get(v, ()) if e not in out):

@@ -121,7 +121,7 @@ def _are_shared(graph: Graph) -> bool:
     Only these are one product for all steps. Chunks of a gated delta rule read a matrix
     of each step's own: for a TPU v5e, recomputing that took 2.0 times the cycles.
     """
-    bits = graph.depends()
+    bits = graph.depends
     return all(is_shared(e, bits) for e in graph.eqns if ops.is_heavy(e))
 
 

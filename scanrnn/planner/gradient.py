@@ -21,11 +21,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
-from scanrnn.planner.graph import (
-    CARRY,
-    Env,
-    Graph,
-)
+from scanrnn.planner.graph import CARRY, Env, Graph
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,11 +62,6 @@ class Derivative:
     read_outside: frozenset[Var] = frozenset()
 
     @functools.cached_property
-    def bits(self) -> dict[Any, int]:
-        """What each variable of the loop depends on."""
-        return self.loop.depends()
-
-    @functools.cached_property
     def internal(self) -> frozenset[Var]:
         """Variables inside regions. Their own values are never needed."""
         made = {v for e in self.region for v in e.outvars}
@@ -102,7 +93,7 @@ class Derivative:
             return values.get(self.transposed.get(v))
 
         for eqn in loop.eqns:
-            recurrent = bool(self.bits[eqn] & CARRY)
+            recurrent = bool(loop.depends[eqn] & CARRY)
             if outside and recurrent and eqn not in self.region:
                 continue
             source = self.pieced.get(eqn, eqn) if outside else eqn
@@ -129,12 +120,12 @@ class Derivative:
 
         Outside, one product `h @ dU_i` for each piece needs no array of all pieces.
         """
-        producers = self.loop.producers()
+        producers, bits = self.loop.producers, self.loop.depends
         found = {}
         for eqn in self.region:
             if eqn.primitive.name == "split":
                 made, axis = producers.get(eqn.invars[0]), eqn.params["axis"]
-                if made in self.region and ops.splittable(made, axis, self.bits):
+                if made in self.region and ops.splittable(made, axis, bits):
                     found[eqn] = made
         return found
 
@@ -144,7 +135,7 @@ class Derivative:
         t = found.get(atom)
         if not recurrent or eqn not in self.region:
             return t
-        carried = bool(self.bits[atom] & CARRY)
+        carried = bool(self.loop.depends[atom] & CARRY)
         if outside:
             return t if not carried or atom in self.internal else None
         return t if carried else None

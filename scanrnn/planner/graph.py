@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -59,6 +60,7 @@ class Graph:
         """Every output: the next carry, then the ys."""
         return (*self.carry_out, *self.ys)
 
+    @functools.cached_property
     def depends(self) -> dict[Any, int]:
         """For each variable and each equation, which of TIME and CARRY it depends on.
 
@@ -76,10 +78,12 @@ class Graph:
             bits |= dict.fromkeys(eqn.outvars, kind)
         return bits
 
+    @functools.cached_property
     def producers(self) -> dict[Any, JaxprEqn]:
         """The equation that defines each variable."""
         return {v: eqn for eqn in self.eqns for v in eqn.outvars}
 
+    @functools.cached_property
     def consumers(self) -> dict[Any, list[JaxprEqn | None]]:
         """The equations that read each variable; None stands for an output."""
         table: dict[Var, list[JaxprEqn | None]] = {}
@@ -126,7 +130,7 @@ def needed(
     want = {v for v in variables(wanted) if v not in given}
     kept = []
     for eqn in reversed(eqns):
-        if any(v in want for v in eqn.outvars) or eqn.effects:
+        if not want.isdisjoint(eqn.outvars) or eqn.effects:
             kept.append(eqn)
             want |= {v for v in variables(eqn.invars) if v not in given}
     return kept[::-1]
@@ -262,7 +266,9 @@ def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
     exposed. These become the last weights.
     """
     if not at:
-        return dataclasses.replace(graph, eqns=(*needed(graph.eqns, graph.outs),)), []
+        eqns = tuple(needed(graph.eqns, graph.outs))
+        same = len(eqns) == len(graph.eqns)
+        return graph if same else dataclasses.replace(graph, eqns=eqns), []
 
     def run(values):
         env = Env(graph.eqns, values)

@@ -145,7 +145,7 @@ class Plan:
         """Bytes of the weights that contractions outside the loop read."""
         if self.stages is None:
             return 0
-        bits, found = self.stages.graph.depends(), set()
+        bits, found = self.stages.graph.depends, set()
         for eqn, where in counts.placed(self.stages):
             if ops.is_heavy(eqn) and where != "loop":
                 found |= {v for v in variables(eqn.invars) if not bits[v]}

@@ -39,7 +39,7 @@ def find_regions(loop, bits, sums: bool = True) -> Regions:
       bits: what each of its variables depends on, as `Graph.depends` says.
       sums: whether gradients of gains are summed in the loop.
     """
-    consumers = loop.consumers()
+    consumers = loop.consumers
     weight_borne = _weight_borne(loop, bits)
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:

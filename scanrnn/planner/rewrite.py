@@ -65,7 +65,7 @@ def split(graph: Graph) -> tuple[Graph, list]:
     is done for the channels of a convolution. In a readout every part becomes a product
     by itself: parts joined for all steps would need one more array.
     """
-    bits, producers = graph.depends(), graph.producers()
+    bits, producers = graph.depends, graph.producers
     inside = set(needed(graph.eqns, graph.carry_out))
     found: dict[JaxprEqn, tuple] = {}
     for eqn in filter(ops.is_heavy, graph.eqns):
@@ -129,7 +129,7 @@ def merge(graph: Graph) -> tuple[Graph, list]:
 
     The same is done for convolutions with equal windows.
     """
-    bits = graph.depends()
+    bits = graph.depends
     # A readout contraction can leave the loop, but not if it is merged with others.
     carrying = set(needed(graph.eqns, graph.carry_out))
     groups: dict = {}

@@ -45,7 +45,7 @@ def derive(
         like "minimal" here: the executor cuts the sequence.
       rules: what the executor prefers.
     """
-    bits = loop.depends()
+    bits = loop.depends
     inner = _inner(loop, bits, regions.eqns)
     draft = Derivative(
         loop=loop,
@@ -150,11 +150,12 @@ def _candidates(draft, regions, policy, rules) -> list[Var]:
     """The variables that a residual policy may save."""
     loop, drawn = draft.loop, _drawn(draft.loop)
     if policy == "everything":
-        made = [v for e in loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
+        bits = loop.depends
+        made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
         drop = draft.internal
         made = [v for v in made if not isinstance(v, DropVar) and v not in drop]
         return list(dict.fromkeys([*made, *drawn]))
-    consumers = loop.consumers()
+    consumers = loop.consumers
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
     more = _statistics(draft, found, rules) if rules.keeps_statistics else []
     found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
@@ -175,7 +176,8 @@ def _drawn(loop) -> list[Var]:
 def _statistics(draft, saved, rules) -> list[Var]:
     """Statistics of norms: small to keep, but a pass over the data to recompute."""
     most = _small(saved, rules)
-    made = [v for e in draft.loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
+    loop, bits = draft.loop, draft.loop.depends
+    made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
     return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
 
 
