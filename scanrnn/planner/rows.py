@@ -102,16 +102,12 @@ class Rows:
     def row(self, arrays: Mapping[Var, Any], t, v: Var):
         """The value of a variable at step `t`."""
         if v in self.shifts:
-            of, later = self.shifts[v]
-            at, edge = (t - 1, 0) if later else (t + 1, self.length - 1)
-            row = self.row(arrays, jnp.clip(at, 0, self.length - 1), of)
+            (of, later), last = self.shifts[v], self.length - 1
+            at, edge = (t - 1, 0) if later else (t + 1, last)
+            row = self.row(arrays, clipped(at, last), of)
             return lax.select(t == edge, arrays[v], row)
-        if v in self.places:
-            return piece(arrays[self.places[v].whole], t, *self.places[v][1:])
-        array = arrays[v]
-        return lax.dynamic_index_in_dim(
-            array, t, keepdims=False, allow_negative_indices=False
-        )
+        place = self.places.get(v)
+        return piece(arrays[place.whole if place else v], t, place)
 
     def all(self, arrays: Mapping[Var, Any], v: Var):
         """The values of a variable at all steps, as an array."""
@@ -164,7 +160,7 @@ class Rows:
         """Write the rows that the trip before `trip` made."""
         if not arrays:
             return []
-        before = jnp.clip(trip + 1 if self.reverse else trip - 1, 0, self.trips - 1)
+        before = clipped(trip + 1 if self.reverse else trip - 1, self.trips - 1)
         at = before * self.block if self.block > 1 else before
         return [put(a, rows, at) for a, rows in zip(arrays, late, strict=True)]
 
@@ -205,11 +201,23 @@ def put(array, rows, t):
     )
 
 
-def piece(array, t, axis: int, start: int, size: int):
-    """A part of the row of step `t`: one slice of the whole, not a slice of a slice."""
-    starts, sizes = [np.int32(0)] * array.ndim, list(array.shape)
-    starts[0], sizes[0] = t, 1
-    starts[axis + 1], sizes[axis + 1] = np.int32(start), size
+def clipped(at, last):
+    """The index `at`, but at least 0 and at most `last`.
+
+    `jnp.clip` is a call of its own in the program, which takes longer to trace.
+    """
+    if not isinstance(last, int):
+        return jnp.clip(at, 0, last)
+    first, last = at.dtype.type(0), at.dtype.type(last)
+    return lax.min(last, lax.max(first, at))
+
+
+def piece(array, t, place: Place | None = None):
+    """The row of step `t`, or a part of it: one slice, not a slice of a slice."""
+    starts, sizes = [t, *[np.int32(0)] * (array.ndim - 1)], [1, *array.shape[1:]]
+    if place is not None:
+        at = place.axis + 1
+        starts[at], sizes[at] = np.int32(place.start), place.size
     found = lax.dynamic_slice(array, starts, sizes, allow_negative_indices=False)
     return lax.squeeze(found, [0])
 
