@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Var
 
@@ -146,5 +145,5 @@ def _with_own(graph, env, own):
 
 
 def _stacked(rows):
-    rows = [jnp.expand_dims(row, 0) for row in rows]
+    rows = [lax.expand_dims(row, [0]) for row in rows]
     return rows[0] if len(rows) == 1 else lax.concatenate(rows, 0)

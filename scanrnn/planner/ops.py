@@ -46,14 +46,14 @@ def _slope_of_tanh(y):
     # digits that are left. In float32 both are as exact as y itself, and `1 - y * y` is
     # one operation less.
     half = jnp.finfo(y.dtype).bits < 32
-    return (1 - y) * (1 + y) if half else 1 - y * y
+    return (1 - y) * (1 + y) if half else 1 - lax.mul(y, y)
 
 
 # Unary functions whose derivative is a simple function of their *output*. If the output
 # is saved, the reverse loop need not evaluate the function again.
 FROM_OUTPUT = {
     "tanh": _slope_of_tanh,
-    "logistic": lambda y: y * (1 - y),
+    "logistic": lambda y: lax.mul(y, 1 - y),
     "exp": lambda y: y,
     "sqrt": lambda y: 0.5 / y,
     "rsqrt": lambda y: -0.5 * y * y * y,

@@ -54,7 +54,7 @@ def push(
     if name == "dot_general":
         return [_push_dot(eqn, tangents, primal, transposed)]
     if name in ops.FROM_OUTPUT and output(eqn.outvars[0]) is not None:
-        return [tangents[0] * ops.FROM_OUTPUT[name](output(eqn.outvars[0]))]
+        return [lax.mul(tangents[0], ops.FROM_OUTPUT[name](output(eqn.outvars[0])))]
     return _push_general(eqn, tangents, primal)
 
 
