@@ -12,7 +12,7 @@ import jax
 from jax.extend.core import Var
 
 from scanrnn.executors._executor import Executor
-from scanrnn.executors._names import named, remembering_inputs, split
+from scanrnn.executors._names import named, remembering_inputs, split, types_of
 from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
 from scanrnn.planner.graph import struct
@@ -54,7 +54,7 @@ def contributions(
     else:
         names = tuple(tangents)
         transposed = functools.partial(_transposed, loop, executor, step, names)
-        types = tuple(jax.typeof(struct(v, loop.length)) for v in step.graph.ys)
+        types = types_of(step.graph, loop.length)
         run = linear(forward, transposed, loop.machine, types)
     return dict(zip(step.ys, run(fixed, tangents), strict=True))
 

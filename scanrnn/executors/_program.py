@@ -39,14 +39,25 @@ class Runner:
         """The name of the executor."""
         return self.executor.NAME
 
-    def run(self, plan: Plan, weights: list, init: list, xs: list):
-        """Run a plan on flat values. Returns the final carry and the ys, flat."""
+    def run(
+        self,
+        plan: Plan,
+        weights: list,
+        init: list,
+        xs: list,
+        differentiated: bool = False,
+    ):
+        """Run a plan on flat values. Returns the final carry and the ys, flat.
+
+        `differentiated` says that JAX will differentiate the program.
+        """
         if self.executor is scan:
             return scan.run(plan, weights, init, xs)
-        return _run_plan(self.executor, plan, weights, init, xs)
+        run = functools.partial(_run, plan, self.executor, differentiated)
+        return _run_plan(run, plan, weights, init, xs)
 
 
-def _run_plan(executor, plan, weights, init, xs):
+def _run_plan(run, plan, weights, init, xs):
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry, stages = [init[i] for i in moving], plan.stages
@@ -56,20 +67,20 @@ def _run_plan(executor, plan, weights, init, xs):
     # `keep_loops` knows only loops with the planner's derivative rule.
     recomputes = plan.defer or plan.residuals == "chunked"
     keep = _KEEP.get(plan.residuals) if recomputes else None
-    program = _whole(plan, executor, plan.loops, keep)
+    program = _whole(plan, run, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
-        for_values = _whole(plan, executor, plan.value_loops)
+        for_values = _whole(plan, run, plan.value_loops)
         program = _with_values_by(for_values, program, plan.machine)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
 
 
-def _whole(plan, executor, loops, keep=None) -> Callable:
+def _whole(plan, run, loops, keep=None) -> Callable:
     """The program of all steps: one run of the loop, or one for each chunk."""
-    programs = [functools.partial(_run, plan, executor, loop) for loop in loops]
+    programs = [functools.partial(run, loop) for loop in loops]
     if keep is not None:
-        programs = [remembering(run, keep) for run in programs]
+        programs = [remembering(program, keep) for program in programs]
     sizes = plan.length, loops[0].length
     if sizes[0] == sizes[1]:
         return programs[0]
@@ -104,7 +115,7 @@ def _with_values_by(values: Callable, program: Callable, machine: Machine) -> Ca
     return either
 
 
-def _run(plan, executor, loop, constants, init, xs):
+def _run(plan, executor, differentiated, loop, constants, init, xs):
     stages = plan.stages
     values = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
 
@@ -118,13 +129,15 @@ def _run(plan, executor, loop, constants, init, xs):
     graph = stages.norms
     inputs = [values[v] for v in graph.inputs]
     # The norms before the loop run in pieces if that pays, else at once.
-    whole = loop.piece is None or split(inputs)
-    made = stage(graph) if whole else normed(graph, loop, executor, inputs)
+    if loop.piece is None or split(inputs):
+        made = stage(graph)
+    else:
+        made = normed(graph, loop, executor, inputs, differentiated)
     values |= named(graph.ys, made)
     graph = stages.loop
     if plan.defer:
         weights, xs = ([values[v] for v in of] for of in (graph.weights, graph.xs))
-        final, ys = run_loop(loop, executor, weights, init, xs)
+        final, ys = run_loop(loop, executor, weights, init, xs, differentiated)
     else:
         body = plain(graph, loop.length, loop.reverse, loop.unroll)
         final, ys = scan.lower(body, values, init, values)

@@ -10,21 +10,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
 from jax.extend.core import Var
 
 from scanrnn.executors import scan
 from scanrnn.executors._contributions import contributions
 from scanrnn.executors._executor import Executor, on
-from scanrnn.executors._names import named, split
+from scanrnn.executors._names import named, split, types_of
 from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Target
 from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.gemm import copy_transposed
-from scanrnn.planner.graph import struct
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.steps import Step
@@ -67,9 +65,8 @@ def tangent_loop(
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
         transposed = functools.partial(_reversed, loop, executor, step)
-        types = [v.aval for v in step.graph.carry]
-        types += [jax.typeof(struct(v, loop.length)) for v in step.graph.ys]
-        run = linear(run, transposed, loop.machine, tuple(types))
+        types = types_of(step.graph, loop.length)
+        run = linear(run, transposed, loop.machine, types)
     outs = run(fixed, moving)
     n = len(step.carry)
     d_final = named(step.carry, outs[:n])

@@ -155,10 +155,14 @@ class Plan:
     def compiled(self) -> Callable:
         """The planned program, compiled once for all calls with this plan.
 
+        If a call is differentiated, other loops run than those for values. With
+        `differentiated=True` the latter are not traced in vain.
+
         The plan itself keeps it. An entry in a separate table would refer to the plan
         that is its own key, and neither would ever be freed.
         """
-        return jax.jit(functools.partial(self.executor.run, self))
+        run = functools.partial(self.executor.run, self)
+        return jax.jit(run, static_argnames="differentiated")
 
     @functools.cached_property
     def bodies(self) -> dict[str, Body]:
