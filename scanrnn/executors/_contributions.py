@@ -33,12 +33,8 @@ def contributions(
 ) -> dict[Var, Any]:
     """Compute the contributions `E` for all steps at once, by cut.
 
-    Args:
-      loop: the loop.
-      executor: what runs it.
-      constants: values of its weights, by variable.
-      arrays: arrays of all steps, and edges, by variable.
-      tangents: the tangents of weights and time inputs that are not zero, by variable.
+    Constants and arrays are those of the loop, as for `Executor.lower`. The tangents
+    are those of weights and time inputs that are not zero.
     """
     rules, graph = loop.derivative, loop.graph
     moving = [v for v in (*graph.weights, *graph.xs) if v in tangents]

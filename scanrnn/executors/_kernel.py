@@ -100,15 +100,10 @@ def run(
     arrays: Mapping[Var, Any],
     interpret: bool | pltpu.InterpretParams,
 ) -> tuple[list, list]:
-    """Run a body over all its steps. Returns the final carry and the stacked ys.
+    """Run a body over all its steps, as `Executor.lower` says.
 
-    Args:
-      body: the loop.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
-      interpret: whether Pallas's interpreter runs it; `InterpretParams` for the
-        interpreter that simulates a TPU.
+    `interpret` says whether Pallas's interpreter runs it; `InterpretParams` are for the
+    interpreter that simulates a TPU.
     """
     graph, rows = body.graph, body.rows
     part, split, parts = part_of(body)
@@ -165,13 +160,8 @@ def _part(body, interpret, weights, carry, xs):
 def _in_parts(run: Callable, parts: int, at: list, weights, carry, xs):
     """Run a loop for each part of a batch; by `vmap` the parts are an axis of the grid.
 
-    Args:
-      run: runs a part, from its weights, carry and xs.
-      parts: the number of parts.
-      at: the axis of the batch in each of the weights, or None.
-      weights: the weights of all parts.
-      carry: the carry of all parts, `[B, ...]`.
-      xs: the inputs of all parts, `[T, B, ...]`.
+    The batch is axis `at` of each of the weights (None if it has none), the first axis
+    of the carry, and the second one of xs.
     """
 
     def cut_up(array, axis):

@@ -26,11 +26,8 @@ def refusal(
 ) -> str | None:
     """Why the loops of a plan cannot be kernels of a device, or None.
 
-    Args:
-      plan: the plan.
-      platform: the platform of the kernels. On a CPU, Pallas's interpreter runs them.
-      device: what the device is called.
-      checks: each of them says why a body cannot be a kernel, or None.
+    On a CPU, Pallas's interpreter runs the kernels of a platform. Each of the checks
+    says why a body cannot be a kernel, or None.
     """
     if plan.nothing is not None:
         return plan.nothing

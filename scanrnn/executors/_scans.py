@@ -39,16 +39,9 @@ class Steps(NamedTuple):
 def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
     """The values after each step of `h' = A h + b`, where h has n coupled numbers.
 
-    An array may have size 1 along an axis (also that of time) where it is constant.
-
-    Args:
-      A: n rows of n arrays each, `[T, ...]`.
-      b: n arrays `[T, ...]`.
-      start: n arrays `[...]`, the values before the first step.
-      steps: the steps of the scan.
-
-    Returns:
-      n arrays `[T, ...]`.
+    `A` has n rows of n arrays `[T, ...]`, `b` and the result have n such arrays. An
+    array may have size 1 along an axis (also that of time) where it is constant. The
+    values before the first step are n arrays `[...]`.
     """
     n = len(b)
     if n == 1:

@@ -39,13 +39,8 @@ def tangent_loop(
 ):
     """The tangents of the final carry and of the ys; None for one that is always zero.
 
-    Args:
-      loop: the loop.
-      executor: what runs it.
-      carry: values of the carry before the first step.
-      constants: values of the weights, by variable.
-      arrays: arrays of all steps, and edges, by variable.
-      tangents: the tangents of inputs that are not zero, by variable.
+    Carry, constants and arrays are those of the loop, as for `Executor.lower`. The
+    tangents are those of inputs that are not zero.
     """
     graph, rules = loop.graph, loop.derivative
     entering = contributions(loop, executor, constants, arrays, tangents)

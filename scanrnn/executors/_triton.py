@@ -117,17 +117,9 @@ def run(
     carry: list,
     arrays: Mapping[Var, Any],
 ) -> tuple[list, list]:
-    """Run a body over all steps. Returns the final carry and the stacked ys.
+    """Run a body, prepared as `step`, over all steps, as `Executor.lower` says.
 
-    On a CPU, Pallas's interpreter runs it.
-
-    Args:
-      body: the loop.
-      step: the same, prepared.
-      view: the part of each program.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
+    On a CPU, Pallas's interpreter runs it. The view is that of each program.
     """
     graph, T = view.graph, body.rows.length
     values, weights = {**constants, **step.constants}, read_weights(graph)

@@ -106,17 +106,7 @@ def runs(body: Body) -> bool:
 def lower(
     body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
-    """Run a body over all steps: one group of its carry after the other.
-
-    Args:
-      body: the loop.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
-
-    Returns:
-      The final carry, and the ys stacked to `[T, ...]`.
-    """
+    """Run a body over all steps: one group of its carry after the other."""
     if not runs(body):
         return planned.lower(body, constants, carry, arrays)
     graph, rows = body.graph, body.rows

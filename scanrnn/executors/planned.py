@@ -41,14 +41,7 @@ def refuse(plan: Plan) -> str | None:
 def lower(
     body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
-    """Run a body over all steps. Returns the final carry and the stacked ys.
-
-    Args:
-      body: the loop.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
-    """
+    """Run a body over all steps, as `Executor.lower` says."""
     graph, rows = body.graph, body.rows
     over, block = rows.over, rows.block
     indexed = {*over.values(), *rows.sources(filter(rows.is_placed, graph.xs))}

@@ -37,17 +37,7 @@ def run(plan: Plan, weights: list, init: list, xs: list):
 def lower(
     body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
 ) -> tuple[list, list]:
-    """Run a body by a `lax.scan` that JAX may differentiate, without buffer reuse.
-
-    Args:
-      body: the loop.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
-
-    Returns:
-      The final carry, and the ys stacked to `[T, ...]`.
-    """
+    """Run a body by a `lax.scan` that JAX may differentiate, without buffer reuse."""
     graph, rows = body.graph, body.rows
     constants = {v: constants[v] for v in graph.weights}
     xs = [rows.all(arrays, v) for v in graph.xs]

@@ -207,12 +207,8 @@ def unrounded(graph: Graph, atom):
 def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
     """Evaluate what depends on some leaves. Returns values by variable; None is zero.
 
-    Args:
-      graph: the step.
-      eqns: the equations of the step to evaluate.
-      seeds: values of the leaves, by variable.
-      free: values that do not depend on the leaves.
-      constant: whether to add the terms that do not depend on the leaves.
+    `seeds` are the values of the leaves, `free` values that do not depend on them.
+    `constant` says whether to add terms that do not depend on the leaves.
     """
     values, producers = dict(seeds), graph.producers
     for eqn in eqns:

@@ -25,14 +25,10 @@ def pieces(
 ) -> tuple[Body, dict[Var, Any]]:
     """Make the loop for the cotangents of norms; a step of it is a piece.
 
-    It reads pieces of the time inputs of the norms and of given cotangents. It sums
-    cotangents of weights. Also returns its constants, which are its last weights.
-
-    Args:
-      norms: the norms before a loop.
-      loop: the loop that follows them; it says how many steps make a piece.
-      moving: the inputs of `norms` whose cotangents are wanted, weights first.
-      given: the outputs of `norms` whose cotangents are given.
+    It reads pieces of the time inputs of the norms and of the cotangents of `given`
+    outputs. It sums cotangents of the weights among the inputs `moving`, which come
+    first. The loop that follows the norms says how many steps make a piece. Also
+    returns its constants, which are its last weights.
     """
     size, given = loop.piece, tuple(given)
     assert size is not None

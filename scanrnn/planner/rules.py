@@ -151,9 +151,7 @@ class Rules:
     def may_recompute(self, made: bool, cut: bool) -> bool:
         """Whether results of contractions are recomputed from carries, and not kept.
 
-        Args:
-          made: whether there is anything to recompute.
-          cut: whether the sequence would run in chunks.
+        `made` says whether there are any, `cut` whether there would be chunks.
         """
         if self.recomputes == "always":
             return made
@@ -178,10 +176,7 @@ class Rules:
     def unrolled(self, row: int, made: int, reverse: bool) -> int:
         """The unroll factor of a loop in which each step writes its rows by itself.
 
-        Args:
-          row: bytes of the loop's largest row.
-          made: the number of arrays that a step makes: its carry and its ys.
-          reverse: whether it is a reverse loop.
+        Its largest row has `row` bytes, and a step makes `made` arrays: carry and ys.
         """
         if row <= self.small_row:
             return self.unroll_small
@@ -190,12 +185,8 @@ class Rules:
     def runs_side_by_side(self, machine: Machine, flops: float, dtype: str) -> bool:
         """Whether equal layers run at the same time, each a step behind the one below.
 
-        They do if starting a kernel takes longer than the operations of a step.
-
-        Args:
-          machine: the machine that they run on.
-          flops: floating-point operations of one step of a layer.
-          dtype: the dtype of the operands of products.
+        They do if starting a kernel takes longer than the floating-point operations of
+        one step of a layer, whose products have operands of a dtype.
         """
         peak = machine.peaks.get(dtype, machine.peaks["float32"])
         return self.wavefront and flops / peak < machine.launch

@@ -29,21 +29,12 @@ from scanrnn.planner.steps import Steps
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
-def derive(
-    loop: Graph,
-    regions: Regions,
-    policy: str,
-    rules: Rules,
-) -> Steps:
+def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     """Decide what is saved, and what reads it; the derivative with its first steps.
 
-    Args:
-      loop: the part of the step that stays in the loop.
-      regions: where contributions from outside enter.
-      policy: "minimal" saves the results of contractions. "recompute" computes them
-        again from carries. "everything" saves all that a tangent reads. "chunked" is
-        like "minimal" here: the executor cuts the sequence.
-      rules: what the executor prefers.
+    The policy "minimal" saves the results of contractions. "recompute" computes them
+    again from carries. "everything" saves all that a tangent reads. "chunked" is like
+    "minimal" here: the executor cuts the sequence.
     """
     bits = loop.depends
     inner = _inner(loop, bits, regions.eqns)

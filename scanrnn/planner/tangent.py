@@ -28,19 +28,11 @@ def push(
     output: Callable,
     transposed: Callable = lambda v: None,
 ) -> list:
-    """Tangents of an equation's outputs.
+    """Tangents of an equation's outputs, given those of its operands; None for zero.
 
-    Args:
-      eqn: the equation.
-      tangents: one per operand, None for zero.
-      primal: a function that returns the value of an operand when a rule needs it.
-      output: a function that returns the saved value of an output, or None if it is not
-        saved.
-      transposed: a function that returns the transpose of a weight matrix, or None if
-        there is none.
-
-    Returns:
-      One tangent per output, None for zero.
+    Three functions give values that a rule needs: `primal` that of an operand, `output`
+    the saved one of an output, and `transposed` the transpose of a weight matrix. The
+    last two give None if there is none.
     """
     name = eqn.primitive.name
     tangents = [
