@@ -8,35 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
-
-class Steps(NamedTuple):
-    """The steps of a scan.
-
-    Attributes:
-      length: the number of steps.
-      reverse: whether the last step comes first.
-    """
-
-    length: int
-    reverse: bool = False
-
-    @property
-    def first(self) -> int:
-        """The index of the step that comes first."""
-        return self.length - 1 if self.reverse else 0
-
-    @property
-    def last(self) -> int:
-        """The index of the step that comes last."""
-        return 0 if self.reverse else self.length - 1
+from scanrnn.planner.rows import Rows
 
 
-def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
+def affine(A: Sequence, b: Sequence, start: Sequence, rows: Rows) -> list:
     """The values after each step of `h' = A h + b`, where h has n coupled numbers.
 
     `A` has n rows of n arrays `[T, ...]`, `b` and the result have n such arrays. An
@@ -45,63 +24,63 @@ def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
     """
     n = len(b)
     if n == 1:
-        return [_scanned(_times, A[0], b[0], start[0], steps)]
+        return [_scanned(_times, A[0], b[0], start[0], rows)]
     factors, added = _stacked(A, (n, n)), _stacked(b, (n, 1))
     h = jnp.stack(start).reshape(n, 1, *start[0].shape)
-    h = _scanned(_product, factors, added, h, steps)
+    h = _scanned(_product, factors, added, h, rows)
     return [h[:, i, 0] for i in range(n)]
 
 
-def _scanned(times: Callable, factors, added, start, steps: Steps):
+def _scanned(times: Callable, factors, added, start, rows: Rows):
     """The values after each step of `h' = A h + b`, where `times` is the product."""
-    begun = times(_first(factors, steps)[None], start[None])[0] + _first(added, steps)
+    begun = times(_first(factors, rows)[None], start[None])[0] + _first(added, rows)
 
     def combine(early, late):
         (a, b), (A, B) = early, late
         return times(A, a), times(A, b) + B
 
-    return _scan(combine, (factors, _with_first(added, begun, steps)), steps)[1]
+    return _scan(combine, (factors, _with_first(added, begun, rows)), rows)[1]
 
 
-def sums(b, start, steps: Steps):
+def sums(b, start, rows: Rows):
     """The values after each step of `h' = h + b`."""
-    b = _with_first(b, _first(b, steps) + start, steps)
-    return lax.cumsum(b, 0, steps.reverse)
+    b = _with_first(b, _first(b, rows) + start, rows)
+    return lax.cumsum(b, 0, rows.reverse)
 
 
-def joined(join: Callable, a, b, start, steps: Steps):
+def joined(join: Callable, a, b, start, rows: Rows):
     """The values after each step of `h' = join(h + a, b)`: join is max or logaddexp."""
-    begun = join(start + _first(a, steps), _first(b, steps))
+    begun = join(start + _first(a, rows), _first(b, rows))
 
     def combine(early, late):
         (a, b), (A, B) = early, late
         return a + A, join(b + A, B)
 
-    return _scan(combine, (a, _with_first(b, begun, steps)), steps)[1]
+    return _scan(combine, (a, _with_first(b, begun, rows)), rows)[1]
 
 
-def before(after, start, steps: Steps):
+def before(after, start, rows: Rows):
     """The values before each step, given the values after each step."""
     start = jnp.expand_dims(start, 0)
-    parts = [after[1:], start] if steps.reverse else [start, after[:-1]]
+    parts = [after[1:], start] if rows.reverse else [start, after[:-1]]
     return lax.concatenate(parts, 0)
 
 
-def _scan(combine: Callable, elements: Sequence, steps: Steps):
-    elements = [jnp.broadcast_to(e, (steps.length, *e.shape[1:])) for e in elements]
-    return lax.associative_scan(combine, tuple(elements), reverse=steps.reverse)
+def _scan(combine: Callable, elements: Sequence, rows: Rows):
+    elements = [jnp.broadcast_to(e, (rows.length, *e.shape[1:])) for e in elements]
+    return lax.associative_scan(combine, tuple(elements), reverse=rows.reverse)
 
 
-def _first(array, steps: Steps):
-    return array[0 if len(array) == 1 else steps.first]
+def _first(array, rows: Rows):
+    return array[0 if len(array) == 1 else rows.first]
 
 
-def _with_first(b, value, steps: Steps):
+def _with_first(b, value, rows: Rows):
     """The array `b` for all steps, with another value at the first step."""
     shape = jnp.broadcast_shapes(b.shape[1:], value.shape)
-    sizes = (steps.length, *(1 for _ in shape))
-    here = lax.broadcasted_iota("int32", sizes, 0) == steps.first
-    return jnp.where(here, value, jnp.broadcast_to(b, (steps.length, *shape)))
+    sizes = (rows.length, *(1 for _ in shape))
+    here = lax.broadcasted_iota("int32", sizes, 0) == rows.first
+    return jnp.where(here, value, jnp.broadcast_to(b, (rows.length, *shape)))
 
 
 def _stacked(arrays: Sequence, shape: tuple[int, int]):

@@ -16,7 +16,6 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.executors import _scans, planned, scan
-from scanrnn.executors._scans import Steps
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, max_plus, ops
 from scanrnn.planner.affine import Group
@@ -111,19 +110,19 @@ def lower(
         return planned.lower(body, constants, carry, arrays)
     graph, rows = body.graph, body.rows
     values = planned.with_transposed(body, constants) | rows.whole(graph.xs, arrays)
-    final, steps = list(carry), Steps(rows.length, rows.reverse)
+    final = list(carry)
     for group in affine.groups(graph):
         starts = [carry[k] for k in group.leaves]
         if group.kind == "sum" and not group.read:
             (k,), (start,) = group.leaves, starts
             final[k] = _total(body, group, start, values)
             continue
-        after = _solved(body, group, starts, values, steps)
+        after = _solved(body, group, starts, values)
         for k, start, found in zip(group.leaves, starts, after, strict=True):
             v, out = graph.carry[k], graph.carry_out[k]
             found = lax.convert_element_type(found, start.dtype)
-            final[k] = found[steps.last]
-            values[v] = _scans.before(found, start, steps)
+            final[k] = found[rows.last]
+            values[v] = _scans.before(found, start, rows)
             for made in variables([out]):
                 values.setdefault(made, found)
     # Known values take the place of the equations that make them.
@@ -141,7 +140,7 @@ def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
     return stage_over_time(part, values, length)
 
 
-def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> list:
+def _solved(body: Body, group: Group, starts: list, values) -> list:
     """The values of a group of leaves after each step."""
     graph, rows = body.graph, body.rows
     if group.kind == "constant":
@@ -152,15 +151,15 @@ def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> lis
     if group.kind in max_plus.JOINS:
         made, consts = max_plus.coefficients(graph, *group.leaves)
         a, b, start = map(_wide, [*_made(made, values | consts, rows.length), *starts])
-        return [_scans.joined(max_plus.JOINS[group.kind], a, b, start, steps)]
+        return [_scans.joined(max_plus.JOINS[group.kind], a, b, start, rows)]
     made, consts = affine.coefficients(graph, group)
     found = list(map(_wide, _made(made, values | consts, rows.length)))
     if group.kind == "sum":
-        return [_scans.sums(found[1], starts[0].astype(found[1].dtype), steps)]
+        return [_scans.sums(found[1], starts[0].astype(found[1].dtype), rows)]
     parts = [p for s in starts for p in _apart(s, group.mixed)]
     A, b = found[: -len(parts)], found[-len(parts) :]
     parts = [p.astype(b[0].dtype) for p in parts]
-    after = _scans.affine(A, b, parts, steps)
+    after = _scans.affine(A, b, parts, rows)
     each = len(parts) // len(starts)
     places = range(0, len(parts), each)
     return [

@@ -44,7 +44,8 @@ def lower(
     """Run a body over all steps, as `Executor.lower` says."""
     graph, rows = body.graph, body.rows
     over, block = rows.over, rows.block
-    indexed = {*over.values(), *rows.sources(filter(rows.is_placed, graph.xs))}
+    placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
+    indexed = {*over.values(), *rows.sources(placed)}
     arrays = _laid_out(body, arrays, indexed)
     written = [arrays.pop(v) for v in over.values()]
     inside = {v: a for v, a in arrays.items() if v in indexed}

@@ -80,9 +80,15 @@ class Rows:
     fenced: bool = True
     filled: bool = True
 
-    def is_placed(self, v: Var) -> bool:
-        """Whether a variable is read from the array of another one."""
-        return v in self.places or v in self.shifts
+    @property
+    def first(self) -> int:
+        """The index of the step that comes first."""
+        return self.length - 1 if self.reverse else 0
+
+    @property
+    def last(self) -> int:
+        """The index of the step that comes last."""
+        return 0 if self.reverse else self.length - 1
 
     def sources(self, names: Iterable[Var]) -> dict[Var, None]:
         """The arrays and edges from which the values of some variables are read."""
