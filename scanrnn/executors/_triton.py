@@ -21,10 +21,10 @@ from jax.experimental.pallas import triton
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import compat, ops
-from scanrnn.planner.around import joined, parts
+from scanrnn.planner.around import joined, without
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph, eval_eqn, evaluate, needed, retrace, variables
+from scanrnn.planner.graph import Graph, eval_eqn, evaluate, free, retrace, variables
 from scanrnn.planner.over_time import stage_over_time
 
 # The steps whose rows are loaded together. A load takes as long as many steps.
@@ -88,12 +88,8 @@ class Prepared:
 
 def prepared(body: Body) -> Prepared:
     """Open the calls of a body, and take out what only joins its ys."""
-    joins = joined(body.graph)
-    ys = parts(body.graph, joins)
-    after = Graph((), (), ys, tuple(joins), (), body.graph.ys)
-    eqns = needed(body.graph.eqns, (*body.graph.carry_out, *ys))
-    graph = dataclasses.replace(body.graph, eqns=tuple(eqns), ys=ys)
-    new, consts = retrace(graph, _opened, [*filter(compat.only_runs, eqns)])
+    graph, after = without(body.graph, joined(body.graph))
+    new, consts = retrace(graph, _opened, [*filter(compat.only_runs, graph.eqns)])
     names = new.weights[len(graph.weights) :]
     return Prepared(new, dict(zip(names, consts, strict=True)), after)
 
@@ -160,8 +156,7 @@ def _row(v: Var, y: Any, found: Mapping[Any, Any], T: int):
 
 def read_weights(graph: Graph) -> list[Var]:
     """The weights that a step reads."""
-    read = {*variables(graph.outs)}
-    read |= {v for e in graph.eqns for v in variables(e.invars)}
+    read = free(graph.eqns, graph.outs)
     return [v for v in graph.weights if v in read]
 
 
@@ -177,6 +172,11 @@ def _struct(v: Var, shape) -> jax.ShapeDtypeStruct:
 def _held(dtype):
     """The dtype in memory: Triton does not load booleans."""
     return jnp.dtype("int8") if dtype == jnp.bool_ else dtype
+
+
+def loaded(v: Var, value):
+    """The value of a variable, from one that is read from memory."""
+    return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
 
 
 def _stored(array, shape):
@@ -198,8 +198,7 @@ def _kernel(view: View, weights: list[Var], length: int, reverse: bool, *refs):
     steps = cut(length, view.steps)
 
     def load(v, ref, *t):
-        value = ref[(*t, *at[v])]
-        return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
+        return loaded(v, ref[(*t, *at[v])])
 
     def trip(i, carry):
         times = [i * steps + j for j in range(steps)]

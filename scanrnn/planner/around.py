@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from jax.extend.core import JaxprEqn, Var
 
@@ -33,16 +33,20 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
     """
     early = _early(graph) if pays or sums else set()
     early = early if pays else _for_sums(early, graph)
-    joins = joined(graph) if pays else []
-    ys = parts(graph, joins)
-    after = Graph((), (), ys, tuple(joins), (), graph.ys)
-    eqns = [e for e in graph.eqns if e not in early]
-    eqns = needed(eqns, (*graph.carry_out, *ys))
-    read = free(eqns, (*graph.carry_out, *ys))
+    step, after = without(graph, joined(graph) if pays else [])
+    eqns = needed([e for e in step.eqns if e not in early], step.outs)
+    read = free(eqns, step.outs)
     made = tuple(v for e in graph.eqns if e in early for v in e.outvars if v in read)
     xs = (*(v for v in graph.xs if v in read), *made)
-    step = dataclasses.replace(graph, xs=xs, eqns=tuple(eqns), ys=ys)
-    return graph.part(made), step, after
+    return graph.part(made), dataclasses.replace(step, xs=xs, eqns=tuple(eqns)), after
+
+
+def without(graph: Graph, joins: Sequence[JaxprEqn]) -> tuple[Graph, Graph]:
+    """A step without equations that only join its ys, and these, to run after it."""
+    ys = parts(graph, joins)
+    eqns = needed(graph.eqns, (*graph.carry_out, *ys))
+    after = Graph((), (), ys, tuple(joins), (), graph.ys)
+    return dataclasses.replace(graph, eqns=tuple(eqns), ys=ys), after
 
 
 def joined(graph: Graph) -> list[JaxprEqn]:
