@@ -304,3 +304,8 @@ def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
 def variables_like(structs: Iterable[jax.ShapeDtypeStruct]) -> list[Var]:
     """New variables of given types."""
     return [Var(jax.typeof(struct)) for struct in structs]
+
+
+def variables_for(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
+    """New variables of given types, each by what its type is given for."""
+    return dict(zip(structs, variables_like(structs.values()), strict=True))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.extend.core import Var
 
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.graph import Graph, graph_of, struct, variables_like
+from scanrnn.planner.graph import Graph, graph_of, struct, variables_for
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.rows import Rows, pair_up
@@ -34,9 +34,8 @@ def pieces(
     assert size is not None
     summed = [v for v in moving if v in norms.weights]
     arrays = (*norms.xs, *given)
-    names = variables_like(struct(v, size) for v in arrays)
-    names = dict(zip(arrays, names, strict=True))
-    sums = variables_like(wide_type(struct(v)) for v in summed)
+    names = variables_for({v: struct(v, size) for v in arrays})
+    sums = list(variables_for({v: wide_type(struct(v)) for v in summed}).values())
     n = len(summed)
 
     def step(values):

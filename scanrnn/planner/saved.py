@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from scanrnn.planner.graph import (
     needed,
     struct,
     variables,
-    variables_like,
+    variables_for,
 )
 from scanrnn.planner.regions import Regions
 from scanrnn.planner.rules import Rules
@@ -46,9 +45,9 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
         carry_saved=(),
         inner_weights=frozenset(inner & set(loop.weights)),
         inner_xs=frozenset(inner & set(loop.xs)),
-        tangents=_new({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
-        cotangents=_new({v: struct(v) for v in variables(loop.ys)}),
-        transposed=_new(_matrices(loop) if rules.transposes_weights else {}),
+        tangents=variables_for({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
+        cotangents=variables_for({v: struct(v) for v in variables(loop.ys)}),
+        transposed=variables_for(_matrices(loop) if rules.transposes_weights else {}),
     )
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = _read(draft, found)
@@ -76,11 +75,6 @@ def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
         for side, v in enumerate(eqn.invars)
         if v in loop.weights and ops.is_matrix_of(eqn, side)
     }
-
-
-def _new(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
-    """New variables of given types, by variable."""
-    return dict(zip(structs, variables_like(structs.values()), strict=True))
 
 
 def _recomputed(loop, saved, rules) -> Graph:
