@@ -18,7 +18,8 @@ from jax.interpreters import ad, batching, mlir
 
 from scanrnn.machines import Machine, machine_for
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import of_some, struct_of
+from scanrnn.planner.functions import of_some
+from scanrnn.planner.graph import struct_of
 from scanrnn.planner.tangent import pushed
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")

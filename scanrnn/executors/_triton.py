@@ -24,7 +24,8 @@ from scanrnn.planner import compat, ops
 from scanrnn.planner.around import joined, without
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph, eval_eqn, evaluate, free, retrace, variables
+from scanrnn.planner.functions import evaluate
+from scanrnn.planner.graph import Graph, eval_eqn, free, retrace, variables
 from scanrnn.planner.over_time import stage_over_time
 
 # The steps whose rows are loaded together. A load takes as long as many steps.

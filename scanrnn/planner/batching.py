@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from scanrnn.planner.graph import eval_eqn, of_some
+from scanrnn.planner.functions import of_some
+from scanrnn.planner.graph import eval_eqn
 
 _REFUSALS = (NotImplementedError, TypeError, ValueError)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -197,47 +198,17 @@ class Env(dict):
         Known values stay as they are. For example, some parts of a split may be known
         while the other parts are asked for.
         """
-        for eqn in eqns:
-            values = [a.val if isinstance(a, Literal) else self[a] for a in eqn.invars]
-            for v, value in zip(eqn.outvars, eval_eqn(eqn, values), strict=True):
-                if not isinstance(v, DropVar):
-                    self.setdefault(v, value)
+        # To enter a context takes long, and neighbours mostly have the same one.
+        for context, group in itertools.groupby(eqns, compat.context):
+            with compat.entered(context):
+                for eqn in group:
+                    self._run(eqn)
 
-
-def evaluate(jaxpr, consts: Sequence, values: Iterable, rule: Callable) -> list:
-    """Evaluate a jaxpr, each equation by `rule(eqn, values)`.
-
-    If the rule returns None, the equation is evaluated as it is.
-    """
-    names = (*jaxpr.constvars, *jaxpr.invars)
-    env = Env((), zip(names, (*consts, *values), strict=True))
-    for eqn in jaxpr.eqns:
-        ins = list(map(env.read, eqn.invars))
-        outs = rule(eqn, ins)
-        outs = eval_eqn(eqn, ins) if outs is None else outs
-        env.update(zip(eqn.outvars, outs, strict=True))
-    return list(map(env.read, jaxpr.outvars))
-
-
-def reread(f: Callable, rule: Callable) -> Callable:
-    """A function that traces `f` and evaluates its equations by a rule."""
-
-    def run(*args):
-        closed, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
-        outs = evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args), rule)
-        return jax.tree.structure(shapes).unflatten(outs)
-
-    return run
-
-
-def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:
-    """`f` as a function of the arguments at some places only; the others are given."""
-
-    def of(*values):
-        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
-        return f(*full.values())
-
-    return of
+    def _run(self, eqn: JaxprEqn) -> None:
+        values = [a.val if isinstance(a, Literal) else self[a] for a in eqn.invars]
+        for v, value in zip(eqn.outvars, compat.bind_here(eqn, values), strict=True):
+            if not isinstance(v, DropVar):
+                self.setdefault(v, value)
 
 
 def struct(atom, *lead) -> jax.ShapeDtypeStruct:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import jax
 
+from scanrnn.planner.functions import reread
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import Env, Graph, reread, variables
+from scanrnn.planner.graph import Env, Graph, variables
 
 
 def remembering(f, policy):

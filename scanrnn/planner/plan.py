@@ -14,8 +14,9 @@ from scanrnn.planner import costs, counts, ops, report, shown
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.emit import emit
+from scanrnn.planner.functions import of_some
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph, of_some, struct, variables
+from scanrnn.planner.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.options import Options
 from scanrnn.planner.rules import Rules

@@ -17,8 +17,9 @@ from jax import lax
 from jax.extend.core import JaxprEqn, primitives
 
 from scanrnn.planner import compat, ops
+from scanrnn.planner.functions import of_some
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import eval_eqn, of_some, struct
+from scanrnn.planner.graph import eval_eqn, struct
 
 
 def push(

@@ -14,8 +14,9 @@ from jax.extend.core import mapped_aval
 
 from scanrnn.planner import checkpoints, compat
 from scanrnn.planner.checkpoints import is_checkpointed
+from scanrnn.planner.functions import evaluate
 from scanrnn.planner.gemm import dot, gemm_p
-from scanrnn.planner.graph import Graph, evaluate, retrace, struct_of
+from scanrnn.planner.graph import Graph, retrace, struct_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
