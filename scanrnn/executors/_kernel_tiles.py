@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn, Var
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.graph import Graph, renamed, variables
 from scanrnn.planner.rows import Rows
 
 # A step that makes at most this many bytes is not cut: registers have 4 KB.
@@ -93,7 +93,11 @@ def in_part(graph: Graph, weights: Iterable[Var], size: int, part: int) -> Graph
         eqns.append(eqn.replace(params=params))
     if not batched.issuperset(variables(graph.outs)):
         raise MixesBatchError("an output without the batch")
-    return _renamed(dataclasses.replace(graph, eqns=tuple(eqns)), batched, part)
+    names = {}
+    for v in batched:
+        aval = ops.aval(v)
+        names[v] = Var(aval.update(shape=(part, *aval.shape[1:])))
+    return renamed(dataclasses.replace(graph, eqns=tuple(eqns)), names)
 
 
 def _has_batch(eqn: JaxprEqn) -> bool:
@@ -157,20 +161,3 @@ def _keeps(numbers: Any, has: list[bool]) -> bool:
     if first:
         return all(has) and first[0] == second[0] == 0
     return has == [True, False] and 0 not in ours
-
-
-def _renamed(graph: Graph, batched: Iterable[Var], part: int) -> Graph:
-    """The same graph, with batched variables of the size of a part."""
-    names = {}
-    for v in batched:
-        aval = ops.aval(v)
-        names[v] = Var(aval.update(shape=(part, *aval.shape[1:])))
-
-    def new(atoms):
-        return [a if ops.is_literal(a) else names.get(a, a) for a in atoms]
-
-    eqns = (e.replace(invars=new(e.invars), outvars=new(e.outvars)) for e in graph.eqns)
-    groups = (graph.weights, graph.carry, graph.xs)
-    weights, carry, xs = (tuple(new(group)) for group in groups)
-    outs = tuple(new(graph.carry_out)), tuple(new(graph.ys))
-    return Graph(weights, carry, xs, tuple(eqns), *outs)

@@ -24,9 +24,9 @@ from scanrnn.planner import compat, ops
 from scanrnn.planner.around import joined, without
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.functions import evaluate
-from scanrnn.planner.graph import Graph, eval_eqn, free, retrace, variables
+from scanrnn.planner.graph import Graph, eval_eqn, free, variables
 from scanrnn.planner.over_time import stage_over_time
+from scanrnn.planner.trace import inline
 
 # The steps whose rows are loaded together. A load takes as long as many steps.
 MOST_STEPS = 8
@@ -90,20 +90,9 @@ class Prepared:
 def prepared(body: Body) -> Prepared:
     """Open the calls of a body, and take out what only joins its ys."""
     graph, after = without(body.graph, joined(body.graph))
-    new, consts = retrace(graph, _opened, [*filter(compat.only_runs, graph.eqns)])
+    new, consts = inline(graph, compat.only_runs)
     names = new.weights[len(graph.weights) :]
     return Prepared(new, dict(zip(names, consts, strict=True)), after)
-
-
-def _opened(eqn, env) -> Any:
-    return _inside(eqn, map(env.read, eqn.invars))
-
-
-def _inside(eqn, values):
-    if not compat.only_runs(eqn):
-        return None
-    jaxpr, consts = compat.opened(compat.program(eqn))
-    return evaluate(jaxpr, consts, values, _inside)
 
 
 def run(

@@ -18,7 +18,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.around import around, own_rows
 from scanrnn.planner.bodies import Body, Target
 from scanrnn.planner.features import features_first
-from scanrnn.planner.graph import Graph, free, needed
+from scanrnn.planner.graph import Graph
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.norms import pieces
 from scanrnn.planner.rows import Rows, pair_up
@@ -39,14 +39,8 @@ def plain(
 
 def of_leaves(body: Body, leaves: Sequence[int]) -> Body:
     """The loop of some leaves of the carry; all else is known at all steps."""
-    whole, rows = body.graph, body.rows
-    carry = tuple(whole.carry[k] for k in leaves)
-    outs = tuple(whole.carry_out[k] for k in leaves)
-    eqns = needed(whole.eqns, outs)
-    read = [v for v in free(eqns, outs) if v not in carry]
-    weights = tuple(v for v in read if v in whole.weights)
-    xs = tuple(v for v in read if v not in weights)
-    graph = Graph(weights, carry, xs, tuple(eqns), outs, outs)
+    outs = [body.graph.carry_out[k] for k in leaves]
+    graph, rows = body.graph.part(outs, (), leaves), body.rows
     return plain(graph, rows.length, rows.reverse, body.unroll)
 
 

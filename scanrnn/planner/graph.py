@@ -95,13 +95,21 @@ class Graph:
             table.setdefault(v, []).append(None)
         return table
 
-    def part(self, wanted: Sequence[Var], given: Iterable[Var] = ()) -> Graph:
-        """The part that computes `wanted` from weights and, as xs, `given` values."""
-        eqns = needed(self.eqns, wanted, given)
-        read = free(eqns, wanted)
+    def part(
+        self, wanted: Sequence, given: Iterable[Var] = (), leaves: Sequence[int] = ()
+    ) -> Graph:
+        """The part that computes `wanted` from weights and, as xs, `given` values.
+
+        It keeps some leaves of the carry, by index.
+        """
+        carry = tuple(self.carry[k] for k in leaves)
+        carry_out = tuple(self.carry_out[k] for k in leaves)
+        outs = (*carry_out, *wanted)
+        eqns = needed(self.eqns, outs, given)
+        read = [v for v in free(eqns, outs) if v not in carry]
         weights = tuple(v for v in read if v in self.weights)
         xs = tuple(v for v in read if v not in self.weights)
-        return Graph(weights, (), xs, tuple(eqns), (), tuple(wanted))
+        return Graph(weights, carry, xs, tuple(eqns), carry_out, tuple(wanted))
 
     def groups(self, values: Iterable) -> list[list]:
         """Split a flat list of inputs into weights, carry and xs."""
@@ -138,7 +146,7 @@ def needed(
 
 
 def renamed(graph: Graph, names: Mapping[Var, Var]) -> Graph:
-    """The same graph with other variables for some of its inputs."""
+    """The same graph with other variables in place of some."""
 
     def new(atoms) -> tuple:
         return tuple(a if isinstance(a, Literal) else names.get(a, a) for a in atoms)
@@ -147,7 +155,10 @@ def renamed(graph: Graph, names: Mapping[Var, Var]) -> Graph:
         weights=new(graph.weights),
         carry=new(graph.carry),
         xs=new(graph.xs),
-        eqns=tuple(e.replace(invars=list(new(e.invars))) for e in graph.eqns),
+        eqns=tuple(
+            e.replace(invars=list(new(e.invars)), outvars=list(new(e.outvars)))
+            for e in graph.eqns
+        ),
         carry_out=new(graph.carry_out),
         ys=new(graph.ys),
     )
