@@ -93,7 +93,7 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
         number of launches, and the bytes read and written.
     """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
-    steps = plan.length if isinstance(plan.length, int) else plan.rules.usual_steps
+    steps = ops.product([plan.length])
     machine = plan.machine
     heavy = [e for e in plan.source.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")

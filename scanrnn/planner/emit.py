@@ -18,7 +18,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.around import around, own_rows
 from scanrnn.planner.bodies import Body, Target
 from scanrnn.planner.features import features_first
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.norms import pieces
 from scanrnn.planner.rows import Rows, pair_up
@@ -90,9 +90,7 @@ class Bodies:
     def reverse(self, step: Step, given: tuple[Var, ...]) -> Reverse:
         """The reverse loop: the transpose of the loop of tangents.
 
-        Args:
-          step: the step of the tangents, inside the loop.
-          given: the ys of `step` whose cotangents are given.
+        `given` are the ys of the step of the tangents whose cotangents are given.
         """
         loop, recorded = self.loop, self.loop.recording.rows
         whole = loop.steps.reverse(step, given)
@@ -155,13 +153,10 @@ class Bodies:
 
 def _is_full_product_step(graph: Graph) -> bool:
     """Whether a step has a matrix product with weights and no half precision."""
-    weights = {*graph.weights}
-    heavy = [eqn.invars for eqn in graph.eqns if ops.is_heavy(eqn)]
-    made = itertools.chain(graph.inputs, *(eqn.outvars for eqn in graph.eqns))
-    half = any(ops.is_inexact(v) and ops.aval(v).dtype.itemsize < 4 for v in made)
-    return not half and any(
-        a in weights for a in itertools.chain(*heavy) if not ops.is_literal(a)
-    )
+    multiplied = (variables(e.invars) for e in graph.eqns if ops.is_heavy(e))
+    values = itertools.chain(graph.inputs, *(e.outvars for e in graph.eqns))
+    half = any(ops.is_inexact(v) and ops.aval(v).dtype.itemsize < 4 for v in values)
+    return not half and not {*graph.weights}.isdisjoint(itertools.chain(*multiplied))
 
 
 def _is_tiny(graph: Graph, rules: Rules) -> bool:

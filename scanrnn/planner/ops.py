@@ -203,7 +203,7 @@ def is_inexact_dtype(dtype) -> bool:
 
 
 def product(sizes: Iterable) -> int:
-    """The product of some sizes; a symbolic one counts as 64."""
+    """The product of some sizes, also numbers of steps; a symbolic one counts as 64."""
     return math.prod(d if isinstance(d, int) else 64 for d in sizes)
 
 

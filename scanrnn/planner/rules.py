@@ -84,7 +84,6 @@ class Rules:
       unroll: the unroll factor of other reverse loops, and of forward loops that make
         few arrays.
       few_arrays: the most arrays that such a forward loop makes.
-      usual_steps: the number of steps to assume in an estimate if it is symbolic.
       least_work: the number of operations of a step below which a plan gains nothing.
       in_parallel: an estimate may choose scans that are parallel over time.
       wavefront: equal layers run side by side if a launch takes longer than a step.
@@ -137,7 +136,6 @@ class Rules:
     small_row: int = 2**14
     unroll: int = 1
     few_arrays: int = 3
-    usual_steps: int = 64
     least_work: int = 0
     in_parallel: bool = True
     wavefront: bool = False
