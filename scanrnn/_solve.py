@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ from jax.extend.core import Var
 from scanrnn.executors import associative
 from scanrnn.planner import affine, ops, trace
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
+from scanrnn.planner.graph import Env, Graph, Values, graph_of, struct, variables_like
 from scanrnn.planner.trace import inline
 
 # A residual of at most this many machine epsilons counts as rounding.
@@ -137,7 +137,7 @@ class _Problem(NamedTuple):
     graph: Graph
     length: int
     linear: Graph
-    consts: Mapping[Var, Any]
+    consts: Values
     read: tuple[Var, ...]
 
     def at_all_steps(self, wanted, values, init, h) -> list:
@@ -165,7 +165,7 @@ class _Problem(NamedTuple):
         return {v: lax.concatenate([a, b[:-1]], 0) for v, a, b in pairs}
 
 
-def _linear(graph: Graph) -> tuple[Graph, Mapping[Var, Any], tuple[Var, ...]]:
+def _linear(graph: Graph) -> tuple[Graph, Values, tuple[Var, ...]]:
     """One step of the changes, its constants, and the variables of the residuals."""
     changes, read = (variables_like(map(struct, graph.carry)) for _ in range(2))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from scanrnn.executors._executor import Executor
 from scanrnn.executors._names import named, remembering_inputs, split, types_of
 from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
-from scanrnn.planner.graph import struct
+from scanrnn.planner.graph import Values, struct
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.ordering import late
 from scanrnn.planner.over_time import stage_over_time
@@ -25,11 +24,7 @@ from scanrnn.planner.wide_sums import in_wide_sums
 
 
 def contributions(
-    loop: Loop,
-    executor: Executor,
-    constants: Mapping[Var, Any],
-    arrays: Mapping[Var, Any],
-    tangents: Mapping[Var, Any],
+    loop: Loop, executor: Executor, constants: Values, arrays: Values, tangents: Values
 ) -> dict[Var, Any]:
     """Compute the contributions `E` for all steps at once, by cut.
 

@@ -8,8 +8,8 @@ stored at each point.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 from jax import lax
@@ -22,9 +22,9 @@ from scanrnn.executors._kernel_step import step
 from scanrnn.executors._kernel_tiles import part_of
 from scanrnn.machines import machine_for
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, Values
 from scanrnn.planner.rules import MB
 
 # The most steps at a point of the grid. To start a point takes some hundred cycles.
@@ -95,11 +95,11 @@ def memory(body: Body) -> int:
 
 def run(
     body: Body,
-    constants: Mapping[Var, Any],
+    constants: Values,
     carry: list,
-    arrays: Mapping[Var, Any],
+    arrays: Values,
     interpret: bool | pltpu.InterpretParams,
-) -> tuple[list, list]:
+) -> Results:
     """Run a body over all its steps, as `Executor.lower` says.
 
     `interpret` says whether Pallas's interpreter runs it; `InterpretParams` are for the

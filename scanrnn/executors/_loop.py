@@ -23,12 +23,7 @@ from scanrnn.planner.over_time import stage_over_time
 
 
 def run_loop(
-    loop: Loop,
-    executor: Executor,
-    weights: list,
-    carry: list,
-    xs: list,
-    differentiated: bool = False,
+    loop: Loop, executor: Executor, weights, carry, xs, differentiated: bool = False
 ):
     """Run the loop. Returns the final carry and the stacked ys.
 

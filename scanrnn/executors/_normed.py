@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import jax
 
@@ -21,11 +20,7 @@ from scanrnn.planner.wide_sums import rounded, zero_sum
 
 
 def normed(
-    graph: Graph,
-    loop: Loop,
-    executor: Executor,
-    inputs: Sequence,
-    differentiated: bool = False,
+    graph: Graph, loop: Loop, executor: Executor, inputs, differentiated: bool = False
 ) -> list:
     """The outputs of a graph of norms for all steps, given its weights and time inputs.
 

@@ -40,12 +40,7 @@ class Runner:
         return self.executor.NAME
 
     def run(
-        self,
-        plan: Plan,
-        weights: list,
-        init: list,
-        xs: list,
-        differentiated: bool = False,
+        self, plan: Plan, weights: list, init: list, xs: list, differentiated=False
     ):
         """Run a plan on flat values. Returns the final carry and the ys, flat.
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax.numpy as jnp
-from jax.extend.core import Var
 
 from scanrnn.executors import scan
 from scanrnn.executors._contributions import contributions
@@ -23,6 +22,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.bodies import Target
 from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.gemm import copy_transposed
+from scanrnn.planner.graph import Values
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.steps import Step
@@ -33,9 +33,9 @@ def tangent_loop(
     loop: Loop,
     executor: Executor,
     carry: list,
-    constants: Mapping[Var, Any],
-    arrays: Mapping[Var, Any],
-    tangents: Mapping[Var, Any],
+    constants: Values,
+    arrays: Values,
+    tangents: Values,
 ):
     """The tangents of the final carry and of the ys; None for one that is always zero.
 

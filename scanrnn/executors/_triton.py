@@ -22,9 +22,9 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import compat, ops
 from scanrnn.planner.around import joined, without
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph, eval_eqn, free, variables
+from scanrnn.planner.graph import Graph, Values, eval_eqn, free, variables
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.trace import inline
 
@@ -83,7 +83,7 @@ class Prepared:
     """
 
     graph: Graph
-    constants: Mapping[Var, Any]
+    constants: Values
     after: Graph
 
 
@@ -99,10 +99,10 @@ def run(
     body: Body,
     step: Prepared,
     view: View,
-    constants: Mapping[Var, Any],
+    constants: Values,
     carry: list,
-    arrays: Mapping[Var, Any],
-) -> tuple[list, list]:
+    arrays: Values,
+) -> Results:
     """Run a body, prepared as `step`, over all steps, as `Executor.lower` says.
 
     On a CPU, Pallas's interpreter runs it. The view is that of each program.

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Var
 
 from scanrnn.executors import _scans, planned, scan
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, max_plus, ops
 from scanrnn.planner.affine import Group
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import NORMS, emit, of_leaves
-from scanrnn.planner.graph import Env, Graph, variables
+from scanrnn.planner.graph import Env, Graph, Values, variables
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
@@ -102,9 +99,7 @@ def runs(body: Body) -> bool:
     return any(g.parallel for g in found) and not any(map(ops.is_inexact, slow))
 
 
-def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
-) -> tuple[list, list]:
+def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body over all steps: one group of its carry after the other."""
     if not runs(body):
         return planned.lower(body, constants, carry, arrays)
@@ -130,7 +125,7 @@ def lower(
     return final, over_time(ends, graph.ys, values, rows.length)
 
 
-def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
+def over_time(graph: Graph, ys, values: Values, length) -> list:
     """The values of `ys` at all steps, given those of weights and of other variables.
 
     The values of weights are those of one step, the others are arrays of all steps.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,9 +14,9 @@ from scanrnn.executors._pin import join_axes, pin
 from scanrnn.executors._xla import rules as rules
 from scanrnn.planner import costs, ops
 from scanrnn.planner.around import joined, parts
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.gemm import copy_transposed
-from scanrnn.planner.graph import Env
+from scanrnn.planner.graph import Env, Values
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rows import folded, put
 
@@ -38,9 +37,7 @@ def refuse(plan: Plan) -> str | None:
     )
 
 
-def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
-) -> tuple[list, list]:
+def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body over all steps, as `Executor.lower` says."""
     graph, rows = body.graph, body.rows
     over, block = rows.over, rows.block
@@ -95,7 +92,7 @@ def lower(
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
-def with_transposed(body: Body, given: Mapping[Var, Any]) -> dict[Var, Any]:
+def with_transposed(body: Body, given: Values) -> dict[Var, Any]:
     """The values of the weights, with the transposes that a body asks for."""
     transposed = {v: copy_transposed(given[of]) for v, of in body.transposed.items()}
     return {**given, **transposed}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from jax import lax
-from jax.extend.core import Var
 
 from scanrnn.executors._names import named
 from scanrnn.executors._xla import rules as rules
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Env
+from scanrnn.planner.graph import Env, Values
 from scanrnn.planner.over_time import remembering
 from scanrnn.planner.plan import Plan
 
@@ -34,9 +30,7 @@ def run(plan: Plan, weights: list, init: list, xs: list):
     return lower(body, constants, init, arrays)
 
 
-def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
-) -> tuple[list, list]:
+def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body by a `lax.scan` that JAX may differentiate, without buffer reuse."""
     graph, rows = body.graph, body.rows
     constants = {v: constants[v] for v in graph.weights}

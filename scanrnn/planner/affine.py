@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import Var
 
 from scanrnn.planner import max_plus, ops
 from scanrnn.planner.affine_rules import NotAffineError, rule_of, spread
 from scanrnn.planner.axis_maps import AxisMap, kept, of_leaf
-from scanrnn.planner.graph import Env, Graph, graph_of, needed, variables
+from scanrnn.planner.graph import Env, Graph, Values, graph_of, needed, variables
 
 # The most numbers in a coupled block. The product of two blocks of n costs n**3.
 LARGEST_BLOCK = 8
@@ -158,7 +157,7 @@ def depend(graph: Graph, leaves: tuple[int, ...]) -> list[Mapping[int, AxisMap]]
     return [{} if ops.is_literal(v) else found.get(v, {}) for v in outs]
 
 
-def coefficients(graph: Graph, group: Group) -> tuple[Graph, Mapping[Var, Any]]:
+def coefficients(graph: Graph, group: Group) -> tuple[Graph, Values]:
     """The graph that computes `A` and `b` of a step of an affine group; and constants.
 
     If n numbers are coupled, the ys of the graph are the n rows of A, with n arrays

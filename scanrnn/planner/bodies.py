@@ -13,6 +13,9 @@ from scanrnn.planner.graph import Graph
 from scanrnn.planner.rows import Rows
 from scanrnn.planner.rules import Rules
 
+# What a loop gives: its final carry, and its ys stacked to `[T, ...]`.
+Results = tuple[list, list]
+
 
 class Target(NamedTuple):
     """What bodies are made for: rules, and whether one device runs the whole loop."""

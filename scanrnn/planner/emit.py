@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import Var
@@ -18,7 +18,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.around import around, own_rows
 from scanrnn.planner.bodies import Body, Target
 from scanrnn.planner.features import features_first
-from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.graph import Graph, Values, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.norms import pieces
 from scanrnn.planner.rows import Rows, pair_up
@@ -57,7 +57,7 @@ class Reverse(NamedTuple):
     before: Graph
     body: Body
     after: Graph
-    consts: Mapping[Var, Any]
+    consts: Values
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ class Bodies:
 
     def norms(
         self, graph: Graph, moving: Sequence[Var], given: Iterable[Any]
-    ) -> tuple[Body, Mapping[Var, Any]] | None:
+    ) -> tuple[Body, Values] | None:
         """The loop for the cotangents of norms, as `pieces` makes it; None if none."""
         if self.loop.piece is None or not self.planned:
             return None

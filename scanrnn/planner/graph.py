@@ -15,6 +15,8 @@ from jax.extend.core import DropVar, JaxprEqn, Literal, Var, jaxprs_in_params
 from scanrnn.planner import compat
 
 type_Atom = Var | Literal
+# Values, or arrays of all steps, by variable.
+Values = Mapping[Var, Any]
 
 # What a value depends on, as bits; 0 means on weights alone.
 WEIGHTS, TIME, CARRY = 0, 1, 2

@@ -25,6 +25,7 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.graph import Values
 
 
 class Place(NamedTuple):
@@ -100,12 +101,12 @@ class Rows:
             found[self.places[v].whole if v in self.places else v] = None
         return found
 
-    def of(self, names: Iterable[Var], arrays: Mapping[Var, Any]) -> dict[Var, Any]:
+    def of(self, names: Iterable[Var], arrays: Values) -> dict[Var, Any]:
         """The arrays and edges from which some variables are read."""
         sources = self.sources(names)
         return {v: a for v, a in arrays.items() if v in sources}
 
-    def row(self, arrays: Mapping[Var, Any], t, v: Var):
+    def row(self, arrays: Values, t, v: Var):
         """The value of a variable at step `t`."""
         if v in self.shifts:
             (of, later), last = self.shifts[v], self.length - 1
@@ -115,7 +116,7 @@ class Rows:
         place = self.places.get(v)
         return piece(arrays[place.whole if place else v], t, place)
 
-    def all(self, arrays: Mapping[Var, Any], v: Var):
+    def all(self, arrays: Values, v: Var):
         """The values of a variable at all steps, as an array."""
         if v in self.shifts:
             of, later = self.shifts[v]
@@ -127,7 +128,7 @@ class Rows:
             return lax.slice_in_dim(arrays[whole], start, start + size, axis=axis + 1)
         return arrays[v]
 
-    def whole(self, names: Iterable[Var], arrays: Mapping[Var, Any]) -> dict[Var, Any]:
+    def whole(self, names: Iterable[Var], arrays: Values) -> dict[Var, Any]:
         """The values of some variables at all steps, each as an array."""
         return {v: self.all(arrays, v) for v in names}
 
@@ -136,7 +137,7 @@ class Rows:
         """The number of trips."""
         return self.length // self.block if self.block > 1 else self.length
 
-    def fresh(self, graph, ours: Sequence[int], arrays: Mapping[Var, Any]) -> tuple:
+    def fresh(self, graph, ours: Sequence[int], arrays: Values) -> tuple:
         """The index of the first trip, and memory for some ys of a graph, not filled.
 
         The loop will write every row. If `filled`, None and no arrays: then `lax.scan`
