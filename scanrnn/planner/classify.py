@@ -62,11 +62,7 @@ def classify(graph: Graph, hoist: bool = True, sink: bool = True) -> Stages:
     large = find_large(graph, bits)
     hoisted = find_hoisted(graph, bits, large) if hoist else set()
     sunk = find_sunk(graph, bits, large) if sink else set()
-    return _cut(graph, bits, large, hoisted, sunk)
-
-
-def _cut(graph, bits, large, hoisted, sunk) -> Stages:
-    """Turn sets of moved equations into the variables that cross each edge."""
+    # Turn the sets of moved equations into the variables that cross each edge.
     made_before = {v for e in hoisted for v in e.outvars}
     made_after = {v for e in sunk for v in e.outvars}
     # In the order of the step, because the order of a set differs between processes.
