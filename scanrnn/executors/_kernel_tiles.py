@@ -35,34 +35,30 @@ _FIRST_STAYS: dict[str, Callable[[dict], bool]] = {
 
 
 def part_of(body: Body) -> tuple[Body, frozenset[Var], int]:
-    """The body for a part of the batch; with the weights and parts of `tiled`."""
-    graph, weights, parts = tiled(body.graph)
-    if parts == 1:
-        return body, weights, 1
-    rows = Rows(body.rows.length, body.rows.reverse)
-    return dataclasses.replace(body, graph=graph, rows=rows), weights, parts
-
-
-def tiled(graph: Graph) -> tuple[Graph, frozenset[Var], int]:
-    """Make a step for a part of its batch.
+    """Make a body for a part of its batch.
 
     Returns:
-      The step for one part, the weights that have the batch axis, and the number of
-      parts. If the step is short or has no batch axis: the step itself, no weights, 1.
+      The body for one part, the weights that have the batch axis, and the number of
+      parts. If the step is short or has no batch axis: the body itself, no weights, 1.
     """
+    graph, whole = body.graph, (body, frozenset(), 1)
     inner = [e for e in graph.eqns if _has_batch(e)]
     made = ops.bytes_in(v for e in graph.eqns for v in e.outvars)
     arrays = (*graph.carry, *graph.xs, *variables(graph.outs))
     sizes = {ops.aval(v).shape[:1] for v in arrays}
     if made <= _MOST or not inner or len(sizes) != 1 or () in sizes:
-        return graph, frozenset(), 1
+        return whole
     ((size,),) = sizes
     part = cut(size, max(1, size * _MOST // made))
     weights = [v for v in graph.weights if ops.aval(v).shape[:1] == (size,)]
     try:
         small = in_part(graph, weights, size, part)
     except MixesBatchError:
-        return graph, frozenset(), 1
+        return whole
+    if part == size:
+        return whole
+    rows = Rows(body.rows.length, body.rows.reverse)
+    small = dataclasses.replace(body, graph=small, rows=rows)
     return small, frozenset(weights), size // part
 
 
