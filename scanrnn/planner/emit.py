@@ -16,6 +16,7 @@ from jax.extend.core import Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.around import around, own_rows
+from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.bodies import Body, Target
 from scanrnn.planner.features import features_first
 from scanrnn.planner.graph import Graph, Values, variables
@@ -211,7 +212,7 @@ def _reverse(made: Bodies) -> Body | None:
     moving = {*graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
     try:
         step = made.loop.steps.inside(frozenset(filter(ops.is_inexact, moving)))
-    except (NotImplementedError, TypeError, ValueError):
+    except REFUSALS:
         return None  # JAX cannot differentiate the step by all of these at once
     if not step.carry and not step.ys:
         return None
@@ -222,6 +223,6 @@ def _norms(made: Bodies, graph: Graph) -> Body | None:
     """The loop for the cotangents of norms; None if there is none."""
     try:
         found = made.norms(graph, [*filter(ops.is_inexact, graph.inputs)], graph.ys)
-    except (NotImplementedError, TypeError, ValueError):
+    except REFUSALS:
         return None  # JAX cannot differentiate the norms by all of their inputs
     return found and found[0]

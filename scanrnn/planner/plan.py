@@ -11,6 +11,7 @@ import jax
 
 from scanrnn.machines import Machine
 from scanrnn.planner import costs, counts, ops, report, shown
+from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.emit import emit
@@ -191,14 +192,13 @@ class Plan:
         args = list(map(struct, (*graph.weights, *graph.carry)))
         args += [struct(v, self.length) for v in graph.xs]
         scan = next(c.executor for c in self.candidates if c.name == "scan")
-        ours, theirs = (
-            _residual_bytes(functools.partial(self._flat, each.run), args)
-            for each in (self.executor, scan)
-        )
-        return ours, theirs
 
-    def _flat(self, run, *args):
-        return run(self, *self.source.groups(args))
+        def kept(executor) -> int | None:
+            return _residual_bytes(
+                lambda *a: executor.run(self, *graph.groups(a)), args
+            )
+
+        return kept(self.executor), kept(scan)
 
     def signature(self) -> tuple:
         """What must agree for this plan to fit a call, such as shapes and dtypes."""
@@ -248,7 +248,7 @@ def _residual_bytes(program, args) -> int | None:
 
     try:
         closed, (outs, _) = jax.make_jaxpr(linear, return_shape=True)(*args)
-    except (NotImplementedError, TypeError, ValueError):
+    except REFUSALS:
         return None
     jaxpr = closed.jaxpr
     free = {*jaxpr.invars, *variables(jaxpr.outvars[: len(outs)])}

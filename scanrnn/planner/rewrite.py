@@ -47,15 +47,11 @@ def _identity(eqn, same):
         return None
     params = tuple(sorted(eqn.params.items(), key=str))
     key = (eqn.primitive.name, compat.context(eqn), ins, params)
-    return key if _hashable(key) else None
-
-
-def _hashable(key) -> bool:
     try:
         hash(key)
     except TypeError:
-        return False
-    return True
+        return None
+    return key
 
 
 def split(graph: Graph) -> tuple[Graph, list]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import DropVar, Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import (
@@ -120,7 +121,7 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     for make, moving in ((steps.inside, inner), (steps.outside, outer)):
         try:
             step = make(frozenset(v for v in moving if ops.is_inexact(v)))
-        except (NotImplementedError, TypeError, ValueError):
+        except REFUSALS:
             read.append(readable)
             continue
         found = {*free(step.graph.eqns, step.graph.outs)}
