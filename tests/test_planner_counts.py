@@ -213,7 +213,7 @@ def test_gradient_of_an_lstm_traces_few_jaxprs(monkeypatch):
 
 
 def test_loop_for_values_is_not_traced_for_a_gradient(monkeypatch):
-    """A gradient runs the loop that records, and the reverse loop."""
+    """The only forward loop of a gradient is the one that records."""
     step, params, init, xs = build("lstm_concatenated")
     lowered, lower = [], planned.lower
 
@@ -226,7 +226,7 @@ def test_loop_for_values_is_not_traced_for_a_gradient(monkeypatch):
 
     monkeypatch.setattr(planned, "lower", spy)
     jax.jit(jax.grad(loss)).trace(params)
-    assert lowered == [False, True]
+    assert lowered.count(False) == 1 and True in lowered
 
 
 def test_cost_counts_what_is_kept_for_the_reverse_loop():
