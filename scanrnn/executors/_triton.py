@@ -211,12 +211,12 @@ def _kernel(view: View, weights: list[Var], length: int, reverse: bool, *refs):
         ref[at[v]] = value.astype(ref.dtype)
 
 
-def computed(eqn: JaxprEqn, ins: Sequence, params: dict | None = None):
+def computed(eqn: JaxprEqn, ins: Sequence):
     """The result of an equation; half precision is computed in float32, and rounded."""
     dtype = ops.aval(eqn.outvars[0]).dtype
     if eqn.primitive.name != "convert_element_type":
         ins = [_wide(a) for a in ins]
-    (out,) = eval_eqn(eqn, ins, params)
+    (out,) = eval_eqn(eqn, ins)
     return out.astype(dtype)
 
 

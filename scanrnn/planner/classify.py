@@ -56,7 +56,7 @@ class Stages:
         return tuple(v for v in (*self.before.ys, *self.norms.ys) if v in read)
 
 
-def classify(graph: Graph, hoist: bool = True, sink: bool = True) -> Stages:
+def classify(graph: Graph, hoist: bool, sink: bool) -> Stages:
     """Cut a step into stages; `hoist` and `sink` say what may leave the loop."""
     bits = graph.depends
     large = find_large(graph, bits)

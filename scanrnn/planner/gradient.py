@@ -6,9 +6,8 @@ contributions `E_t` of weights and hoisted inputs are computed. JAX transposes b
 parts. The loop then stacks cotangents of `E_t`, and the transpose of the outside part
 is one contraction for each weight.
 
-A *region* is a contraction (or an equation that gathers or rearranges a weight) with
-the sums, casts and splits that follow it. Its contributions enter together, at its
-ends: the *cuts*. There `dcut = region(dcarry) + E`.
+The contributions of a *region* enter together, at its *cuts* (see `regions.py`). There
+`dcut = region(dcarry) + E`.
 """
 
 from __future__ import annotations

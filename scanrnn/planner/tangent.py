@@ -28,7 +28,7 @@ def push(
     tangents: Sequence,
     primal: Callable,
     output: Callable,
-    transposed: Callable = lambda v: None,
+    transposed: Callable,
 ) -> list:
     """Tangents of an equation's outputs, given those of its operands; None for zero.
 
