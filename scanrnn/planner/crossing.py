@@ -47,7 +47,7 @@ def cheapest_crossing(
     """
     made = [v for e in hoisted for v in e.outvars]
     names = dict.fromkeys([*made, *xs])
-    edges: dict[tuple, int] = {((v, 0), (v, 1)): _width(v) for v in names}
+    edges: dict[tuple[Any, Any], int] = {((v, 0), (v, 1)): _width(v) for v in names}
     edges |= {(_START, (v, 0)): _MANY for v in xs}
     for eqn in hoisted:
         read = [u for u in variables(eqn.invars) if u in names]
@@ -75,7 +75,7 @@ def out_of_loop(
     """
     rows = [*graph.xs, *(v for e in graph.eqns if e in out for v in e.outvars)]
     made = (v for e in graph.eqns if e in early for v in e.outvars)
-    edges: dict[tuple, int] = {(_START, (v, 0)): _MANY for v in rows}
+    edges: dict[tuple[Any, Any], int] = {(_START, (v, 0)): _MANY for v in rows}
     consumers = graph.consumers
     for v in dict.fromkeys((*rows, *made)):
         edges[(v, 0), (v, 1)] = _width(v) + _ROW
