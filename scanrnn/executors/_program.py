@@ -14,7 +14,7 @@ from scanrnn.executors import scan
 from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._loop import run_loop
-from scanrnn.executors._names import named, split
+from scanrnn.executors._names import named, split, types_of
 from scanrnn.executors._normed import normed
 from scanrnn.executors._ruled import Ruled, keep_loops
 from scanrnn.machines import Machine
@@ -49,10 +49,10 @@ class Runner:
         if self.executor is scan:
             return scan.run(plan, weights, init, xs)
         run = functools.partial(_run, plan, self.executor, differentiated)
-        return _run_plan(run, plan, weights, init, xs)
+        return _run_plan(run, plan, weights, init, xs, differentiated)
 
 
-def _run_plan(run, plan, weights, init, xs):
+def _run_plan(run, plan, weights, init, xs, differentiated):
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry, stages = [init[i] for i in moving], plan.stages
@@ -65,7 +65,8 @@ def _run_plan(run, plan, weights, init, xs):
     program = _whole(plan, run, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
         for_values = _whole(plan, run, plan.value_loops)
-        program = _with_values_by(for_values, program, plan.machine)
+        types = types_of(stages.graph, plan.length) if differentiated else ()
+        program = _with_values_by(for_values, program, plan.machine, types)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
@@ -82,7 +83,9 @@ def _whole(plan, run, loops, keep=None) -> Callable:
     return functools.partial(in_chunks, programs, sizes, plan.reverse)
 
 
-def _with_values_by(values: Callable, program: Callable, machine: Machine) -> Callable:
+def _with_values_by(
+    values: Callable, program: Callable, machine: Machine, types: tuple
+) -> Callable:
     """A program that runs `values` without a gradient, and `program` with one.
 
     Both are functions `(weights, carry, xs) -> (carry, ys)` with equal results. A
@@ -104,7 +107,8 @@ def _with_values_by(values: Callable, program: Callable, machine: Machine) -> Ca
             # Several devices may share the steps, so these are not cut into chunks.
             return flat(values if alone and where == machine else program)
 
-        outs = Ruled(flat(program), build, machine)(*weights, *carry, *xs)
+        run = Ruled(flat(program), build, machine, types=types)
+        outs = run(*weights, *carry, *xs)
         return outs[: len(carry)], outs[len(carry) :]
 
     return either
