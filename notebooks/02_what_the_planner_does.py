@@ -550,7 +550,7 @@ for axis, machine in zip(axes, MACHINES, strict=True):
     }
     for name, plan in pair.items():
         starting, products = estimate(plan)
-        said = {c.name: c.seconds for c in plan.candidates}[plan.executor]
+        said = {c.name: c.seconds for c in plan.candidates}[plan.executor.name]
         np.testing.assert_allclose(starting + products, 1e3 * said, rtol=1e-6)
         estimates[machine, name] = starting, products
         axis.barh(name, starting, color=ORANGE)

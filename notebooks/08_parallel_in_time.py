@@ -72,11 +72,11 @@ done = (rng.random((T, B)) < 0.05).astype(np.float32)
 xs = jnp.asarray(done), *jnp.asarray(rng.normal(size=(2, T, B)), jnp.float32)
 init = jnp.zeros(B), jnp.zeros(B)
 plan = scanrnn.plan(advantage, init, xs, reverse=True, machine="h100")
-print(f"on an H100 it is run by: {plan.executor}")
+print(f"on an H100 it is run by: {plan.executor.name}")
 (line,) = (line for line in str(plan).splitlines() if line.startswith("Over time, "))
 print(line)
 assert line.endswith(f"float32[{B}] diagonal; float32[{B}] constant.")
-assert plan.executor == "associative"
+assert plan.executor.name == "associative"
 
 # %% [markdown]
 # Here are cells beside that loop, forward and in reverse. This answers the question:

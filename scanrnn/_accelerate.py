@@ -13,7 +13,8 @@ from jax import lax
 
 from scanrnn._scan import scan
 from scanrnn.planner import Options, compat
-from scanrnn.planner.graph import eval_eqn, evaluate
+from scanrnn.planner.functions import evaluate
+from scanrnn.planner.graph import eval_eqn
 from scanrnn.planner.trace import pinned
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import operator
 import weakref
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from scanrnn._tune import tuned
 from scanrnn.executors import EXECUTORS as EXECUTORS
 from scanrnn.executors import assign, check_name
 from scanrnn.machines import Machine, machine_named, machine_of
-from scanrnn.planner import Options, Plan, Traced, make_plan, trace
+from scanrnn.planner import Options, Plan, Traced, compat, make_plan, trace
 
 # The plans of each traced step. JAX returns the same jaxpr object for the same
 # function and shapes, and keeps it as long as the function lives.
@@ -98,7 +99,9 @@ def scan(
     found = _fitted(traced, plan, bool(reverse), steps, implementation)
     if found.executor.name == "scan":
         return unplanned()
-    carry, ys = found.compiled(traced.weights, traced.init, traced.xs)
+    groups = traced.weights, traced.init, traced.xs
+    moves = any(map(compat.has_tangent, itertools.chain(*groups)))
+    carry, ys = found.compiled(*groups, differentiated=moves)
     return traced.out_tree.unflatten([*carry, *ys])
 
 

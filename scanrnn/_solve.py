@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,9 +14,9 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.executors import associative
-from scanrnn.planner import Body, affine, ops, trace
-from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
-from scanrnn.planner.rows import Rows
+from scanrnn.planner import affine, ops, trace
+from scanrnn.planner.emit import plain
+from scanrnn.planner.graph import Env, Graph, Values, graph_of, struct, variables_like
 from scanrnn.planner.trace import inline
 
 # A residual of at most this many machine epsilons counts as rounding.
@@ -138,7 +138,7 @@ class _Problem(NamedTuple):
     graph: Graph
     length: int
     linear: Graph
-    consts: Mapping[Var, Any]
+    consts: Values
     read: tuple[Var, ...]
 
     def at_all_steps(self, wanted, values, init, h) -> list:
@@ -156,8 +156,8 @@ class _Problem(NamedTuple):
         arrays = {**values, **self.consts, **self._before(init, h)}
         arrays |= dict(zip(self.read, residuals, strict=True))
         start = [jnp.zeros_like(a) for a in init]
-        body = Body(self.linear, Rows(self.length))
         constants = {v: arrays[v] for v in self.linear.weights}
+        body = plain(self.linear, self.length)
         return associative.lower(body, constants, start, arrays)[1]
 
     def _before(self, init, h) -> dict:
@@ -166,7 +166,7 @@ class _Problem(NamedTuple):
         return {v: lax.concatenate([a, b[:-1]], 0) for v, a, b in pairs}
 
 
-def _linear(graph: Graph) -> tuple[Graph, Mapping[Var, Any], tuple[Var, ...]]:
+def _linear(graph: Graph) -> tuple[Graph, Values, tuple[Var, ...]]:
     """One step of the changes, its constants, and the variables of the residuals."""
     changes, read = (variables_like(map(struct, graph.carry)) for _ in range(2))
 

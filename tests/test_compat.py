@@ -13,6 +13,7 @@ from jax.extend.core import primitives
 from jax.sharding import PartitionSpec as P
 
 from scanrnn.planner import compat
+from scanrnn.planner.graph import Env
 from scanrnn.planner.trace import inline, trace
 
 PACKAGE = Path(__file__).parents[1] / "scanrnn"
@@ -80,6 +81,24 @@ def test_equation_is_evaluated_in_the_context_it_was_written_in():
     assert compat.context(eqn) == compat.context(again) != compat.context(other)
     seen = jax.make_jaxpr(lambda k: compat.bind(eqn, [k]))(jax.random.key(0))
     assert compat.context(seen.eqns[0]) == compat.context(eqn)
+
+
+def test_equations_are_evaluated_each_in_its_context():
+    def mixed(key):
+        with jax.threefry_partitionable(False):
+            first = jax.random.key_data(key)
+        return first, jax.random.key_data(key)
+
+    key = jax.random.key(0)
+    written = jax.make_jaxpr(mixed)(key).jaxpr
+
+    def run(key):
+        env = Env(written.eqns, zip(written.invars, [key], strict=True))
+        return env.read_all(written.outvars)
+
+    found = [compat.context(e) for e in jax.make_jaxpr(run)(key).eqns]
+    assert found == [compat.context(e) for e in written.eqns]
+    assert found[0] != found[1]
 
 
 def test_calls_and_checkpoints_are_recognised_and_opened():

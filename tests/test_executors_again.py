@@ -126,7 +126,7 @@ def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
     inside = steps.inside(frozenset({*rules.loop.carry, *rules.cuts}))
     graph = steps.reverse(inside, inside.ys).graph
     before, left, after = around(graph, pays=True)
-    bits = left.depends()
+    bits = left.depends
     assert {e.primitive.name for e in before.eqns} >= {"mul", "sub"}
     assert [e.primitive.name for e in after.eqns] == ["concatenate"]
     assert all(bits[e] & 2 for e in left.eqns)

@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 import scanrnn
+from scanrnn.executors import planned
 from tests.compare import assert_same, score, training_jaxpr, value_and_gradients
 from tests.jaxprs import equations, gemms, gemms_in_loops, loops
 from tests.step_table import ONE_GEMM, build
@@ -209,6 +210,23 @@ def test_gradient_of_an_lstm_traces_few_jaxprs(monkeypatch):
     monkeypatch.setattr(jax, "make_jaxpr", counting)
     jax.jit(jax.grad(loss)).trace(params)
     assert 5 < len(traced) <= 15
+
+
+def test_loop_for_values_is_not_traced_for_a_gradient(monkeypatch):
+    """The only forward loop of a gradient is the one that records."""
+    step, params, init, xs = build("lstm_concatenated")
+    lowered, lower = [], planned.lower
+
+    def spy(body, *args):
+        lowered.append(body.rows.reverse)
+        return lower(body, *args)
+
+    def loss(params):
+        return score(scanrnn.scan(functools.partial(step, params), init, xs))
+
+    monkeypatch.setattr(planned, "lower", spy)
+    jax.jit(jax.grad(loss)).trace(params)
+    assert lowered.count(False) == 1 and True in lowered
 
 
 def test_cost_counts_what_is_kept_for_the_reverse_loop():

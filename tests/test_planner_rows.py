@@ -59,7 +59,7 @@ def bytes_read(graph, out):
 
 def choices(graph):
     """All ways to take equations of time inputs out of the loop."""
-    bits = graph.depends()
+    bits = graph.depends
     early = [e for e in graph.eqns if bits[e] == TIME]
     for count in range(len(early) + 1):
         for out in itertools.combinations(early, count):

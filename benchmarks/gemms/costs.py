@@ -79,7 +79,8 @@ def choice(machine: str, B: int, H: int) -> str:
     found = []
 
     def scan(step, init, xs):
-        found.append(scanrnn.plan(step, init, xs, machine=MACHINES[machine]).executor)
+        plan = scanrnn.plan(step, init, xs, machine=MACHINES[machine])
+        found.append(plan.executor.name)
         return jax.lax.scan(step, init, xs)
 
     problem = shapes(case(B, H))

@@ -65,10 +65,10 @@ def misaligned(
 def persistent(sizes: Sizes, dtype: str, machine: Machine, rules: Rules) -> str:
     """Whether cuDNN could keep the weights on chip for all steps, and if not, why.
 
-    "" if the machine is not an NVIDIA GPU. Only cuDNN's own LSTM, GRU and RNN have this
-    mode, not loops of JAX.
+    "" if the machine has no cuDNN. Only cuDNN's own LSTM, GRU and RNN have this mode,
+    not loops of JAX.
     """
-    if machine.platform != "cuda":
+    if not machine.persistent:
         return ""
     wrong = []
     if dtype != "float16":
@@ -81,8 +81,8 @@ def persistent(sizes: Sizes, dtype: str, machine: Machine, rules: Rules) -> str:
             f"H={sizes.H} is a multiple of {power}; one of a larger power of two, up "
             f"to {rules.best_side}, is better"
         )
-    if sizes.H > 1024:
-        wrong.append(f"H={sizes.H} is more than 1024")
+    if sizes.H > machine.persistent:
+        wrong.append(f"H={sizes.H} is more than {machine.persistent}")
     power = _power_of_two_in(sizes.B)
     if power < 8:
         wrong.append(f"B={sizes.B} is not a multiple of 8")

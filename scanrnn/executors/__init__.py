@@ -21,13 +21,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from scanrnn.executors import (
-    associative,
-    pallas_gpu,
-    pallas_tpu,
-    planned,
-    scan,
-)
+from scanrnn.executors import associative, pallas_gpu, pallas_tpu, planned, scan
 from scanrnn.executors._executor import by_name
 from scanrnn.executors._program import Runner
 from scanrnn.machines import Machine

@@ -36,7 +36,7 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
     Raises:
       NotBlockedError: if it cannot evaluate one.
     """
-    producers, consumers, joins = graph.producers(), graph.consumers(), _joins(graph)
+    producers, consumers, joins = graph.producers, graph.consumers, _joins(graph)
     for eqn in graph.eqns:
         name, (out, *_) = eqn.primitive.name, eqn.outvars
         if name in PRODUCTS:

@@ -28,7 +28,7 @@ from scanrnn.executors._block_checks import (
 from scanrnn.executors._kernel_forms import multiplied
 from scanrnn.executors._kernel_tiles import MixesBatchError, in_part
 from scanrnn.executors._lanes import ELEMENTWISE
-from scanrnn.executors._triton import computed
+from scanrnn.executors._triton import computed, loaded
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, eval_eqn, variables
 from scanrnn.planner.rows import spans
@@ -134,10 +134,7 @@ class BlockView:
 
     def weight(self, v: Var, ref, place: tuple) -> Any:
         """Vectors stay in registers; matrices are read in parts."""
-        if v in self.matrices:
-            return ref
-        value = ref[place]
-        return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
+        return ref if v in self.matrices else loaded(v, ref[place])
 
     def step(self, values: dict[Any, Any]) -> tuple[list, list]:
         """The next carry and the ys of the examples of a program."""

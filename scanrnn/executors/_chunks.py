@@ -22,20 +22,9 @@ def in_chunks(
     """Run `program(weights, carry, xs)` on chunks of a sequence, in order.
 
     The work before, in and after the loop is then done for each chunk. So its arrays
-    have few steps and stay in the cache.
-
-    Args:
-      programs: the program of a chunk; and the program of the rest, if chunks do not
-        divide the sequence.
-      sizes: the number of steps of the sequence, and of a chunk.
-      reverse: whether the last chunk comes first.
-      weights: the same weights for all chunks. Their cotangents are summed in float32
-        or wider.
-      carry: the carry before the first chunk.
-      xs: arrays of all steps, `[T, ...]`.
-
-    Returns:
-      The final carry, and the ys stacked to `[T, ...]`.
+    have few steps and stay in the cache. There is a second program, for the rest, if
+    chunks do not divide the sequence. `sizes` are the number of steps of the sequence,
+    and of a chunk. Cotangents of weights are summed in float32 or wider.
     """
     length, size = sizes
     count, rest = divmod(length, size)

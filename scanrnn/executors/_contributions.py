@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 from jax.extend.core import Var
 
 from scanrnn.executors._executor import Executor
-from scanrnn.executors._names import named, remembering_inputs, split
+from scanrnn.executors._names import named, remembering_inputs, split, types_of
 from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
-from scanrnn.planner.graph import struct
+from scanrnn.planner.graph import Values, struct
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.ordering import late
 from scanrnn.planner.over_time import stage_over_time
@@ -25,20 +24,12 @@ from scanrnn.planner.wide_sums import in_wide_sums
 
 
 def contributions(
-    loop: Loop,
-    executor: Executor,
-    constants: Mapping[Var, Any],
-    arrays: Mapping[Var, Any],
-    tangents: Mapping[Var, Any],
+    loop: Loop, executor: Executor, constants: Values, arrays: Values, tangents: Values
 ) -> dict[Var, Any]:
     """Compute the contributions `E` for all steps at once, by cut.
 
-    Args:
-      loop: the loop.
-      executor: what runs it.
-      constants: values of its weights, by variable.
-      arrays: arrays of all steps, and edges, by variable.
-      tangents: the tangents of weights and time inputs that are not zero, by variable.
+    Constants and arrays are those of the loop, as for `Executor.lower`. The tangents
+    are those of weights and time inputs that are not zero.
     """
     rules, graph = loop.derivative, loop.graph
     moving = [v for v in (*graph.weights, *graph.xs) if v in tangents]
@@ -54,7 +45,7 @@ def contributions(
     else:
         names = tuple(tangents)
         transposed = functools.partial(_transposed, loop, executor, step, names)
-        types = tuple(jax.typeof(struct(v, loop.length)) for v in step.graph.ys)
+        types = types_of(step.graph, loop.length)
         run = linear(forward, transposed, loop.machine, types)
     return dict(zip(step.ys, run(fixed, tangents), strict=True))
 

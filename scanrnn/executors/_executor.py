@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol
-
-from jax.extend.core import Var
 
 from scanrnn.executors import planned
 from scanrnn.machines import Machine
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
+from scanrnn.planner.graph import Values
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
@@ -35,12 +33,8 @@ class Executor(Protocol):
         ...
 
     def lower(
-        self,
-        body: Body,
-        constants: Mapping[Var, Any],
-        carry: list,
-        arrays: Mapping[Var, Any],
-    ) -> tuple[list, list]:
+        self, body: Body, constants: Values, carry: list, arrays: Values
+    ) -> Results:
         """Run a body over all steps.
 
         Args:

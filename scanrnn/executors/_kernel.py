@@ -8,8 +8,8 @@ stored at each point.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 from jax import lax
@@ -22,9 +22,9 @@ from scanrnn.executors._kernel_step import step
 from scanrnn.executors._kernel_tiles import part_of
 from scanrnn.machines import machine_for
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, Values
 from scanrnn.planner.rules import MB
 
 # The most steps at a point of the grid. To start a point takes some hundred cycles.
@@ -95,20 +95,15 @@ def memory(body: Body) -> int:
 
 def run(
     body: Body,
-    constants: Mapping[Var, Any],
+    constants: Values,
     carry: list,
-    arrays: Mapping[Var, Any],
+    arrays: Values,
     interpret: bool | pltpu.InterpretParams,
-) -> tuple[list, list]:
-    """Run a body over all its steps. Returns the final carry and the stacked ys.
+) -> Results:
+    """Run a body over all its steps, as `Executor.lower` says.
 
-    Args:
-      body: the loop.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
-      interpret: whether Pallas's interpreter runs it; `InterpretParams` for the
-        interpreter that simulates a TPU.
+    `interpret` says whether Pallas's interpreter runs it; `InterpretParams` are for the
+    interpreter that simulates a TPU.
     """
     graph, rows = body.graph, body.rows
     part, split, parts = part_of(body)
@@ -165,13 +160,8 @@ def _part(body, interpret, weights, carry, xs):
 def _in_parts(run: Callable, parts: int, at: list, weights, carry, xs):
     """Run a loop for each part of a batch; by `vmap` the parts are an axis of the grid.
 
-    Args:
-      run: runs a part, from its weights, carry and xs.
-      parts: the number of parts.
-      at: the axis of the batch in each of the weights, or None.
-      weights: the weights of all parts.
-      carry: the carry of all parts, `[B, ...]`.
-      xs: the inputs of all parts, `[T, B, ...]`.
+    The batch is axis `at` of each of the weights (None if it has none), the first axis
+    of the carry, and the second one of xs.
     """
 
     def cut_up(array, axis):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from scanrnn.executors import _kernel
 from scanrnn.executors._kernel_tiles import part_of
+from scanrnn.executors._names import named
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.emit import emit
@@ -26,11 +27,8 @@ def refusal(
 ) -> str | None:
     """Why the loops of a plan cannot be kernels of a device, or None.
 
-    Args:
-      plan: the plan.
-      platform: the platform of the kernels. On a CPU, Pallas's interpreter runs them.
-      device: what the device is called.
-      checks: each of them says why a body cannot be a kernel, or None.
+    On a CPU, Pallas's interpreter runs the kernels of a platform. Each of the checks
+    says why a body cannot be a kernel, or None.
     """
     if plan.nothing is not None:
         return plan.nothing
@@ -76,27 +74,16 @@ def too_large(body: Body) -> str | None:
 def unlowered(body: Body) -> str | None:
     """Why Mosaic does not lower the kernel of a body, by its own error, or None."""
     graph, rows = body.graph, body.rows
-    weights = list(map(struct, graph.weights))
-    carry = list(map(struct, graph.carry))
-    structs = {
-        v: struct(v) if v in rows.shifts else struct(v, rows.length)
-        for v in rows.sources(graph.xs)
-    }
-    run = functools.partial(_named, body, tuple(structs))
-    traced = jax.jit(run).trace(weights, carry, list(structs.values()))
-    return _complaint(functools.partial(traced.lower, lowering_platforms=("tpu",)))
-
-
-def _named(body, names, weights, carry, arrays):
-    """Run the kernel of a body, given lists of weights, carry, arrays and edges."""
-    constants = dict(zip(body.graph.weights, weights, strict=True))
-    by_variable = dict(zip(names, arrays, strict=True))
-    return _kernel.run(body, constants, carry, by_variable, interpret=False)
-
-
-def _complaint(lower: Callable) -> str | None:
+    names = rows.sources(graph.xs)
+    structs = (struct(v) if v in rows.shifts else struct(v, rows.length) for v in names)
+    run = functools.partial(_kernel.run, body, interpret=False)
+    traced = jax.jit(run).trace(
+        named(graph.weights, map(struct, graph.weights)),
+        list(map(struct, graph.carry)),
+        named(names, structs),
+    )
     try:
-        lower()
+        traced.lower(lowering_platforms=("tpu",))
     # Whatever the error is, this plan must not run.
     except Exception as error:
         line = str(error.__cause__ or error).strip().splitlines()[0]

@@ -13,7 +13,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.costs import up
+from scanrnn.planner.graph import Graph, free, variables
 
 # The rows and columns, of 32 bits, of a register. Mosaic's arrays consist of registers.
 ROWS, COLUMNS = 8, 128
@@ -55,8 +56,8 @@ class Form(NamedTuple):
     def bytes(self) -> int:
         """Bytes in fast memory, with the last two axes padded to whole registers."""
         *lead, rows, columns = self.shape
-        up = -(-rows // ROWS) * ROWS * -(-columns // COLUMNS) * COLUMNS
-        return ops.product(lead) * up * self.dtype.itemsize
+        numbers = ops.product(lead) * up(rows, ROWS) * up(columns, COLUMNS)
+        return numbers * self.dtype.itemsize
 
     def stored(self, array, *lead):
         """Convert an array from outside to the form that the kernel holds."""
@@ -97,9 +98,7 @@ class Matrix(NamedTuple):
 
 def weights_of(graph: Graph) -> tuple[dict[Var, Form], set[Var]]:
     """The forms of the weights that a step reads; and those it only multiplies by."""
-    read = {*variables(graph.outs)}
-    read |= {v for e in graph.eqns for v in variables(e.invars)}
-    matrices = multiplied(graph)
+    read, matrices = free(graph.eqns, graph.outs), multiplied(graph)
     found = {}
     for v in graph.weights:
         aval = ops.aval(v)

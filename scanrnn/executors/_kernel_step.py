@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import DropVar, JaxprEqn, Var
+from jax.extend.core import DropVar, JaxprEqn
 
 from scanrnn.executors._kernel_forms import COLUMNS, Matrix
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import Graph, eval_eqn, needed
+from scanrnn.planner.graph import Graph, Values, eval_eqn, needed
 from scanrnn.planner.wide_sums import wide
 
 
-def step(graph: Graph, values: Mapping[Var, Any]) -> list:
+def step(graph: Graph, values: Values) -> list:
     """The next carry and the ys of one step, given its inputs by variable."""
     return _evaluated(needed(graph.eqns, graph.outs), values, graph.outs)
 

@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn, Var
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.graph import Graph, renamed, variables
 from scanrnn.planner.rows import Rows
 
 # A step that makes at most this many bytes is not cut: registers have 4 KB.
@@ -35,34 +35,30 @@ _FIRST_STAYS: dict[str, Callable[[dict], bool]] = {
 
 
 def part_of(body: Body) -> tuple[Body, frozenset[Var], int]:
-    """The body for a part of the batch; with the weights and parts of `tiled`."""
-    graph, weights, parts = tiled(body.graph)
-    if parts == 1:
-        return body, weights, 1
-    rows = Rows(body.rows.length, body.rows.reverse)
-    return dataclasses.replace(body, graph=graph, rows=rows), weights, parts
-
-
-def tiled(graph: Graph) -> tuple[Graph, frozenset[Var], int]:
-    """Make a step for a part of its batch.
+    """Make a body for a part of its batch.
 
     Returns:
-      The step for one part, the weights that have the batch axis, and the number of
-      parts. If the step is short or has no batch axis: the step itself, no weights, 1.
+      The body for one part, the weights that have the batch axis, and the number of
+      parts. If the step is short or has no batch axis: the body itself, no weights, 1.
     """
+    graph, whole = body.graph, (body, frozenset(), 1)
     inner = [e for e in graph.eqns if _has_batch(e)]
     made = ops.bytes_in(v for e in graph.eqns for v in e.outvars)
     arrays = (*graph.carry, *graph.xs, *variables(graph.outs))
     sizes = {ops.aval(v).shape[:1] for v in arrays}
     if made <= _MOST or not inner or len(sizes) != 1 or () in sizes:
-        return graph, frozenset(), 1
+        return whole
     ((size,),) = sizes
     part = cut(size, max(1, size * _MOST // made))
     weights = [v for v in graph.weights if ops.aval(v).shape[:1] == (size,)]
     try:
         small = in_part(graph, weights, size, part)
     except MixesBatchError:
-        return graph, frozenset(), 1
+        return whole
+    if part == size:
+        return whole
+    rows = Rows(body.rows.length, body.rows.reverse)
+    small = dataclasses.replace(body, graph=small, rows=rows)
     return small, frozenset(weights), size // part
 
 
@@ -93,7 +89,11 @@ def in_part(graph: Graph, weights: Iterable[Var], size: int, part: int) -> Graph
         eqns.append(eqn.replace(params=params))
     if not batched.issuperset(variables(graph.outs)):
         raise MixesBatchError("an output without the batch")
-    return _renamed(dataclasses.replace(graph, eqns=tuple(eqns)), batched, part)
+    names = {}
+    for v in batched:
+        aval = ops.aval(v)
+        names[v] = Var(aval.update(shape=(part, *aval.shape[1:])))
+    return renamed(dataclasses.replace(graph, eqns=tuple(eqns)), names)
 
 
 def _has_batch(eqn: JaxprEqn) -> bool:
@@ -157,20 +157,3 @@ def _keeps(numbers: Any, has: list[bool]) -> bool:
     if first:
         return all(has) and first[0] == second[0] == 0
     return has == [True, False] and 0 not in ours
-
-
-def _renamed(graph: Graph, batched: Iterable[Var], part: int) -> Graph:
-    """The same graph, with batched variables of the size of a part."""
-    names = {}
-    for v in batched:
-        aval = ops.aval(v)
-        names[v] = Var(aval.update(shape=(part, *aval.shape[1:])))
-
-    def new(atoms):
-        return [a if ops.is_literal(a) else names.get(a, a) for a in atoms]
-
-    eqns = (e.replace(invars=new(e.invars), outvars=new(e.outvars)) for e in graph.eqns)
-    groups = (graph.weights, graph.carry, graph.xs)
-    weights, carry, xs = (tuple(new(group)) for group in groups)
-    outs = tuple(new(graph.carry_out)), tuple(new(graph.ys))
-    return Graph(weights, carry, xs, tuple(eqns), *outs)

@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.extend.core import Var
 
 from scanrnn.executors._lanes import MOVES, Lanes, lanes
-from scanrnn.executors._triton import MOST_STEPS, computed
+from scanrnn.executors._triton import MOST_STEPS, computed, loaded
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
 
@@ -77,8 +77,7 @@ class LaneView:
 
     def weight(self, v: Var, ref, place: tuple) -> Any:
         """Weights stay in registers."""
-        value = ref[place]
-        return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
+        return loaded(v, ref[place])
 
     def step(self, values: dict[Any, Any]) -> tuple[list, list]:
         """The next carry and the ys; each value has an element for each lane."""

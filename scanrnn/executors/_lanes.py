@@ -56,9 +56,7 @@ class Lanes(NamedTuple):
     def places(self, v: Var, coordinates: Sequence) -> Any:
         """Where the elements of `v` for some lanes lie in the flat array of `v`.
 
-        Args:
-          v: a variable.
-          coordinates: those of the lanes, one array for each axis of the lanes.
+        The coordinates of the lanes are one array for each of their axes.
         """
         place, stride = coordinates[0] * 0, 1
         for axis, size in reversed(

@@ -13,25 +13,34 @@ from collections.abc import Callable
 
 from scanrnn.executors import scan
 from scanrnn.executors._executor import Executor, on
-from scanrnn.executors._names import named, remembering_inputs, split
+from scanrnn.executors._names import named, remembering_inputs, split, types_of
 from scanrnn.executors._ruled import Ruled
 from scanrnn.executors._tangent import tangent_loop
-from scanrnn.planner.bodies import Target, plain
-from scanrnn.planner.emit import Bodies
+from scanrnn.planner.bodies import Target
+from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.over_time import stage_over_time
 
 
-def run_loop(loop: Loop, executor: Executor, weights: list, carry: list, xs: list):
-    """Run the loop. Returns the final carry and the stacked ys."""
+def run_loop(
+    loop: Loop, executor: Executor, weights, carry, xs, differentiated: bool = False
+):
+    """Run the loop. Returns the final carry and the stacked ys.
+
+    `differentiated` says that JAX will differentiate this call. The loop for values is
+    then traced only if it runs after all.
+    """
     args = [*weights, *carry, *xs]
-    function = _runner(loop, scan, plain(loop.graph, loop))
+    body = plain(loop.graph, loop.length, loop.reverse, loop.unroll)
+    function = _runner(loop, scan, body)
     # With arrays that are split over a mesh, JAX makes the program.
     build = functools.partial(_build, loop, executor)
+    types = types_of(loop.graph, loop.length) if differentiated else ()
     if split(args):
-        build = lambda *_: function  # noqa: E731
+        build, types = lambda *_: function, ()
     rule = functools.partial(_rule, loop, executor)
-    outs = Ruled(function, build, loop.machine, rule, loop=True)(*args)
+    run = Ruled(function, build, loop.machine, rule, loop=True, types=types)
+    outs = run(*args)
     return outs[: len(carry)], outs[len(carry) :]
 
 

@@ -9,12 +9,19 @@ from typing import Any
 import jax
 
 from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph, struct
 from scanrnn.planner.over_time import remembering
 
 
 def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Any, Any]:
     """Values by variable, as a tree for JAX: it would sort the keys of a plain dict."""
     return OrderedDict(zip(names, values, strict=True))
+
+
+def types_of(graph: Graph, length: Any) -> tuple:
+    """The types of a loop's results: its final carry, and its ys at all steps."""
+    rows = (jax.typeof(struct(v, length)) for v in graph.ys)
+    return *(v.aval for v in graph.carry), *rows
 
 
 def split(tree: Any) -> bool:

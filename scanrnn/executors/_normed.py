@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import jax
 
 from scanrnn.executors._executor import Executor
-from scanrnn.executors._names import named
+from scanrnn.executors._names import named, types_of
 from scanrnn.executors._ruled import Ruled, linear
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Target
@@ -20,14 +19,19 @@ from scanrnn.planner.rows import folded
 from scanrnn.planner.wide_sums import rounded, zero_sum
 
 
-def normed(graph: Graph, loop: Loop, executor: Executor, inputs: Sequence) -> list:
+def normed(
+    graph: Graph, loop: Loop, executor: Executor, inputs, differentiated: bool = False
+) -> list:
     """The outputs of a graph of norms for all steps, given its weights and time inputs.
 
     `loop` is the loop that follows the norms; it says how many steps make a piece.
+    `differentiated` says that JAX will differentiate this call.
     """
     function = functools.partial(of_moving, graph, loop.length, {}, graph.inputs)
     rule = functools.partial(_rule, graph, loop, executor)
-    return Ruled(function, lambda *_: function, loop.machine, rule)(*inputs)
+    types = types_of(graph, loop.length) if differentiated else ()
+    run = Ruled(function, lambda *_: function, loop.machine, rule, types=types)
+    return run(*inputs)
 
 
 def _rule(graph, loop, executor, primals, tangents):

@@ -14,12 +14,12 @@ from scanrnn.executors import scan
 from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._loop import run_loop
-from scanrnn.executors._names import named, split
+from scanrnn.executors._names import named, split, types_of
 from scanrnn.executors._normed import normed
 from scanrnn.executors._ruled import Ruled, keep_loops
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import plain
+from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env
 from scanrnn.planner.over_time import remembering, stage_over_time
 from scanrnn.planner.plan import Plan
@@ -30,7 +30,7 @@ _KEEP = {"chunked": ops.keep_inputs, "recompute": keep_loops}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Runner:
-    """An executor as a plan holds it. It is equal to its name."""
+    """An executor as a plan holds it: with its name, and a way to run plans."""
 
     executor: Executor
 
@@ -39,26 +39,20 @@ class Runner:
         """The name of the executor."""
         return self.executor.NAME
 
-    def __str__(self) -> str:
-        """The name."""
-        return self.name
+    def run(
+        self, plan: Plan, weights: list, init: list, xs: list, differentiated=False
+    ):
+        """Run a plan on flat values. Returns the final carry and the ys, flat.
 
-    def __eq__(self, other) -> bool:
-        """Whether the other is this executor, or its name."""
-        return str(self) == str(other)
-
-    def __hash__(self) -> int:
-        """The hash of the name."""
-        return hash(self.name)
-
-    def run(self, plan: Plan, weights: list, init: list, xs: list):
-        """Run a plan on flat values. Returns the final carry and the ys, flat."""
+        `differentiated` says that JAX will differentiate the program.
+        """
         if self.executor is scan:
             return scan.run(plan, weights, init, xs)
-        return _run_plan(self.executor, plan, weights, init, xs)
+        run = functools.partial(_run, plan, self.executor, differentiated)
+        return _run_plan(run, plan, weights, init, xs, differentiated)
 
 
-def _run_plan(executor, plan, weights, init, xs):
+def _run_plan(run, plan, weights, init, xs, differentiated):
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry, stages = [init[i] for i in moving], plan.stages
@@ -68,27 +62,30 @@ def _run_plan(executor, plan, weights, init, xs):
     # `keep_loops` knows only loops with the planner's derivative rule.
     recomputes = plan.defer or plan.residuals == "chunked"
     keep = _KEEP.get(plan.residuals) if recomputes else None
-    program = _whole(plan, executor, plan.loops, keep)
+    program = _whole(plan, run, plan.loops, keep)
     if plan.value_loops and not split([*constants, *carry, *xs]):
-        for_values = _whole(plan, executor, plan.value_loops)
-        program = _with_values_by(for_values, program, plan.machine)
+        for_values = _whole(plan, run, plan.value_loops)
+        types = types_of(stages.graph, plan.length) if differentiated else ()
+        program = _with_values_by(for_values, program, plan.machine, types)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
 
 
-def _whole(plan, executor, loops, keep=None) -> Callable:
+def _whole(plan, run, loops, keep=None) -> Callable:
     """The program of all steps: one run of the loop, or one for each chunk."""
-    programs = [functools.partial(_run, plan, executor, loop) for loop in loops]
+    programs = [functools.partial(run, loop) for loop in loops]
     if keep is not None:
-        programs = [remembering(run, keep) for run in programs]
+        programs = [remembering(program, keep) for program in programs]
     sizes = plan.length, loops[0].length
     if sizes[0] == sizes[1]:
         return programs[0]
     return functools.partial(in_chunks, programs, sizes, plan.reverse)
 
 
-def _with_values_by(values: Callable, program: Callable, machine: Machine) -> Callable:
+def _with_values_by(
+    values: Callable, program: Callable, machine: Machine, types: tuple
+) -> Callable:
     """A program that runs `values` without a gradient, and `program` with one.
 
     Both are functions `(weights, carry, xs) -> (carry, ys)` with equal results. A
@@ -110,13 +107,14 @@ def _with_values_by(values: Callable, program: Callable, machine: Machine) -> Ca
             # Several devices may share the steps, so these are not cut into chunks.
             return flat(values if alone and where == machine else program)
 
-        outs = Ruled(flat(program), build, machine)(*weights, *carry, *xs)
+        run = Ruled(flat(program), build, machine, types=types)
+        outs = run(*weights, *carry, *xs)
         return outs[: len(carry)], outs[len(carry) :]
 
     return either
 
 
-def _run(plan, executor, loop, constants, init, xs):
+def _run(plan, executor, differentiated, loop, constants, init, xs):
     stages = plan.stages
     values = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
 
@@ -130,14 +128,17 @@ def _run(plan, executor, loop, constants, init, xs):
     graph = stages.norms
     inputs = [values[v] for v in graph.inputs]
     # The norms before the loop run in pieces if that pays, else at once.
-    whole = loop.piece is None or split(inputs)
-    made = stage(graph) if whole else normed(graph, loop, executor, inputs)
+    if loop.piece is None or split(inputs):
+        made = stage(graph)
+    else:
+        made = normed(graph, loop, executor, inputs, differentiated)
     values |= named(graph.ys, made)
     graph = stages.loop
     if plan.defer:
         weights, xs = ([values[v] for v in of] for of in (graph.weights, graph.xs))
-        final, ys = run_loop(loop, executor, weights, init, xs)
+        final, ys = run_loop(loop, executor, weights, init, xs, differentiated)
     else:
-        final, ys = scan.lower(plain(graph, loop), values, init, values)
+        body = plain(graph, loop.length, loop.reverse, loop.unroll)
+        final, ys = scan.lower(body, values, init, values)
     values |= named(graph.ys, ys)
     return final, stage(stages.after)

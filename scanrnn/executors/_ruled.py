@@ -18,7 +18,8 @@ from jax.interpreters import ad, batching, mlir
 
 from scanrnn.machines import Machine, machine_for
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import of_some, struct_of
+from scanrnn.planner.functions import of_some
+from scanrnn.planner.graph import struct_of
 from scanrnn.planner.tangent import pushed
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -87,12 +88,8 @@ def linear(
 ) -> Callable:
     """A function of trees `(fixed, moving)`, linear in `moving`, with its transpose.
 
-    Args:
-      forward: the function; it returns a list. JAX may differentiate it in both trees.
-      transposed: the transpose by machine, as in `Ruled`: `(fixed, cts) -> cts of
-        moving`, a list of its leaves.
-      machine: the machine of the plan.
-      types: the types of its outputs, as in `Ruled`.
+    It returns a list, and JAX may differentiate it in both trees. Its transpose by
+    machine, `(fixed, cts) -> cts of moving`, returns a list of leaves.
     """
 
     def run(fixed, moving) -> list:

@@ -8,35 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
-
-class Steps(NamedTuple):
-    """The steps of a scan.
-
-    Attributes:
-      length: the number of steps.
-      reverse: whether the last step comes first.
-    """
-
-    length: int
-    reverse: bool = False
-
-    @property
-    def first(self) -> int:
-        """The index of the step that comes first."""
-        return self.length - 1 if self.reverse else 0
-
-    @property
-    def last(self) -> int:
-        """The index of the step that comes last."""
-        return 0 if self.reverse else self.length - 1
+from scanrnn.planner.rows import Rows
 
 
-def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
+def affine(A: Sequence, b: Sequence, start: Sequence, rows: Rows) -> list:
     """The values after each step of `h' = A h + b`, where h has n coupled numbers.
 
     An array may have size 1 along an axis (also that of time) where it is constant.
@@ -45,39 +24,39 @@ def affine(A: Sequence, b: Sequence, start: Sequence, steps: Steps) -> list:
       A: n rows of n arrays each, one row after the other, `[T, ...]`.
       b: n arrays `[T, ...]`.
       start: n arrays `[...]`, the values before the first step.
-      steps: the steps of the scan.
+      rows: where the rows of the steps lie.
 
     Returns:
       n arrays `[T, ...]`.
     """
     times, factors, added, h = _operands(A, b, start)
-    begun = times(_at(factors, steps.first), h) + _at(added, steps.first)
-    return _apart(_scanned(times, factors, added, begun, steps), len(b))
+    begun = times(_at(factors, rows.first), h) + _at(added, rows.first)
+    return _apart(_scanned(times, factors, added, begun, rows), len(b))
 
 
 def entered(
-    A: Sequence, b: Sequence, d: Sequence, start: Sequence, steps: Steps
+    A: Sequence, b: Sequence, d: Sequence, start: Sequence, rows: Rows
 ) -> tuple[list, list]:
     """The sums `u = h + d` at each step, where `h' = A u + b`.
 
     The scan is that of `u' = A u + (b + d')`, where d' is the d of the next step. So
-    neither h nor `A d` is an array of all steps.
+    neither h nor `A d` is an array of all rows.
 
     Args:
       A: as in `affine`.
       b: as in `affine`.
       d: n arrays `[T, ...]`.
       start: n arrays `[...]`, the h before the first step.
-      steps: the steps of the scan.
+      rows: where the rows of the steps lie.
 
     Returns:
-      n arrays `[T, ...]` of the sums, and n arrays `[1, ...]`, the h after all steps.
+      n arrays `[T, ...]` of the sums, and n arrays `[1, ...]`, the h after all rows.
     """
     times, factors, added, h = _operands(A, b, start)
-    d, last = _matrices(d, len(b), 1), steps.last
-    begun = h + _at(d, steps.first)
-    later = _later(factors, steps), d + _later(added, steps)
-    u = _scanned(times, *later, begun, steps)
+    d, last = _matrices(d, len(b), 1), rows.last
+    begun = h + _at(d, rows.first)
+    later = _later(factors, rows), d + _later(added, rows)
+    u = _scanned(times, *later, begun, rows)
     end = times(_at(factors, last), _at(u, last)) + _at(added, last)
     return _apart(u, len(b)), _apart(end, len(b))
 
@@ -102,29 +81,29 @@ def _apart(h, n: int) -> list:
     return [h] if n == 1 else [h[:, i, 0] for i in range(n)]
 
 
-def _scanned(times: Callable, factors, added, begun, steps: Steps):
+def _scanned(times: Callable, factors, added, begun, rows: Rows):
     """The values after each step of `h' = A h + b`, where `times` is the product.
 
     Those after the first step are given: `begun`, `[1, ...]`.
     """
-    added = _with_first(added, begun, steps)
+    added = _with_first(added, begun, rows)
     if len(factors) == 1:
-        ordered = lax.rev(added, [0]) if steps.reverse else added
+        ordered = lax.rev(added, [0]) if rows.reverse else added
         found = _of_one_factor(times, factors, ordered)
-        return lax.rev(found, [0]) if steps.reverse else found
+        return lax.rev(found, [0]) if rows.reverse else found
 
     def combine(early, late):
         (a, b), (A, B) = early, late
         return times(A, a), times(A, b) + B
 
-    return _scan(combine, (factors, added), steps)[1]
+    return _scan(combine, (factors, added), rows)[1]
 
 
 def _of_one_factor(times: Callable, factor, b):
-    """The values of `h' = A h + b` from zero on, with one A, `[1, ...]`, for all steps.
+    """The values of `h' = A h + b` from zero on, with one A, `[1, ...]`, for all rows.
 
     The tree is that of `lax.associative_scan`. But the factor of 2, 4, 8, ... steps is
-    a power of A, and not an array of all steps.
+    a power of A, and not an array of all rows.
     """
     if len(b) < 2:
         return b
@@ -148,33 +127,33 @@ def _in_turns(even, odd):
     return spread(even, 0) + spread(odd, 1)
 
 
-def sums(b, start, steps: Steps):
+def sums(b, start, rows: Rows):
     """The values after each step of `h' = h + b`."""
-    b = _with_first(b, _at(b, steps.first) + start, steps)
-    return lax.cumsum(b, 0, steps.reverse)
+    b = _with_first(b, _at(b, rows.first) + start, rows)
+    return lax.cumsum(b, 0, rows.reverse)
 
 
-def joined(join: Callable, a, b, start, steps: Steps):
+def joined(join: Callable, a, b, start, rows: Rows):
     """The values after each step of `h' = join(h + a, b)`: join is max or logaddexp."""
-    begun = join(start + _at(a, steps.first), _at(b, steps.first))
+    begun = join(start + _at(a, rows.first), _at(b, rows.first))
 
     def combine(early, late):
         (a, b), (A, B) = early, late
         return a + A, join(b + A, B)
 
-    return _scan(combine, (a, _with_first(b, begun, steps)), steps)[1]
+    return _scan(combine, (a, _with_first(b, begun, rows)), rows)[1]
 
 
-def before(after, start, steps: Steps):
+def before(after, start, rows: Rows):
     """The values before each step, given the values after each step."""
     start = jnp.expand_dims(start, 0)
-    parts = [after[1:], start] if steps.reverse else [start, after[:-1]]
+    parts = [after[1:], start] if rows.reverse else [start, after[:-1]]
     return lax.concatenate(parts, 0)
 
 
-def _scan(combine: Callable, elements: Sequence, steps: Steps):
-    elements = [jnp.broadcast_to(e, (steps.length, *e.shape[1:])) for e in elements]
-    return lax.associative_scan(combine, tuple(elements), reverse=steps.reverse)
+def _scan(combine: Callable, elements: Sequence, rows: Rows):
+    elements = [jnp.broadcast_to(e, (rows.length, *e.shape[1:])) for e in elements]
+    return lax.associative_scan(combine, tuple(elements), reverse=rows.reverse)
 
 
 def _at(array, step: int):
@@ -182,21 +161,21 @@ def _at(array, step: int):
     return array if len(array) == 1 else lax.slice_in_dim(array, step, step + 1)
 
 
-def _later(array, steps: Steps):
+def _later(array, rows: Rows):
     """The array one step later. Zeros come in first, unless it is constant."""
     if len(array) == 1:
         return array
-    ends = (-1, 1, 0) if steps.reverse else (1, -1, 0)
+    ends = (-1, 1, 0) if rows.reverse else (1, -1, 0)
     zero = jnp.zeros((), array.dtype)
     return lax.pad(array, zero, [ends, *[(0, 0, 0)] * (array.ndim - 1)])
 
 
-def _with_first(b, value, steps: Steps):
+def _with_first(b, value, rows: Rows):
     """The array `b` for all steps, with another value `[1, ...]` at the first step."""
     shape = jnp.broadcast_shapes(b.shape[1:], value.shape[1:])
-    sizes = (steps.length, *(1 for _ in shape))
-    here = lax.broadcasted_iota("int32", sizes, 0) == steps.first
-    return jnp.where(here, value, jnp.broadcast_to(b, (steps.length, *shape)))
+    sizes = (rows.length, *(1 for _ in shape))
+    here = lax.broadcasted_iota("int32", sizes, 0) == rows.first
+    return jnp.where(here, value, jnp.broadcast_to(b, (rows.length, *shape)))
 
 
 def _product(A, B):

@@ -10,21 +10,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
-from jax.extend.core import Var
 
 from scanrnn.executors import scan
 from scanrnn.executors._contributions import contributions
 from scanrnn.executors._executor import Executor, on
-from scanrnn.executors._names import named, split
+from scanrnn.executors._names import named, split, types_of
 from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Target, plain
-from scanrnn.planner.emit import Bodies
+from scanrnn.planner.bodies import Target
+from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.gemm import copy_transposed
-from scanrnn.planner.graph import struct
+from scanrnn.planner.graph import Values
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.steps import Step
@@ -35,19 +33,14 @@ def tangent_loop(
     loop: Loop,
     executor: Executor,
     carry: list,
-    constants: Mapping[Var, Any],
-    arrays: Mapping[Var, Any],
-    tangents: Mapping[Var, Any],
+    constants: Values,
+    arrays: Values,
+    tangents: Values,
 ):
     """The tangents of the final carry and of the ys; None for one that is always zero.
 
-    Args:
-      loop: the loop.
-      executor: what runs it.
-      carry: values of the carry before the first step.
-      constants: values of the weights, by variable.
-      arrays: arrays of all steps, and edges, by variable.
-      tangents: the tangents of inputs that are not zero, by variable.
+    Carry, constants and arrays are those of the loop, as for `Executor.lower`. The
+    tangents are those of inputs that are not zero.
     """
     graph, rules = loop.graph, loop.derivative
     entering = contributions(loop, executor, constants, arrays, tangents)
@@ -67,9 +60,8 @@ def tangent_loop(
     run = functools.partial(_forward, loop, step)
     if not split((fixed, moving)):
         transposed = functools.partial(_reversed, loop, executor, step)
-        types = [v.aval for v in step.graph.carry]
-        types += [jax.typeof(struct(v, loop.length)) for v in step.graph.ys]
-        run = linear(run, transposed, loop.machine, tuple(types))
+        types = types_of(step.graph, loop.length)
+        run = linear(run, transposed, loop.machine, types)
     outs = run(fixed, moving)
     n = len(step.carry)
     d_final = named(step.carry, outs[:n])
@@ -82,7 +74,8 @@ def _forward(loop: Loop, step: Step, fixed, moving) -> list:
     (constants, arrays), graph, rules = fixed, step.graph, loop.derivative
     streams = loop.recording.rows.whole(rules.rows(rules.read_inside), arrays)
     values = {**constants, **step.consts, **streams, **moving}
-    body = plain(graph, loop, keeps_inputs=loop.residuals != "everything")
+    keeps = loop.residuals != "everything"
+    body = plain(graph, loop.length, loop.reverse, loop.unroll, keeps)
     d_final, d_ys = scan.lower(body, values, [values[v] for v in graph.carry], values)
     return [*d_final, *d_ys]
 

@@ -21,11 +21,12 @@ from jax.experimental.pallas import triton
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import compat, ops
-from scanrnn.planner.around import joined, parts
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.around import joined, without
+from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph, eval_eqn, evaluate, needed, retrace, variables
+from scanrnn.planner.graph import Graph, Values, eval_eqn, free, variables
 from scanrnn.planner.over_time import stage_over_time
+from scanrnn.planner.trace import inline
 
 # The steps whose rows are loaded together. A load takes as long as many steps.
 MOST_STEPS = 8
@@ -82,52 +83,29 @@ class Prepared:
     """
 
     graph: Graph
-    constants: Mapping[Var, Any]
+    constants: Values
     after: Graph
 
 
 def prepared(body: Body) -> Prepared:
     """Open the calls of a body, and take out what only joins its ys."""
-    joins = joined(body.graph)
-    ys = parts(body.graph, joins)
-    after = Graph((), (), ys, tuple(joins), (), body.graph.ys)
-    eqns = needed(body.graph.eqns, (*body.graph.carry_out, *ys))
-    graph = dataclasses.replace(body.graph, eqns=tuple(eqns), ys=ys)
-    new, consts = retrace(graph, _opened, [*filter(compat.only_runs, eqns)])
+    graph, after = without(body.graph, joined(body.graph))
+    new, consts = inline(graph, compat.only_runs)
     names = new.weights[len(graph.weights) :]
     return Prepared(new, dict(zip(names, consts, strict=True)), after)
-
-
-def _opened(eqn, env) -> Any:
-    return _inside(eqn, map(env.read, eqn.invars))
-
-
-def _inside(eqn, values):
-    if not compat.only_runs(eqn):
-        return None
-    jaxpr, consts = compat.opened(compat.program(eqn))
-    return evaluate(jaxpr, consts, values, _inside)
 
 
 def run(
     body: Body,
     step: Prepared,
     view: View,
-    constants: Mapping[Var, Any],
+    constants: Values,
     carry: list,
-    arrays: Mapping[Var, Any],
-) -> tuple[list, list]:
-    """Run a body over all steps. Returns the final carry and the stacked ys.
+    arrays: Values,
+) -> Results:
+    """Run a body, prepared as `step`, over all steps, as `Executor.lower` says.
 
-    On a CPU, Pallas's interpreter runs it.
-
-    Args:
-      body: the loop.
-      step: the same, prepared.
-      view: the part of each program.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
+    On a CPU, Pallas's interpreter runs it. The view is that of each program.
     """
     graph, T = view.graph, body.rows.length
     values, weights = {**constants, **step.constants}, read_weights(graph)
@@ -168,8 +146,7 @@ def _row(v: Var, y: Any, found: Mapping[Any, Any], T: int):
 
 def read_weights(graph: Graph) -> list[Var]:
     """The weights that a step reads."""
-    read = {*variables(graph.outs)}
-    read |= {v for e in graph.eqns for v in variables(e.invars)}
+    read = free(graph.eqns, graph.outs)
     return [v for v in graph.weights if v in read]
 
 
@@ -185,6 +162,11 @@ def _struct(v: Var, shape) -> jax.ShapeDtypeStruct:
 def _held(dtype):
     """The dtype in memory: Triton does not load booleans."""
     return jnp.dtype("int8") if dtype == jnp.bool_ else dtype
+
+
+def loaded(v: Var, value):
+    """The value of a variable, from one that is read from memory."""
+    return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
 
 
 def _stored(array, shape):
@@ -206,8 +188,7 @@ def _kernel(view: View, weights: list[Var], length: int, reverse: bool, *refs):
     steps = cut(length, view.steps)
 
     def load(v, ref, *t):
-        value = ref[(*t, *at[v])]
-        return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
+        return loaded(v, ref[(*t, *at[v])])
 
     def trip(i, carry):
         times = [i * steps + j for j in range(steps)]
@@ -230,12 +211,12 @@ def _kernel(view: View, weights: list[Var], length: int, reverse: bool, *refs):
         ref[at[v]] = value.astype(ref.dtype)
 
 
-def computed(eqn: JaxprEqn, ins: Sequence, params: dict | None = None):
+def computed(eqn: JaxprEqn, ins: Sequence):
     """The result of an equation; half precision is computed in float32, and rounded."""
     dtype = ops.aval(eqn.outvars[0]).dtype
     if eqn.primitive.name != "convert_element_type":
         ins = [_wide(a) for a in ins]
-    (out,) = eval_eqn(eqn, ins, params)
+    (out,) = eval_eqn(eqn, ins)
     return out.astype(dtype)
 
 

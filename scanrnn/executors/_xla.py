@@ -99,10 +99,15 @@ GPU = Rules(
     keeps_statistics=False,
     # Recomputing costs one more product for each chunk of steps, and less is stacked at
     # every step. Without chunks, the arrays before and after the loop would take memory
-    # too. A chunk costs about 30 launches, as many as five steps. With
-    # chunks half as long an LSTM (256, 64, 1024) takes 253 MB of temporaries instead of
-    # 320, and 8 % more launches.
+    # too.
     recomputes="chunked",
+    # With chunks half as long an LSTM (256, 64, 1024) takes 253 MB of temporaries
+    # instead of 320, and 8 % more launches.
+    chunks=8,
+    # A chunk costs about 30 launches, as many as five steps.
+    least_chunk=64,
+    # Two chunks would still need half of the memory.
+    fewest_chunks=3,
     # A GPU has memory of its own, and chunks cost launches.
     outside_bytes=1024 * MB,
     # One kernel writes the rows of several steps, and another one updates the counter.
@@ -160,12 +165,14 @@ TPU = Rules(
     precomputes=True,
     # A loop in chunks spends a fifth of its cycles on them.
     outside_bytes=1024 * MB,
-    # Two steps share kernels: reverse loops take up to a third fewer cycles (but that
-    # of an LSTM 4 to 17 % more). A forward loop that makes many arrays would get more
-    # kernels.
     # Rows of 16 KB take less than the shortest kernel.
     unroll_small=4,
+    small_row=2**14,
+    # Two steps share kernels: reverse loops take up to a third fewer cycles (but that
+    # of an LSTM 4 to 17 % more).
     unroll=2,
+    # A forward loop that makes many arrays would get more kernels.
+    few_arrays=3,
     # The matrix units are 128 by 128, and a register has 8 rows.
     tile=(128, 8, 128),
     multiples=(8, 128),

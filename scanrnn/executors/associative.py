@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Var
 
 from scanrnn.executors import _scans, planned, scan
-from scanrnn.executors._scans import Steps
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, max_plus, ops
 from scanrnn.planner.affine import Group
-from scanrnn.planner.bodies import Body, of_leaves
-from scanrnn.planner.emit import NORMS, emit
+from scanrnn.planner.bodies import Body, Results
+from scanrnn.planner.emit import NORMS, emit, of_leaves
 from scanrnn.planner.entries import entered
-from scanrnn.planner.graph import Env, Graph, variables
+from scanrnn.planner.graph import Env, Graph, Values, variables
 from scanrnn.planner.in_parallel import obstacle
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
@@ -98,43 +94,31 @@ def runs(body: Body) -> bool:
     return obstacle(body) is None
 
 
-def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
-) -> tuple[list, list]:
-    """Run a body over all steps: one group of its carry after the other.
-
-    Args:
-      body: the loop.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
-
-    Returns:
-      The final carry, and the ys stacked to `[T, ...]`.
-    """
+def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
+    """Run a body over all steps: one group of its carry after the other."""
     if not runs(body):
         return planned.lower(body, constants, carry, arrays)
     rows, groups = body.rows, affine.groups(body.graph)
     graph, added = entered(body.graph)
     body = dataclasses.replace(body, graph=graph)
     values = planned.with_transposed(body, constants) | rows.whole(graph.xs, arrays)
-    final, steps = list(carry), Steps(rows.length, rows.reverse)
+    final = list(carry)
     for group in groups:
         starts = [carry[k] for k in group.leaves]
         if group.kind == "sum" and not group.read:
             (k,), (start,) = group.leaves, starts
             final[k] = _total(body, group, start, values)
         elif added.keys().isdisjoint(group.leaves):
-            after = _solved(body, group, starts, values, steps)
+            after = _solved(body, group, starts, values)
             for k, start, found in zip(group.leaves, starts, after, strict=True):
                 v, out = graph.carry[k], graph.carry_out[k]
                 found = lax.convert_element_type(found, start.dtype)
-                final[k] = found[steps.last]
-                values[v] = _scans.before(found, start, steps)
+                final[k] = found[rows.last]
+                values[v] = _scans.before(found, start, rows)
                 for made in variables([out]):
                     values.setdefault(made, found)
         else:
-            found = _entered(body, group, starts, added, values, steps)
+            found = _entered(body, group, starts, added, values)
             for k, start, u, end in zip(group.leaves, starts, *found, strict=True):
                 final[k] = lax.convert_element_type(end[0], start.dtype)
                 values[graph.carry[k]] = lax.convert_element_type(u, start.dtype)
@@ -143,7 +127,7 @@ def lower(
     return final, over_time(ends, graph.ys, values, rows.length)
 
 
-def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
+def over_time(graph: Graph, ys, values: Values, length) -> list:
     """The values of `ys` at all steps, given those of weights and of other variables.
 
     The values of weights are those of one step, the others are arrays of all steps.
@@ -153,7 +137,7 @@ def over_time(graph: Graph, ys, values: Mapping[Var, Any], length) -> list:
     return stage_over_time(part, values, length)
 
 
-def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> list:
+def _solved(body: Body, group: Group, starts: list, values) -> list:
     """The values of a group of leaves after each step."""
     graph, rows = body.graph, body.rows
     if group.kind == "constant":
@@ -164,32 +148,30 @@ def _solved(body: Body, group: Group, starts: list, values, steps: Steps) -> lis
     if group.kind in max_plus.JOINS:
         made, consts = max_plus.coefficients(graph, *group.leaves)
         a, b, start = map(_wide, [*_made(made, values | consts, rows.length), *starts])
-        return [_scans.joined(max_plus.JOINS[group.kind], a, b, start, steps)]
+        return [_scans.joined(max_plus.JOINS[group.kind], a, b, start, rows)]
     A, b, first = _operands(body, group, starts, values)
     if group.kind == "sum":
-        return [_scans.sums(b[0], first[0], steps)]
-    return _leaves(_scans.affine(A, b, first, steps), group, starts)
+        return [_scans.sums(b[0], first[0], rows)]
+    return _leaves(_scans.affine(A, b, first, rows), group, starts)
 
 
-def _entered(
-    body: Body, group: Group, starts: list, added: Mapping, values, steps: Steps
-) -> tuple[list, list]:
+def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
     """A group of leaves h that enter a step by sums `u = h + d`.
 
     Returns the sums at all steps, and h after all steps, `[1, ...]`. `added` has d by
     the index of the leaf; it is zero for other leaves.
     """
-    graph = body.graph
+    graph, rows = body.graph, body.rows
     asked = {k: added[k] for k in group.leaves if k in added}
     known = [v for v in values if v not in graph.weights]
-    made = _made(graph.part(tuple(asked.values()), known), values, steps.length)
+    made = _made(graph.part(tuple(asked.values()), known), values, rows.length)
     made = dict(zip(asked, made, strict=True))
     A, b, first = _operands(body, group, starts, values)
     d, along = [], [i + 1 for i in group.mixed]
     for k, start in zip(group.leaves, starts, strict=True):
         of_leaf = made[k] if k in made else jnp.zeros((1, *start.shape), start.dtype)
         d += [p.astype(b[0].dtype) for p in _apart(of_leaf, along)]
-    sums, ends = _scans.entered(A, b, d, first, steps)
+    sums, ends = _scans.entered(A, b, d, first, rows)
     return _leaves(sums, group, starts), _leaves(ends, group, starts)
 
 
@@ -227,7 +209,7 @@ def _total(body: Body, group: Group, start, values):
 
 def _made(graph: Graph, values, length) -> list:
     """The ys of a graph at all steps; those made of weights alone at one step."""
-    bits = graph.depends()
+    bits = graph.depends
     timed = [v for v in graph.ys if not ops.is_literal(v) and bits[v]]
     constant = [v for v in graph.ys if ops.is_literal(v) or not bits[v]]
     found = dict(zip(timed, over_time(graph, timed, values, length), strict=True))

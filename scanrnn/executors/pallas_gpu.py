@@ -13,11 +13,7 @@ has checked them on the device. On a CPU they run in the interpreter, for tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import jax.numpy as jnp
-from jax.extend.core import Var
 
 from scanrnn.executors import _triton
 from scanrnn.executors._block_checks import NotBlockedError
@@ -27,8 +23,8 @@ from scanrnn.executors._lane_kernel import LaneView
 from scanrnn.executors._lanes import NotElementwiseError
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Body
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.bodies import Body, Results
+from scanrnn.planner.graph import Graph, Values
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
 
@@ -89,9 +85,7 @@ def view_of(graph: Graph) -> _triton.View:
             raise NotBlockedError(f"{mixed}, and {reason}") from reason
 
 
-def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
-) -> tuple[list, list]:
+def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body as one kernel. Returns the final carry and the stacked ys."""
     step = _triton.prepared(body)
     return _triton.run(body, step, view_of(step.graph), constants, carry, arrays)

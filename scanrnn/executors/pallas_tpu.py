@@ -7,15 +7,11 @@ checked them on the device. On a CPU they run in the interpreter, for tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from jax.extend.core import Var
-
 from scanrnn.executors import _kernel
 from scanrnn.executors._kernel_checks import refusal, too_large, unlowered, unsuitable
 from scanrnn.machines import Machine
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
+from scanrnn.planner.graph import Values
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
 
@@ -62,9 +58,7 @@ def refuse(plan: Plan) -> str | None:
     return reason
 
 
-def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
-) -> tuple[list, list]:
+def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body as one kernel. Returns the final carry and the stacked ys."""
     assert body.machine is not None
     interpret = body.machine.platform == "cpu"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Var
 
@@ -16,9 +14,9 @@ from scanrnn.executors._pin import join_axes, pin
 from scanrnn.executors._xla import rules as rules
 from scanrnn.planner import costs, ops
 from scanrnn.planner.around import joined, parts
-from scanrnn.planner.bodies import Body
+from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.gemm import copy_transposed
-from scanrnn.planner.graph import Env
+from scanrnn.planner.graph import Env, Values
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rows import folded, put
 
@@ -39,20 +37,12 @@ def refuse(plan: Plan) -> str | None:
     )
 
 
-def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
-) -> tuple[list, list]:
-    """Run a body over all steps. Returns the final carry and the stacked ys.
-
-    Args:
-      body: the loop.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
-    """
+def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
+    """Run a body over all steps, as `Executor.lower` says."""
     graph, rows = body.graph, body.rows
     over, block = rows.over, rows.block
-    indexed = {*over.values(), *rows.sources(filter(rows.is_placed, graph.xs))}
+    placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
+    indexed = {*over.values(), *rows.sources(placed)}
     arrays = _laid_out(body, arrays, indexed)
     written = [arrays.pop(v) for v in over.values()]
     inside = {v: a for v, a in arrays.items() if v in indexed}
@@ -102,7 +92,7 @@ def lower(
     return carry, [stacked[i] for i in range(len(graph.ys))]
 
 
-def with_transposed(body: Body, given: Mapping[Var, Any]) -> dict[Var, Any]:
+def with_transposed(body: Body, given: Values) -> dict[Var, Any]:
     """The values of the weights, with the transposes that a body asks for."""
     transposed = {v: copy_transposed(given[of]) for v, of in body.transposed.items()}
     return {**given, **transposed}
@@ -146,5 +136,5 @@ def _with_own(graph, env, own):
 
 
 def _stacked(rows):
-    rows = [jnp.expand_dims(row, 0) for row in rows]
+    rows = [lax.expand_dims(row, [0]) for row in rows]
     return rows[0] if len(rows) == 1 else lax.concatenate(rows, 0)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from jax import lax
-from jax.extend.core import Var
 
 from scanrnn.executors._names import named
 from scanrnn.executors._xla import rules as rules
 from scanrnn.planner import ops
-from scanrnn.planner.bodies import Body, plain
-from scanrnn.planner.graph import Env
+from scanrnn.planner.bodies import Body, Results
+from scanrnn.planner.emit import plain
+from scanrnn.planner.graph import Env, Values
 from scanrnn.planner.over_time import remembering
 from scanrnn.planner.plan import Plan
 
@@ -29,23 +26,12 @@ def run(plan: Plan, weights: list, init: list, xs: list):
     """Run the step unchanged. Returns the final carry and the ys, flat."""
     graph = plan.source
     constants, arrays = named(graph.weights, weights), named(graph.xs, xs)
-    return lower(plain(graph, plan), constants, init, arrays)
+    body = plain(graph, plan.length, plan.reverse, plan.unroll)
+    return lower(body, constants, init, arrays)
 
 
-def lower(
-    body: Body, constants: Mapping[Var, Any], carry: list, arrays: Mapping[Var, Any]
-) -> tuple[list, list]:
-    """Run a body by a `lax.scan` that JAX may differentiate, without buffer reuse.
-
-    Args:
-      body: the loop.
-      constants: values of its weights, by variable.
-      carry: values of its carry before the first step.
-      arrays: arrays of all steps, and edges, by variable.
-
-    Returns:
-      The final carry, and the ys stacked to `[T, ...]`.
-    """
+def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
+    """Run a body by a `lax.scan` that JAX may differentiate, without buffer reuse."""
     graph, rows = body.graph, body.rows
     constants = {v: constants[v] for v in graph.weights}
     xs = [rows.all(arrays, v) for v in graph.xs]

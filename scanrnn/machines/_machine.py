@@ -26,6 +26,8 @@ class Machine:
         of the dtype. "float32" must be among them.
       launch: seconds to start one kernel.
       units: a CPU's instruction sets for matrix products, by their names in Linux.
+      persistent: the most features of a layer whose weights cuDNN can keep on chip for
+        all steps; 0 if there is no cuDNN.
 
     Example:
       >>> from scanrnn.machines import MACHINES
@@ -41,6 +43,7 @@ class Machine:
     peaks: Mapping[str, float] = dataclasses.field(hash=False)
     launch: float
     units: frozenset[str] = frozenset()
+    persistent: int = 0
 
     def pays(self, dtype: str) -> bool:
         """Whether products in a dtype are at least as fast as in float32."""

@@ -16,6 +16,8 @@ from scanrnn.machines._machine import MB, Machine
 # Instruction sets for products, and those for products of bfloat16.
 _UNITS = {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}
 _HALVES = {"avx512_bf16", "amx_bf16"}
+# The most features in cuDNN's persistent mode, by its guide.
+_PERSISTENT = 1024
 
 
 def _peaks(**flops: float) -> Mapping[str, float]:
@@ -42,6 +44,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                 *("h100", "cuda", 132, 228 * 1024, 3.35e12),
                 _peaks(float64=6.7e13, float32=4.9e14, bfloat16=9.9e14, float16=9.9e14),
                 3e-6,
+                persistent=_PERSISTENT,
             ),
             Machine(
                 *("a100", "cuda", 108, 164 * 1024, 2.04e12),
@@ -49,12 +52,14 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
                     float64=1.9e13, float32=1.56e14, bfloat16=3.1e14, float16=3.1e14
                 ),
                 3e-6,
+                persistent=_PERSISTENT,
             ),
             # It has no products of bfloat16.
             Machine(
                 *("v100", "cuda", 80, 96 * 1024, 9e11),
                 _peaks(float64=7.8e12, float32=1.57e13, float16=1.25e14),
                 3e-6,
+                persistent=_PERSISTENT,
             ),
             Machine(
                 *("tpu v5e", "tpu", 1, 128 * MB, 8.2e11),

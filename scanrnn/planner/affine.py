@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
-from jax.extend.core import Var
 
 from scanrnn.planner import max_plus, ops
 from scanrnn.planner.affine_rules import NotAffineError, rule_of, spread
 from scanrnn.planner.axis_maps import AxisMap, kept, of_leaf
-from scanrnn.planner.graph import Env, Graph, graph_of, needed, variables
+from scanrnn.planner.graph import Env, Graph, Values, graph_of, needed, variables
 
 # The most numbers in a coupled block. The product of two blocks of n costs n**3.
 LARGEST_BLOCK = 8
@@ -158,7 +157,7 @@ def depend(graph: Graph, leaves: tuple[int, ...]) -> list[Mapping[int, AxisMap]]
     return [{} if ops.is_literal(v) else found.get(v, {}) for v in outs]
 
 
-def coefficients(graph: Graph, group: Group) -> tuple[Graph, Mapping[Var, Any]]:
+def coefficients(graph: Graph, group: Group) -> tuple[Graph, Values]:
     """The graph that computes `A` and `b` of a step of an affine group; and constants.
 
     If n numbers are coupled, the ys of the graph are the n rows of A, with n arrays
@@ -196,7 +195,7 @@ def coefficients(graph: Graph, group: Group) -> tuple[Graph, Mapping[Var, Any]]:
 
 def unrounded(graph: Graph, atom):
     """The value before a cast to fewer bits, if that cast is its last equation."""
-    eqn = None if ops.is_literal(atom) else graph.producers().get(atom)
+    eqn = None if ops.is_literal(atom) else graph.producers.get(atom)
     if eqn is None or eqn.primitive.name != "convert_element_type":
         return atom
     source = eqn.invars[0]
@@ -207,14 +206,10 @@ def unrounded(graph: Graph, atom):
 def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
     """Evaluate what depends on some leaves. Returns values by variable; None is zero.
 
-    Args:
-      graph: the step.
-      eqns: the equations of the step to evaluate.
-      seeds: values of the leaves, by variable.
-      free: values that do not depend on the leaves.
-      constant: whether to add the terms that do not depend on the leaves.
+    `seeds` are the values of the leaves, `free` values that do not depend on them.
+    `constant` says whether to add terms that do not depend on the leaves.
     """
-    values, producers = dict(seeds), graph.producers()
+    values, producers = dict(seeds), graph.producers
     for eqn in eqns:
         moving = [not ops.is_literal(a) and a in values for a in eqn.invars]
         if not any(moving):

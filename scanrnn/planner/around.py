@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.costs import grows
+from scanrnn.planner.crossing import out_of_loop
 from scanrnn.planner.graph import TIME, Graph, free, needed, variables
-from scanrnn.planner.row_cut import out_of_loop
 
 
 def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, Graph]:
@@ -32,16 +33,20 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
     """
     early = _early(graph) if pays or sums else set()
     early = early if pays else _for_sums(early, graph)
-    joins = joined(graph) if pays else []
-    ys = parts(graph, joins)
-    after = Graph((), (), ys, tuple(joins), (), graph.ys)
-    eqns = [e for e in graph.eqns if e not in early]
-    eqns = needed(eqns, (*graph.carry_out, *ys))
-    read = free(eqns, (*graph.carry_out, *ys))
+    step, after = without(graph, joined(graph) if pays else [])
+    eqns = needed([e for e in step.eqns if e not in early], step.outs)
+    read = free(eqns, step.outs)
     made = tuple(v for e in graph.eqns if e in early for v in e.outvars if v in read)
     xs = (*(v for v in graph.xs if v in read), *made)
-    step = dataclasses.replace(graph, xs=xs, eqns=tuple(eqns), ys=ys)
-    return graph.part(made), step, after
+    return graph.part(made), dataclasses.replace(step, xs=xs, eqns=tuple(eqns)), after
+
+
+def without(graph: Graph, joins: Sequence[JaxprEqn]) -> tuple[Graph, Graph]:
+    """A step without equations that only join its ys, and these, to run after it."""
+    ys = parts(graph, joins)
+    eqns = needed(graph.eqns, (*graph.carry_out, *ys))
+    after = Graph((), (), ys, tuple(joins), (), graph.ys)
+    return dataclasses.replace(graph, eqns=tuple(eqns), ys=ys), after
 
 
 def joined(graph: Graph) -> list[JaxprEqn]:
@@ -73,10 +78,10 @@ def own_rows(graph: Graph, block: int) -> list[Var]:
 
 def _early(graph) -> set:
     """The movable equations of time inputs alone, except broadcasts that grow."""
-    bits, made, early = graph.depends(), {*graph.weights, *graph.xs}, set()
+    bits, made, early = graph.depends, {*graph.weights, *graph.xs}, set()
     for eqn in graph.eqns:
         fits = bits[eqn] == TIME and made.issuperset(variables(eqn.invars))
-        if fits and ops.is_movable(eqn) and not ops.grows(eqn):
+        if fits and ops.is_movable(eqn) and not grows(eqn):
             early.add(eqn)
             made.update(eqn.outvars)
     return early

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
-from scanrnn.planner.graph import eval_eqn, of_some
+from scanrnn.planner.functions import of_some
+from scanrnn.planner.graph import eval_eqn
 
-_REFUSALS = (NotImplementedError, TypeError, ValueError)
+# What JAX raises if it cannot batch or differentiate a program.
+REFUSALS = (NotImplementedError, TypeError, ValueError)
 
 
 def can_be_batched(eqn: JaxprEqn) -> bool:
@@ -46,7 +48,7 @@ def _works(eqn: JaxprEqn, axes: Sequence[int | None], gradient: bool = False) ->
     run = jax.vmap(outputs, tuple(axes)) if batched else outputs
     try:
         jax.eval_shape(_gradients(run) if gradient else run, *structs)
-    except _REFUSALS:
+    except REFUSALS:
         return False
     return True
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from jax.extend.core import Var
 
 from scanrnn.machines import Machine
-from scanrnn.planner.graph import Graph, free, needed
+from scanrnn.planner.graph import Graph
 from scanrnn.planner.rows import Rows
 from scanrnn.planner.rules import Rules
+
+# What a loop gives: its final carry, and its ys stacked to `[T, ...]`.
+Results = tuple[list, list]
 
 
 class Target(NamedTuple):
@@ -54,21 +57,3 @@ class Body:
     separate: bool = False
     machine: Machine | None = None
     keeps_inputs: bool = False
-
-
-def plain(graph: Graph, loop: Any, keeps_inputs: bool = False) -> Body:
-    """A loop that JAX may differentiate; `loop` has its length, direction, unroll."""
-    rows = Rows(loop.length, loop.reverse)
-    return Body(graph, rows, loop.unroll, keeps_inputs=keeps_inputs)
-
-
-def of_leaves(body: Body, leaves: Sequence[int]) -> Body:
-    """The loop of some leaves of the carry; all else is known at all steps."""
-    whole, rows = body.graph, Rows(body.rows.length, body.rows.reverse)
-    carry = tuple(whole.carry[k] for k in leaves)
-    outs = tuple(whole.carry_out[k] for k in leaves)
-    eqns = needed(whole.eqns, outs)
-    read = [v for v in free(eqns, outs) if v not in carry]
-    weights = tuple(v for v in read if v in whole.weights)
-    xs = tuple(v for v in read if v not in weights)
-    return Body(Graph(weights, carry, xs, tuple(eqns), outs, outs), rows, body.unroll)

@@ -13,6 +13,7 @@ import dataclasses
 from jax.extend.core import Var
 
 from scanrnn.planner import compat, ops
+from scanrnn.planner.costs import grows
 from scanrnn.planner.crossing import cheapest_crossing
 from scanrnn.planner.graph import (
     CARRY,
@@ -55,17 +56,13 @@ class Stages:
         return tuple(v for v in (*self.before.ys, *self.norms.ys) if v in read)
 
 
-def classify(graph: Graph, hoist: bool = True, sink: bool = True) -> Stages:
+def classify(graph: Graph, hoist: bool, sink: bool) -> Stages:
     """Cut a step into stages; `hoist` and `sink` say what may leave the loop."""
-    bits = graph.depends()
+    bits = graph.depends
     large = find_large(graph, bits)
     hoisted = find_hoisted(graph, bits, large) if hoist else set()
     sunk = find_sunk(graph, bits, large) if sink else set()
-    return _cut(graph, bits, large, hoisted, sunk)
-
-
-def _cut(graph, bits, large, hoisted, sunk) -> Stages:
-    """Turn sets of moved equations into the variables that cross each edge."""
+    # Turn the sets of moved equations into the variables that cross each edge.
     made_before = {v for e in hoisted for v in e.outvars}
     made_after = {v for e in sunk for v in e.outvars}
     # In the order of the step, because the order of a set differs between processes.
@@ -83,7 +80,7 @@ def _cut(graph, bits, large, hoisted, sunk) -> Stages:
         [v for v in free(stay, outs) if bits[v] == TIME],
     )
     readers = {v for e in sunk for v in variables(e.invars)} | {*variables(graph.ys)}
-    producers = graph.producers()
+    producers = graph.producers
     crossing = {
         v if v in readers else _before_bias(v, producers, bits) for v in crossing
     }
@@ -112,7 +109,7 @@ def _stage(graph, bits, given, wanted, carries: bool = False) -> Graph:
     carry, carry_out = (graph.carry, graph.carry_out) if carries else ((), ())
     outs = (*carry_out, *wanted)
     eqns = needed(graph.eqns, outs, (*given, *carry))
-    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or ops.grows(e)]
+    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or grows(e)]
     read = [v for v in free(eqns, outs) if v not in carry]
     weights = tuple(v for v in read if bits[v] == WEIGHTS)
     xs = tuple(v for v in read if bits[v] != WEIGHTS)
@@ -143,7 +140,7 @@ def can_defer(loop: Graph) -> bool:
     equation of time inputs alone, because its tangents are computed for all steps at
     once.
     """
-    bits = loop.depends()
+    bits = loop.depends
 
     def can(eqn) -> bool:
         if has_own_rule(eqn) or not ops.has_batched_rule(eqn):

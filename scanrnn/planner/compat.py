@@ -5,8 +5,10 @@ Only this module reads them. For a new version of JAX, this is the one file to c
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Hashable, Sequence
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -28,15 +30,24 @@ _RUNS = (
 
 def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
     """Evaluate one equation in the context (mesh, metadata) in which it was traced."""
+    with entered(eqn.ctx):
+        return bind_here(eqn, values, params)
+
+
+def bind_here(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
+    """Evaluate one equation in the present context."""
     bound = eqn.primitive.get_bind_params(params or eqn.params)
-    with eqn.ctx.manager:
-        out = eqn.primitive.bind(*values, **bound)
+    out = eqn.primitive.bind(*values, **bound)
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
-def context(eqn: JaxprEqn) -> Hashable:
-    """The context in which an equation was traced."""
-    return eqn.ctx
+# The context in which an equation was traced.
+context = operator.attrgetter("ctx")
+
+
+def entered(context) -> contextlib.AbstractContextManager:
+    """Enter the context of an equation."""
+    return context.manager
 
 
 def is_call(eqn: JaxprEqn) -> bool:

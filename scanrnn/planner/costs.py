@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import counts, ops
 from scanrnn.planner.graph import variables
@@ -22,12 +22,22 @@ def excess(kept: Iterable[Var], *anyway: Iterable[Var]) -> int:
     return ops.bytes_in(kept) - sum(map(ops.bytes_in, anyway))
 
 
+def grows(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a broadcast or iota that makes more bytes than it reads.
+
+    A bias broadcast over the batch is free inside a fusion. Computed before the loop,
+    it would be a `[B, H]` array to load at every step.
+    """
+    spreads = eqn.primitive.name in ("broadcast_in_dim", "iota")
+    return spreads and excess(eqn.outvars, variables(eqn.invars)) > 0
+
+
 def work(plan) -> int | None:
     """The operations of one step; None if the step contains programs of its own."""
     graph = plan.stages.graph
     if any(map(ops.has_subjaxpr, graph.eqns)):
         return None
-    bits = graph.depends()
+    bits = graph.depends
     return sum(map(_work_of, (e for e in graph.eqns if bits[e])))
 
 
@@ -83,7 +93,7 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
         number of launches, and the bytes read and written.
     """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
-    steps = plan.length if isinstance(plan.length, int) else plan.rules.usual_steps
+    steps = ops.product([plan.length])
     machine = plan.machine
     heavy = [e for e in plan.source.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
@@ -121,7 +131,7 @@ def _kept(plan, in_loop: bool) -> set:
         return {v for v in plan.loop.recording.loop.graph.ys if v not in ys}
     # Without our rule, JAX keeps what the derivative of each equation reads.
     graph = plan.source if plan.stages is None or in_loop else plan.stages.loop
-    bits = graph.depends()
+    bits = graph.depends
     kept = {v for eqn in graph.eqns for v in _read_by_derivative(eqn) if bits[v]}
     outs = variables(graph.ys)
     return {v for v in kept if ops.is_inexact(v)}.difference(outs, graph.xs)

@@ -68,7 +68,7 @@ def scan_gemms(plan, steps: int) -> tuple[Gemm, ...]:
 
 
 def _gemms(graph, eqns, deferred, sizes) -> tuple[Gemm, ...]:
-    bits, recurrent = graph.depends(), set(needed(graph.eqns, graph.carry_out))
+    bits, recurrent = graph.depends, set(needed(graph.eqns, graph.carry_out))
     rows = [
         row
         for eqn, where in eqns
@@ -88,7 +88,7 @@ def placed(stages) -> Iterator:
     """Each equation with the stage where it runs; weights-only ones are left out."""
     in_loop = set(stages.loop.eqns)
     before = set(needed(stages.graph.eqns, stages.hoisted))
-    bits = stages.graph.depends()
+    bits = stages.graph.depends
     for eqn in stages.graph.eqns:
         if eqn in in_loop:
             yield eqn, "loop"

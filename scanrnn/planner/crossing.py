@@ -1,14 +1,17 @@
-"""Choose by a minimum cut which arrays cross from before the loop into it.
+"""Choose by a minimum cut which arrays cross from before a loop into it.
 
-Equations after a hoisted contraction may run before the loop or in it. An array that
-crosses is written once and read once per sequence, so the choice with the fewest bytes
-wins. For example, if the loop needs `alpha * a`, `beta * a + b` and `a`, then only `a`
-should cross. The minimum cut in the graph of values finds this choice.
+An equation that may run before the loop may also run in it. An array that crosses is
+written once and read once per sequence, so the choice with the fewest bytes wins. For
+example, if the loop needs `alpha * a`, `beta * a + b` and `a`, then only `a` should
+cross. The minimum cut in the graph of values finds this choice. Each value is an edge
+as wide as its bytes, from the equation that makes it to those that read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jax.extend.core import JaxprEqn, Var
@@ -16,9 +19,13 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from scanrnn.planner.costs import excess
-from scanrnn.planner.graph import variables
+from scanrnn.planner.graph import Graph, variables
 
+_START, _END = "start", "end"
+# The width of an edge that is never cut.
 _MANY = 2**30
+# Bytes that a row of its own counts for, so that no row is divided in vain.
+_ROW = 1
 
 
 def cheapest_crossing(
@@ -39,37 +46,61 @@ def cheapest_crossing(
       The outputs of `hoisted` that cross; of equal choices, the latest.
     """
     made = [v for e in hoisted for v in e.outvars]
-    names = list(dict.fromkeys([*made, *xs]))
-    index = {v: i for i, v in enumerate(names)}
-    source, sink = 2 * len(names), 2 * len(names) + 1
-    edges: dict[tuple[int, int], int] = {}
-    for v, i in index.items():
-        edges[2 * i, 2 * i + 1] = min(_MANY // 2, excess([v]))
-        if v in xs:
-            edges[source, 2 * i] = _MANY
+    names = dict.fromkeys([*made, *xs])
+    edges: dict[tuple[Any, Any], int] = {((v, 0), (v, 1)): _width(v) for v in names}
+    edges |= {(_START, (v, 0)): _MANY for v in xs}
     for eqn in hoisted:
+        read = [u for u in variables(eqn.invars) if u in names]
         for v in eqn.outvars:
+            edges |= {((u, 1), (v, 0)): _MANY for u in read}
             if eqn in must:
-                edges[source, 2 * index[v]] = _MANY
-            for u in (u for u in variables(eqn.invars) if u in index):
-                edges[2 * index[u] + 1, 2 * index[v]] = _MANY
-    for v in wanted:
-        if v in index:
-            edges[2 * index[v] + 1, sink] = _MANY
-    below = _sink_side(edges, source, sink)
-    return {v for v in made if 2 * index[v] + 1 in below and 2 * index[v] not in below}
+                edges[_START, (v, 0)] = _MANY
+    edges |= {((v, 1), _END): _MANY for v in wanted if v in names}
+    below = _end_side(edges)
+    return {v for v in made if (v, 1) in below and (v, 0) not in below}
 
 
-def _sink_side(edges, source, sink) -> set[int]:
-    """The nodes on the sink's side of the minimum cut that is nearest to the sink."""
+def out_of_loop(
+    graph: Graph, early: set[JaxprEqn], out: set[JaxprEqn]
+) -> set[JaxprEqn]:
+    """The equations that leave the loop, so that its rows have the fewest bytes.
+
+    If several choices have as few bytes, the one is taken in which most equations
+    leave the loop.
+
+    Args:
+      graph: the step.
+      early: the equations that may leave the loop.
+      out: those of them that leave it in any case.
+    """
+    rows = [*graph.xs, *(v for e in graph.eqns if e in out for v in e.outvars)]
+    made = (v for e in graph.eqns if e in early for v in e.outvars)
+    edges: dict[tuple[Any, Any], int] = {(_START, (v, 0)): _MANY for v in rows}
+    consumers = graph.consumers
+    for v in dict.fromkeys((*rows, *made)):
+        edges[(v, 0), (v, 1)] = _width(v) + _ROW
+        for eqn in (e for e in consumers.get(v, ()) if e not in out):
+            ends = [(w, 0) for w in eqn.outvars] if eqn in early else [_END]
+            edges |= {((v, 1), end): _MANY for end in ends}
+    below = _end_side(edges)
+    return out | {e for e in early if not any((v, 0) in below for v in e.outvars)}
+
+
+def _width(v: Var) -> int:
+    return min(_MANY // 2, excess([v]))
+
+
+def _end_side(edges: Mapping[tuple[Any, Any], int]) -> set:
+    """The nodes on the end's side of the minimum cut that is nearest to the end."""
     if not edges:
         return set()
-    (rows, cols), weights = np.array(list(edges)).T, list(edges.values())
-    size = sink + 1
-    capacity = csr_array((np.array(weights, np.int32), (rows, cols)), (size, size))
-    flow = maximum_flow(capacity, source, sink).flow
-    left = capacity - flow
+    nodes = [*dict.fromkeys([_START, _END, *itertools.chain(*edges)])]
+    at = {node: i for i, node in enumerate(nodes)}
+    rows, cols = np.array([(at[a], at[b]) for a, b in edges]).T
+    widths = np.array(list(edges.values()), np.int32)
+    capacity = csr_array((widths, (rows, cols)), (len(nodes), len(nodes)))
+    left = capacity - maximum_flow(capacity, at[_START], at[_END]).flow
     left.data[left.data < 0] = 0
     left.eliminate_zeros()
-    reached = breadth_first_order(left.T.tocsr(), sink, return_predecessors=False)
-    return set(reached.tolist())
+    reached = breadth_first_order(left.T.tocsr(), at[_END], return_predecessors=False)
+    return {nodes[i] for i in reached}

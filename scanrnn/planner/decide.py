@@ -98,21 +98,22 @@ def _kept(plan: Plan) -> Plan:
     asked = plan.residuals == "recompute"
     may = plan.options.residuals is None and plan.residuals == "minimal"
     may = may and plan.rules.may_recompute(made=True, cut=True) and _can_be_cut(plan)
+    kept = dataclasses.replace(plan, chunk=_chunk(plan))
     if not plan.defer or not (asked or may):
-        return dataclasses.replace(plan, chunk=_chunk(plan))
+        return kept
     recomputing = dataclasses.replace(plan, residuals="recompute")
     assert plan.stages is not None
     rules = _loop(recomputing, plan.length).derivative
     made = rules.recomputed.ys
     if not asked and not _are_shared(rules.recomputed):
-        return dataclasses.replace(plan, chunk=_chunk(plan))
+        return kept
     passing = ops.bytes_in((*made, *plan.stages.hoisted, *rules.cuts))
     chunk = _chunk(recomputing, passing)
-    if asked or plan.rules.may_recompute(bool(made), cut=chunk is not None):
-        decides = plan.options.chunk is None and _can_be_cut(plan)
-        passing = passing if decides else 0
-        return dataclasses.replace(recomputing, chunk=chunk, passing=passing)
-    return dataclasses.replace(plan, chunk=_chunk(plan))
+    if not asked and not plan.rules.may_recompute(bool(made), cut=chunk is not None):
+        return kept
+    decides = plan.options.chunk is None and _can_be_cut(plan)
+    passing = passing if decides else 0
+    return dataclasses.replace(recomputing, chunk=chunk, passing=passing)
 
 
 def _are_shared(graph: Graph) -> bool:
@@ -121,7 +122,7 @@ def _are_shared(graph: Graph) -> bool:
     Only these are one product for all steps. Chunks of a gated delta rule read a matrix
     of each step's own: for a TPU v5e, recomputing that took 2.0 times the cycles.
     """
-    bits = graph.depends()
+    bits = graph.depends
     return all(is_shared(e, bits) for e in graph.eqns if ops.is_heavy(e))
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.around import around, own_rows
-from scanrnn.planner.bodies import Body, Target, plain
+from scanrnn.planner.batching import REFUSALS
+from scanrnn.planner.bodies import Body, Target
 from scanrnn.planner.features import features_first
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, Values, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.norms import pieces
 from scanrnn.planner.rows import Rows, pair_up
@@ -28,6 +29,20 @@ from scanrnn.planner.steps import Step
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")
 NORMS = "of norms in reverse"
+
+
+def plain(
+    graph: Graph, length, reverse=False, unroll: int = 1, keeps_inputs: bool = False
+) -> Body:
+    """A loop that JAX may differentiate."""
+    return Body(graph, Rows(length, reverse), unroll, keeps_inputs=keeps_inputs)
+
+
+def of_leaves(body: Body, leaves: Sequence[int]) -> Body:
+    """The loop of some leaves of the carry; all else is known at all steps."""
+    outs = [body.graph.carry_out[k] for k in leaves]
+    graph, rows = body.graph.part(outs, (), leaves), body.rows
+    return plain(graph, rows.length, rows.reverse, body.unroll)
 
 
 class Reverse(NamedTuple):
@@ -43,7 +58,7 @@ class Reverse(NamedTuple):
     before: Graph
     body: Body
     after: Graph
-    consts: Mapping[Var, Any]
+    consts: Values
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,9 +91,7 @@ class Bodies:
     def reverse(self, step: Step, given: tuple[Var, ...]) -> Reverse:
         """The reverse loop: the transpose of the loop of tangents.
 
-        Args:
-          step: the step of the tangents, inside the loop.
-          given: the ys of `step` whose cotangents are given.
+        `given` are the ys of the step of the tangents whose cotangents are given.
         """
         loop, recorded = self.loop, self.loop.recording.rows
         whole = loop.steps.reverse(step, given)
@@ -96,7 +109,7 @@ class Bodies:
 
     def norms(
         self, graph: Graph, moving: Sequence[Var], given: Iterable[Any]
-    ) -> tuple[Body, Mapping[Var, Any]] | None:
+    ) -> tuple[Body, Values] | None:
         """The loop for the cotangents of norms, as `pieces` makes it; None if none."""
         if self.loop.piece is None or not self.planned:
             return None
@@ -141,13 +154,10 @@ class Bodies:
 
 def _is_full_product_step(graph: Graph) -> bool:
     """Whether a step has a matrix product with weights and no half precision."""
-    weights = {*graph.weights}
-    heavy = [eqn.invars for eqn in graph.eqns if ops.is_heavy(eqn)]
-    made = itertools.chain(graph.inputs, *(eqn.outvars for eqn in graph.eqns))
-    half = any(ops.is_inexact(v) and ops.aval(v).dtype.itemsize < 4 for v in made)
-    return not half and any(
-        a in weights for a in itertools.chain(*heavy) if not ops.is_literal(a)
-    )
+    multiplied = (variables(e.invars) for e in graph.eqns if ops.is_heavy(e))
+    values = itertools.chain(graph.inputs, *(e.outvars for e in graph.eqns))
+    half = any(ops.is_inexact(v) and ops.aval(v).dtype.itemsize < 4 for v in values)
+    return not half and not {*graph.weights}.isdisjoint(itertools.chain(*multiplied))
 
 
 def _is_tiny(graph: Graph, rules: Rules) -> bool:
@@ -182,7 +192,10 @@ def emit(plan) -> dict[str, Body]:
     if not plan.defer:
         pairs = zip(plan.loops, _PARTS, strict=False)
         name = "that JAX differentiates"
-        return {f"{name}{part}": plain(loop.graph, loop) for loop, part in pairs}
+        return {
+            f"{name}{part}": plain(loop.graph, loop.length, loop.reverse, loop.unroll)
+            for loop, part in pairs
+        }
     for loop, part in zip(plan.value_loops or plan.loops, _PARTS, strict=False):
         found[f"for values{part}"] = Bodies(loop, target).forward()
     for loop, part in zip(plan.loops, _PARTS, strict=False):
@@ -199,7 +212,7 @@ def _reverse(made: Bodies) -> Body | None:
     moving = {*graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
     try:
         step = made.loop.steps.inside(frozenset(filter(ops.is_inexact, moving)))
-    except (NotImplementedError, TypeError, ValueError):
+    except REFUSALS:
         return None  # JAX cannot differentiate the step by all of these at once
     if not step.carry and not step.ys:
         return None
@@ -210,6 +223,6 @@ def _norms(made: Bodies, graph: Graph) -> Body | None:
     """The loop for the cotangents of norms; None if there is none."""
     try:
         found = made.norms(graph, [*filter(ops.is_inexact, graph.inputs)], graph.ys)
-    except (NotImplementedError, TypeError, ValueError):
+    except REFUSALS:
         return None  # JAX cannot differentiate the norms by all of their inputs
     return found and found[0]

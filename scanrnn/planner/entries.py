@@ -28,7 +28,7 @@ def entered(graph: Graph) -> tuple[Graph, Mapping[int, Any]]:
       The graph with u as the leaf of its carry, and without the sum. It computes the
       next h from u. And d, a variable or a constant, by the index of the leaf.
     """
-    consumers, reads = graph.consumers(), affine.leaves_read(graph)
+    consumers, reads = graph.consumers, affine.leaves_read(graph)
     carry, sums, added = list(graph.carry), set(), {}
     for group in affine.groups(graph):
         able = group.kind in ("diagonal", "block")

@@ -16,7 +16,7 @@ from jax.extend.core import Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.gemm import copy_transposed
-from scanrnn.planner.graph import Graph, retrace, struct, variables_like
+from scanrnn.planner.graph import Graph, retrace, struct, variables_for
 from scanrnn.planner.rules import Rules
 
 
@@ -26,9 +26,9 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
     sides = {eqn: side for eqn, side in sides.items() if side is not None}
     # A matrix on the left is contracted along its rows, so some need a transpose.
     columns = [(e.invars[i], _axis(e, i)) for e, i in sides.items()]
-    sources: list[Any] = list(dict.fromkeys(v for v, i in columns if i == 0))
-    names = variables_like(jax.eval_shape(copy_transposed, struct(v)) for v in sources)
-    transposed = dict(zip(sources, names, strict=True))
+    transposed: dict[Any, Var] = variables_for(
+        {v: jax.eval_shape(copy_transposed, struct(v)) for v, i in columns if i == 0}
+    )
 
     def rule(eqn, env):
         side = sides[eqn]
@@ -46,9 +46,11 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
 
     if not sides:
         return graph, {}
-    wide = dataclasses.replace(graph, weights=(*graph.weights, *names))
+    wide = (*graph.weights, *transposed.values())
+    wide = dataclasses.replace(graph, weights=wide)
     made, consts = retrace(wide, rule, sides)
-    return (graph, {}) if consts else (made, dict(zip(names, sources, strict=True)))
+    sources = {name: v for v, name in transposed.items()}
+    return (graph, {}) if consts else (made, sources)
 
 
 def _side(eqn, graph, rules) -> int | None:

@@ -53,8 +53,8 @@ def copy_transposed(matrix):
     XLA for CPU transposes 16-bit elements one by one, 14 times slower than 32-bit ones.
     """
     if matrix.dtype != jnp.bfloat16:
-        return matrix.T
-    wide = matrix.astype(jnp.float32).T
+        return lax.transpose(matrix, (1, 0))
+    wide = lax.transpose(matrix.astype(jnp.float32), (1, 0))
     return lax.optimization_barrier(wide).astype(jnp.bfloat16)
 
 
@@ -106,13 +106,13 @@ def _preferred(rules, a, b, *, dimension_numbers, **params):
         return _columns(rules, _joined(a), _joined(b), **params)
     if len(ours) == 1 and ours[0] == a.ndim - 1 and a.ndim > 2 and b.ndim == 2:
         out = dot(_joined(a), b, (((1,), theirs), ((), ())), **params)
-        return out.reshape(*a.shape[:-1], out.shape[-1])
+        return lax.reshape(out, (*a.shape[:-1], out.shape[-1]))
     return product(a, b)
 
 
 def _joined(a):
     """The array with all axes but the last joined; axes of size 0 are allowed."""
-    return a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
+    return lax.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
 
 
 def _columns(rules, a, b, **params):
@@ -129,7 +129,8 @@ def _columns(rules, a, b, **params):
 
 def _transposed(a, b, **params):
     """`a.T @ b`, with the transpose made first."""
-    out = dot(lax.optimization_barrier(a.T), b, _ROWS, **params)
+    transposed = lax.optimization_barrier(lax.transpose(a, (1, 0)))
+    out = dot(transposed, b, _ROWS, **params)
     # Without the barrier XLA would swap the operands to undo a transpose of the result.
     return lax.optimization_barrier(out)
 

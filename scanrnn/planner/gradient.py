@@ -6,9 +6,8 @@ contributions `E_t` of weights and hoisted inputs are computed. JAX transposes b
 parts. The loop then stacks cotangents of `E_t`, and the transpose of the outside part
 is one contraction for each weight.
 
-A *region* is a contraction (or an equation that gathers or rearranges a weight) with
-the sums, casts and splits that follow it. Its contributions enter together, at its
-ends: the *cuts*. There `dcut = region(dcarry) + E`.
+The contributions of a *region* enter together, at its *cuts* (see `regions.py`). There
+`dcut = region(dcarry) + E`.
 """
 
 from __future__ import annotations
@@ -21,11 +20,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
-from scanrnn.planner.graph import (
-    CARRY,
-    Env,
-    Graph,
-)
+from scanrnn.planner.graph import CARRY, Env, Graph
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,11 +61,6 @@ class Derivative:
     read_outside: frozenset[Var] = frozenset()
 
     @functools.cached_property
-    def bits(self) -> dict[Any, int]:
-        """What each variable of the loop depends on."""
-        return self.loop.depends()
-
-    @functools.cached_property
     def internal(self) -> frozenset[Var]:
         """Variables inside regions. Their own values are never needed."""
         made = {v for e in self.region for v in e.outvars}
@@ -102,7 +92,7 @@ class Derivative:
             return values.get(self.transposed.get(v))
 
         for eqn in loop.eqns:
-            recurrent = bool(self.bits[eqn] & CARRY)
+            recurrent = bool(loop.depends[eqn] & CARRY)
             if outside and recurrent and eqn not in self.region:
                 continue
             source = self.pieced.get(eqn, eqn) if outside else eqn
@@ -129,12 +119,12 @@ class Derivative:
 
         Outside, one product `h @ dU_i` for each piece needs no array of all pieces.
         """
-        producers = self.loop.producers()
+        producers, bits = self.loop.producers, self.loop.depends
         found = {}
         for eqn in self.region:
             if eqn.primitive.name == "split":
                 made, axis = producers.get(eqn.invars[0]), eqn.params["axis"]
-                if made in self.region and ops.splittable(made, axis, self.bits):
+                if made in self.region and ops.splittable(made, axis, bits):
                     found[eqn] = made
         return found
 
@@ -144,7 +134,7 @@ class Derivative:
         t = found.get(atom)
         if not recurrent or eqn not in self.region:
             return t
-        carried = bool(self.bits[atom] & CARRY)
+        carried = bool(self.loop.depends[atom] & CARRY)
         if outside:
             return t if not carried or atom in self.internal else None
         return t if carried else None

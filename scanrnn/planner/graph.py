@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,6 +15,8 @@ from jax.extend.core import DropVar, JaxprEqn, Literal, Var, jaxprs_in_params
 from scanrnn.planner import compat
 
 type_Atom = Var | Literal
+# Values, or arrays of all steps, by variable.
+Values = Mapping[Var, Any]
 
 # What a value depends on, as bits; 0 means on weights alone.
 WEIGHTS, TIME, CARRY = 0, 1, 2
@@ -59,6 +63,7 @@ class Graph:
         """Every output: the next carry, then the ys."""
         return (*self.carry_out, *self.ys)
 
+    @functools.cached_property
     def depends(self) -> dict[Any, int]:
         """For each variable and each equation, which of TIME and CARRY it depends on.
 
@@ -76,10 +81,12 @@ class Graph:
             bits |= dict.fromkeys(eqn.outvars, kind)
         return bits
 
+    @functools.cached_property
     def producers(self) -> dict[Any, JaxprEqn]:
         """The equation that defines each variable."""
         return {v: eqn for eqn in self.eqns for v in eqn.outvars}
 
+    @functools.cached_property
     def consumers(self) -> dict[Any, list[JaxprEqn | None]]:
         """The equations that read each variable; None stands for an output."""
         table: dict[Var, list[JaxprEqn | None]] = {}
@@ -90,13 +97,21 @@ class Graph:
             table.setdefault(v, []).append(None)
         return table
 
-    def part(self, wanted: Sequence[Var], given: Iterable[Var] = ()) -> Graph:
-        """The part that computes `wanted` from weights and, as xs, `given` values."""
-        eqns = needed(self.eqns, wanted, given)
-        read = free(eqns, wanted)
+    def part(
+        self, wanted: Sequence, given: Iterable[Var] = (), leaves: Sequence[int] = ()
+    ) -> Graph:
+        """The part that computes `wanted` from weights and, as xs, `given` values.
+
+        It keeps some leaves of the carry, by index.
+        """
+        carry = tuple(self.carry[k] for k in leaves)
+        carry_out = tuple(self.carry_out[k] for k in leaves)
+        outs = (*carry_out, *wanted)
+        eqns = needed(self.eqns, outs, given)
+        read = [v for v in free(eqns, outs) if v not in carry]
         weights = tuple(v for v in read if v in self.weights)
         xs = tuple(v for v in read if v not in self.weights)
-        return Graph(weights, (), xs, tuple(eqns), (), tuple(wanted))
+        return Graph(weights, carry, xs, tuple(eqns), carry_out, tuple(wanted))
 
     def groups(self, values: Iterable) -> list[list]:
         """Split a flat list of inputs into weights, carry and xs."""
@@ -126,14 +141,14 @@ def needed(
     want = {v for v in variables(wanted) if v not in given}
     kept = []
     for eqn in reversed(eqns):
-        if any(v in want for v in eqn.outvars) or eqn.effects:
+        if not want.isdisjoint(eqn.outvars) or eqn.effects:
             kept.append(eqn)
             want |= {v for v in variables(eqn.invars) if v not in given}
     return kept[::-1]
 
 
 def renamed(graph: Graph, names: Mapping[Var, Var]) -> Graph:
-    """The same graph with other variables for some of its inputs."""
+    """The same graph with other variables in place of some."""
 
     def new(atoms) -> tuple:
         return tuple(a if isinstance(a, Literal) else names.get(a, a) for a in atoms)
@@ -142,7 +157,10 @@ def renamed(graph: Graph, names: Mapping[Var, Var]) -> Graph:
         weights=new(graph.weights),
         carry=new(graph.carry),
         xs=new(graph.xs),
-        eqns=tuple(e.replace(invars=list(new(e.invars))) for e in graph.eqns),
+        eqns=tuple(
+            e.replace(invars=list(new(e.invars)), outvars=list(new(e.outvars)))
+            for e in graph.eqns
+        ),
         carry_out=new(graph.carry_out),
         ys=new(graph.ys),
     )
@@ -193,47 +211,17 @@ class Env(dict):
         Known values stay as they are. For example, some parts of a split may be known
         while the other parts are asked for.
         """
-        for eqn in eqns:
-            values = [a.val if isinstance(a, Literal) else self[a] for a in eqn.invars]
-            for v, value in zip(eqn.outvars, eval_eqn(eqn, values), strict=True):
-                if not isinstance(v, DropVar):
-                    self.setdefault(v, value)
+        # To enter a context takes long, and neighbours mostly have the same one.
+        for context, group in itertools.groupby(eqns, compat.context):
+            with compat.entered(context):
+                for eqn in group:
+                    self._run(eqn)
 
-
-def evaluate(jaxpr, consts: Sequence, values: Iterable, rule: Callable) -> list:
-    """Evaluate a jaxpr, each equation by `rule(eqn, values)`.
-
-    If the rule returns None, the equation is evaluated as it is.
-    """
-    names = (*jaxpr.constvars, *jaxpr.invars)
-    env = Env((), zip(names, (*consts, *values), strict=True))
-    for eqn in jaxpr.eqns:
-        ins = list(map(env.read, eqn.invars))
-        outs = rule(eqn, ins)
-        outs = eval_eqn(eqn, ins) if outs is None else outs
-        env.update(zip(eqn.outvars, outs, strict=True))
-    return list(map(env.read, jaxpr.outvars))
-
-
-def reread(f: Callable, rule: Callable) -> Callable:
-    """A function that traces `f` and evaluates its equations by a rule."""
-
-    def run(*args):
-        closed, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
-        outs = evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args), rule)
-        return jax.tree.structure(shapes).unflatten(outs)
-
-    return run
-
-
-def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:
-    """`f` as a function of the arguments at some places only; the others are given."""
-
-    def of(*values):
-        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
-        return f(*full.values())
-
-    return of
+    def _run(self, eqn: JaxprEqn) -> None:
+        values = [a.val if isinstance(a, Literal) else self[a] for a in eqn.invars]
+        for v, value in zip(eqn.outvars, compat.bind_here(eqn, values), strict=True):
+            if not isinstance(v, DropVar):
+                self.setdefault(v, value)
 
 
 def struct(atom, *lead) -> jax.ShapeDtypeStruct:
@@ -262,7 +250,9 @@ def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
     exposed. These become the last weights.
     """
     if not at:
-        return dataclasses.replace(graph, eqns=(*needed(graph.eqns, graph.outs),)), []
+        eqns = tuple(needed(graph.eqns, graph.outs))
+        same = len(eqns) == len(graph.eqns)
+        return graph if same else dataclasses.replace(graph, eqns=eqns), []
 
     def run(values):
         env = Env(graph.eqns, values)
@@ -298,3 +288,8 @@ def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
 def variables_like(structs: Iterable[jax.ShapeDtypeStruct]) -> list[Var]:
     """New variables of given types."""
     return [Var(jax.typeof(struct)) for struct in structs]
+
+
+def variables_for(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
+    """New variables of given types, each by what its type is given for."""
+    return dict(zip(structs, variables_like(structs.values()), strict=True))

@@ -35,7 +35,7 @@ from scanrnn.planner.rows import Place, spans
 
 def push_splits(graph: Graph) -> tuple[Graph, list]:
     """Rewrite `split(x @ W + b)` as `x @ W_i + b_i` for each piece i."""
-    bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
+    bits, producers, consumers = graph.depends, graph.producers, graph.consumers
     trees = {}
     for eqn in graph.eqns:
         if _divides(eqn) and bits[eqn] == TIME:
@@ -73,8 +73,8 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
 
     This is for splits of recurrent values that have time inputs above them.
     """
-    bits, xs = loop.depends(), set(loop.xs)
-    producers, trees = loop.producers(), {}
+    bits, xs = loop.depends, set(loop.xs)
+    producers, trees = loop.producers, {}
     pieces: dict[Any, list[Var]] = {}
     places: dict[Var, Place] = {}
     for eqn in loop.eqns:
@@ -156,7 +156,7 @@ def _tree(split, graph, is_source) -> set[JaxprEqn]:
     An equation whose value is also read elsewhere is not among them: it would run both
     in pieces and as a whole.
     """
-    producers, consumers = graph.producers(), graph.consumers()
+    producers, consumers = graph.producers, graph.consumers
     axis = split.params["axis"]
     tree: set[JaxprEqn] = set()
     answers: dict[Var, bool] = {}

@@ -58,7 +58,7 @@ class Loop:
     def regions(self) -> Regions:
         """The regions where contributions from outside enter."""
         sums = self.rules.sums_gains_in_loop
-        return find_regions(self.graph, self.graph.depends(), sums)
+        return find_regions(self.graph, sums)
 
     @functools.cached_property
     def steps(self) -> Steps:

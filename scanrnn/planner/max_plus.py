@@ -8,18 +8,17 @@ probabilities by their logarithms.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.affine_rules import RULES, NotAffineError
 from scanrnn.planner.axis_maps import kept, of_leaf
 from scanrnn.planner.compat import opened, program
-from scanrnn.planner.graph import Env, Graph, graph_of, needed
+from scanrnn.planner.graph import Env, Graph, Values, graph_of, needed
 
 # Primitives that move elements without changing them.
 _MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "copy_p"}
@@ -93,7 +92,7 @@ def _fits(eqn, moving) -> bool:
     return name in _MOVES or _join(eqn) is not None
 
 
-def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Mapping[Var, Any]]:
+def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Values]:
     """The graph that computes `a` and `b` of a step, and its constants by variable."""
     v, out = graph.carry[leaf], graph.carry_out[leaf]
     eqns = needed(graph.eqns, [out])

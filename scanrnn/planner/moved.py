@@ -65,7 +65,7 @@ def find_sunk(graph, bits, large) -> set[JaxprEqn]:
     readout. A cotangent is as large as what is kept, so the rule holds for gradients
     too.
     """
-    can, consumers = _can_sink(graph, bits), graph.consumers()
+    can, consumers = _can_sink(graph, bits), graph.consumers
     carried = {*graph.carry, *variables(graph.carry_out)}
     ys = variables(graph.ys)
     sunk: set[JaxprEqn] = set()
@@ -100,7 +100,7 @@ def find_sunk(graph, bits, large) -> set[JaxprEqn]:
 def _can_sink(graph, bits) -> set[JaxprEqn]:
     """Equations that may run after the loop, as may all that read their results."""
     recurrent = set(needed(graph.eqns, graph.carry_out))
-    consumers, owned = graph.consumers(), _owned_weights(graph, bits)
+    consumers, owned = graph.consumers, _owned_weights(graph, bits)
     can: set[JaxprEqn] = set()
     for eqn in reversed(graph.eqns):
         if eqn in recurrent or not bits[eqn] & CARRY:

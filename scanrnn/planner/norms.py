@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.extend.core import Var
 
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.graph import Graph, graph_of, struct, variables_like
+from scanrnn.planner.graph import Graph, graph_of, struct, variables_for
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.rows import Rows, pair_up
@@ -25,22 +25,17 @@ def pieces(
 ) -> tuple[Body, dict[Var, Any]]:
     """Make the loop for the cotangents of norms; a step of it is a piece.
 
-    It reads pieces of the time inputs of the norms and of given cotangents. It sums
-    cotangents of weights. Also returns its constants, which are its last weights.
-
-    Args:
-      norms: the norms before a loop.
-      loop: the loop that follows them; it says how many steps make a piece.
-      moving: the inputs of `norms` whose cotangents are wanted, weights first.
-      given: the outputs of `norms` whose cotangents are given.
+    It reads pieces of the time inputs of the norms and of the cotangents of `given`
+    outputs. It sums cotangents of the weights among the inputs `moving`, which come
+    first. The loop that follows the norms says how many steps make a piece. Also
+    returns its constants, which are its last weights.
     """
     size, given = loop.piece, tuple(given)
     assert size is not None
     summed = [v for v in moving if v in norms.weights]
     arrays = (*norms.xs, *given)
-    names = variables_like(struct(v, size) for v in arrays)
-    names = dict(zip(arrays, names, strict=True))
-    sums = variables_like(wide_type(struct(v)) for v in summed)
+    names = variables_for({v: struct(v, size) for v in arrays})
+    sums = list(variables_for({v: wide_type(struct(v)) for v in summed}).values())
     n = len(summed)
 
     def step(values):

@@ -46,14 +46,14 @@ def _slope_of_tanh(y):
     # digits that are left. In float32 both are as exact as y itself, and `1 - y * y` is
     # one operation less.
     half = jnp.finfo(y.dtype).bits < 32
-    return (1 - y) * (1 + y) if half else 1 - y * y
+    return (1 - y) * (1 + y) if half else 1 - lax.mul(y, y)
 
 
 # Unary functions whose derivative is a simple function of their *output*. If the output
 # is saved, the reverse loop need not evaluate the function again.
 FROM_OUTPUT = {
     "tanh": _slope_of_tanh,
-    "logistic": lambda y: y * (1 - y),
+    "logistic": lambda y: lax.mul(y, 1 - y),
     "exp": lambda y: y,
     "sqrt": lambda y: 0.5 / y,
     "rsqrt": lambda y: -0.5 * y * y * y,
@@ -203,7 +203,7 @@ def is_inexact_dtype(dtype) -> bool:
 
 
 def product(sizes: Iterable) -> int:
-    """The product of some sizes; a symbolic one counts as 64."""
+    """The product of some sizes, also numbers of steps; a symbolic one counts as 64."""
     return math.prod(d if isinstance(d, int) else 64 for d in sizes)
 
 
@@ -258,14 +258,3 @@ def is_matrix_of(eqn: JaxprEqn, side: int) -> bool:
     (contract, batch) = eqn.params["dimension_numbers"]
     one_axis = len(contract[side]) == 1 and batch == ((), ())
     return one_axis and aval(eqn.invars[side]).ndim == 2
-
-
-def grows(eqn: JaxprEqn) -> bool:
-    """Whether an equation is a broadcast or iota that makes more bytes than it reads.
-
-    A bias broadcast over the batch is free inside a fusion. Computed before the loop,
-    it would be a `[B, H]` array to load at every step.
-    """
-    grows = eqn.primitive.name in ("broadcast_in_dim", "iota")
-    read = bytes_in(a for a in eqn.invars if not is_literal(a))
-    return grows and bytes_in(eqn.outvars) > read

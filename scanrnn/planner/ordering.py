@@ -43,7 +43,7 @@ def in_branch(array, f: Callable, *args):
     bits = jnp.finfo(array.dtype).bits if floats else 0
     if bits < 8 or not array.size:
         return f(*args)
-    first = lax.slice(array, [0] * array.ndim, [1] * array.ndim).reshape(())
+    first = lax.reshape(lax.slice(array, [0] * array.ndim, [1] * array.ndim), ())
     ones = lax.population_count(lax.bitcast_convert_type(first, f"uint{bits}"))
     outs = jax.eval_shape(f, *args)
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import jax
 
+from scanrnn.planner import ops
+from scanrnn.planner.functions import reread
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import Env, Graph, reread, variables
+from scanrnn.planner.graph import Env, Graph, variables
 
 
 def remembering(f, policy):
@@ -46,7 +48,9 @@ def stage_over_time(graph: Graph, values: Mapping, length, policy=None) -> list:
     found = iter(())
     if missing:
         batched = jax.vmap(step, (0, None), axis_size=length)
-        batched = reread(batched, _product)
+        # To trace the stage and evaluate it again takes as long as the stage itself.
+        if any(e.primitive.name in ("dot_general", ops.PRODUCT) for e in graph.eqns):
+            batched = reread(batched, _product)
         if policy is not None:
             batched = remembering(batched, policy)
         found = iter(batched(xs, weights))

@@ -23,7 +23,7 @@ def find_packs(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
     The joined array has the layout of the array that was split. So it has the shape of
     that array's cotangent, and of its hoisted part. These can reuse one buffer.
     """
-    consumers, free = loop.consumers(), set(saved) - set(variables(loop.outs))
+    consumers, free = loop.consumers, set(saved) - set(variables(loop.outs))
     packs = []
     for eqn in loop.eqns:
         if eqn.primitive.name == "split":
@@ -40,7 +40,7 @@ def pack_numbers(loop: Graph, saved: Iterable[Var]) -> list[JaxprEqn]:
         shape, outs = ops.aval(v).shape, variables(loop.outs)
         if shape and shape[-1] == 1 and v not in outs:
             groups.setdefault((shape, ops.aval(v).dtype), []).append(v)
-    made = loop.producers()
+    made = loop.producers
     return [
         _pack(made[group[0]], group, len(shape) - 1)
         for (shape, _), group in groups.items()

@@ -11,11 +11,13 @@ import jax
 
 from scanrnn.machines import Machine
 from scanrnn.planner import costs, counts, ops, report, shown
+from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.emit import emit
+from scanrnn.planner.functions import of_some
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph, of_some, struct, variables
+from scanrnn.planner.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.options import Options
 from scanrnn.planner.rules import Rules
@@ -71,9 +73,8 @@ class Plan:
         if chunks do not divide the length.
       value_loops: the same for chunks without a gradient; empty if they do not differ.
       nothing: why there is nothing to plan, or None.
-      executor: what runs it: `executor.name` is its name, to which it is equal, and
-        `executor.run(plan, weights, init, xs)` runs the plan on flat values. None if
-        none is chosen yet.
+      executor: what runs it: `executor.name` is its name, and `executor.run(plan,
+        weights, init, xs)` runs the plan on flat values. None if none is chosen yet.
       candidates: every executor, with its estimate or its refusal.
       tuning: how the tuner chose these options, or None.
     """
@@ -146,7 +147,7 @@ class Plan:
         """Bytes of the weights that contractions outside the loop read."""
         if self.stages is None:
             return 0
-        bits, found = self.stages.graph.depends(), set()
+        bits, found = self.stages.graph.depends, set()
         for eqn, where in counts.placed(self.stages):
             if ops.is_heavy(eqn) and where != "loop":
                 found |= {v for v in variables(eqn.invars) if not bits[v]}
@@ -156,10 +157,14 @@ class Plan:
     def compiled(self) -> Callable:
         """The planned program, compiled once for all calls with this plan.
 
+        If a call is differentiated, other loops run than those for values. With
+        `differentiated=True` the latter are not traced in vain.
+
         The plan itself keeps it. An entry in a separate table would refer to the plan
         that is its own key, and neither would ever be freed.
         """
-        return jax.jit(functools.partial(self.executor.run, self))
+        run = functools.partial(self.executor.run, self)
+        return jax.jit(run, static_argnames="differentiated")
 
     @functools.cached_property
     def bodies(self) -> dict[str, Body]:
@@ -187,14 +192,13 @@ class Plan:
         args = list(map(struct, (*graph.weights, *graph.carry)))
         args += [struct(v, self.length) for v in graph.xs]
         scan = next(c.executor for c in self.candidates if c.name == "scan")
-        ours, theirs = (
-            _residual_bytes(functools.partial(self._flat, each.run), args)
-            for each in (self.executor, scan)
-        )
-        return ours, theirs
 
-    def _flat(self, run, *args):
-        return run(self, *self.source.groups(args))
+        def kept(executor) -> int | None:
+            return _residual_bytes(
+                lambda *a: executor.run(self, *graph.groups(a)), args
+            )
+
+        return kept(self.executor), kept(scan)
 
     def signature(self) -> tuple:
         """What must agree for this plan to fit a call, such as shapes and dtypes."""
@@ -244,7 +248,7 @@ def _residual_bytes(program, args) -> int | None:
 
     try:
         closed, (outs, _) = jax.make_jaxpr(linear, return_shape=True)(*args)
-    except (NotImplementedError, TypeError, ValueError):
+    except REFUSALS:
         return None
     jaxpr = closed.jaxpr
     free = {*jaxpr.invars, *variables(jaxpr.outvars[: len(outs)])}

@@ -17,7 +17,7 @@ from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner import ops, tangent
 from scanrnn.planner.costs import excess
-from scanrnn.planner.graph import CARRY, TIME, variables
+from scanrnn.planner.graph import CARRY, TIME, Graph, variables
 
 # A contribution can pass through these equations without their operands' values.
 _PASSES_ON = ops.ADDITIVE | {"convert_element_type", "neg"}
@@ -31,15 +31,12 @@ class Regions(NamedTuple):
     heavy_cuts: dict[Var, None]  # the cuts that end a contraction
 
 
-def find_regions(loop, bits, sums: bool = True) -> Regions:
+def find_regions(loop: Graph, sums: bool) -> Regions:
     """Find the regions of a loop and their cuts.
 
-    Args:
-      loop: the part of the step that stays in the loop.
-      bits: what each of its variables depends on, as `Graph.depends` says.
-      sums: whether gradients of gains are summed in the loop.
+    `sums` says whether gradients of gains are summed in the loop.
     """
-    consumers = loop.consumers()
+    bits, consumers = loop.depends, loop.consumers
     weight_borne = _weight_borne(loop, bits)
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:

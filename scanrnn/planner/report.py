@@ -98,7 +98,7 @@ def _outside(plan) -> Iterator[str]:
 def _recurrent(plan) -> Iterator[str]:
     """The products that no pass can move."""
     loop = plan.stages.loop
-    bits, heavy = loop.depends(), [e for e in loop.eqns if ops.is_heavy(e)]
+    bits, heavy = loop.depends, [e for e in loop.eqns if ops.is_heavy(e)]
     if bound := sum(bool(bits[e] & CARRY) for e in heavy):
         need = f"need{'s' * (bound == 1)} the carry of the step before"
         yield f"Why not more: {_number(bound)} per step {need}."
@@ -113,7 +113,7 @@ def _number(count: int) -> str:
 def _stays(plan) -> Iterator[str]:
     """Products and weights that a pass had to leave alone, and why."""
     loop, rules = plan.stages.loop, plan.derivative
-    bits = loop.depends()
+    bits = loop.depends
     bound = "what it reads cannot be batched over time"
     bound = bound if plan.options.hoist else "Options(hoist=False)"
     for eqn in loop.eqns:
@@ -174,7 +174,7 @@ def _kept(plan) -> Iterator[str]:
 
 def _over_time(plan) -> Iterator[str]:
     """How the groups of leaves run, if loops may be parallel over time."""
-    if plan.executor != "associative":
+    if plan.executor.name != "associative":
         return
     for name, where in (("for values", "Forward"), ("in reverse", "Reverse")):
         if name in plan.bodies:

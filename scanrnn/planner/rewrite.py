@@ -47,15 +47,11 @@ def _identity(eqn, same):
         return None
     params = tuple(sorted(eqn.params.items(), key=str))
     key = (eqn.primitive.name, compat.context(eqn), ins, params)
-    return key if _hashable(key) else None
-
-
-def _hashable(key) -> bool:
     try:
         hash(key)
     except TypeError:
-        return False
-    return True
+        return None
+    return key
 
 
 def split(graph: Graph) -> tuple[Graph, list]:
@@ -65,7 +61,7 @@ def split(graph: Graph) -> tuple[Graph, list]:
     is done for the channels of a convolution. In a readout every part becomes a product
     by itself: parts joined for all steps would need one more array.
     """
-    bits, producers = graph.depends(), graph.producers()
+    bits, producers = graph.depends, graph.producers
     inside = set(needed(graph.eqns, graph.carry_out))
     found: dict[JaxprEqn, tuple] = {}
     for eqn in filter(ops.is_heavy, graph.eqns):
@@ -129,7 +125,7 @@ def merge(graph: Graph) -> tuple[Graph, list]:
 
     The same is done for convolutions with equal windows.
     """
-    bits = graph.depends()
+    bits = graph.depends
     # A readout contraction can leave the loop, but not if it is merged with others.
     carrying = set(needed(graph.eqns, graph.carry_out))
     groups: dict = {}

@@ -25,6 +25,7 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.graph import Values
 
 
 class Place(NamedTuple):
@@ -80,9 +81,15 @@ class Rows:
     fenced: bool = True
     filled: bool = True
 
-    def is_placed(self, v: Var) -> bool:
-        """Whether a variable is read from the array of another one."""
-        return v in self.places or v in self.shifts
+    @property
+    def first(self) -> int:
+        """The index of the step that comes first."""
+        return self.length - 1 if self.reverse else 0
+
+    @property
+    def last(self) -> int:
+        """The index of the step that comes last."""
+        return 0 if self.reverse else self.length - 1
 
     def sources(self, names: Iterable[Var]) -> dict[Var, None]:
         """The arrays and edges from which the values of some variables are read."""
@@ -94,26 +101,22 @@ class Rows:
             found[self.places[v].whole if v in self.places else v] = None
         return found
 
-    def of(self, names: Iterable[Var], arrays: Mapping[Var, Any]) -> dict[Var, Any]:
+    def of(self, names: Iterable[Var], arrays: Values) -> dict[Var, Any]:
         """The arrays and edges from which some variables are read."""
         sources = self.sources(names)
         return {v: a for v, a in arrays.items() if v in sources}
 
-    def row(self, arrays: Mapping[Var, Any], t, v: Var):
+    def row(self, arrays: Values, t, v: Var):
         """The value of a variable at step `t`."""
         if v in self.shifts:
-            of, later = self.shifts[v]
-            at, edge = (t - 1, 0) if later else (t + 1, self.length - 1)
-            row = self.row(arrays, jnp.clip(at, 0, self.length - 1), of)
+            (of, later), last = self.shifts[v], self.length - 1
+            at, edge = (t - 1, 0) if later else (t + 1, last)
+            row = self.row(arrays, clipped(at, last), of)
             return lax.select(t == edge, arrays[v], row)
-        if v in self.places:
-            return piece(arrays[self.places[v].whole], t, *self.places[v][1:])
-        array = arrays[v]
-        return lax.dynamic_index_in_dim(
-            array, t, keepdims=False, allow_negative_indices=False
-        )
+        place = self.places.get(v)
+        return piece(arrays[place.whole if place else v], t, place)
 
-    def all(self, arrays: Mapping[Var, Any], v: Var):
+    def all(self, arrays: Values, v: Var):
         """The values of a variable at all steps, as an array."""
         if v in self.shifts:
             of, later = self.shifts[v]
@@ -125,7 +128,7 @@ class Rows:
             return lax.slice_in_dim(arrays[whole], start, start + size, axis=axis + 1)
         return arrays[v]
 
-    def whole(self, names: Iterable[Var], arrays: Mapping[Var, Any]) -> dict[Var, Any]:
+    def whole(self, names: Iterable[Var], arrays: Values) -> dict[Var, Any]:
         """The values of some variables at all steps, each as an array."""
         return {v: self.all(arrays, v) for v in names}
 
@@ -134,7 +137,7 @@ class Rows:
         """The number of trips."""
         return self.length // self.block if self.block > 1 else self.length
 
-    def fresh(self, graph, ours: Sequence[int], arrays: Mapping[Var, Any]) -> tuple:
+    def fresh(self, graph, ours: Sequence[int], arrays: Values) -> tuple:
         """The index of the first trip, and memory for some ys of a graph, not filled.
 
         The loop will write every row. If `filled`, None and no arrays: then `lax.scan`
@@ -164,7 +167,7 @@ class Rows:
         """Write the rows that the trip before `trip` made."""
         if not arrays:
             return []
-        before = jnp.clip(trip + 1 if self.reverse else trip - 1, 0, self.trips - 1)
+        before = clipped(trip + 1 if self.reverse else trip - 1, self.trips - 1)
         at = before * self.block if self.block > 1 else before
         return [put(a, rows, at) for a, rows in zip(arrays, late, strict=True)]
 
@@ -205,11 +208,23 @@ def put(array, rows, t):
     )
 
 
-def piece(array, t, axis: int, start: int, size: int):
-    """A part of the row of step `t`: one slice of the whole, not a slice of a slice."""
-    starts, sizes = [np.int32(0)] * array.ndim, list(array.shape)
-    starts[0], sizes[0] = t, 1
-    starts[axis + 1], sizes[axis + 1] = np.int32(start), size
+def clipped(at, last):
+    """The index `at`, but at least 0 and at most `last`.
+
+    `jnp.clip` is a call of its own in the program, which takes longer to trace.
+    """
+    if not isinstance(last, int):
+        return jnp.clip(at, 0, last)
+    first, last = at.dtype.type(0), at.dtype.type(last)
+    return lax.min(last, lax.max(first, at))
+
+
+def piece(array, t, place: Place | None = None):
+    """The row of step `t`, or a part of it: one slice, not a slice of a slice."""
+    starts, sizes = [t, *[np.int32(0)] * (array.ndim - 1)], [1, *array.shape[1:]]
+    if place is not None:
+        at = place.axis + 1
+        starts[at], sizes[at] = np.int32(place.start), place.size
     found = lax.dynamic_slice(array, starts, sizes, allow_negative_indices=False)
     return lax.squeeze(found, [0])
 

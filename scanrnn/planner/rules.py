@@ -58,8 +58,10 @@ class Rules:
         kept: "never", "chunked" (if the sequence is long enough for chunks) or
         "always" (but only if all steps share a matrix of each contraction).
       chunk_share: the share of the fast memory that a chunk may fill if contractions
-        are recomputed. If None, a chunk is an eighth of the sequence, but at least 64
-        steps.
+        are recomputed. If None, the next three say how long a chunk is.
+      chunks: the number of chunks of a long sequence.
+      least_chunk: the fewest steps of a chunk.
+      fewest_chunks: a sequence of fewer such chunks is not cut.
       precomputes: if contractions are recomputed, what a reverse step computes from
         time inputs alone is computed before the reverse loop, for a whole chunk.
       precomputes_sums: the same for sums over axes alone, and for what adds no bytes
@@ -78,9 +80,10 @@ class Rules:
         loop without half precision that multiplies by weights.
       unroll_small: the unroll factor of a loop with small rows; each step writes its
         own rows.
+      small_row: the most bytes of such a row.
       unroll: the unroll factor of other reverse loops, and of forward loops that make
         few arrays.
-      usual_steps: the number of steps to assume in an estimate if it is symbolic.
+      few_arrays: the most arrays that such a forward loop makes.
       least_work: the number of operations of a step below which a plan gains nothing.
       in_parallel: an estimate may choose scans that are parallel over time.
       wavefront: equal layers run side by side if a launch takes longer than a step.
@@ -119,6 +122,9 @@ class Rules:
     sums_biases_by_products: bool = False
     recomputes: str = "never"
     chunk_share: float | None = None
+    chunks: int = 8
+    least_chunk: int = 64
+    fewest_chunks: int = 3
     precomputes: bool = False
     precomputes_sums: bool = False
     norm_share: float | None = None
@@ -130,8 +136,9 @@ class Rules:
     separate_bytes: int = 0
     separates_products: bool = False
     unroll_small: int = 1
+    small_row: int = 2**14
     unroll: int = 1
-    usual_steps: int = 64
+    few_arrays: int = 3
     least_work: int = 0
     in_parallel: bool = True
     wavefront: bool = False
@@ -147,9 +154,7 @@ class Rules:
     def may_recompute(self, made: bool, cut: bool) -> bool:
         """Whether results of contractions are recomputed from carries, and not kept.
 
-        Args:
-          made: whether there is anything to recompute.
-          cut: whether the sequence would run in chunks.
+        `made` says whether there are any, `cut` whether there would be chunks.
         """
         if self.recomputes == "always":
             return made
@@ -159,8 +164,8 @@ class Rules:
         """Steps of a chunk, if `row` bytes of each step are there at the same time."""
         if self.chunk_share is not None:
             return max(1, int(self.chunk_share * machine.fast_memory) // row)
-        most = max(length // 8, 64)
-        return most if 3 * most <= length else length
+        most = max(length // self.chunks, self.least_chunk)
+        return most if self.fewest_chunks * most <= length else length
 
     def steps_per_trip(self, length: Any, carry: int = 0) -> int:
         """Steps in one trip of a loop: a divisor of `length`; 1 if that is symbolic.
@@ -174,24 +179,17 @@ class Rules:
     def unrolled(self, row: int, made: int, reverse: bool) -> int:
         """The unroll factor of a loop in which each step writes its rows by itself.
 
-        Args:
-          row: bytes of the loop's largest row.
-          made: the number of arrays that a step makes: its carry and its ys.
-          reverse: whether it is a reverse loop.
+        Its largest row has `row` bytes, and a step makes `made` arrays: carry and ys.
         """
-        if row <= 2**14:
+        if row <= self.small_row:
             return self.unroll_small
-        return self.unroll if reverse or made <= 3 else 1
+        return self.unroll if reverse or made <= self.few_arrays else 1
 
     def runs_side_by_side(self, machine: Machine, flops: float, dtype: str) -> bool:
         """Whether equal layers run at the same time, each a step behind the one below.
 
-        They do if starting a kernel takes longer than the operations of a step.
-
-        Args:
-          machine: the machine that they run on.
-          flops: floating-point operations of one step of a layer.
-          dtype: the dtype of the operands of products.
+        They do if starting a kernel takes longer than the floating-point operations of
+        one step of a layer, whose products have operands of a dtype.
         """
         peak = machine.peaks.get(dtype, machine.peaks["float32"])
         return self.wavefront and flops / peak < machine.launch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import DropVar, Var
 
 from scanrnn.planner import ops
+from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import (
@@ -20,7 +20,7 @@ from scanrnn.planner.graph import (
     needed,
     struct,
     variables,
-    variables_like,
+    variables_for,
 )
 from scanrnn.planner.regions import Regions
 from scanrnn.planner.rules import Rules
@@ -29,23 +29,14 @@ from scanrnn.planner.steps import Steps
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
-def derive(
-    loop: Graph,
-    regions: Regions,
-    policy: str,
-    rules: Rules,
-) -> Steps:
+def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     """Decide what is saved, and what reads it; the derivative with its first steps.
 
-    Args:
-      loop: the part of the step that stays in the loop.
-      regions: where contributions from outside enter.
-      policy: "minimal" saves the results of contractions. "recompute" computes them
-        again from carries. "everything" saves all that a tangent reads. "chunked" is
-        like "minimal" here: the executor cuts the sequence.
-      rules: what the executor prefers.
+    The policy "minimal" saves the results of contractions. "recompute" computes them
+    again from carries. "everything" saves all that a tangent reads. "chunked" is like
+    "minimal" here: the executor cuts the sequence.
     """
-    bits = loop.depends()
+    bits = loop.depends
     inner = _inner(loop, bits, regions.eqns)
     draft = Derivative(
         loop=loop,
@@ -55,9 +46,9 @@ def derive(
         carry_saved=(),
         inner_weights=frozenset(inner & set(loop.weights)),
         inner_xs=frozenset(inner & set(loop.xs)),
-        tangents=_new({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
-        cotangents=_new({v: struct(v) for v in variables(loop.ys)}),
-        transposed=_new(_matrices(loop) if rules.transposes_weights else {}),
+        tangents=variables_for({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
+        cotangents=variables_for({v: struct(v) for v in variables(loop.ys)}),
+        transposed=variables_for(_matrices(loop) if rules.transposes_weights else {}),
     )
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = _read(draft, found)
@@ -85,11 +76,6 @@ def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
         for side, v in enumerate(eqn.invars)
         if v in loop.weights and ops.is_matrix_of(eqn, side)
     }
-
-
-def _new(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
-    """New variables of given types, by variable."""
-    return dict(zip(structs, variables_like(structs.values()), strict=True))
 
 
 def _recomputed(loop, saved, rules) -> Graph:
@@ -135,7 +121,7 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     for make, moving in ((steps.inside, inner), (steps.outside, outer)):
         try:
             step = make(frozenset(v for v in moving if ops.is_inexact(v)))
-        except (NotImplementedError, TypeError, ValueError):
+        except REFUSALS:
             read.append(readable)
             continue
         found = {*free(step.graph.eqns, step.graph.outs)}
@@ -150,11 +136,12 @@ def _candidates(draft, regions, policy, rules) -> list[Var]:
     """The variables that a residual policy may save."""
     loop, drawn = draft.loop, _drawn(draft.loop)
     if policy == "everything":
-        made = [v for e in loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
+        bits = loop.depends
+        made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
         drop = draft.internal
         made = [v for v in made if not isinstance(v, DropVar) and v not in drop]
         return list(dict.fromkeys([*made, *drawn]))
-    consumers = loop.consumers()
+    consumers = loop.consumers
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
     more = _statistics(draft, found, rules) if rules.keeps_statistics else []
     found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
@@ -175,7 +162,8 @@ def _drawn(loop) -> list[Var]:
 def _statistics(draft, saved, rules) -> list[Var]:
     """Statistics of norms: small to keep, but a pass over the data to recompute."""
     most = _small(saved, rules)
-    made = [v for e in draft.loop.eqns for v in e.outvars if draft.bits[v] & CARRY]
+    loop, bits = draft.loop, draft.loop.depends
+    made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
     return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
 
 

@@ -19,7 +19,7 @@ from jax.extend.core import Var
 
 from scanrnn.planner import ops, tangent
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Env, Graph, graph_of, struct, variables_like
+from scanrnn.planner.graph import Env, Graph, Values, graph_of, struct, variables_like
 from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type
 
 
@@ -36,7 +36,7 @@ class Step(NamedTuple):
     """
 
     graph: Graph
-    consts: Mapping[Var, Any]
+    consts: Values
     moving: tuple[Var, ...]
     ys: tuple[Var, ...]
 

@@ -2,7 +2,8 @@
 
 `jax.jvp` evaluates an equation again to differentiate it. In a reverse loop this would
 cost a GEMM or an activation function per step. So the rules here use what the forward
-loop saved instead. A tangent that is always zero is None.
+loop saved instead. They also take less time to trace. A tangent that is always zero is
+None.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from jax import lax
 from jax.extend.core import JaxprEqn, primitives
 
 from scanrnn.planner import compat, ops
+from scanrnn.planner.functions import of_some
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import eval_eqn, of_some, struct
+from scanrnn.planner.graph import eval_eqn, struct
 
 
 def push(
@@ -26,21 +28,13 @@ def push(
     tangents: Sequence,
     primal: Callable,
     output: Callable,
-    transposed: Callable = lambda v: None,
+    transposed: Callable,
 ) -> list:
-    """Tangents of an equation's outputs.
+    """Tangents of an equation's outputs, given those of its operands; None for zero.
 
-    Args:
-      eqn: the equation.
-      tangents: one per operand, None for zero.
-      primal: a function that returns the value of an operand when a rule needs it.
-      output: a function that returns the saved value of an output, or None if it is not
-        saved.
-      transposed: a function that returns the transpose of a weight matrix, or None if
-        there is none.
-
-    Returns:
-      One tangent per output, None for zero.
+    Three functions give values that a rule needs: `primal` that of an operand, `output`
+    the saved one of an output, and `transposed` the transpose of a weight matrix. The
+    last two give None if there is none.
     """
     name = eqn.primitive.name
     tangents = [
@@ -53,8 +47,12 @@ def push(
         return [_push_padding(eqn, tangents[1])]
     if name == "dot_general":
         return [_push_dot(eqn, tangents, primal, transposed)]
+    if name in ops.LINEAR and all(t is not None for t in tangents):
+        return eval_eqn(eqn, tangents)
+    if name == "mul":
+        return [_push_mul(eqn, tangents, primal)]
     if name in ops.FROM_OUTPUT and output(eqn.outvars[0]) is not None:
-        return [tangents[0] * ops.FROM_OUTPUT[name](output(eqn.outvars[0]))]
+        return [lax.mul(tangents[0], ops.FROM_OUTPUT[name](output(eqn.outvars[0])))]
     return _push_general(eqn, tangents, primal)
 
 
@@ -128,6 +126,13 @@ def _push_padding(eqn, t):
     one = jnp.ones((), value.aval.dtype)
     (around,) = eval_eqn(eqn, [ops.zeros(operand.aval), one])
     return jnp.multiply(t, around)
+
+
+def _push_mul(eqn, tangents, primal):
+    (x, y), (dx, dy) = eqn.invars, tangents
+    left = None if dx is None else eval_eqn(eqn, (dx, primal(y)))[0]
+    right = None if dy is None else eval_eqn(eqn, (primal(x), dy))[0]
+    return total(left, right)
 
 
 def _push_dot(eqn, tangents, primal, transposed):

@@ -24,7 +24,7 @@ from scanrnn.planner.rewrite import recurrent, var
 
 def cancel_splits(graph: Graph) -> tuple[Graph, list]:
     """Replace `split(concatenate(parts))` by `parts`, if the sizes agree."""
-    producers, found = graph.producers(), {}
+    producers, found = graph.producers, {}
     for eqn in (e for e in graph.eqns if e.primitive.name == "split"):
         made = producers.get(var(eqn.invars[0]))
         if made is None or made.primitive.name != "concatenate":
@@ -47,7 +47,7 @@ def transpose_products(graph: Graph) -> tuple[Graph, list]:
     first and the weights row by row. With the first form they would pack the weights at
     every step.
     """
-    bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
+    bits, producers, consumers = graph.depends, graph.producers, graph.consumers
 
     def alone(atom, user):
         made = producers.get(var(atom))
@@ -104,7 +104,7 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
     The transpose of a split is one concatenate. That of slices is a sum of pads.
     """
     tiles: dict[JaxprEqn, tuple[list[JaxprEqn], int]] = {}
-    for v, users in graph.consumers().items():
+    for v, users in graph.consumers.items():
         slices = [u for u in users if u is not None and u.primitive.name == "slice"]
         for axis in range(v.aval.ndim if len(slices) > 1 else 0):
             ordered = sorted(slices, key=lambda e, i=axis: e.params["start_indices"][i])
@@ -141,7 +141,7 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
 
     The terms that do not depend on the carry can then be added outside the loop.
     """
-    bits, producers, consumers = graph.depends(), graph.producers(), graph.consumers()
+    bits, producers, consumers = graph.depends, graph.producers, graph.consumers
 
     def leaves(eqn) -> Iterable:
         for a in eqn.invars:

@@ -14,8 +14,9 @@ from jax.extend.core import mapped_aval
 
 from scanrnn.planner import checkpoints, compat
 from scanrnn.planner.checkpoints import is_checkpointed
+from scanrnn.planner.functions import evaluate
 from scanrnn.planner.gemm import dot, gemm_p
-from scanrnn.planner.graph import Graph, evaluate, retrace, struct_of
+from scanrnn.planner.graph import Graph, retrace, struct_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,9 +86,12 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
     )
 
 
-def inline(graph: Graph) -> tuple[Graph, list]:
-    """Replace nested calls by their equations. Returns the graph and new constants."""
-    opens = functools.partial(_opens, is_checkpointed(graph))
+def inline(graph: Graph, opens: Callable | None = None) -> tuple[Graph, list]:
+    """Replace nested calls by their equations. Returns the graph and new constants.
+
+    `opens` says which calls are replaced; None for those that a plan looks into.
+    """
+    opens = opens or functools.partial(_opens, is_checkpointed(graph))
 
     def rule(eqn, env):
         return _evaluated(opens, eqn, map(env.read, eqn.invars))

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph, eval_eqn, reread
+from scanrnn.planner.functions import reread
+from scanrnn.planner.graph import Graph, eval_eqn
 
 
 def wide(dtype):

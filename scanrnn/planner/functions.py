@@ -1,0 +1,45 @@
+"""Functions made of jaxprs and of other functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import jax
+
+from scanrnn.planner.graph import Env, eval_eqn
+
+
+def evaluate(jaxpr, consts: Sequence, values: Iterable, rule: Callable) -> list:
+    """Evaluate a jaxpr, each equation by `rule(eqn, values)`.
+
+    If the rule returns None, the equation is evaluated as it is.
+    """
+    names = (*jaxpr.constvars, *jaxpr.invars)
+    env = Env((), zip(names, (*consts, *values), strict=True))
+    for eqn in jaxpr.eqns:
+        ins = list(map(env.read, eqn.invars))
+        outs = rule(eqn, ins)
+        outs = eval_eqn(eqn, ins) if outs is None else outs
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return list(map(env.read, jaxpr.outvars))
+
+
+def reread(f: Callable, rule: Callable) -> Callable:
+    """A function that traces `f` and evaluates its equations by a rule."""
+
+    def run(*args):
+        closed, shapes = jax.make_jaxpr(f, return_shape=True)(*args)
+        outs = evaluate(closed.jaxpr, closed.consts, jax.tree.leaves(args), rule)
+        return jax.tree.structure(shapes).unflatten(outs)
+
+    return run
+
+
+def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:
+    """`f` as a function of the arguments at some places only; the others are given."""
+
+    def of(*values):
+        full = dict(enumerate(args)) | dict(zip(at, values, strict=True))
+        return f(*full.values())
+
+    return of
