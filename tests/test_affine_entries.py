@@ -10,8 +10,8 @@ from jax import lax
 
 import scanrnn
 from scanrnn.executors import _scans
-from scanrnn.executors._scans import Steps
 from scanrnn.planner.entries import entered
+from scanrnn.planner.rows import Rows
 from tests.compare import assert_same, value_and_gradients
 from tests.test_affine_kinds import mostly_slow
 
@@ -180,7 +180,7 @@ def test_no_product_of_a_factor_and_a_cotangent_is_an_array_of_all_steps():
     length = 64
 
     def run(A, b, d, start):
-        sums, _ = _scans.entered([A], [b], [d], [start], Steps(length, True))
+        sums, _ = _scans.entered([A], [b], [d], [start], Rows(length, True))
         return sums[0]
 
     shapes = [(length, B, D), (1, B, D), (length, B, D), (B, D)]
@@ -198,7 +198,7 @@ def _whole(eqn, length):
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 64])
 def test_scan_of_one_factor_equals_that_of_many(length, reverse):
     draw = functools.partial(np.random.default_rng(length).uniform, -0.5, 0.5)
-    steps, n = Steps(length, reverse), 2
+    steps, n = Rows(length, reverse), 2
     A = [jnp.asarray(draw(size=(1, 1, D))) for _ in range(n * n)]
     b = [jnp.asarray(draw(size=(length, B, D))) for _ in range(n)]
     start = [jnp.asarray(draw(size=(B, D))) for _ in range(n)]
@@ -218,7 +218,7 @@ def test_scan_of_one_factor_is_within_the_bound_of_its_errors():
     unit = jnp.finfo(jnp.float32).eps / 2
     for factor in (0.999, -0.97, 1.004, 1e-3):
         A, start = jnp.full((1, 1), factor, jnp.float32), jnp.zeros(1, jnp.float32)
-        (h,) = _scans.affine([A], [b], [start], Steps(length))
+        (h,) = _scans.affine([A], [b], [start], Rows(length))
         exact, sizes = (
             lax.scan(lambda h, x, a=a: (a * h + x,) * 2, jnp.zeros(1), rows)[1]
             for a, rows in (
