@@ -68,20 +68,19 @@ def _where(results, records):
 
 
 def claim(path) -> str:
-    """What holds of torch's own layers, in a sentence or two."""
+    """What holds of torch's own layers on one machine, in a sentence."""
     results, records = report.load(path)
     told = []
     for mode, words in (("train", "training takes"), ("forward", "a forward pass")):
         rows = _known(_rows(records, mode, "grid", "torch"), mode, "torch")
         numbers = sorted(ratio(row, mode, "scanrnn", "torch") for row in rows)
         if numbers:
-            mean = f"{words} {aims.geometric_mean(numbers):.2f} times as long"
-            ends = f"({numbers[0]:.2f} to {numbers[-1]:.2f})"
-            told.append(f"{mean} on average over {len(numbers)} sizes {ends}")
-    return (
-        f"Beside the layers of torch {results['machine_info']['versions']['torch']} on "
-        f"{machine(results)}, {results['datetime'][:10]}: {', '.join(told)}."
-    )
+            mean, ends = aims.geometric_mean(numbers), f"{len(numbers)} sizes"
+            ends = f"({numbers[0]:.2f} to {numbers[-1]:.2f}, {ends})"
+            told.append(f"{words} {mean:.2f} times as long {ends}")
+    torch = f"torch {results['machine_info']['versions']['torch']}"
+    where = f"{machine(results)}, {results['datetime'][:10]}"
+    return f"Beside the layers of {torch} ({where}) {', '.join(told)}."
 
 
 def _rows(records, mode, section, peer):

@@ -19,7 +19,10 @@ from benchmarks.measure import is_known, ratio, same_program
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 # One report for each machine that programs were timed on.
-TIMED = (RESULTS / "intel-xeon-2-cores.json",)
+TIMED = (
+    RESULTS / "amd-epyc-2-cores.json",
+    RESULTS / "intel-xeon-2-cores.json",
+)
 COUNTED = RESULTS / "compiled.json"
 PICTURE = RESULTS / "gains.png"
 # Pages that hold the table, between these two lines.
@@ -80,8 +83,8 @@ def table(found: list[Gain]) -> str:
         numbers = (mean, min(gain.ratios), max(gain.ratios))
         cells = " | ".join(f"{number:.2f}" for number in numbers)
         lines.append(f"| {gain.what} | {gain.where} | {len(gain.ratios)} | {cells} |")
-    claims = (textwrap.fill(beside.claim(path), 88) for path in TIMED)
-    return "\n".join([*lines, "", "\n\n".join(claims)])
+    claims = textwrap.fill(" ".join(map(beside.claim, TIMED)), 88)
+    return "\n".join([*lines, "", claims])
 
 
 def put(text: str, page: str) -> str:

@@ -112,19 +112,16 @@ def timings(entry: Entry, mode: str) -> dict:
 
 
 def counts(record: dict) -> bool:
-    """Whether a row may count in a mean: it settled, and nothing disturbed it.
-
-    Older results have no intervals and do not say whether a row settled. All their rows
-    count, and the report says so.
-    """
-    quiet = record["disturbance"] <= QUIET
-    return "settled" not in record or (record["settled"] and quiet)
+    """Whether a row may count in a mean: it settled, and nothing disturbed it."""
+    return record.get("settled", False) and record["disturbance"] <= QUIET
 
 
 def mark(record: dict) -> str:
     """The words that say why a row does not count; empty if it counts."""
-    marks = {" (not settled)": not record.get("settled", True)}
-    marks[" (disturbed)"] = record["disturbance"] > QUIET
+    marks = {
+        " (not settled)": not record["settled"],
+        " (disturbed)": record["disturbance"] > QUIET,
+    }
     return "".join(word for word, holds in marks.items() if holds)
 
 

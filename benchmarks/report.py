@@ -18,8 +18,7 @@ from benchmarks.tables import table
 def load(path) -> tuple[dict, Records]:
     """The results file, and the records of its rows."""
     results = json.loads(pathlib.Path(path).read_text())
-    older = [row["extra_info"] for row in results["benchmarks"]]
-    return results, results.get("rows", older)
+    return results, results["rows"]
 
 
 def markdown(results: dict, records: Records, picture: str) -> str:
@@ -55,28 +54,13 @@ def _where(results, records):
             f" {machine['system']}",
             f"- Versions: Python {machine['python']}, {versions}",
             f"- Commit: {commit['id'][:12]}{dirty}, {results['datetime'][:10]}",
-            *_later(records),
             *_uses(machine),
             *_peaks(machine["limits"]),
             "- Same process, threads and allocator setting for all contenders.",
-            f"- {_disturbed([r for r in records if 'measured' not in r])}",
+            f"- {_disturbed(records)}",
             *_method(records),
         ]
     )
-
-
-def _later(records):
-    """Lines about rows that were measured again later."""
-    found = {}
-    for record in records:
-        if measured := record.get("measured"):
-            dirty = " with local changes" if measured["dirty"] else ""
-            units = ", ".join(measured["matrix_units"]) or "none"
-            words = f"{measured['commit']}{dirty}, {measured['date']} ({units})"
-            found.setdefault(words, []).append(record)
-    for words, rows in found.items():
-        sections = ", ".join(sorted({record["section"] for record in rows}))
-        yield f"- Measured later, at {words}: {sections}. {_disturbed(rows)}"
 
 
 def _peaks(peaks):
@@ -99,21 +83,13 @@ def _method(records):
         f"- {len(records)} rows. Contenders run in turns, and medians of rounds are"
         " compared; every contender was checked against a float64 reference first."
     )
-    timed = [r for r in records if "settled" in r]
-    older = [r for r in records if "settled" not in r and r["section"] != "precision"]
-    if older:
-        yield (
-            f"- **{len(older)} rows are of a method that is no longer used**: five to"
-            " forty rounds, and nobody knows the intervals of their medians."
-        )
-    if timed:
-        out = len([r for r in timed if not counts(r)])
-        yield (
-            "- Rounds went on, 30 at least, until the 95 % interval of each median"
-            " (bootstrap over rounds) was within 3 %, or the time for the row was up."
-            f" {out} rows did not settle, or others used more than {QUIET} cores: they"
-            " are marked, and stand in no mean and no aim."
-        )
+    out = len([r for r in records if "settled" in r and not counts(r)])
+    yield (
+        "- Rounds went on, 30 at least, until the 95 % interval of each median"
+        " (bootstrap over rounds) was within 3 %, or the time for the row was up."
+        f" {out} rows did not settle, or others used more than {QUIET} cores: they"
+        " are marked, and stand in no mean and no aim."
+    )
 
 
 def _disturbed(records):
