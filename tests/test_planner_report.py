@@ -94,7 +94,10 @@ def test_plan_in_parallel_says_how_each_group_runs_and_why():
         "Forward over time: key<fry>[] step by step (sequential: no numbers); "
         "float64[3] by an associative scan (diagonal)."
     )
-    assert reverse == "Reverse over time: float64[3] by an associative scan (diagonal)."
+    assert reverse == (
+        "Reverse over time: float64[3] by an associative scan (diagonal); "
+        "float64[1] by one sum (sum)."
+    )
     forward, _ = lines_over_time("rotation")
     assert forward == (
         "Forward over time: float64[3,4] and float64[3,4] by an associative scan "
@@ -119,15 +122,14 @@ def test_plan_in_parallel_says_which_loop_runs_step_by_step_and_why():
 def test_plan_says_whether_newtons_method_applies_and_pays():
     def told(name, machine):
         _, step, init, xs = LOOPS[name]()
-        options = {"implementation": "planned", "machine": machine}
+        options = {"implementation": "associative", "machine": machine}
         return str(scanrnn.plan(step, init, xs, **options))
 
     applies = "\nNewton's method (scanrnn.solve) applies"
     nonlinear = "gate_that_reads_the_carry"
     assert f"{applies}, but does not pay on a CPU." in told(nonlinear, "cpu")
     assert f"{applies}: an iteration is an affine scan." in told(nonlinear, "h100")
-    for name in ("moving_average", "wide_matrix"):
-        assert "Newton" not in told(name, "h100")
+    assert "Newton" not in told("moving_average", "h100")
 
 
 def test_equal_leaves_of_the_carry_are_counted():

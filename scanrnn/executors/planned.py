@@ -63,9 +63,7 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
         here = inside | dict(zip(over.values(), written, strict=True))
         made: list[list] = [[] for _ in graph.ys]
         for j in range(block)[:: -1 if rows.reverse else 1]:
-            t, row = at, xs
-            if block > 1:
-                t, row = at * block + j, [x[j] for x in xs]
+            t, row = (at * block + j, [x[j] for x in xs]) if block > 1 else (at, xs)
             carry, ys = step(carry, here, t, dict(zip(scanned, row, strict=True)))
             for values, y in zip(made, ys, strict=True):
                 values.append(y)
