@@ -53,9 +53,9 @@ def entered(
       n arrays `[T, ...]` of the sums, and n arrays `[1, ...]`, the h after all rows.
     """
     times, factors, added, h = _operands(A, b, start)
-    d, last = _matrices(d, len(b), 1), rows.last
-    begun = h + _at(d, rows.first)
-    later = _later(factors, rows), d + _later(added, rows)
+    ahead, last = _matrices(d, len(b), 1), rows.last
+    begun = h + _at(ahead, rows.first)
+    later = _later(factors, rows), ahead + _later(added, rows)
     u = _scanned(times, *later, begun, rows)
     end = times(_at(factors, last), _at(u, last)) + _at(added, last)
     return _apart(u, len(b)), _apart(end, len(b))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +38,7 @@ def push(
     last two give None if there is none.
     """
     name = eqn.primitive.name
-    tangents = [
+    tangents: list[Any] = [
         t if t is None or ops.is_inexact(a) else None
         for a, t in zip(eqn.invars, tangents, strict=True)
     ]
