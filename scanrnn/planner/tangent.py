@@ -26,7 +26,7 @@ from scanrnn.planner.graph import eval_eqn, struct
 
 def push(
     eqn: JaxprEqn,
-    tangents: Sequence,
+    tangents: Sequence[Any],
     primal: Callable,
     output: Callable,
     transposed: Callable,
@@ -38,7 +38,7 @@ def push(
     last two give None if there is none.
     """
     name = eqn.primitive.name
-    tangents: list[Any] = [
+    tangents = [
         t if t is None or ops.is_inexact(a) else None
         for a, t in zip(eqn.invars, tangents, strict=True)
     ]
