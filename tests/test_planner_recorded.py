@@ -118,7 +118,6 @@ def chosen(x):
         (lambda x: x @ x, N, []),
         (scanned(6), N, ["scan"]),
         (scanned(6, unroll=3), N, ["scan"]),
-        (jnp.sort, 1024, ["sort"]),
         (chosen, N, ["cond"]),
         (called, N, ["pure_callback"]),
         (jnp.linalg.inv, N, ["lu", "triangular_solve"]),

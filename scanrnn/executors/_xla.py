@@ -80,8 +80,6 @@ UNRECORDED = frozenset(
     " cholesky cholesky_update eig eigh geqp3 geqrf householder_product lu"
     " lu_pivots_to_permutation ormqr qr svd symmetric_product triangular_solve"
     " tridiagonal tridiagonal_solve fft conv_general_dilated"
-    # XLA gives a long sort to a library.
-    " sort"
     # What the host computes, and calls whose handlers are somebody else's.
     " pure_callback io_callback debug_callback debug_print ffi_call"
     # What several devices compute together.
@@ -128,8 +126,6 @@ GPU = Rules(
     # a TPU they take 0.93 and 1.66 of the cycles, on a CPU 1.6 and 1.1 of the time.
     wavefront=True,
     unrecorded=UNRECORDED,
-    # A longer one may be a library's, by its dtype and batch (`sort_rewriter.cc`).
-    recorded_sort=512,
     # The smallest tiles of the kernels that cuBLAS and Triton have for products.
     tile=(64, 16, 16),
     # NVIDIA's guide: rows of 16 bytes.

@@ -21,14 +21,14 @@ def unrecorded(eqns: Iterable[JaxprEqn], rules: Rules) -> Iterator[str]:
     """
     for eqn in eqns:
         name = eqn.primitive.name
-        if name in rules.unrecorded and _as_it_is(eqn, rules):
+        if name in rules.unrecorded and _as_it_is(eqn):
             yield name
         elif name != "pallas_call":  # a kernel, whatever is in it
             for jaxpr in jaxprs_in_params(eqn.params):
                 yield from unrecorded(jaxpr.eqns, rules)
 
 
-def _as_it_is(eqn: JaxprEqn, rules: Rules) -> bool:
+def _as_it_is(eqn: JaxprEqn) -> bool:
     """Whether an operation of such a name, with its sizes, stays what its name says."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
@@ -37,7 +37,4 @@ def _as_it_is(eqn: JaxprEqn, rules: Rules) -> bool:
     if name == "cond":
         # A choice by platform is made when the program is lowered.
         return not compat.is_by_platform(eqn)
-    if name == "sort":
-        length = ops.aval(eqn.invars[0]).shape[params["dimension"]]
-        return ops.product([length]) > rules.recorded_sort
     return True

@@ -89,7 +89,6 @@ class Rules:
       wavefront: equal layers run side by side if a launch takes longer than a step.
       unrecorded: operations that the runtime does not record in a graph of kernels, by
         the names of their primitives.
-      recorded_sort: the longest axis along which a sort is recorded in any case.
       tile: multiples to which the sizes of a product are rounded up in an estimate:
         features, batch, depth.
       multiples: of which numbers batch and features should be multiples, for `advise`.
@@ -143,7 +142,6 @@ class Rules:
     in_parallel: bool = True
     wavefront: bool = False
     unrecorded: frozenset[str] = frozenset()
-    recorded_sort: int = 0
     tile: tuple[int, int, int] = (1, 1, 1)
     multiples: tuple[int, int] = (1, 1)
     half_multiples: tuple[int, int] | None = None
