@@ -43,6 +43,7 @@ def _record(size, budget):
     return {
         **dict(zip(("name", "T", "B", "D"), size, strict=True)),
         "disturbance": race.disturbance,
+        "settled": race.settled,
         "contenders": {e.contender.name: _entry(e) for e in race.entries},
     }
 
