@@ -35,9 +35,11 @@ def run_loop(
     function = _runner(loop, scan, body)
     # With arrays that are split over a mesh, JAX makes the program.
     build = functools.partial(_build, loop, executor)
-    types = types_of(loop.graph, loop.length) if differentiated else ()
+    types = ()
     if split(args):
-        build, types = lambda *_: function, ()
+        build = lambda *_: function  # noqa: E731
+    elif differentiated:
+        types = types_of(loop.graph, loop.length)
     rule = functools.partial(_rule, loop, executor)
     run = Ruled(function, build, loop.machine, rule, loop=True, types=types)
     outs = run(*args)
