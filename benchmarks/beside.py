@@ -75,9 +75,9 @@ def claim(path) -> str:
         rows = _known(_rows(records, mode, "grid", "torch"), mode, "torch")
         numbers = sorted(ratio(row, mode, "scanrnn", "torch") for row in rows)
         if numbers:
-            mean, ends = aims.geometric_mean(numbers), f"{len(numbers)} sizes"
-            ends = f"({numbers[0]:.2f} to {numbers[-1]:.2f}, {ends})"
-            told.append(f"{words} {mean:.2f} times as long {ends}")
+            mean = f"{words} {aims.geometric_mean(numbers):.2f} times as long"
+            ends = f"{numbers[0]:.2f} to {numbers[-1]:.2f}"
+            told.append(f"{mean} ({ends}, {len(numbers)} sizes)")
     torch = f"torch {results['machine_info']['versions']['torch']}"
     where = f"{machine(results)}, {results['datetime'][:10]}"
     return f"Beside the layers of {torch} ({where}) {', '.join(told)}."
