@@ -34,7 +34,9 @@ def report(plan) -> Report:
     """The lines of a plan: what runs, why no more is moved, and every decision."""
     summary = [headline(plan), *_executors(plan), *_tuning(plan)]
     limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
-    if plan.reason is None:
+    if plan.reason is None and plan.executor.whole:
+        summary += plan.executor.told(plan)
+    elif plan.reason is None:
         summary += [*_outside(plan), *_kept(plan), *_over_time(plan)]
         limits = [*_recurrent(plan), *_stays(plan), *limits, in_parallel.newton(plan)]
     limits += _unrecorded(plan)
@@ -47,6 +49,8 @@ def headline(plan) -> str:
     head = f"{plan.length} steps{direction}"
     if plan.reason is not None:
         return f"Plan: {head}, run by lax.scan unchanged: {plan.reason}."
+    if plan.executor.whole:
+        return f"Plan: {head}, run by the executor {plan.executor.name}."
     here = sum(map(ops.is_heavy, plan.stages.loop.eqns))
     was = sum(map(ops.is_heavy, plan.stages.graph.eqns))
     if plan.chunk:

@@ -11,9 +11,9 @@ from scanrnn.planner.wording import at_once, listed, of_leaves, size_of, tally
 
 def details(plan) -> list[str]:
     """The lines about every decision, and about executors that cannot run the plan."""
-    made = [] if plan.reason is not None else [*_moves(plan), *_choices(plan)]
-    kept = [] if plan.reason is not None else _residuals(plan)
-    return [*made, *kept, *_impossible(plan)]
+    if plan.reason is not None or plan.executor.whole:
+        return [*_impossible(plan)]
+    return [*_moves(plan), *_choices(plan), *_residuals(plan), *_impossible(plan)]
 
 
 def _moves(plan) -> Iterator[str]:
