@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from scanrnn.cells import Cell
+from scanrnn.cells._cell import param_types
 from scanrnn.cells._checks import carry_hint
 from scanrnn.layers._options import cell_options
 
@@ -142,7 +143,8 @@ def extra_weights(
     name: str,
     make: Callable[..., Cell],
     read: Mapping[str, Any],
-    wanted: Mapping[str, Any],
+    cell: Cell,
+    sizes: tuple,
 ) -> list[str]:
     """Names of the parameters that a cell has in addition to those of Flax's cell.
 
@@ -150,12 +152,14 @@ def extra_weights(
         name: name of the module.
         make: the factory of the cell.
         read: the parameters that the form returns.
-        wanted: all parameters of the cell.
+        cell: the cell.
+        sizes: its sizes, and the dtype of its parameters.
 
     Raises:
         ValueError: if the cell lacks a parameter of `read`, or has another shape for
             it.
     """
+    wanted = param_types(cell, *sizes)
     strange = [
         key
         for key, value in read.items()

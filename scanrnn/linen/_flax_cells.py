@@ -81,11 +81,8 @@ class FlaxCell(Named, nn.RNNCellBase, kw_only=True):
                 "make it with those"
             )
         sizes = read["kernel"].shape[-2], features, self.param_dtype  # pyright: ignore
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        wanted = jax.eval_shape(lambda key: cell.init(key, *sizes), key)
-        extra = layers.extra_weights(
-            type(self).__name__, type(self)._make, read, wanted
-        )
+        name, make = type(self).__name__, type(self)._make
+        extra = layers.extra_weights(name, make, read, cell, sizes)
 
         def drawn(key):
             params = cell.init(key, *sizes, scheme="flax")

@@ -59,11 +59,8 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         """Draw the weights that our options add."""
         cell: Any = self.cell
         sizes = self.in_features, self.hidden_features, self.param_dtype
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        wanted = jax.eval_shape(lambda key: cell.init(key, *sizes), key)
-        extra = layers.extra_weights(
-            name, type(self)._make, type(self)._form(self._tree()), wanted
-        )
+        read = type(self)._form(self._tree())
+        extra = layers.extra_weights(name, type(self)._make, read, cell, sizes)
         if extra:
             drawn = cell.init(stream(), *sizes, scheme="flax")
             self.options = nnx.Dict({key: nnx.Param(drawn[key]) for key in extra})
