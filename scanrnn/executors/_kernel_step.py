@@ -27,7 +27,7 @@ def _evaluated(eqns, given, wanted) -> list:
 
     for eqn in eqns:
         ins = list(map(read, eqn.invars))
-        if eqn.primitive.name in ("dot_general", ops.PRODUCT):
+        if eqn.primitive.name in ops.PRODUCTS:
             outs = [_product(eqn, ins[0], ins[1], made.get(eqn.invars[0]))]
         elif eqn.primitive.name == "div" and _is_column(eqn.invars[1]):
             outs = [_quotient(ins[0], ins[1])]

@@ -24,6 +24,8 @@ CONVOLUTION = "conv_general_dilated"
 HEAVY = frozenset({"dot_general", CONVOLUTION})
 # The planner's own product, `gemm`.
 PRODUCT = "gemm"
+# JAX's product, and the planner's.
+PRODUCTS = ("dot_general", PRODUCT)
 
 # Sums of two operands.
 ADDITIVE = frozenset({"add", "sub", "add_any"})
