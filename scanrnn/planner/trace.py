@@ -37,9 +37,9 @@ class Traced:
     weights: list[Any]
     init: list[Any]
     xs: list[Any]
-    out_tree: Any  # of the pair that the step returns
+    out_tree: Any
     length: Any
-    source: Any  # the traced jaxpr: same step and shapes, same object
+    source: Any
 
 
 def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
