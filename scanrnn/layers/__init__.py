@@ -20,6 +20,7 @@ from scanrnn.layers._flax_form import carry_as_flax as carry_as_flax
 from scanrnn.layers._flax_form import carry_as_ours as carry_as_ours
 from scanrnn.layers._flax_form import conv_form as conv_form
 from scanrnn.layers._flax_form import extra_weights as extra_weights
+from scanrnn.layers._flax_form import flax_attributes as flax_attributes
 from scanrnn.layers._flax_form import joined_form as joined_form
 from scanrnn.layers._flax_form import own_cell as own_cell
 from scanrnn.layers._foreign import first_carries as first_carries

@@ -6,7 +6,7 @@ as the parameters of a cell of ours.
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 
@@ -91,6 +91,31 @@ def _bias(module):
     """The bias of a module, or zeros if it has none."""
     kernel = module["kernel"]
     return module.get("bias", jnp.zeros(kernel.shape[-1], kernel.dtype))
+
+
+def flax_attributes(
+    flax: type, make: Callable[..., Cell], form: Form, doc: str, **words: str
+) -> dict[str, Any]:
+    """The attributes of our class that has the name of a class of Flax.
+
+    Args:
+        flax: the class of Flax.
+        make: the factory of our cell.
+        form: the form of its weights.
+        doc: the docstring, with places for `name`, `factory`, `carry`, `kind` and the
+            names in `words`.
+        **words: what takes these places.
+    """
+    kind = cast(Any, make()).carry_type
+    words |= {"name": flax.__name__, "factory": make.__name__, "kind": kind.__name__}
+    carry = "the pair (c, h)" if len(kind._fields) == 2 else "h"
+    return {
+        "__doc__": doc.format(carry=carry, **words),
+        "_make": staticmethod(make),
+        "_form": staticmethod(form),
+        "_flax": flax,
+        "_carry": kind,
+    }
 
 
 def own_cell(

@@ -3,7 +3,7 @@
 import operator
 import types
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -130,32 +130,18 @@ def _cell_of(
     more: str = ', norm="ba2016"',
     spatial: str = "",
 ) -> type[FlaxCell]:
-    """Make the class for a factory whose cell Flax has too; see `_cells`."""
-    name = flax.__name__
-    kind = cast(Any, make()).carry_type
-    doc = _DOC.format(
-        name=name,
-        factory=make.__name__,
-        carry="the pair (c, h)" if len(kind._fields) == 2 else "h",
-        kind=kind.__name__,
-        more=more,
-        spatial=spatial,
-    )
+    """Make the class for a factory whose cell Flax has too."""
     options = layers.cell_options(make)
     ours = {k: v for k, v in options.items() if k not in flax.__dataclass_fields__}
-    names = {
-        "__doc__": doc,
+    names = layers.flax_attributes(flax, make, form, _DOC, more=more, spatial=spatial)
+    names |= {
         "__module__": __name__,
         "__annotations__": dict.fromkeys(ours, Any),
-        "_make": staticmethod(make),
-        "_form": staticmethod(form),
-        "_flax": flax,
-        "_carry": kind,
         "_ours": tuple(ours),
         **ours,
     }
     body = operator.methodcaller("update", names)
-    return types.new_class(name, (FlaxCell, flax), {"kw_only": True}, body)
+    return types.new_class(flax.__name__, (FlaxCell, flax), {"kw_only": True}, body)
 
 
 LSTMCell = _cell_of(

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -178,18 +178,10 @@ Example:
 def _cell_of(flax: Any, make: Callable[..., cells.Cell], form: Any) -> type[FlaxCell]:
     """Make the class for a factory whose cell Flax has too."""
     name = flax.__name__
-    kind = cast(Any, make()).carry_type
-    carry = "the pair (c, h)" if len(kind._fields) == 2 else "h"
-    names = {
-        "__doc__": _DOC.format(
-            name=name, factory=make.__name__, carry=carry, kind=kind.__name__
-        ),
+    names = layers.flax_attributes(flax, make, form, _DOC)
+    names |= {
         "__module__": __name__,
         "__init__": layers.named_constructor(FlaxCell, name),
-        "_make": staticmethod(make),
-        "_form": staticmethod(form),
-        "_flax": flax,
-        "_carry": kind,
     }
     return type(name, (FlaxCell, flax), names)
 
