@@ -26,6 +26,7 @@ from scanrnn.layers._flax_form import own_cell as own_cell
 from scanrnn.layers._foreign import first_carries as first_carries
 from scanrnn.layers._foreign import run_foreign as run_foreign
 from scanrnn.layers._options import LayerOptions as LayerOptions
+from scanrnn.layers._options import cell_of as cell_of
 from scanrnn.layers._options import cell_options as cell_options
 from scanrnn.layers._options import check_fields as check_fields
 from scanrnn.layers._options import check_options as check_options

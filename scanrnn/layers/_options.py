@@ -142,6 +142,12 @@ def named_class(
     return types.new_class(name, (base,), keywords, body)
 
 
+def cell_of(module: Any) -> Cell:
+    """The cell of a module whose class has a factory, and fields for its options."""
+    make = type(module)._make
+    return make(**{name: getattr(module, name) for name in cell_options(make)})
+
+
 def cell_options(factory: Callable[..., Cell]) -> dict[str, Any]:
     """The options of a factory of cells, and their defaults."""
     options = {}
