@@ -43,8 +43,7 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         layers.check_step_cell(name, make(), sizes, {})
         stream = _rngs.params_stream(type(self).__name__, rngs)
         known = inspect.signature(flax.__init__).parameters
-        theirs = {key: options.pop(key) for key in known if key in options}
-        layers.check_options(name, make, options, f"flax.nnx.{name}")
+        theirs = layers.own_options(self, known, options, f"flax.nnx.{name}")
         flax_init: Any = super().__init__
         flax_init(in_features, hidden_features, rngs=rngs, **theirs)
         # Flax's default may be a dtype.
