@@ -144,16 +144,9 @@ def _cell_of(
     return types.new_class(flax.__name__, (FlaxCell, flax), {"kw_only": True}, body)
 
 
-LSTMCell = _cell_of(
-    nn.LSTMCell,
-    cells.lstm,
-    layers.joined_form("ii if ig io", "hi hf hg ho", "hi hf hg ho"),
-)
-OptimizedLSTMCell = _cell_of(
-    nn.OptimizedLSTMCell,
-    cells.lstm,
-    layers.joined_form("ii if ig io", "hi hf hg ho", "hi hf hg ho"),
-)
+_LSTM = layers.joined_form("ii if ig io", "hi hf hg ho", "hi hf hg ho")
+LSTMCell = _cell_of(nn.LSTMCell, cells.lstm, _LSTM)
+OptimizedLSTMCell = _cell_of(nn.OptimizedLSTMCell, cells.lstm, _LSTM)
 GRUCell = _cell_of(
     nn.GRUCell, cells.gru, layers.joined_form("ir iz in", "hr hz hn", "ir iz in", "hn")
 )
