@@ -10,7 +10,7 @@ from scanrnn.planner.counts import placed
 from scanrnn.planner.graph import CARRY
 from scanrnn.planner.recorded import unrecorded
 from scanrnn.planner.report_details import details
-from scanrnn.planner.wording import at_once, of_leaves, size_of
+from scanrnn.planner.wording import at_once, listed, of_leaves, size_of
 
 
 class Tuning(NamedTuple):
@@ -128,12 +128,10 @@ def _stays(plan) -> Iterator[str]:
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
             yield f"Left in the loop: a time-parallel {name} ({bound})."
-    moving = rules.inner_weights & {w for w in loop.weights if ops.is_inexact(w)}
-    inner = [w for w in loop.weights if w in moving]
+    inner = [w for w in loop.weights if w in rules.inner_weights and ops.is_inexact(w)]
     if inner:
-        shapes = [w.aval.str_short() for w in inner]
         yield (
-            f"Gradients summed in the reverse loop, for {', '.join(shapes)}: "
+            f"Gradients summed in the reverse loop, for {listed(inner)}: "
             "norm gains, or weights of an operation that cannot move."
         )
     if not plan.defer:
