@@ -1,6 +1,5 @@
 """How `pytest benchmarks` runs: without 64-bit types; results describe the machine."""
 
-import gc
 import os
 
 import jax
@@ -69,7 +68,6 @@ def report_one(benchmark, row: Row, name, contender, mode) -> None:
     Raises:
       AssertionError: if the answers of the contender are wrong.
     """
-    gc.collect()  # frees what the race before has left
     assert contender not in row.failed, f"wrong, so no times: {row.failed[contender]}"
     seconds = row.seconds.get((contender, mode))
     if not seconds:

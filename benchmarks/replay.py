@@ -4,6 +4,7 @@ The contenders of a row run in turns, but pytest-benchmark times one function af
 other. So the race runs once, and each of its times becomes one round of a benchmark.
 """
 
+import gc
 from collections.abc import Callable, Iterable, Mapping
 
 from benchmarks.race import Entry
@@ -63,6 +64,7 @@ class Rows:
     def get(self, name: str, run: Callable[[], Iterable[tuple[str, Row]]]) -> Row:
         """The row of that name; if it did not run yet, `run()` gives it and others."""
         if name not in self._rows:
+            gc.collect()  # frees what the race before has left
             found = dict(run())
             self._rows |= found
             self.records += [row.record for row in found.values()]

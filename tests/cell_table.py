@@ -200,6 +200,7 @@ def _elementwise():
     yield "sru-square", row("sru", elementwise.sru(), in_features=H, **none)
     oracle = elementwise.sru(np.tanh, scaled=False)
     yield "sru-tanh", row("sru", oracle, activation="tanh", scaled=False, **none)
+    yield "sru-first", row("sru", elementwise.sru(), peephole=False, **none)
     for window, pooling in itertools.product((1, 2), ("fo", "f", "ifo")):
         options = {"window": window, "pooling": pooling}
         yield (

@@ -1,6 +1,7 @@
 """The loops, and the ways to run them."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -62,9 +63,11 @@ def leaky_sum(T: int, B: int, D: int, draw: Any = normal) -> Loop:
     return Loop(Program(f"T={T} B={B} D={D}", params, inputs, apply), hand)
 
 
-def _layer(name: str, hand, T: int, B: int, D: int, draw: Any = normal) -> Loop:
+def _layer(
+    name: str, hand, T: int, B: int, D: int, draw: Any = normal, **options
+) -> Loop:
     """A cell of ours under `lax.scan`."""
-    cell = getattr(cells, name)()
+    cell = getattr(cells, name)(**options)
     params = cell.init(jax.random.key(0), D, D)
 
     def apply(params, xs):
@@ -91,6 +94,16 @@ def _lru(affine):
         h = affine(jnp.broadcast_to(a, b.shape), b)
         y = jnp.concatenate([h.real, -h.imag], -1) @ params["readout"]
         return y + xs @ params["skip"]
+
+    return run
+
+
+def _sru(affine):
+    def run(params, xs):
+        candidate, f, r = jnp.split(xs @ params["kernel"], 3, -1)
+        b_f, b_r = jnp.split(params["bias"], 2)
+        f, r = jax.nn.sigmoid(f + b_f), jax.nn.sigmoid(r + b_r)
+        return r * affine(f, (1 - f) * candidate) + (1 - r) * math.sqrt(3) * xs
 
     return run
 
@@ -127,6 +140,7 @@ LOOPS = {
     "minGRU": functools.partial(_layer, "mingru", _mingru),
     "LRU": functools.partial(_layer, "lru", _lru),
     "SRU": functools.partial(_layer, "sru", None),
+    "SRU without peepholes": functools.partial(_layer, "sru", _sru, peephole=False),
     "advantage estimation (PureJaxRL)": functools.partial(advantages, agents.purejaxrl),
     "advantage estimation (Brax)": functools.partial(advantages, agents.brax),
 }

@@ -34,6 +34,7 @@ class _SRU(FramedCell):
     emits = None
 
     activation: str
+    peephole: bool
     highway_bias: float
     scaled: bool
     dtype: Any
@@ -46,9 +47,10 @@ class _SRU(FramedCell):
         table = {
             "kernel": Param((D, 3 * H), "kernel", self.gates),
             "bias": Param((2 * H,), "bias", ("f", "r")),
-            "peephole_f": Param((H,), _of_half_variance),
-            "peephole_r": Param((H,), _of_half_variance),
         }
+        if self.peephole:
+            table["peephole_f"] = Param((H,), _of_half_variance)
+            table["peephole_r"] = Param((H,), _of_half_variance)
         if D != H:
             table["skip_kernel"] = Param((D, H), "kernel")
         return table
@@ -57,8 +59,10 @@ class _SRU(FramedCell):
         del noise
         before, (b_f, b_r) = p.wide(carry.c), split(p["bias"], 2)
         g, f, r = split(p.dot(x, "kernel"), 3)
-        f = jax.nn.sigmoid(f + p["peephole_f"] * before + b_f)
-        r = jax.nn.sigmoid(r + p["peephole_r"] * before + b_r)
+        if self.peephole:
+            f += p["peephole_f"] * before
+            r += p["peephole_r"] * before
+        f, r = jax.nn.sigmoid(f + b_f), jax.nn.sigmoid(r + b_r)
         c = f * before + (1 - f) * g
         skip = p.dot(x, "skip_kernel") if "skip_kernel" in p else p.wide(x)
         scale = math.sqrt(1 + 2 * math.exp(self.highway_bias)) if self.scaled else 1.0
@@ -74,6 +78,7 @@ def _of_half_variance(key, shape, dtype):
 def sru(
     *,
     activation: str = "identity",
+    peephole: bool = True,
     highway_bias: float = 0.0,
     scaled: bool = True,
     dtype: Any = None,
@@ -91,14 +96,19 @@ def sru(
     is `highway_bias`: this constant keeps the variance from layer to layer. Without
     `scaled`, :math:`\alpha` is 1.
 
+    Without `peephole` there are no :math:`v_f` and :math:`v_r`: the gates read x alone.
+    Then c is affine in its old value, so a GPU or a TPU can run all steps in parallel.
+
     Params: `kernel` `[D, 3H]`, products in the order W, f, r; `bias` `[2H]`, gates in
-    the order f, r; `peephole_f` and `peephole_r` `[H]`, which are :math:`v_f` and
-    :math:`v_r`, drawn with variance 1/2; and, if :math:`D \neq H`, `skip_kernel` `[D,
-    H]`, which is :math:`W_x`.
+    the order f, r; with `peephole`, `peephole_f` and `peephole_r` `[H]`, which are
+    :math:`v_f` and :math:`v_r`, drawn with variance 1/2; and, if :math:`D \neq H`,
+    `skip_kernel` `[D, H]`, which is :math:`W_x`.
 
     Args:
         activation: :math:`\phi`, "identity" as in the paper's last version, "tanh" as
             in its first ones, or "relu".
+        peephole: whether the gates see the memory, as in the paper's last version, or
+            not, as in its first one.
         highway_bias: starting value of :math:`b_r`. If it is negative, most of x is
             passed on at first.
         scaled: whether x is scaled by :math:`\alpha`.
@@ -127,6 +137,7 @@ def sru(
     _checks.check_option("sru", "activation", activation, _ACTIVATIONS)
     return _SRU(
         activation=activation,
+        peephole=bool(peephole),
         highway_bias=_checks.check_number("sru", "highway_bias", highway_bias),
         scaled=bool(scaled),
         dtype=_precision.compute_dtype(dtype),

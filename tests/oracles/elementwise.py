@@ -13,8 +13,10 @@ def sru(activation=lambda c: c, highway_bias=0.0, scaled=True):
         (c,) = carry
         w, f, r = np.split(params["kernel"].T @ x, 3)
         b_f, b_r = np.split(params["bias"], 2)
-        f = sigmoid(f + params["peephole_f"] * c + b_f)
-        r = sigmoid(r + params["peephole_r"] * c + b_r)
+        if "peephole_f" in params:
+            f = f + params["peephole_f"] * c
+            r = r + params["peephole_r"] * c
+        f, r = sigmoid(f + b_f), sigmoid(r + b_r)
         c = f * c + (1 - f) * w
         skip = params["skip_kernel"].T @ x if "skip_kernel" in params else x
         return (c,), r * activation(c) + (1 - r) * skip * alpha
