@@ -4,6 +4,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import scanrnn
@@ -44,6 +45,35 @@ def test_loop_by_products_of_chunks_equals_lax_scan(name):
     _, step, init, xs = LOOPS[name]()
     make = (lambda _, carry, x: step(carry, x)), {}, init, xs
     assert_same(make, value_and_gradients, plan=CHUNKWISE)
+
+
+def spanned(step):
+    """A step with resets, which leaves the carry as it is where it does not count."""
+
+    def run(params, carry, inputs):
+        def choose(which, ours, theirs):
+            which = which.reshape(-1, *[1] * (ours.ndim - 1))
+            return jnp.where(which, ours, theirs)
+
+        params, fresh = params
+        x, starts, counts = inputs
+        carry = jax.tree.map(functools.partial(choose, starts), fresh, carry)
+        new, y = step(params, carry, x)
+        return jax.tree.map(functools.partial(choose, counts), new, carry), y
+
+    return run
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("name", mostly_slow(CELLS_WITH, {"mlstm"}))
+def test_resets_and_steps_that_do_not_count_equal_lax_scan(name):
+    params, xs, carry = draw(CELLS[name])
+    generator = np.random.default_rng(1)
+    flags = [jnp.asarray(generator.random(xs.shape[:2]) < p) for p in (0.3, 0.7)]
+    fresh = jax.tree.map(lambda a: 0.5 * a[::-1], carry)
+    make = spanned(CELLS[name].cell.step), (params, fresh), carry, (xs, *flags)
+    for reverse in (False, True):
+        assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=reverse)
 
 
 def graph_of(step, init, xs):
@@ -105,8 +135,8 @@ NEAR_MISSES = {
         lambda S, k, v, q: (kept := 0.9 * S) + outer(k, kept.sum(1)),
         read_by_product,
     ),
-    "reset by a predicate": (
-        lambda S, k, v, q: jnp.where(q[:, :, None] > 0, S, 0.0) + outer(k, v),
+    "set to a matrix of the step": (
+        lambda S, k, v, q: jnp.where(q[:, :, None] > 0, S, outer(k, k)) + outer(k, v),
         read_by_product,
     ),
 }

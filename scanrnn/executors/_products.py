@@ -3,9 +3,9 @@
 Of `S' = a S + v k'` a chunk of L steps knows only the S before its first step. What is
 read at step i is a sum over that S and over what steps j <= i have added, each times
 the factors a between. These sums are a few matrix products. There is no division, and
-no factor is combined with its inverse.
+no factor is multiplied by its inverse.
 
-Arrays have the axis of time first, and then the axes of S, with size 1 along those
+Arrays have the axis of time first, and then the axes of S. They have size 1 along axes
 where they are constant.
 """
 
@@ -20,31 +20,36 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def in_chunks(a, keys, values, queries: Sequence, S, axis: int, size: int):
+def in_chunks(
+    step: Sequence, queries: Sequence, S, fresh, axis: int, length: int, size: int
+) -> tuple:
     """The S after all steps, and what each query reads.
 
     Args:
-      a: factors of S, `[T, ...]`.
-      keys: `[T, ...]`; `keys * values` is what is added.
-      values: `[T, ...]`, constant along `axis`.
-      queries: pairs of an array `[T, ...]` and whether it reads S after the step.
+      step: a, keys and values of each step: `S' = a * S + keys * values`. Values are
+        constant along `axis`.
+      queries: pairs of an array and whether it reads S after the step.
       S: the values before the first step.
+      fresh: an array and a value of S: each step also adds their product, as where a
+        sequence starts anew. None if there is no such step.
       axis: the axis of S that queries sum over.
+      length: T.
       size: the number of steps in a chunk.
 
     Returns:
       S, and an array `[T, ...]` for each query, with the axes of S except `axis`.
     """
-    length, after = len(a), [flag for _, flag in queries]
-    steps = [a, keys, values, *(q for q, _ in queries)]
-    size = min(size, length)
-    count = -(-length // size)
-    ends = [1, *[0] * (len(steps) - 1)]  # more steps, which change nothing
+    after, count = [flag for _, flag in queries], -(-length // size)
+    again, new = (jnp.zeros_like(step[0]), None) if fresh is None else fresh
+    arrays = [*step, again, *(q for q, _ in queries)]
+    ends = [1, *[0] * (len(arrays) - 1)]  # more steps, which change nothing
     folded = [
-        _padded(x, count * size, end).reshape(count, size, *x.shape[1:])
-        for x, end in zip(steps, ends, strict=True)
+        _padded(jnp.broadcast_to(x, (length, *x.shape[1:])), count * size, end)
+        for x, end in zip(arrays, ends, strict=True)
     ]
-    chunk = jax.checkpoint(functools.partial(_chunk, axis, after), prevent_cse=False)
+    folded = [x.reshape(count, size, *x.shape[1:]) for x in folded]
+    chunk = functools.partial(_chunk, axis, after, new)
+    chunk = jax.checkpoint(chunk, prevent_cse=False)
     S, reads = lax.scan(lambda S, x: chunk(S, *x), S, folded)
     unfolded = (y.reshape(-1, *y.shape[2:])[:length] for y in reads)
     return S, [jnp.squeeze(y, 1 + axis) for y in unfolded]
@@ -55,20 +60,28 @@ def _padded(x, length, end):
     return lax.pad(x, jnp.asarray(end, x.dtype), edges)
 
 
-def _chunk(axis: int, after: Sequence[bool], S, a, keys, values, *queries):
+def _chunk(axis: int, after: Sequence[bool], new, S, a, keys, values, again, *queries):
     """The S after a chunk, and what each query reads in it."""
     between, since = _factors(a)
+    anew = _sum(S.ndim, "i", None, ("ij", between), ("j", again))
     reads = []
     for q, flag in zip(queries, after, strict=True):
-        D, P = (between, since) if flag else _one_earlier(between, since)
+        D, P = between, since
+        if not flag:
+            D, P = _later(between, 0), _later(since, 1)
         if D.shape[2 + axis] > 1:
             scores = _sum(S.ndim, "ij", axis, ("i", q), ("ij", D), ("j", keys))
         else:
             scores = _sum(S.ndim, "ij", axis, ("i", q), ("j", keys)) * D
         added = _sum(S.ndim, "i", None, ("ij", scores), ("j", values))
-        reads.append(added + _sum(S.ndim, "i", axis, ("i", q * P), ("", S)))
-    new = _sum(S.ndim, "", None, ("j", between[-1] * keys), ("j", values))
-    return since[-1] * S + new, reads
+        added += _sum(S.ndim, "i", axis, ("i", q * P), ("", S))
+        if new is not None:
+            R = anew if flag else _later(anew, 0)
+            added += _sum(S.ndim, "i", axis, ("i", q * R), ("", new))
+        reads.append(added)
+    S = since[-1] * S
+    S += _sum(S.ndim, "", None, ("j", between[-1] * keys), ("j", values))
+    return S if new is None else S + anew[-1] * new, reads
 
 
 def _factors(a):
@@ -82,11 +95,9 @@ def _factors(a):
     return jnp.where(later.swapaxes(0, 1), 0, between), lax.cumprod(a, 0)
 
 
-def _one_earlier(between, since):
-    """The same products up to step i - 1."""
-    zero, one = jnp.zeros_like(between[:1]), jnp.ones_like(since[:1])
-    earlier = jnp.concatenate([zero, between[:-1]])
-    return earlier, jnp.concatenate([one, since[:-1]])
+def _later(array, first):
+    """The array one step later: at the first step it has this number."""
+    return jnp.concatenate([jnp.full_like(array[:1], first), array[:-1]])
 
 
 def _sum(rank: int, lead: str, over: int | None, *terms):

@@ -40,6 +40,20 @@ class Read(NamedTuple):
     after: bool
 
 
+class Choice(NamedTuple):
+    """A choice of S by a predicate.
+
+    Attributes:
+      factors: the predicate, as one factor.
+      when: the value of the predicate.
+      value: for a reset, what S is set to then, as a factor.
+    """
+
+    factors: tuple[Factor, ...]
+    when: bool
+    value: Factor | None = None
+
+
 class Memory(NamedTuple):
     """A leaf of the carry that is a matrix memory.
 
@@ -50,6 +64,8 @@ class Memory(NamedTuple):
       values: its other factors.
       reads: all reads of S in a step.
       axis: the axis that all reads sum over.
+      reset: when a step first sets S to another value, the same at every step.
+      held: when the new S is kept; else the step keeps the old one.
     """
 
     leaf: int
@@ -58,6 +74,8 @@ class Memory(NamedTuple):
     values: tuple[Factor, ...]
     reads: tuple[Read, ...]
     axis: int
+    reset: Choice | None = None
+    held: Choice | None = None
 
     @property
     def decays_by_key(self) -> bool:
@@ -89,13 +107,14 @@ def memory(graph: Graph, group: Group) -> Memory | str:
 
 
 def _memory(graph: Graph, leaf: int) -> Memory:
-    before = graph.carry[leaf]
-    after = affine.unrounded(graph, graph.carry_out[leaf])
-    whole = ops.aval(before).shape
+    whole = ops.aval(graph.carry[leaf]).shape
     axes = tuple(i if n > 1 else None for i, n in enumerate(whole))
+    before, reset = _reset(graph, leaf, axes)
+    out = affine.unrounded(graph, graph.carry_out[leaf])
+    after, held, path = _held(graph, before, out, axes)
     last, kept, added = _sum(graph, leaf, after)
-    path, decay = _decay(graph, leaf, kept, axes)
-    path.append(last)
+    products, decay = _decay(graph, leaf, before, kept, axes)
+    path += [*products, last]
     reads = [
         *_reads(graph, leaf, before, axes, path, after=False),
         *_reads(graph, leaf, after, axes, path, after=True),
@@ -106,9 +125,43 @@ def _memory(graph: Graph, leaf: int) -> Memory:
     parts = factors(graph, added, axes)
     keys = tuple(f for f in parts if axis in f.spans)
     values = tuple(f for f in parts if axis not in f.spans)
-    found = Memory(leaf, tuple(decay), keys, values, tuple(reads), axis)
+    found = Memory(leaf, tuple(decay), keys, values, tuple(reads), axis, reset, held)
     _check_axes(found, whole)
     return found
+
+
+def _reset(graph: Graph, leaf: int, axes) -> tuple[Any, Choice | None]:
+    """S as a step uses it, and when it is another value than the carry."""
+    before = graph.carry[leaf]
+    readers = graph.consumers.get(before, [])
+    eqn = readers[0] if len(readers) == 1 else None
+    if eqn is None or eqn.primitive.name != "select_n" or len(eqn.invars) != 3:
+        return before, None
+    which, *cases = eqn.invars
+    (fresh,) = (a for a in cases if a is not before)
+    if not ops.is_literal(fresh) and graph.depends[fresh]:
+        return before, None
+    sizes = ops.aval(fresh).shape
+    value = Factor(fresh, tuple(i if n > 1 else None for i, n in enumerate(sizes)))
+    choice = _choice(graph, which, axes, when=cases[1] is fresh)
+    return eqn.outvars[0], choice._replace(value=value)
+
+
+def _held(graph: Graph, before, out, axes) -> tuple[Any, Choice | None, list]:
+    """The new S of a step, when it is kept, and the equation that keeps it."""
+    eqn = producer(graph, out)
+    if eqn is None or eqn.primitive.name != "select_n" or len(eqn.invars) != 3:
+        return out, None, []
+    which, *cases = eqn.invars
+    others = [a for a in cases if a is not before]
+    if len(others) != 1:
+        return out, None, []
+    new = affine.unrounded(graph, others[0])
+    return new, _choice(graph, which, axes, when=cases[1] is others[0]), [eqn]
+
+
+def _choice(graph: Graph, which, axes, when: bool) -> Choice:
+    return Choice(tuple(factors(graph, which, axes)), when)
 
 
 def _check_axes(found: Memory, whole: Sequence[int]) -> None:
@@ -116,9 +169,9 @@ def _check_axes(found: Memory, whole: Sequence[int]) -> None:
     if not found.keys:
         raise _NoMemoryError("what is added is constant along the axis of the reads")
     queries = (f for read in found.reads for f in read.query)
-    inner = {found.axis}.union(
-        *(f.spans for f in (*found.keys, *found.decay, *queries))
-    )
+    choices = (f for c in (found.reset, found.held) if c for f in c.factors)
+    parts = (*found.keys, *found.decay, *queries, *choices)
+    inner = {found.axis}.union(*(f.spans for f in parts))
     if all(n == 1 for i, n in enumerate(whole) if i not in inner):
         raise _NoMemoryError("what is added is no outer product")
 
@@ -134,10 +187,12 @@ def _sum(graph: Graph, leaf: int, after) -> tuple[JaxprEqn, Any, Any]:
     raise _NoMemoryError("a step is not a sum of what is kept and what is added")
 
 
-def _decay(graph: Graph, leaf: int, kept, axes) -> tuple[list[JaxprEqn], list[Factor]]:
+def _decay(
+    graph: Graph, leaf: int, before, kept, axes
+) -> tuple[list[JaxprEqn], list[Factor]]:
     """The equations that multiply S, and the factors that they multiply it by."""
     path, found, of = [], [], affine.leaves_read(graph)
-    while kept is not graph.carry[leaf]:
+    while kept is not before:
         eqn = producer(graph, kept)
         if eqn is None or eqn.primitive.name not in ("mul", "convert_element_type"):
             raise _NoMemoryError("what is kept is not a product")
