@@ -101,6 +101,7 @@ def _candidate(runner, plan) -> Candidate:
     refusal = runner.executor.refuse(plan)
     if refusal is not None:
         return Candidate(runner, None, refusal)
-    loops = associative.work(plan) if runner.name == associative.NAME else None
+    work = getattr(runner.executor, "work", None)
+    loops = work(plan) if work else None
     seconds = costs.cost(plan, runner.name == scan.NAME, loops).seconds
     return Candidate(runner, seconds, None)

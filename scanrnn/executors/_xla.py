@@ -61,6 +61,8 @@ CPU = Rules(
     least_work=4096,
     # A step of a loop takes less than its share of a parallel scan.
     in_parallel=False,
+    # PLACE
+    in_chunks=True,
     # A vector of AVX-512 has 16 numbers.
     tile=(16, 1, 1),
     multiples=(1, 16),

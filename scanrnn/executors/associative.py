@@ -14,7 +14,7 @@ from jax import lax
 
 from scanrnn.executors import _scans, planned, scan
 from scanrnn.machines import Machine
-from scanrnn.planner import affine, max_plus, ops
+from scanrnn.planner import affine, costs, max_plus, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import NORMS, emit, of_leaves
@@ -62,14 +62,14 @@ def refuse(plan: Plan) -> str | None:
     if all(name.startswith("in reverse") for name in able):
         if any(g.mixed for g in affine.groups(bodies["in reverse"].graph)):
             return "only in reverse it is affine, with features that are coupled"
-    held = work(plan)[1] / PASSES / 1e9
+    held = work(plan).moved / PASSES / 1e9
     if 1e9 * held > plan.rules.outside_bytes:
         return f"a parallel scan would hold {held:.3g} GB, a loop holds one step"
     return None
 
 
-def work(plan: Plan) -> tuple[float, float]:
-    """The launches of a training step's loops, and the bytes they read and write."""
+def work(plan: Plan) -> costs.Work:
+    """What a training step's loops take."""
     launches = moved = 0.0
     bodies = emit(plan)
     for name in ("that records", "in reverse"):
@@ -86,7 +86,7 @@ def work(plan: Plan) -> tuple[float, float]:
             elif group.kind != "constant":
                 launches += AROUND + LEVEL * plan.length.bit_length()
                 moved += PASSES * plan.length * size * (1 + group.size)
-    return launches, moved
+    return costs.Work(launches, moved)
 
 
 def runs(body: Body) -> bool:

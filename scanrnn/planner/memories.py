@@ -82,6 +82,14 @@ class Memory(NamedTuple):
         """Whether a differs along the axis that is summed over."""
         return any(self.axis in factor.spans for factor in self.decay)
 
+    @property
+    def inner(self) -> set[int]:
+        """The axes of S along which pairs of steps differ, and that of the reads."""
+        queries = (f for read in self.reads for f in read.query)
+        choices = (f for c in (self.reset, self.held) if c for f in c.factors)
+        parts = (*self.keys, *self.decay, *queries, *choices)
+        return {self.axis}.union(*(f.spans for f in parts))
+
 
 class _NoMemoryError(Exception):
     """The reason why a leaf is not a matrix memory."""
@@ -168,11 +176,7 @@ def _check_axes(found: Memory, whole: Sequence[int]) -> None:
     """Check that what is added is an outer product: values have their own axis."""
     if not found.keys:
         raise _NoMemoryError("what is added is constant along the axis of the reads")
-    queries = (f for read in found.reads for f in read.query)
-    choices = (f for c in (found.reset, found.held) if c for f in c.factors)
-    parts = (*found.keys, *found.decay, *queries, *choices)
-    inner = {found.axis}.union(*(f.spans for f in parts))
-    if all(n == 1 for i, n in enumerate(whole) if i not in inner):
+    if all(n == 1 for i, n in enumerate(whole) if i not in found.inner):
         raise _NoMemoryError("what is added is no outer product")
 
 
