@@ -40,8 +40,8 @@ def in_chunks(
       S, and an array `[T, ...]` for each query, with the axes of S except `axis`.
     """
     after, count = [flag for _, flag in queries], -(-length // size)
-    again, new = (jnp.zeros_like(step[0]), None) if fresh is None else fresh
-    arrays = [*step, again, *(q for q, _ in queries)]
+    new = None if fresh is None else fresh[1]
+    arrays = [*step, *(q for q, _ in queries), *([] if fresh is None else fresh[:1])]
     ends = [1, *[0] * (len(arrays) - 1)]  # more steps, which change nothing
     folded = [
         _padded(jnp.broadcast_to(x, (length, *x.shape[1:])), count * size, end)
@@ -60,10 +60,12 @@ def _padded(x, length, end):
     return lax.pad(x, jnp.asarray(end, x.dtype), edges)
 
 
-def _chunk(axis: int, after: Sequence[bool], new, S, a, keys, values, again, *queries):
+def _chunk(axis: int, after: Sequence[bool], new, S, a, keys, values, *rest):
     """The S after a chunk, and what each query reads in it."""
     between, since = _factors(a)
-    anew = _sum(S.ndim, "i", None, ("ij", between), ("j", again))
+    *queries, again = rest if new is not None else (*rest, None)
+    if again is not None:
+        again = _sum(S.ndim, "i", None, ("ij", between), ("j", again))
     reads = []
     for q, flag in zip(queries, after, strict=True):
         D, P = between, since
@@ -75,13 +77,13 @@ def _chunk(axis: int, after: Sequence[bool], new, S, a, keys, values, again, *qu
             scores = _sum(S.ndim, "ij", axis, ("i", q), ("j", keys)) * D
         added = _sum(S.ndim, "i", None, ("ij", scores), ("j", values))
         added += _sum(S.ndim, "i", axis, ("i", q * P), ("", S))
-        if new is not None:
-            R = anew if flag else _later(anew, 0)
+        if again is not None:
+            R = again if flag else _later(again, 0)
             added += _sum(S.ndim, "i", axis, ("i", q * R), ("", new))
         reads.append(added)
     S = since[-1] * S
     S += _sum(S.ndim, "", None, ("j", between[-1] * keys), ("j", values))
-    return S if new is None else S + anew[-1] * new, reads
+    return S if again is None else S + again[-1] * new, reads
 
 
 def _factors(a):

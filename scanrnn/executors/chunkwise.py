@@ -20,15 +20,16 @@ from scanrnn.executors._memories import remembered
 from scanrnn.executors._names import named
 from scanrnn.planner import affine, costs, ops
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.graph import Env, Graph, variables
 from scanrnn.planner.memories import Memory, memories, memory
+from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rows import Rows
 
 NAME = "chunkwise"
 # The kernels of a chunk, forward and in reverse; and how often a training step reads or
 # writes what the steps of a chunk add and read, and what it computes of each pair.
-LAUNCHES, PASSES = 50, 12
+LAUNCHES, PASSES = 50, 4
 
 rules, lower = associative.rules, scan.lower
 
@@ -78,7 +79,8 @@ def _work(plan: Plan, S, one: Memory) -> costs.Work:
     inner = math.prod(n for i, n in enumerate(S.shape) if i in one.inner)
     outer = S.size // S.shape[one.axis]
     flops = 2.0 * (steps * (inner + outer) + 2 * S.size)
-    moved = inner + outer + steps * inner // S.shape[one.axis]
+    pairs = steps * inner // (1 if one.decays_by_key else S.shape[one.axis])
+    moved = inner + outer + pairs
     size, trips = S.dtype.itemsize, -(-plan.length // steps)
     return costs.Work(
         launches=LAUNCHES * trips,
@@ -114,11 +116,16 @@ def told(plan: Plan) -> list[str]:
 def run(plan: Plan, weights: list, init: list, xs: list):
     """Run a plan on flat values. Returns the final carry and the ys, flat."""
     assert plan.stages is not None
-    graph, rows = plan.stages.graph, Rows(plan.length, plan.reverse)
+    stages, rows = plan.stages, Rows(plan.length, plan.reverse)
+    graph = stages.graph
     weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
     moving = [i for i in range(len(init)) if i not in plan.invariant]
     carry, final = [init[i] for i in moving], dict(enumerate(init))
     values = {**named(graph.weights, weights), **named(graph.xs, xs)}
+    made = Env(stages.constants.eqns, values).read_all(stages.constants.ys)
+    given = values | named(stages.constants.ys, made)
+    early = stage_over_time(stages.before, given, plan.length, ops.keep_products)
+    values |= named(stages.before.ys, early)
     found = {one.leaf: one for one in memories(graph)}
     in_parallel = plan.rules.in_parallel
     for group in affine.groups(graph):
