@@ -1,4 +1,4 @@
-"""Run every cell with every executor on this device: a report to send."""
+"""Run cells of every kind with every executor on this device: a report to send."""
 
 from __future__ import annotations
 
@@ -37,6 +37,11 @@ CELLS: Mapping[str, Callable[[], cells.Cell]] = {
     "rglru": cells.rglru,
     "slstm": cells.slstm,
     "mlstm": cells.mlstm,
+    "gla": cells.gla,
+    "mamba2": cells.mamba2,
+    "deltanet": cells.deltanet,
+    "gated_deltanet": cells.gated_deltanet,
+    "rwkv7": cells.rwkv7,
 }
 BASE = "scan"
 
@@ -94,7 +99,9 @@ def selfcheck(
     sizes: tuple[int, int, int] = (16, 8, 128),
     runs: int = 5,
 ) -> SelfCheck:
-    """Run every cell with every executor, and compare with `lax.scan`.
+    """Run cells of every kind with every executor, and compare with `lax.scan`.
+
+    Convolutions and cells that wrap others are left out.
 
     If you have a TPU or a GPU, run this and send us what it prints. Some kernels were
     compiled for such a device but have never run on one. The report says whether they

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from scanrnn._scan import plan
 from scanrnn.cells import Cell
+from scanrnn.cells._cell import param_types
 from scanrnn.machines import Machine
 from scanrnn.planner import Options, Plan, make_plan, trace
 
@@ -62,8 +63,7 @@ def _layer(cell, sizes, dtype):
     """The step of a layer, its carry and its inputs, without arrays."""
     if dtype != "float32" and "dtype" in vars(cell):
         cell = _of_dtype(cell, dtype)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    params = jax.eval_shape(lambda key: cell.init(key, sizes.D, sizes.H), key)
+    params = param_types(cell, sizes.D, sizes.H)
     xs = jax.ShapeDtypeStruct((sizes.T, sizes.B, sizes.D), jnp.float32)
     x = jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype)
     carry = jax.eval_shape(cell.initial_carry, params, x)

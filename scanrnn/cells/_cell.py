@@ -203,3 +203,9 @@ def advance(cell, params, carry, x, noise):
     if noise:
         return cell.step(params, carry, x, noise)
     return cell.step(params, carry, x)
+
+
+def param_types(cell: Cell, *args: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    """The types of the parameters that `cell.init(key, *args)` draws, by name."""
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(lambda key: cell.init(key, *args), key)

@@ -7,6 +7,8 @@ An executor is a module, or any object, with the attribute `NAME` and
 - `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
 - `PLATFORM`, only if its kernels have never run on that platform. It then runs only if
   it is asked for by name, or if `tune` has checked it on the device.
+- `run(plan, weights, init, xs)`, only if it runs whole plans and not bodies, by a
+  program that JAX differentiates.
 - `holds(plan) -> str | None` and `WEIGHTS`, only for `advise`: why its memory does not
   suffice for a plan, and where it keeps the weights, in words.
 
@@ -21,7 +23,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from scanrnn.executors import associative, pallas_gpu, pallas_tpu, planned, scan
+from scanrnn.executors import (
+    associative,
+    chunkwise,
+    pallas_gpu,
+    pallas_tpu,
+    planned,
+    scan,
+)
 from scanrnn.executors._executor import by_name
 from scanrnn.executors._program import Runner
 from scanrnn.machines import Machine
@@ -30,7 +39,8 @@ from scanrnn.planner.plan import Candidate, Plan
 from scanrnn.planner.rules import Rules
 
 EXECUTORS: dict[str, Any] = {
-    each.NAME: each for each in (planned, scan, associative, pallas_tpu, pallas_gpu)
+    each.NAME: each
+    for each in (planned, scan, associative, chunkwise, pallas_tpu, pallas_gpu)
 }
 
 
@@ -91,6 +101,7 @@ def _candidate(runner, plan) -> Candidate:
     refusal = runner.executor.refuse(plan)
     if refusal is not None:
         return Candidate(runner, None, refusal)
-    loops = associative.work(plan) if runner.name == associative.NAME else None
+    work = getattr(runner.executor, "work", None)
+    loops = work(plan) if work else None
     seconds = costs.cost(plan, runner.name == scan.NAME, loops).seconds
     return Candidate(runner, seconds, None)

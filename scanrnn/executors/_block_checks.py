@@ -15,7 +15,6 @@ from scanrnn.planner.graph import Graph
 EXAMPLES = 16
 # The bytes of a part of a matrix that a program multiplies by at once.
 MOST_BYTES = 2**17
-PRODUCTS = ("dot_general", ops.PRODUCT)
 _SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
 
 
@@ -39,11 +38,11 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
     producers, consumers, joins = graph.producers, graph.consumers, _joins(graph)
     for eqn in graph.eqns:
         name, (out, *_) = eqn.primitive.name, eqn.outvars
-        if name in PRODUCTS:
+        if name in ops.PRODUCTS:
             _check_product(eqn, matrices, joins, consumers)
         elif name == "split":
             made, sizes = producers.get(eqn.invars[0]), eqn.params["sizes"]
-            product = made is not None and made.primitive.name in PRODUCTS
+            product = made is not None and made.primitive.name in ops.PRODUCTS
             if not product and not _in_halves(sizes):
                 raise NotBlockedError(f"Triton cannot split an array into {sizes}")
         elif out in joins:
@@ -77,7 +76,7 @@ def _takes_parts(reader: JaxprEqn | None, joins: Mapping[Var, list[int]]) -> boo
     """Whether an equation reads an array part by part; None stands for an output."""
     if reader is None:
         return False
-    return reader.primitive.name in PRODUCTS or reader.outvars[0] in joins
+    return reader.primitive.name in ops.PRODUCTS or reader.outvars[0] in joins
 
 
 def _in_halves(sizes: Sequence[int]) -> bool:

@@ -18,15 +18,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors._block_checks import (
-    EXAMPLES,
-    PRODUCTS,
-    NotBlockedError,
-    casts,
-    check,
-)
+from scanrnn.executors._block_checks import EXAMPLES, NotBlockedError, casts, check
 from scanrnn.executors._kernel_forms import multiplied
-from scanrnn.executors._kernel_tiles import MixesBatchError, in_part
+from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE
 from scanrnn.executors._triton import computed, loaded
 from scanrnn.planner import ops
@@ -94,11 +88,9 @@ class BlockView:
         Raises:
           NotBlockedError: if a program cannot run it.
         """
-        arrays = (*graph.carry, *graph.xs, *variables(graph.outs))
-        sizes = {ops.aval(v).shape[:1] for v in arrays}
-        if len(sizes) != 1 or () in sizes:
+        size = batch_of(graph)
+        if size is None:
             raise NotBlockedError("not all its arrays have a batch as their first axis")
-        ((size,),) = sizes
         try:
             part = in_part(graph, (), size, EXAMPLES)
         except MixesBatchError as name:
@@ -150,7 +142,7 @@ class BlockView:
         graph = self.graph
         for eqn in graph.eqns:
             name, out = eqn.primitive.name, eqn.outvars[0]
-            if name in PRODUCTS:
+            if name in ops.PRODUCTS:
                 left = values[eqn.invars[0]]
                 parts = left if isinstance(left, list) else [read(eqn.invars[0])]
                 params, aval = eqn.params, ops.aval(out)

@@ -81,7 +81,7 @@ def layout(body: Body) -> Layout:
     row = 2 * sum(f.bytes() for f in (*xs, *ys))
     most = int(_ROWS_SHARE * memory(body)) // max(row, 1)
     steps = cut(body.rows.length, min(MOST_STEPS, max(most, 1)))
-    made = sum(ops.bytes_of(v) for e in graph.eqns for v in e.outvars)
+    made = ops.bytes_in(v for e in graph.eqns for v in e.outvars)
     return Layout(weights, matrices, carry, xs, ys, steps, made)
 
 

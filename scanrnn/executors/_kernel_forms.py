@@ -120,7 +120,7 @@ def multiplied(graph: Graph) -> set[Var]:
 
 
 def _is_product(eqn) -> bool:
-    if eqn.primitive.name not in ("dot_general", ops.PRODUCT):
+    if eqn.primitive.name not in ops.PRODUCTS:
         return False
     flat = all(ops.aval(v).ndim == 2 for v in eqn.invars)
     (ours, theirs), batch = eqn.params["dimension_numbers"]

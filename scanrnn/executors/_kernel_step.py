@@ -6,11 +6,11 @@ import functools
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import DropVar, JaxprEqn
+from jax.extend.core import JaxprEqn
 
 from scanrnn.executors._kernel_forms import COLUMNS, Matrix
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import Graph, Values, eval_eqn, needed
+from scanrnn.planner.graph import Env, Graph, Values, eval_eqn, needed
 from scanrnn.planner.wide_sums import wide
 
 
@@ -20,14 +20,10 @@ def step(graph: Graph, values: Values) -> list:
 
 
 def _evaluated(eqns, given, wanted) -> list:
-    values, made = dict(given), {v: eqn for eqn in eqns for v in eqn.outvars}
-
-    def read(atom):
-        return atom.val if ops.is_literal(atom) else values[atom]
-
+    values, made = Env((), given), {v: eqn for eqn in eqns for v in eqn.outvars}
     for eqn in eqns:
-        ins = list(map(read, eqn.invars))
-        if eqn.primitive.name in ("dot_general", ops.PRODUCT):
+        ins = list(map(values.read, eqn.invars))
+        if eqn.primitive.name in ops.PRODUCTS:
             outs = [_product(eqn, ins[0], ins[1], made.get(eqn.invars[0]))]
         elif eqn.primitive.name == "div" and _is_column(eqn.invars[1]):
             outs = [_quotient(ins[0], ins[1])]
@@ -38,9 +34,8 @@ def _evaluated(eqns, given, wanted) -> list:
             outs = _evaluated(jaxpr.eqns, inside, jaxpr.outvars)
         else:
             outs = eval_eqn(eqn, ins)
-        pairs = zip(eqn.outvars, outs, strict=True)
-        values |= {v: out for v, out in pairs if not isinstance(v, DropVar)}
-    return list(map(read, wanted))
+        values.update(zip(eqn.outvars, outs, strict=True))
+    return list(map(values.read, wanted))
 
 
 def _is_column(atom) -> bool:

@@ -44,11 +44,9 @@ def part_of(body: Body) -> tuple[Body, frozenset[Var], int]:
     graph, whole = body.graph, (body, frozenset(), 1)
     inner = [e for e in graph.eqns if _has_batch(e)]
     made = ops.bytes_in(v for e in graph.eqns for v in e.outvars)
-    arrays = (*graph.carry, *graph.xs, *variables(graph.outs))
-    sizes = {ops.aval(v).shape[:1] for v in arrays}
-    if made <= _MOST or not inner or len(sizes) != 1 or () in sizes:
+    size = batch_of(graph)
+    if made <= _MOST or not inner or size is None:
         return whole
-    ((size,),) = sizes
     part = cut(size, max(1, size * _MOST // made))
     weights = [v for v in graph.weights if ops.aval(v).shape[:1] == (size,)]
     try:
@@ -60,6 +58,13 @@ def part_of(body: Body) -> tuple[Body, frozenset[Var], int]:
     rows = Rows(body.rows.length, body.rows.reverse)
     small = dataclasses.replace(body, graph=small, rows=rows)
     return small, frozenset(weights), size // part
+
+
+def batch_of(graph: Graph) -> int | None:
+    """The size of the first axis of carry, xs and outputs; None if it differs."""
+    arrays = (*graph.carry, *graph.xs, *variables(graph.outs))
+    sizes = {ops.aval(v).shape[:1] for v in arrays}
+    return sizes.pop()[0] if len(sizes) == 1 and () not in sizes else None
 
 
 class MixesBatchError(Exception):
@@ -128,7 +133,7 @@ def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | No
         return params if all(has) and _FIRST_STAYS[name](params) else None
     if ops.is_reduction(eqn):
         return params if 0 not in params["axes"] else None
-    if name in ("dot_general", ops.PRODUCT):
+    if name in ops.PRODUCTS:
         return params if _keeps(params["dimension_numbers"], has) else None
     if name == "slice":
         whole = params["start_indices"][0] == 0 and params["limit_indices"][0] == size

@@ -39,6 +39,16 @@ class Runner:
         """The name of the executor."""
         return self.executor.NAME
 
+    @property
+    def whole(self) -> bool:
+        """Whether it runs whole plans by a program of its own, without bodies."""
+        return hasattr(self.executor, "run")
+
+    def told(self, plan: Plan) -> list[str]:
+        """What the program is for a plan that runs without bodies, in words."""
+        tell = getattr(self.executor, "told", None)
+        return tell(plan) if tell else []
+
     def run(
         self, plan: Plan, weights: list, init: list, xs: list, differentiated=False
     ):
@@ -46,8 +56,8 @@ class Runner:
 
         `differentiated` says that JAX will differentiate the program.
         """
-        if self.executor is scan:
-            return scan.run(plan, weights, init, xs)
+        if self.whole:
+            return self.executor.run(plan, weights, init, xs)
         run = functools.partial(_run, plan, self.executor, differentiated)
         return _run_plan(run, plan, weights, init, xs, differentiated)
 

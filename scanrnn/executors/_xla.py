@@ -61,6 +61,11 @@ CPU = Rules(
     least_work=4096,
     # A step of a loop takes less than its share of a parallel scan.
     in_parallel=False,
+    # (64, 16, 128), training, beside loops of this planner: mLSTM 15 ms in place of 321,
+    # gated linear attention 38 in place of 274, Mamba-2 8 in place of 43; 4 steps of an
+    # mLSTM 2.3 in place of 27. One memory of 32 by 32 with keys that decay one by one is
+    # slower (64, 1, 32): 0.95 in place of 0.41.
+    in_chunks=True,
     # A vector of AVX-512 has 16 numbers.
     tile=(16, 1, 1),
     multiples=(1, 16),

@@ -14,7 +14,7 @@ from jax import lax
 
 from scanrnn.executors import _scans, planned, scan
 from scanrnn.machines import Machine
-from scanrnn.planner import affine, max_plus, ops
+from scanrnn.planner import affine, costs, max_plus, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import NORMS, emit, of_leaves
@@ -62,14 +62,14 @@ def refuse(plan: Plan) -> str | None:
     if all(name.startswith("in reverse") for name in able):
         if any(g.mixed for g in affine.groups(bodies["in reverse"].graph)):
             return "only in reverse it is affine, with features that are coupled"
-    held = work(plan)[1] / PASSES / 1e9
+    held = work(plan).moved / PASSES / 1e9
     if 1e9 * held > plan.rules.outside_bytes:
         return f"a parallel scan would hold {held:.3g} GB, a loop holds one step"
     return None
 
 
-def work(plan: Plan) -> tuple[float, float]:
-    """The launches of a training step's loops, and the bytes they read and write."""
+def work(plan: Plan) -> costs.Work:
+    """What a training step's loops take."""
     launches = moved = 0.0
     bodies = emit(plan)
     for name in ("that records", "in reverse"):
@@ -86,7 +86,7 @@ def work(plan: Plan) -> tuple[float, float]:
             elif group.kind != "constant":
                 launches += AROUND + LEVEL * plan.length.bit_length()
                 moved += PASSES * plan.length * size * (1 + group.size)
-    return launches, moved
+    return costs.Work(launches, moved)
 
 
 def runs(body: Body) -> bool:
@@ -147,7 +147,9 @@ def _solved(body: Body, group: Group, starts: list, values) -> list:
         return scan.lower(of_leaves(body, group.leaves), values, starts, values)[1]
     if group.kind in max_plus.JOINS:
         made, consts = max_plus.coefficients(graph, *group.leaves)
-        a, b, start = map(_wide, [*_made(made, values | consts, rows.length), *starts])
+        a, b, start = map(
+            _wide, [*stacked(made, values | consts, rows.length), *starts]
+        )
         return [_scans.joined(max_plus.JOINS[group.kind], a, b, start, rows)]
     A, b, first = _operands(body, group, starts, values)
     if group.kind == "sum":
@@ -164,7 +166,7 @@ def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
     graph, rows = body.graph, body.rows
     asked = {k: added[k] for k in group.leaves if k in added}
     known = [v for v in values if v not in graph.weights]
-    made = _made(graph.part(tuple(asked.values()), known), values, rows.length)
+    made = stacked(graph.part(tuple(asked.values()), known), values, rows.length)
     made = dict(zip(asked, made, strict=True))
     A, b, first = _operands(body, group, starts, values)
     d, along = [], [i + 1 for i in group.mixed]
@@ -178,7 +180,7 @@ def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
 def _operands(body: Body, group: Group, starts: list, values) -> tuple:
     """A and b of an affine group and its first values, an array for each number."""
     made, consts = affine.coefficients(body.graph, group)
-    found = list(map(_wide, _made(made, values | consts, body.rows.length)))
+    found = list(map(_wide, stacked(made, values | consts, body.rows.length)))
     parts = [p for s in starts for p in _apart(s, group.mixed)]
     A, b = found[: -len(parts)], found[-len(parts) :]
     return A, b, [p.astype(b[0].dtype) for p in parts]
@@ -201,13 +203,13 @@ def _wide(value):
 def _total(body: Body, group: Group, start, values):
     """The last value of a leaf `h' = h + b`, if nothing reads the other values."""
     made, consts = affine.coefficients(body.graph, group)
-    added = _wide(_made(made, values | consts, body.rows.length)[1])
+    added = _wide(stacked(made, values | consts, body.rows.length)[1])
     times = 1 if len(added) == body.rows.length else body.rows.length
     total = start + (times * added.sum(0)).astype(added.dtype)
     return lax.convert_element_type(total, start.dtype)
 
 
-def _made(graph: Graph, values, length) -> list:
+def stacked(graph: Graph, values: Values, length) -> list:
     """The ys of a graph at all steps; those made of weights alone at one step."""
     bits = graph.depends
     timed = [v for v in graph.ys if not ops.is_literal(v) and bits[v]]

@@ -9,6 +9,7 @@ from flax import nnx as flax_nnx
 
 from scanrnn import nnx
 from scanrnn.cells import Cell
+from scanrnn.cells._cell import param_types
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,11 +68,7 @@ class Weights:
         """Raise ValueError unless `params` fit the cell and the other layers."""
         if "kernel" not in self.layers[0][0] or not hasattr(self.cell, "sizes"):
             return  # a user's own cell may not tell its sizes
-        in_features, hidden_features = self._features(index)
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        wanted = jax.eval_shape(
-            lambda key: self.cell.init(key, in_features, hidden_features), key
-        )
+        wanted = param_types(self.cell, *self._features(index))
         shapes = {name: tuple(value.shape) for name, value in params.items()}
         if shapes != {name: value.shape for name, value in wanted.items()}:
             raise ValueError(

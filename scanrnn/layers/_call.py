@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.layers import _checks, _wavefront
+from scanrnn.layers._cell import is_noisy
 from scanrnn.layers._sequence import blank, turn
 from scanrnn.layers._spans import Spans, spans
 from scanrnn.layers._stack import Layer, Place, Stacked, history, run_stack
@@ -197,14 +198,9 @@ def _has_noise(spec, stack, xs):
     """Whether the layers draw random numbers in training."""
     if spec.dropout and spec.num_layers > 1:
         return True
-    key = jax.eval_shape(lambda: jax.random.key(0))
-
-    def quiet(cell, params):
-        # The inputs are those of the first layer, for all cells: their features do not
-        # decide whether a cell draws noise.
-        return jax.eval_shape(cell.noise, key, params, xs) is None
-
-    return not all(quiet(*layer) for directions in stack for layer in directions)
+    # The inputs are those of the first layer, for all cells: their features do not
+    # decide whether a cell draws noise.
+    return any(is_noisy(*layer, xs) for directions in stack for layer in directions)
 
 
 def _checked(spec, places, stack, xs, given):

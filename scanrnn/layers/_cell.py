@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.cells import Cell
+from scanrnn.cells._cell import param_types
 from scanrnn.cells._checks import check_size, is_floating
 from scanrnn.layers._stack import Place
 
@@ -115,8 +116,7 @@ def unknown_params(place: Place, dtype: Any) -> Any:
         dtype: dtype of the parameters.
     """
     sizes = place.in_features, place.hidden_features
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    like = jax.eval_shape(lambda key: place.cell.init(key, *sizes, dtype), key)
+    like = param_types(place.cell, *sizes, dtype)
     return jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), like)
 
 

@@ -6,11 +6,12 @@ as the parameters of a cell of ours.
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 
 from scanrnn.cells import Cell
+from scanrnn.cells._cell import param_types
 from scanrnn.cells._checks import carry_hint
 from scanrnn.layers._options import cell_options
 
@@ -92,6 +93,31 @@ def _bias(module):
     return module.get("bias", jnp.zeros(kernel.shape[-1], kernel.dtype))
 
 
+def flax_attributes(
+    flax: type, make: Callable[..., Cell], form: Form, doc: str, **words: str
+) -> dict[str, Any]:
+    """The attributes of our class that has the name of a class of Flax.
+
+    Args:
+        flax: the class of Flax.
+        make: the factory of our cell.
+        form: the form of its weights.
+        doc: the docstring, with places for `name`, `factory`, `carry`, `kind` and the
+            names in `words`.
+        **words: what takes these places.
+    """
+    kind = cast(Any, make()).carry_type
+    words |= {"name": flax.__name__, "factory": make.__name__, "kind": kind.__name__}
+    carry = "the pair (c, h)" if len(kind._fields) == 2 else "h"
+    return {
+        "__doc__": doc.format(carry=carry, **words),
+        "_make": staticmethod(make),
+        "_form": staticmethod(form),
+        "_flax": flax,
+        "_carry": kind,
+    }
+
+
 def own_cell(
     name: str,
     make: Callable[..., Cell],
@@ -142,7 +168,8 @@ def extra_weights(
     name: str,
     make: Callable[..., Cell],
     read: Mapping[str, Any],
-    wanted: Mapping[str, Any],
+    cell: Cell,
+    sizes: tuple,
 ) -> list[str]:
     """Names of the parameters that a cell has in addition to those of Flax's cell.
 
@@ -150,12 +177,14 @@ def extra_weights(
         name: name of the module.
         make: the factory of the cell.
         read: the parameters that the form returns.
-        wanted: all parameters of the cell.
+        cell: the cell.
+        sizes: its sizes, and the dtype of its parameters.
 
     Raises:
         ValueError: if the cell lacks a parameter of `read`, or has another shape for
             it.
     """
+    wanted = param_types(cell, *sizes)
     strange = [
         key
         for key, value in read.items()

@@ -47,27 +47,29 @@ class LayerOptions(TypedDict, total=False):
     rngs: Any
 
 
-def check_options(
-    name: str,
-    factory: Callable[..., Cell],
-    given: Any,
-    other: str = "scanrnn.nnx.RNN",
-) -> None:
-    """Raise TypeError if a layer was given options that its factory does not have.
+def own_options(
+    module: Any, names: Iterable[str], given: dict[str, Any], other: str
+) -> dict[str, Any]:
+    """Take the options that are not those of its cell out of the options of a module.
 
     Args:
-        name: name of the layer.
-        factory: the factory of its cells.
-        given: the options that are not those of all layers, by name.
-        other: name of the class that has the options of all layers, for the message.
+        module: the module, whose class has a factory.
+        names: the names of the options to take.
+        given: the options by name; those of the cell are left.
+        other: name of the class that has the options to take, for the message.
+
+    Raises:
+        TypeError: if an option is left that the factory does not have.
     """
-    known = cell_options(factory)
+    own = {name: given.pop(name) for name in names if name in given}
+    known = cell_options(type(module)._make)
     unknown = [option for option in given if option not in known]
     if unknown:
         raise TypeError(
-            f"{name}: got {', '.join(unknown)}, want options of its cell "
-            f"({', '.join(known)}) or of {other}"
+            f"{type(module).__name__}: got {', '.join(unknown)}, want options of its "
+            f"cell ({', '.join(known)}) or of {other}"
         )
+    return own
 
 
 def check_fields(name: str, known: Iterable[str], given: Iterable[str]) -> None:
@@ -140,6 +142,12 @@ def named_class(
         names["__init__"] = named_constructor(base, name)
     body = operator.methodcaller("update", names)
     return types.new_class(name, (base,), keywords, body)
+
+
+def cell_of(module: Any) -> Cell:
+    """The cell of a module whose class has a factory, and fields for its options."""
+    make = type(module)._make
+    return make(**{name: getattr(module, name) for name in cell_options(make)})
 
 
 def cell_options(factory: Callable[..., Cell]) -> dict[str, Any]:

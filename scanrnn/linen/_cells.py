@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from flax import linen as nn
 
 from scanrnn import cells
-from scanrnn.layers import cell_options, named_class
+from scanrnn.layers import cell_of, named_class
 from scanrnn.linen._cell import Step
 
 
@@ -21,9 +21,7 @@ class FamilyCell(Step):
     @nn.nowrap
     def cell_and_features(self) -> tuple[Any, Any]:
         """The cell with the given options, and H."""
-        make = type(self)._make
-        options = {name: getattr(self, name) for name in cell_options(make)}
-        return make(**options), self.features
+        return cell_of(self), self.features
 
 
 _DOC = """One step of `scanrnn.cells.{factory}`.

@@ -3,7 +3,7 @@
 import operator
 import types
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -81,11 +81,8 @@ class FlaxCell(Named, nn.RNNCellBase, kw_only=True):
                 "make it with those"
             )
         sizes = read["kernel"].shape[-2], features, self.param_dtype  # pyright: ignore
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        wanted = jax.eval_shape(lambda key: cell.init(key, *sizes), key)
-        extra = layers.extra_weights(
-            type(self).__name__, type(self)._make, read, wanted
-        )
+        name, make = type(self).__name__, type(self)._make
+        extra = layers.extra_weights(name, make, read, cell, sizes)
 
         def drawn(key):
             params = cell.init(key, *sizes, scheme="flax")
@@ -133,44 +130,23 @@ def _cell_of(
     more: str = ', norm="ba2016"',
     spatial: str = "",
 ) -> type[FlaxCell]:
-    """Make the class for a factory whose cell Flax has too; see `_cells`."""
-    name = flax.__name__
-    kind = cast(Any, make()).carry_type
-    doc = _DOC.format(
-        name=name,
-        factory=make.__name__,
-        carry="the pair (c, h)" if len(kind._fields) == 2 else "h",
-        kind=kind.__name__,
-        more=more,
-        spatial=spatial,
-    )
+    """Make the class for a factory whose cell Flax has too."""
     options = layers.cell_options(make)
     ours = {k: v for k, v in options.items() if k not in flax.__dataclass_fields__}
-    names = {
-        "__doc__": doc,
+    names = layers.flax_attributes(flax, make, form, _DOC, more=more, spatial=spatial)
+    names |= {
         "__module__": __name__,
         "__annotations__": dict.fromkeys(ours, Any),
-        "_make": staticmethod(make),
-        "_form": staticmethod(form),
-        "_flax": flax,
-        "_carry": kind,
         "_ours": tuple(ours),
         **ours,
     }
     body = operator.methodcaller("update", names)
-    return types.new_class(name, (FlaxCell, flax), {"kw_only": True}, body)
+    return types.new_class(flax.__name__, (FlaxCell, flax), {"kw_only": True}, body)
 
 
-LSTMCell = _cell_of(
-    nn.LSTMCell,
-    cells.lstm,
-    layers.joined_form("ii if ig io", "hi hf hg ho", "hi hf hg ho"),
-)
-OptimizedLSTMCell = _cell_of(
-    nn.OptimizedLSTMCell,
-    cells.lstm,
-    layers.joined_form("ii if ig io", "hi hf hg ho", "hi hf hg ho"),
-)
+_LSTM = layers.joined_form("ii if ig io", "hi hf hg ho", "hi hf hg ho")
+LSTMCell = _cell_of(nn.LSTMCell, cells.lstm, _LSTM)
+OptimizedLSTMCell = _cell_of(nn.OptimizedLSTMCell, cells.lstm, _LSTM)
 GRUCell = _cell_of(
     nn.GRUCell, cells.gru, layers.joined_form("ir iz in", "hr hz hn", "ir iz in", "hn")
 )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.layers import cell_options, named_class
+from scanrnn.layers import cell_of, named_class
 from scanrnn.linen._rnn import Recurrent
 
 
@@ -24,9 +24,7 @@ class CellLayer(Recurrent):
 
     def cells_and_features(self) -> tuple[Any, Any]:
         """The cell with the given options, and H."""
-        make = type(self)._make
-        options = {name: getattr(self, name) for name in cell_options(make)}
-        return make(**options), self.features
+        return cell_of(self), self.features
 
 
 _DOC = """Layers of the cells of `scanrnn.cells.{factory}`.

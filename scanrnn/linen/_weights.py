@@ -8,6 +8,7 @@ from flax import errors
 from flax import linen as nn
 
 from scanrnn import layers
+from scanrnn.cells._cell import param_types
 
 
 def declare(module: nn.Module, name: str, place: layers.Place) -> dict[str, jax.Array]:
@@ -29,9 +30,7 @@ def declare(module: nn.Module, name: str, place: layers.Place) -> dict[str, jax.
 
 def _misfit(module, name, place):
     """The error message for weights of other shapes."""
-    sizes = place.in_features, place.hidden_features
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    wanted = jax.eval_shape(lambda key: place.cell.init(key, *sizes), key)
+    wanted = param_types(place.cell, place.in_features, place.hidden_features)
     came = nn.meta.unbox(module.get_variable("params", name))
     wrong = [
         f"{key!r} of shape {came[key].shape}, want {like.shape}"

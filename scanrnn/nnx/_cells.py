@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.layers import check_options, named_class
+from scanrnn.layers import named_class, own_options
 from scanrnn.nnx._cell import RNNCell
 
 
@@ -17,11 +17,10 @@ class FamilyCell(RNNCell):
 
     def __init__(self, in_features: int, hidden_features: int, **options: Any):
         """Draw the weights; see the class."""
-        name, make = type(self).__name__, type(self)._make
         known = inspect.signature(RNNCell.__init__).parameters
-        own = {key: options.pop(key) for key in known if key in options}
-        check_options(name, make, options, "scanrnn.nnx.RNNCell")
-        super().__init__(make(**options), in_features, hidden_features, **own)
+        own = own_options(self, known, options, "scanrnn.nnx.RNNCell")
+        cell = type(self)._make(**options)
+        super().__init__(cell, in_features, hidden_features, **own)
 
 
 _DOC = """One step of `scanrnn.cells.{factory}`.

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -43,8 +43,7 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         layers.check_step_cell(name, make(), sizes, {})
         stream = _rngs.params_stream(type(self).__name__, rngs)
         known = inspect.signature(flax.__init__).parameters
-        theirs = {key: options.pop(key) for key in known if key in options}
-        layers.check_options(name, make, options, f"flax.nnx.{name}")
+        theirs = layers.own_options(self, known, options, f"flax.nnx.{name}")
         flax_init: Any = super().__init__
         flax_init(in_features, hidden_features, rngs=rngs, **theirs)
         # Flax's default may be a dtype.
@@ -59,11 +58,8 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         """Draw the weights that our options add."""
         cell: Any = self.cell
         sizes = self.in_features, self.hidden_features, self.param_dtype
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        wanted = jax.eval_shape(lambda key: cell.init(key, *sizes), key)
-        extra = layers.extra_weights(
-            name, type(self)._make, type(self)._form(self._tree()), wanted
-        )
+        read = type(self)._form(self._tree())
+        extra = layers.extra_weights(name, type(self)._make, read, cell, sizes)
         if extra:
             drawn = cell.init(stream(), *sizes, scheme="flax")
             self.options = nnx.Dict({key: nnx.Param(drawn[key]) for key in extra})
@@ -181,18 +177,10 @@ Example:
 def _cell_of(flax: Any, make: Callable[..., cells.Cell], form: Any) -> type[FlaxCell]:
     """Make the class for a factory whose cell Flax has too."""
     name = flax.__name__
-    kind = cast(Any, make()).carry_type
-    carry = "the pair (c, h)" if len(kind._fields) == 2 else "h"
-    names = {
-        "__doc__": _DOC.format(
-            name=name, factory=make.__name__, carry=carry, kind=kind.__name__
-        ),
+    names = layers.flax_attributes(flax, make, form, _DOC)
+    names |= {
         "__module__": __name__,
         "__init__": layers.named_constructor(FlaxCell, name),
-        "_make": staticmethod(make),
-        "_form": staticmethod(form),
-        "_flax": flax,
-        "_carry": kind,
     }
     return type(name, (FlaxCell, flax), names)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from scanrnn import cells
-from scanrnn.layers import LayerOptions, check_options, named_class
+from scanrnn.layers import LayerOptions, named_class, own_options
 from scanrnn.nnx._rnn import RNN
 
 
@@ -17,8 +17,7 @@ class CellLayer(RNN):
     def __init__(self, in_features: int, hidden_features: int, **options: Any):
         """Draw the weights; see the class."""
         names = LayerOptions.__annotations__
-        own = {name: options.pop(name) for name in names if name in options}
-        check_options(type(self).__name__, type(self)._make, options)
+        own = own_options(self, names, options, "scanrnn.nnx.RNN")
         cell = type(self)._make(**options)
         super().__init__(cell, in_features, hidden_features, **own)
 

@@ -86,8 +86,7 @@ def _sum(eqn, maps) -> list:
 
 
 def _select(eqn, maps) -> list:
-    (total,) = _sum(eqn, maps[1:])
-    return [total.scaled()]
+    return _scale(eqn, maps[1:])
 
 
 def _scale(eqn, maps) -> list:

@@ -49,8 +49,8 @@ class AxisMap(NamedTuple):
     def placed(self, shape: Sequence[int], at: Sequence[int]) -> AxisMap:
         """This value broadcast to a shape; `at` says where its own axes go."""
         dims = list(map(other, shape))
-        for i, dim in zip(at, self.dims, strict=True):
-            if shape[i] == math.prod(p.size for p in dim):
+        for i, dim, size in zip(at, self.dims, self.shape, strict=True):
+            if shape[i] == size:
                 dims[i] = dim
         return self._replace(dims=tuple(dims))
 

@@ -48,6 +48,22 @@ def _work_of(eqn) -> int:
     return sum(ops.size_of(ops.aval(v)) for v in eqn.outvars)
 
 
+class Work(NamedTuple):
+    """What loops take that XLA does not run as loops of a step.
+
+    Attributes:
+      launches: the number of launches.
+      moved: the bytes that are read and written.
+      flops: the operations of products that the step does not have.
+      kept: the bytes that are kept for the reverse loop; None for those of the plan.
+    """
+
+    launches: float
+    moved: float
+    flops: float = 0.0
+    kept: float | None = None
+
+
 class Cost(NamedTuple):
     """The cost of a training step, by a simple model.
 
@@ -83,14 +99,14 @@ class Cost(NamedTuple):
         return max(parts, key=lambda part: getattr(self, part))
 
 
-def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) -> Cost:
+def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     """Estimate a training step by a plan.
 
     Args:
       plan: the plan.
       in_loop: whether everything runs in the loop, as by `lax.scan`.
-      loops: for loops that XLA does not run, what they take besides products: the
-        number of launches, and the bytes read and written.
+      loops: for loops that XLA does not run, what they take besides the products of
+        the step.
     """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
     steps = ops.product([plan.length])
@@ -99,12 +115,14 @@ def cost(plan, in_loop: bool = False, loops: tuple[float, float] | None = None) 
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
     peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
     # Besides products, each step launches one kernel forward and one in reverse.
-    seconds = {"arithmetic": 0.0, "memory": 0.0}
-    launches, moved = loops or (2.0 * steps, 0.0)
-    seconds["dispatch"] = launches * machine.launch
-    kept = steps * ops.bytes_in(_kept(plan, in_loop))
-    seconds["memory"] += (moved + 2.0 * kept) / machine.bandwidth
-    flops = 0.0
+    launches, moved, flops, kept = loops or Work(2.0 * steps, 0.0)
+    if kept is None:
+        kept = steps * ops.bytes_in(_kept(plan, in_loop))
+    seconds = {
+        "arithmetic": flops / peak,
+        "memory": (moved + 2.0 * kept) / machine.bandwidth,
+        "dispatch": launches * machine.launch,
+    }
     tile_m, tile_n, tile_k = plan.rules.tile
     for row in gemms(plan, steps):
         padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)

@@ -9,6 +9,7 @@ from jax.extend.core import Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import layout, ops, rewrite, tidy
+from scanrnn.planner.checkpoints import is_checkpointed
 from scanrnn.planner.classify import can_defer, classify
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph
@@ -17,7 +18,7 @@ from scanrnn.planner.moved import is_shared
 from scanrnn.planner.options import Options
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
-from scanrnn.planner.trace import Traced, inline, is_checkpointed
+from scanrnn.planner.trace import Traced, inline
 
 
 def make_plan(

@@ -61,11 +61,8 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
 
 def _split_weights(eqn, bits, sizes, env) -> list:
     side = 0 if bits[eqn.invars[0]] == WEIGHTS else 1
-    (contract, _) = eqn.params["dimension_numbers"]
-    weights = lax.split(env.read(eqn.invars[side]), sizes, 1 - contract[side][0])
-    data = env.read(eqn.invars[1 - side])
-    pairs = [(w, data) if side == 0 else (data, w) for w in weights]
-    return [eval_eqn(eqn, pair)[0] for pair in pairs]
+    matrix, data = (env.read(eqn.invars[i]) for i in (side, 1 - side))
+    return ops.dot_in_pieces(eqn, side, sizes, matrix, data)
 
 
 def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:

@@ -17,13 +17,15 @@ from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType
 
 from scanrnn.planner import batching, compat
-from scanrnn.planner.graph import inside
+from scanrnn.planner.graph import eval_eqn, inside
 
 # Contractions: the work that is worth moving, saving and counting.
 CONVOLUTION = "conv_general_dilated"
 HEAVY = frozenset({"dot_general", CONVOLUTION})
 # The planner's own product, `gemm`.
 PRODUCT = "gemm"
+# JAX's product, and the planner's.
+PRODUCTS = ("dot_general", PRODUCT)
 
 # Sums of two operands.
 ADDITIVE = frozenset({"add", "sub", "add_any"})
@@ -258,3 +260,11 @@ def is_matrix_of(eqn: JaxprEqn, side: int) -> bool:
     (contract, batch) = eqn.params["dimension_numbers"]
     one_axis = len(contract[side]) == 1 and batch == ((), ())
     return one_axis and aval(eqn.invars[side]).ndim == 2
+
+
+def dot_in_pieces(dot: JaxprEqn, side: int, sizes: tuple, matrix, data) -> list:
+    """The results of a dot for each piece of its matrix, which is operand `side`."""
+    (contract, _) = dot.params["dimension_numbers"]
+    pieces = lax.split(matrix, sizes, 1 - contract[side][0])
+    pairs = ((piece, data) if side == 0 else (data, piece) for piece in pieces)
+    return [eval_eqn(dot, pair)[0] for pair in pairs]

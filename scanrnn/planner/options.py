@@ -20,10 +20,10 @@ class Options:
       sink: run matrix products that only outputs need after the loop.
       defer: compute weight gradients after the reverse loop.
       implementation: the name of the executor: "planned", "associative" (parallel over
-        time), "pallas_tpu" or "pallas_gpu" (one kernel for a loop), or "scan" for
-        `lax.scan` itself. None takes the executor with the lowest estimate, of those
-        that may be chosen. A step that is too small to gain anything is left to
-        `lax.scan`.
+        time), "chunkwise" (matrix memories by products of chunks), "pallas_tpu" or
+        "pallas_gpu" (one kernel for a loop), or "scan" for `lax.scan` itself. None
+        takes the executor with the lowest estimate, of those that may be chosen. A step
+        that is too small to gain anything is left to `lax.scan`.
       residuals: what the forward loop keeps for the reverse loop: "minimal" (carries
         and matrix products), "recompute" (carries; matrix products are recomputed, for
         all steps of a chunk at once), "chunked" (the carry at the start of each chunk)

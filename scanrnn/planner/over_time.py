@@ -49,7 +49,7 @@ def stage_over_time(graph: Graph, values: Mapping, length, policy=None) -> list:
     if missing:
         batched = jax.vmap(step, (0, None), axis_size=length)
         # To trace the stage and evaluate it again takes as long as the stage itself.
-        if any(e.primitive.name in ("dot_general", ops.PRODUCT) for e in graph.eqns):
+        if any(e.primitive.name in ops.PRODUCTS for e in graph.eqns):
             batched = reread(batched, _product)
         if policy is not None:
             batched = remembering(batched, policy)

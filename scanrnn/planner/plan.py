@@ -168,8 +168,9 @@ class Plan:
 
     @functools.cached_property
     def bodies(self) -> dict[str, Body]:
-        """The bodies that run, by name; empty if the plan is `lax.scan`."""
-        return {} if self.reason is not None else emit(self)
+        """The bodies that run, by name; none if the program is not made of bodies."""
+        whole = self.executor is not None and self.executor.whole
+        return {} if whole or self.reason is not None else emit(self)
 
     @functools.cached_property
     def cost(self) -> costs.Cost:

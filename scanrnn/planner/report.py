@@ -10,7 +10,7 @@ from scanrnn.planner.counts import placed
 from scanrnn.planner.graph import CARRY
 from scanrnn.planner.recorded import unrecorded
 from scanrnn.planner.report_details import details
-from scanrnn.planner.wording import at_once, of_leaves, size_of
+from scanrnn.planner.wording import at_once, listed, of_leaves, size_of
 
 
 class Tuning(NamedTuple):
@@ -34,7 +34,9 @@ def report(plan) -> Report:
     """The lines of a plan: what runs, why no more is moved, and every decision."""
     summary = [headline(plan), *_executors(plan), *_tuning(plan)]
     limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
-    if plan.reason is None:
+    if plan.reason is None and plan.executor.whole:
+        summary += plan.executor.told(plan)
+    elif plan.reason is None:
         summary += [*_outside(plan), *_kept(plan), *_over_time(plan)]
         limits = [*_recurrent(plan), *_stays(plan), *limits, in_parallel.newton(plan)]
     limits += _unrecorded(plan)
@@ -47,6 +49,8 @@ def headline(plan) -> str:
     head = f"{plan.length} steps{direction}"
     if plan.reason is not None:
         return f"Plan: {head}, run by lax.scan unchanged: {plan.reason}."
+    if plan.executor.whole:
+        return f"Plan: {head}, run by the executor {plan.executor.name}."
     here = sum(map(ops.is_heavy, plan.stages.loop.eqns))
     was = sum(map(ops.is_heavy, plan.stages.graph.eqns))
     if plan.chunk:
@@ -124,12 +128,10 @@ def _stays(plan) -> Iterator[str]:
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
             yield f"Left in the loop: a time-parallel {name} ({bound})."
-    moving = rules.inner_weights & {w for w in loop.weights if ops.is_inexact(w)}
-    inner = [w for w in loop.weights if w in moving]
+    inner = [w for w in loop.weights if w in rules.inner_weights and ops.is_inexact(w)]
     if inner:
-        shapes = [w.aval.str_short() for w in inner]
         yield (
-            f"Gradients summed in the reverse loop, for {', '.join(shapes)}: "
+            f"Gradients summed in the reverse loop, for {listed(inner)}: "
             "norm gains, or weights of an operation that cannot move."
         )
     if not plan.defer:

@@ -11,9 +11,9 @@ from scanrnn.planner.wording import at_once, listed, of_leaves, size_of, tally
 
 def details(plan) -> list[str]:
     """The lines about every decision, and about executors that cannot run the plan."""
-    made = [] if plan.reason is not None else [*_moves(plan), *_choices(plan)]
-    kept = [] if plan.reason is not None else _residuals(plan)
-    return [*made, *kept, *_impossible(plan)]
+    if plan.reason is not None or plan.executor.whole:
+        return [*_impossible(plan)]
+    return [*_moves(plan), *_choices(plan), *_residuals(plan), *_impossible(plan)]
 
 
 def _moves(plan) -> Iterator[str]:
@@ -21,17 +21,15 @@ def _moves(plan) -> Iterator[str]:
     names = {}
     for eqn, where in placed(stages):
         names.setdefault(where, []).append(eqn.primitive.name)
-    crossing = ", ".join(v.aval.str_short() for v in stages.hoisted)
-    yield f"Before the loop: {tally(names.get('before'))}" + (
-        f"; into the loop go {crossing} per step." if crossing else "."
-    )
+    hoisted = stages.hoisted
+    more = f"; into the loop go {listed(hoisted)} per step" if hoisted else ""
+    yield f"Before the loop: {tally(names.get('before'))}{more}."
     yield f"In the loop:     {tally(names.get('loop'))}."
     yield f"After the loop:  {tally(names.get('after'))}."
     if rules.cuts and plan.defer:
-        cuts = ", ".join(v.aval.str_short() for v in rules.cuts)
         yield (
             "Weight gradients: after the reverse loop, batched over time, from "
-            f"cotangents of {cuts} per step."
+            f"cotangents of {listed(rules.cuts)} per step."
         )
     if plan.invariant:
         yield f"Carry leaves {list(plan.invariant)} never change: treated as weights."

@@ -64,14 +64,9 @@ def push_in_pieces(
     side = 0 if tangents[0] is not None else 1
     if tangents[side] is None:
         return [None] * len(split.outvars)
-    (contract, _) = dot.params["dimension_numbers"]
-    sizes, free = split.params["sizes"], 1 - contract[side][0]
     data = primal(dot.invars[1 - side])
-    pairs = (
-        (w, data) if side == 0 else (data, w)
-        for w in lax.split(tangents[side], sizes, free)
-    )
-    return [eval_eqn(dot, pair)[0] for pair in pairs]
+    sizes = split.params["sizes"]
+    return ops.dot_in_pieces(dot, side, sizes, tangents[side], data)
 
 
 def differentiated(eqn: JaxprEqn) -> JaxprEqn:

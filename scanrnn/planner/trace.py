@@ -13,7 +13,6 @@ import numpy as np
 from jax.extend.core import mapped_aval
 
 from scanrnn.planner import checkpoints, compat
-from scanrnn.planner.checkpoints import is_checkpointed
 from scanrnn.planner.functions import evaluate
 from scanrnn.planner.gemm import dot, gemm_p
 from scanrnn.planner.graph import Graph, retrace, struct_of
@@ -37,9 +36,9 @@ class Traced:
     weights: list[Any]
     init: list[Any]
     xs: list[Any]
-    out_tree: Any  # of the pair that the step returns
+    out_tree: Any
     length: Any
-    source: Any  # the traced jaxpr: same step and shapes, same object
+    source: Any
 
 
 def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
@@ -91,7 +90,7 @@ def inline(graph: Graph, opens: Callable | None = None) -> tuple[Graph, list]:
 
     `opens` says which calls are replaced; None for those that a plan looks into.
     """
-    opens = opens or functools.partial(_opens, is_checkpointed(graph))
+    opens = opens or functools.partial(_opens, checkpoints.is_checkpointed(graph))
 
     def rule(eqn, env):
         return _evaluated(opens, eqn, map(env.read, eqn.invars))

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from scanrnn import cells
+from scanrnn.cells._cell import param_types
 from scanrnn.planner import compat
 
 
@@ -81,7 +82,7 @@ def _same_step(cell, step, avals, consts):
     sizes = xs.shape[-1], carry[0].shape[-1]
     if any(aval.shape != (xs.shape[1], sizes[1]) for aval in carry):
         return None
-    shapes = jax.eval_shape(lambda key: cell.init(key, *sizes), jax.random.key(0))
+    shapes = param_types(cell, *sizes)
     if len(shapes) != consts:
         return None
 

@@ -1,0 +1,164 @@
+"""Run steps with matrix memories by products of chunks of steps.
+
+Other leaves of the carry run first, or after: in parallel over time on a machine that
+likes it, else step by step. JAX differentiates the program. For that it keeps the
+memory at the start of each chunk, and what the chunks read.
+
+References:
+    Hua et al., "Transformer quality in linear time", 2022, arXiv:2202.10447.
+    Yang et al., "Gated linear attention transformers with hardware-efficient
+    training", 2023, arXiv:2312.06635.
+    Dao and Gu, "Transformers are SSMs", 2024, arXiv:2405.21060.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scanrnn.executors import _scans, associative, scan
+from scanrnn.executors._memories import remembered
+from scanrnn.executors._names import named
+from scanrnn.planner import affine, costs, ops
+from scanrnn.planner.emit import plain
+from scanrnn.planner.graph import Env, Graph, variables
+from scanrnn.planner.memories import Memory, memories, memory
+from scanrnn.planner.over_time import stage_over_time
+from scanrnn.planner.plan import Plan
+from scanrnn.planner.rows import Rows
+
+NAME = "chunkwise"
+# The kernels of a chunk, forward and in reverse; and how often a training step reads or
+# writes what the steps of a chunk add and read, and what it computes of each pair.
+LAUNCHES, PASSES = 50, 4
+
+rules, lower = associative.rules, scan.lower
+
+
+def refuse(plan: Plan) -> str | None:
+    """Why this plan does not run here, or None."""
+    if plan.stages is None:
+        return plan.nothing
+    asked = plan.options.implementation == NAME
+    if not plan.rules.in_chunks and not asked:
+        place = plan.machine.platform.upper()
+        return f"on a {place} it runs only if it is asked for by name"
+    if plan.options.residuals is not None and not asked:
+        return "it has no residual policies"
+    if not plan.defer:
+        return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
+    if not isinstance(plan.length, int):
+        return "the number of steps is not known"
+    graph = plan.stages.graph
+    if not memories(graph):
+        why = (memory(graph, group) for group in affine.groups(graph))
+        return f"no leaf is a matrix memory: {'; '.join(map(str, why))}"
+    operations = costs.work(plan)
+    if asked or operations is None or operations >= plan.rules.least_work:
+        return None
+    return f"a step is only {operations} operations"
+
+
+def work(plan: Plan) -> costs.Work:
+    """What a training step takes besides the products of the step."""
+    assert plan.stages is not None
+    graph, found = plan.stages.graph, costs.Work(0.0, 0.0, 0.0, 0.0)
+    of_leaf = {one.leaf: one for one in memories(graph)}
+    for group in affine.groups(graph):
+        if one := of_leaf.get(group.leaves[0]):
+            more = _work(plan, graph.carry[one.leaf].aval, one)
+        else:
+            kept = plan.length * ops.bytes_in(graph.carry[k] for k in group.leaves)
+            more = costs.Work(2.0 * plan.length, 0.0, 0.0, kept)
+        found = costs.Work(*map(sum, zip(found, more, strict=True)))
+    return found
+
+
+def _work(plan: Plan, S, one: Memory) -> costs.Work:
+    """The same for a memory S; a training step computes all products three times."""
+    steps = _steps(plan, one)
+    inner = math.prod(n for i, n in enumerate(S.shape) if i in one.inner)
+    outer = S.size // S.shape[one.axis]
+    flops = 2.0 * (steps * (inner + outer) + 2 * S.size)
+    pairs = steps * inner // (1 if one.decays_by_key else S.shape[one.axis])
+    moved = inner + outer + pairs
+    size, trips = S.dtype.itemsize, -(-plan.length // steps)
+    return costs.Work(
+        launches=LAUNCHES * trips,
+        moved=PASSES * plan.length * moved * size,
+        flops=3 * plan.length * flops,
+        kept=trips * S.size * size,
+    )
+
+
+def _steps(plan: Plan, one: Memory) -> int:
+    """The number of steps in a chunk."""
+    return min(plan.rules.memory_steps[one.decays_by_key], max(plan.length, 1))
+
+
+def told(plan: Plan) -> list[str]:
+    """How each leaf of the carry runs, in words."""
+    assert plan.stages is not None
+    graph, lines = plan.stages.graph, []
+    found = {one.leaf: one for one in memories(graph)}
+    for group in affine.groups(graph):
+        kinds = " and ".join(graph.carry[k].aval.str_short() for k in group.leaves)
+        how = "step by step"
+        if one := found.get(group.leaves[0]):
+            how = f"by products of chunks of {_steps(plan, one)} steps: a matrix memory"
+        elif group.kind == "constant":
+            how = "for all steps at once"
+        elif plan.rules.in_parallel and group.parallel:
+            how = f"in parallel over time: it is {group.kind}"
+        lines.append(f"{kinds} runs {how}.")
+    return lines
+
+
+def run(plan: Plan, weights: list, init: list, xs: list):
+    """Run a plan on flat values. Returns the final carry and the ys, flat."""
+    assert plan.stages is not None
+    stages, rows = plan.stages, Rows(plan.length, plan.reverse)
+    graph = stages.graph
+    weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
+    moving = [i for i in range(len(init)) if i not in plan.invariant]
+    carry, final = [init[i] for i in moving], dict(enumerate(init))
+    values = {**named(graph.weights, weights), **named(graph.xs, xs)}
+    made = Env(stages.constants.eqns, values).read_all(stages.constants.ys)
+    given = values | named(stages.constants.ys, made)
+    early = stage_over_time(stages.before, given, plan.length, ops.keep_products)
+    values |= named(stages.before.ys, early)
+    found = {one.leaf: one for one in memories(graph)}
+    in_parallel = plan.rules.in_parallel
+    for group in affine.groups(graph):
+        (first, *_), starts = group.leaves, [carry[k] for k in group.leaves]
+        if first in found:
+            one, steps = found[first], _steps(plan, found[first])
+            final[moving[first]] = remembered(graph, one, *starts, values, rows, steps)
+            continue
+        ends = _others(graph, group, starts, values, rows, in_parallel)
+        final |= {moving[k]: end for k, end in zip(group.leaves, ends, strict=True)}
+    return list(final.values()), _known(graph, graph.ys, values, rows)
+
+
+def _known(graph: Graph, atoms, values, rows: Rows) -> list:
+    """The values of some atoms at all steps; known values replace their equations."""
+    ends = Graph(graph.weights, (), tuple(values), graph.eqns, (), ())
+    return associative.over_time(ends, atoms, values, rows.length)
+
+
+def _others(graph: Graph, group, starts, values, rows: Rows, in_parallel) -> list:
+    """Add the values of leaves that are no memories. Returns those after all steps."""
+    outs = [graph.carry_out[k] for k in group.leaves]
+    if group.kind == "constant":
+        after = _known(graph, outs, values, rows)
+    else:
+        known = [v for v in values if v not in graph.weights]
+        part = graph.part(outs, known, group.leaves)
+        body = plain(part, rows.length, rows.reverse)
+        run = scan.lower
+        if in_parallel and group.parallel:
+            run = associative.lower
+        after = run(body, values, starts, values)[1]
+    for k, out, start, found in zip(group.leaves, outs, starts, after, strict=True):
+        values[graph.carry[k]] = _scans.before(found, start, rows)
+        values |= dict.fromkeys(set(variables([out])) - values.keys(), found)
+    return [found[rows.last] for found in after]

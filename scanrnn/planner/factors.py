@@ -1,0 +1,107 @@
+"""Take an elementwise product apart: its factors, each by the axes that it spans."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jax.extend.core import JaxprEqn
+
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph
+
+
+class Factor(NamedTuple):
+    """A factor of an elementwise product.
+
+    Attributes:
+      atom: its value.
+      axes: for each of its axes, the axis of the product; None if its size is 1.
+    """
+
+    atom: Any
+    axes: tuple[int | None, ...]
+
+    @property
+    def spans(self) -> set[int]:
+        """The axes of the product along which the factor is not constant."""
+        return {axis for axis in self.axes if axis is not None}
+
+
+def factors(graph: Graph, atom, axes: tuple) -> list[Factor]:
+    """The factors of a value.
+
+    `axes` says for each of its axes which axis of the whole product it is. A value that
+    spans one axis is not taken apart.
+    """
+    sizes = ops.aval(atom).shape
+    axes = tuple(i if n > 1 else None for i, n in zip(axes, sizes, strict=False))
+    whole = Factor(atom, axes)
+    eqn = producer(graph, atom)
+    if eqn is None or len(whole.spans) < 2 or eqn.primitive.name not in _PARTS:
+        return [whole]
+    parts = _PARTS[eqn.primitive.name](eqn, axes)
+    if parts is None:
+        return [whole]
+    return [f for a, of in parts for f in factors(graph, a, of)]
+
+
+def _of_product(eqn, axes):
+    return [(a, axes) for a in eqn.invars]
+
+
+def _of_broadcast(eqn, axes):
+    (a, *_), dims = eqn.invars, eqn.params["broadcast_dimensions"]
+    sizes = zip(dims, ops.aval(a).shape, strict=True)
+    return [(a, tuple(axes[d] if n > 1 else None for d, n in sizes))]
+
+
+def _of_reshape(eqn, axes):
+    (a, *_), (out,) = eqn.invars, eqn.outvars
+    old, new = ops.aval(a).shape, ops.aval(out).shape
+    if [n for n in old if n > 1] != [n for n in new if n > 1]:
+        return None
+    wide = iter([axis for axis, n in zip(axes, new, strict=True) if n > 1])
+    return [(a, tuple(next(wide) if n > 1 else None for n in old))]
+
+
+def _of_transpose(eqn, axes):
+    (a,), permutation = eqn.invars, eqn.params["permutation"]
+    where = dict(zip(permutation, axes, strict=True))
+    return [(a, tuple(where[i] for i in range(len(axes))))]
+
+
+def _of_cast(eqn, axes):
+    (a,), (out,) = eqn.invars, eqn.outvars
+    widens = ops.is_real(a) and ops.bytes_of(a) <= ops.bytes_of(out)
+    return [(a, axes)] if widens else None
+
+
+def _of_outer(eqn, axes):
+    """The operands of a product that sums over nothing."""
+    (contract, batch), found = eqn.params["dimension_numbers"], []
+    if contract[0]:
+        return None
+    at = len(batch[0])
+    for a, own in zip(eqn.invars, batch, strict=True):
+        where = dict(zip(own, axes, strict=False))
+        for i in range(ops.aval(a).ndim):
+            if i not in where:
+                where[i], at = axes[at], at + 1
+        found.append((a, tuple(where[i] for i in range(ops.aval(a).ndim))))
+    return found
+
+
+_PARTS = {
+    "mul": _of_product,
+    "broadcast_in_dim": _of_broadcast,
+    "reshape": _of_reshape,
+    "squeeze": _of_reshape,
+    "transpose": _of_transpose,
+    "convert_element_type": _of_cast,
+    "dot_general": _of_outer,
+}
+
+
+def producer(graph: Graph, atom) -> JaxprEqn | None:
+    """The equation that makes a value; None for a constant or an input."""
+    return None if ops.is_literal(atom) else graph.producers.get(atom)

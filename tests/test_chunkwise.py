@@ -1,0 +1,209 @@
+"""Matrix memories run by products of chunks, and equal `lax.scan`."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from scanrnn.executors import chunkwise
+from scanrnn.planner.memories import memories
+from tests.affine_table import LOOPS
+from tests.affine_table import T as STEPS
+from tests.cell_table import CELLS, draw
+from tests.compare import assert_same, value_and_gradients
+from tests.test_affine_kinds import mostly_slow
+
+CHUNKWISE = scanrnn.Options(implementation="chunkwise")
+CELLS_WITH = [n for n, r in CELLS.items() if r.factory in ("gla", "mamba2", "mlstm")]
+LOOPS_WITH = {"linear_attention", "retention"}
+QUICK = {"mamba2", "mlstm", "gla"}
+
+
+@pytest.fixture
+def short_chunks(monkeypatch):
+    """Chunks that do not divide the number of steps."""
+    rules = chunkwise.rules
+
+    def short(machine):
+        return dataclasses.replace(rules(machine), memory_steps=(3, 2))
+
+    monkeypatch.setattr(chunkwise, "rules", short)
+    assert STEPS % 3 and STEPS % 2
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", mostly_slow(CELLS_WITH, QUICK))
+def test_cell_by_products_of_chunks_equals_lax_scan(name, reverse):
+    params, xs, carry = draw(CELLS[name])
+    make = CELLS[name].cell.step, params, carry, xs
+    assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=reverse)
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("name", sorted(LOOPS_WITH))
+def test_loop_by_products_of_chunks_equals_lax_scan(name):
+    _, step, init, xs = LOOPS[name]()
+    make = (lambda _, carry, x: step(carry, x)), {}, init, xs
+    assert_same(make, value_and_gradients, plan=CHUNKWISE)
+
+
+def spanned(step):
+    """A step with resets, which leaves the carry as it is where it does not count."""
+
+    def run(params, carry, inputs):
+        def choose(which, ours, theirs):
+            which = which.reshape(-1, *[1] * (ours.ndim - 1))
+            return jnp.where(which, ours, theirs)
+
+        params, fresh = params
+        x, starts, counts = inputs
+        carry = jax.tree.map(functools.partial(choose, starts), fresh, carry)
+        new, y = step(params, carry, x)
+        return jax.tree.map(functools.partial(choose, counts), new, carry), y
+
+    return run
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("name", mostly_slow(CELLS_WITH, {"mlstm"}))
+def test_resets_and_steps_that_do_not_count_equal_lax_scan(name):
+    params, xs, carry = draw(CELLS[name])
+    generator = np.random.default_rng(1)
+    flags = [jnp.asarray(generator.random(xs.shape[:2]) < p) for p in (0.3, 0.7)]
+    fresh = jax.tree.map(lambda a: 0.5 * a[::-1], carry)
+    make = spanned(CELLS[name].cell.step), (params, fresh), carry, (xs, *flags)
+    for reverse in (False, True):
+        assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=reverse)
+
+
+def graph_of(step, init, xs):
+    return scanrnn.plan(step, init, xs).stages.graph
+
+
+def test_every_matrix_memory_is_found_and_nothing_else():
+    """Vectors, delta rules and memories that are outputs are none."""
+    found = set()
+    for name, made in LOOPS.items():
+        if "sequential" not in made().kinds:
+            _, step, init, xs = made()
+            found |= {name} if memories(graph_of(step, init, xs)) else set()
+    assert found == LOOPS_WITH
+    for name, row in CELLS.items():
+        params, xs, carry = draw(row)
+        graph = graph_of(functools.partial(row.cell.step, params), carry, xs)
+        assert bool(memories(graph)) == (name in CELLS_WITH), name
+
+
+B, D = 2, 3
+
+
+def attention(write, read):
+    """A step whose memory is `write(S, k, v, q)`, and whose output is `read(S, q)`."""
+
+    def step(S, x):
+        q, k, v = x
+        S = write(S, k, v, q)
+        return S, read(S, q)
+
+    xs = tuple(jnp.ones((4, B, D)) for _ in range(3))
+    return step, jnp.ones((B, D, D)), xs
+
+
+def outer(k, v):
+    return k[:, :, None] * v[:, None, :]
+
+
+def read_by_product(S, q):
+    return jnp.einsum("bk,bkv->bv", q, S)
+
+
+NEAR_MISSES = {
+    "is an output": (lambda S, k, v, q: S + outer(k, v), lambda S, q: S),
+    "read after tanh": (
+        lambda S, k, v, q: S + outer(k, v),
+        lambda S, q: read_by_product(jnp.tanh(S), q),
+    ),
+    "summed over both axes": (
+        lambda S, k, v, q: S + outer(k, v),
+        lambda S, q: jnp.sum(S * q[:, :, None], (1, 2)),
+    ),
+    "added matrix is full": (
+        lambda S, k, v, q: S + jnp.tanh(outer(k, v)),
+        read_by_product,
+    ),
+    "kept product is read": (
+        lambda S, k, v, q: (kept := 0.9 * S) + outer(k, kept.sum(1)),
+        read_by_product,
+    ),
+    "set to a matrix of the step": (
+        lambda S, k, v, q: jnp.where(q[:, :, None] > 0, S, outer(k, k)) + outer(k, v),
+        read_by_product,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_near_miss_is_refused_with_the_reason(name):
+    step, init, xs = attention(*NEAR_MISSES[name])
+    with pytest.raises(ValueError, match="no leaf is a matrix memory: .*it|product"):
+        scanrnn.scan(step, init, xs, implementation="chunkwise")
+
+
+def dot_products(fun, *args):
+    """The shapes of the results of all products in the loops of a program."""
+    jaxpr = jax.make_jaxpr(fun)(*args).jaxpr
+    found = []
+
+    def walk(jaxpr, inside):
+        for eqn in jaxpr.eqns:
+            if inside and eqn.primitive.name == "dot_general":
+                found.append(eqn.outvars[0].aval.shape)
+            for sub in jax.extend.core.jaxprs_in_params(eqn.params):
+                walk(sub, inside or eqn.primitive.name == "scan")
+
+    walk(jaxpr, False)
+    return found
+
+
+def test_memory_is_known_at_the_ends_of_chunks_alone():
+    """130 steps in chunks of 64 are three trips, and no array has S at all steps."""
+    step, init, _ = attention(lambda S, k, v, q: 0.9 * S + outer(k, v), read_by_product)
+    xs = tuple(jnp.ones((130, B, D)) for _ in range(3))
+
+    def loss(init, xs):
+        S, y = scanrnn.scan(step, init, xs, implementation="chunkwise")
+        return S.sum() + y.sum()
+
+    text = str(jax.make_jaxpr(jax.grad(loss, (0, 1)))(init, xs))
+    assert f"130,{B},{D},{D}" not in text and f"192,{B},{D},{D}" not in text
+    assert f"3,{B},{D},{D}" in text
+    assert len(dot_products(loss, init, xs)) == 4
+
+
+def test_half_precision_is_summed_in_single():
+    step, init, _ = attention(lambda S, k, v, q: S + outer(k, v), read_by_product)
+    keys = jax.random.split(jax.random.key(0), 3)
+    xs = tuple(jax.random.normal(key, (500, B, D)) for key in keys)
+    _, wanted = jax.lax.scan(step, jnp.zeros_like(init), xs)
+    xs = tuple(x.astype("bfloat16") for x in xs)
+    init = jnp.zeros_like(init, "bfloat16")
+    S, y = scanrnn.scan(step, init, xs, implementation="chunkwise")
+    assert S.dtype == y.dtype == jnp.bfloat16
+    error = jnp.linalg.norm(y.astype(float) - wanted) / jnp.linalg.norm(wanted)
+    assert error < 0.02
+
+
+def test_plan_says_how_each_leaf_runs():
+    params, xs, carry = draw(CELLS["mlstm"])
+    step = functools.partial(CELLS["mlstm"].cell.step, params)
+    text = str(scanrnn.plan(step, carry, xs, implementation="chunkwise"))
+    assert "run by the executor chunkwise" in text
+    assert "by products of chunks of" in text and "a matrix memory" in text
+    assert text.count("runs step by step") == 2
+    text = str(scanrnn.plan(step, carry, xs))
+    assert "estimates of a training step: planned" in text and "chunkwise" in text
