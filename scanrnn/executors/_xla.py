@@ -61,10 +61,9 @@ CPU = Rules(
     least_work=4096,
     # A step of a loop takes less than its share of a parallel scan.
     in_parallel=False,
-    # (64, 16, 128), training, beside loops of this planner: mLSTM 15 ms in place of 321,
-    # gated linear attention 38 in place of 274, Mamba-2 8 in place of 43; 4 steps of an
-    # mLSTM 2.3 in place of 27. One memory of 32 by 32 with keys that decay one by one is
-    # slower (64, 1, 32): 0.95 in place of 0.41.
+    # Training by chunks and by the loops of the planner, in ms: mLSTM (64, 16, 128) 15
+    # and 321, (4, 16, 128) 2.3 and 27; gated linear attention (64, 16, 128) 38 and 274,
+    # (64, 1, 32) 0.95 and 0.41; Mamba-2 (64, 16, 128) 8 and 43.
     in_chunks=True,
     # A vector of AVX-512 has 16 numbers.
     tile=(16, 1, 1),
