@@ -375,6 +375,17 @@ def delta_rule(draw):
 
 
 @loop(DIA)
+def several_factors(draw):
+    """The carry has an axis of size 1 where it is multiplied."""
+
+    def step(h, x):
+        h = (h[:, None] * x).reshape(B, 2, 1, D).sum((1, 2))
+        return h, h
+
+    return step, draw(B, D), draw(T, B, 2, D)
+
+
+@loop(DIA)
 def heads_by_reshape(draw):
     """The carry is split into heads and joined again."""
 

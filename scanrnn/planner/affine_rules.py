@@ -6,6 +6,7 @@ results (`apply`). A value may have size 1 along an axis where it is constant.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,12 +78,14 @@ def full(value, atom):
 
 
 def _sum(eqn, maps) -> list:
-    found = [m for m in maps if m is not None]
     shape = ops.aval(eqn.outvars[0]).shape
-    total = found[0] if found[0].dims or not shape else found[0].placed(shape, ())
-    for m in found[1:]:
-        total = total.merged(m if m.dims or not shape else m.placed(shape, ()))
-    return [total]
+    first, *others = (_grown(m, shape) for m in maps if m is not None)
+    return [functools.reduce(AxisMap.merged, others, first)]
+
+
+def _grown(value: AxisMap, shape: Sequence[int]) -> AxisMap:
+    """A value in a larger shape: an operand may be a scalar, or have axes of size 1."""
+    return value.placed(shape, range(len(value.dims)))
 
 
 def _select(eqn, maps) -> list:
@@ -126,7 +129,11 @@ def _along(axes: Callable) -> Callable:
         found = []
         for v in eqn.outvars:
             shape, at = ops.aval(v).shape, axes(eqn)
-            parts = [m and m.blurred(shape, at) for m in maps]
+            # A scalar is the value around a padded array.
+            parts = [
+                m and (m.blurred(shape, at) if m.dims else _grown(m, shape))
+                for m in maps
+            ]
             (total,) = _sum(eqn, parts)
             found.append(total)
         return found
