@@ -39,9 +39,6 @@ def refuse(plan: Plan) -> str | None:
     if plan.stages is None:
         return plan.nothing
     asked = plan.options.implementation == NAME
-    if not plan.rules.in_chunks and not asked:
-        place = plan.machine.platform.upper()
-        return f"on a {place} it runs only if it is asked for by name"
     if plan.options.residuals is not None and not asked:
         return "it has no residual policies"
     if not plan.defer:

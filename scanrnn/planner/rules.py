@@ -86,7 +86,6 @@ class Rules:
       few_arrays: the most arrays that such a forward loop makes.
       least_work: the number of operations of a step below which a plan gains nothing.
       in_parallel: an estimate may choose scans that are parallel over time.
-      in_chunks: an estimate may choose products of chunks for matrix memories.
       memory_steps: how many steps of a matrix memory make a chunk; and how many if keys
         decay one by one, because then each pair of steps has a vector of factors.
       wavefront: equal layers run side by side if a launch takes longer than a step.
@@ -143,7 +142,6 @@ class Rules:
     few_arrays: int = 3
     least_work: int = 0
     in_parallel: bool = True
-    in_chunks: bool = False
     memory_steps: tuple[int, int] = (64, 16)
     wavefront: bool = False
     unrecorded: frozenset[str] = frozenset()
