@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -284,6 +285,22 @@ def test_products_of_eight_bit_floats_keep_the_gradients_of_lax_scan(arrays):
     )
     # lax.scan rounds the part of each step to three bits, a plan rounds their sum.
     np.testing.assert_allclose(got, wanted, rtol=0.1, atol=0.1)
+
+
+def test_step_with_a_function_of_jax_is_planned_on_an_explicit_mesh(arrays):
+    """The planner asks JAX to batch `softplus`, on types that name the mesh."""
+
+    def step(h, x):
+        h = jax.nn.softplus(x @ arrays["W"] + h @ arrays["U"])
+        return h, h
+
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        h = jax.device_put(arrays["h"], P("x", None))
+        xs = jax.device_put(arrays["xs"], P(None, "x", None))
+        got = jax.jit(functools.partial(scanrnn.scan, step))(h, xs)
+        wanted = jax.jit(functools.partial(lax.scan, step))(h, xs)
+    chex.assert_trees_all_close(got, wanted, rtol=1e-9)
 
 
 @pytest.mark.parametrize("split", ["batch", "weights"])

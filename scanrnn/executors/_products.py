@@ -83,7 +83,7 @@ def _chunk(axis: int, after: Sequence[bool], new, S, a, keys, values, *rest):
         reads.append(added)
     S = since[-1] * S
     S += _sum(S.ndim, "", None, ("j", between[-1] * keys), ("j", values))
-    return S if again is None else S + again[-1] * new, reads
+    return S if new is None or again is None else S + again[-1] * new, reads
 
 
 def _factors(a):

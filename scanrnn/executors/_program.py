@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any, cast
 
 from scanrnn.executors import scan
 from scanrnn.executors._chunks import in_chunks
@@ -57,7 +58,7 @@ class Runner:
         `differentiated` says that JAX will differentiate the program.
         """
         if self.whole:
-            return self.executor.run(plan, weights, init, xs)
+            return cast(Any, self.executor).run(plan, weights, init, xs)
         run = functools.partial(_run, plan, self.executor, differentiated)
         return _run_plan(run, plan, weights, init, xs, differentiated)
 

@@ -58,16 +58,16 @@ def refuse(plan: Plan) -> str | None:
 def work(plan: Plan) -> costs.Work:
     """What a training step takes besides the products of the step."""
     assert plan.stages is not None
-    graph, found = plan.stages.graph, costs.Work(0.0, 0.0, 0.0, 0.0)
+    graph, works = plan.stages.graph, []
     of_leaf = {one.leaf: one for one in memories(graph)}
     for group in affine.groups(graph):
         if one := of_leaf.get(group.leaves[0]):
-            more = _work(plan, graph.carry[one.leaf].aval, one)
+            works.append(_work(plan, ops.aval(graph.carry[one.leaf]), one))
         else:
             kept = plan.length * ops.bytes_in(graph.carry[k] for k in group.leaves)
-            more = costs.Work(2.0 * plan.length, 0.0, 0.0, kept)
-        found = costs.Work(*map(sum, zip(found, more, strict=True)))
-    return found
+            works.append(costs.Work(2.0 * plan.length, 0.0, 0.0, kept))
+    launches, moved, flops, kept = map(math.fsum, zip(*works, strict=True))
+    return costs.Work(launches, moved, flops, kept)
 
 
 def _work(plan: Plan, S, one: Memory) -> costs.Work:
@@ -129,7 +129,8 @@ def run(plan: Plan, weights: list, init: list, xs: list):
         (first, *_), starts = group.leaves, [carry[k] for k in group.leaves]
         if first in found:
             one, steps = found[first], _steps(plan, found[first])
-            final[moving[first]] = remembered(graph, one, *starts, values, rows, steps)
+            end = remembered(graph, one, starts[0], values, rows, steps)
+            final[moving[first]] = end
             continue
         ends = _others(graph, group, starts, values, rows, in_parallel)
         final |= {moving[k]: end for k, end in zip(group.leaves, ends, strict=True)}

@@ -200,7 +200,8 @@ def _has_noise(spec, stack, xs):
         return True
     # The inputs are those of the first layer, for all cells: their features do not
     # decide whether a cell draws noise.
-    return any(is_noisy(*layer, xs) for directions in stack for layer in directions)
+    layers = [layer for directions in stack for layer in directions]
+    return any(is_noisy(cell, params, xs) for cell, params in layers)
 
 
 def _checked(spec, places, stack, xs, given):

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
+from jax.sharding import NamedSharding, PartitionSpec
 
 from scanrnn.planner.functions import of_some
-from scanrnn.planner.graph import eval_eqn
+from scanrnn.planner.graph import eval_eqn, struct_of
 
 # What JAX raises if it cannot batch or differentiate a program.
 REFUSALS = (NotImplementedError, TypeError, ValueError)
@@ -34,10 +35,9 @@ def can_be_batched(eqn: JaxprEqn) -> bool:
 
 def _works(eqn: JaxprEqn, axes: Sequence[int | None], gradient: bool = False) -> bool:
     """Whether JAX can trace the outputs, or the gradient, for two steps at once."""
-    avals: list[Any] = [a.aval for a in eqn.invars]
     structs = [
-        jax.ShapeDtypeStruct((*([2] * (axis == 0)), *aval.shape), aval.dtype)
-        for aval, axis in zip(avals, axes, strict=True)
+        _of_two_steps(a.aval) if axis == 0 else struct_of(a.aval)
+        for a, axis in zip(eqn.invars, axes, strict=True)
     ]
 
     def outputs(*values):
@@ -51,6 +51,15 @@ def _works(eqn: JaxprEqn, axes: Sequence[int | None], gradient: bool = False) ->
     except REFUSALS:
         return False
     return True
+
+
+def _of_two_steps(aval: Any) -> jax.ShapeDtypeStruct:
+    """The type of an array of two steps; the axis of time is not divided."""
+    one = struct_of(aval)
+    sharding = one.sharding
+    if sharding is not None:
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+    return one.update(shape=(2, *one.shape), sharding=sharding)
 
 
 def _gradients(run: Callable) -> Callable:

@@ -246,8 +246,8 @@ def _of_sum(graph: Graph, eqn, S, other, axes) -> Read:
     """A read that multiplies, and then sums over an axis."""
     (product,) = eqn.outvars
     consumers = graph.consumers.get(product, [])
-    if len(consumers) == 1 and consumers[0] is not None:
-        (total,) = consumers
+    total = consumers[0] if len(consumers) == 1 else None
+    if total is not None:
         if total.primitive.name == "reduce_sum" and len(total.params["axes"]) == 1:
             (axis,) = total.params["axes"]
             order = tuple(i for i in range(len(axes)) if i != axis)
