@@ -185,6 +185,20 @@ def test_memory_is_known_at_the_ends_of_chunks_alone():
     assert len(dot_products(loss, init, xs)) == 4
 
 
+def test_query_that_is_larger_than_the_memory_is_refused():
+    def step(S, x):
+        q, k, v = x
+        S = 0.9 * S + k[:, None, :, None] * v[:, None, None, :]
+        return S, jnp.sum(S * q[..., None], 2)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    q = jax.random.normal(keys[0], (4, B, 2, D))
+    k, v = (jax.random.normal(key, (4, B, D)) for key in keys[1:])
+    with pytest.raises(ValueError, match="not summed over one axis"):
+        init = jnp.ones((B, 1, D, D))
+        scanrnn.scan(step, init, (q, k, v), implementation="chunkwise")
+
+
 def test_half_precision_is_summed_in_single():
     step, init, _ = attention(lambda S, k, v, q: S + outer(k, v), read_by_product)
     keys = jax.random.split(jax.random.key(0), 3)

@@ -39,8 +39,8 @@ def refuse(plan: Plan) -> str | None:
     if plan.stages is None:
         return plan.nothing
     asked = plan.options.implementation == NAME
-    if plan.options.residuals is not None and not asked:
-        return "it has no residual policies"
+    if not asked and (plan.options.residuals, plan.options.chunk) != (None, None):
+        return "it has no residual policies, and chunks of its own"
     if not plan.defer:
         return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
     if not isinstance(plan.length, int):

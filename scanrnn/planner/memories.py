@@ -247,7 +247,8 @@ def _of_sum(graph: Graph, eqn, S, other, axes) -> Read:
     (product,) = eqn.outvars
     consumers = graph.consumers.get(product, [])
     total = consumers[0] if len(consumers) == 1 else None
-    if total is not None:
+    # S may have an axis of size 1 along which the query does not.
+    if total is not None and ops.aval(product).shape == ops.aval(S).shape:
         if total.primitive.name == "reduce_sum" and len(total.params["axes"]) == 1:
             (axis,) = total.params["axes"]
             order = tuple(i for i in range(len(axes)) if i != axis)
