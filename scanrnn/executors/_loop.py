@@ -34,12 +34,10 @@ def run_loop(
     body = plain(loop.graph, loop.length, loop.reverse, loop.unroll)
     function = _runner(loop, scan, body)
     # With arrays that are split over a mesh, JAX makes the program.
+    apart = split(args)
     build = functools.partial(_build, loop, executor)
-    types = ()
-    if split(args):
-        build = lambda *_: function  # noqa: E731
-    elif differentiated:
-        types = types_of(loop.graph, loop.length)
+    build = (lambda *_: function) if apart else build
+    types = types_of(loop.graph, loop.length) if differentiated and not apart else ()
     rule = functools.partial(_rule, loop, executor)
     run = Ruled(function, build, loop.machine, rule, loop=True, types=types)
     outs = run(*args)

@@ -63,9 +63,9 @@ def _array(graph: Graph, values, rows: Rows, rank: int, dtype, factors):
     Its axes are that of time, and those of S. They have size 1 where it is constant.
     """
     total = jnp.ones([1] * (1 + rank), dtype)
-    known = [v for v in values if v not in graph.weights]
     atoms = tuple(factor.atom for factor in factors)
-    made = associative.stacked(graph.part(atoms, known), values, rows.length)
+    part = graph.part(atoms, associative.arrays_of(graph, values))
+    made = associative.stacked(part, values, rows.length)
     for factor, array in zip(factors, made, strict=True):
         total = total * _placed(array.astype(dtype), factor.axes, rank)
     return lax.rev(total, [0]) if rows.reverse else total

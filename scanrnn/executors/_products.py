@@ -63,27 +63,28 @@ def _padded(x, length, end):
 def _chunk(axis: int, after: Sequence[bool], new, S, a, keys, values, *rest):
     """The S after a chunk, and what each query reads in it."""
     between, since = _factors(a)
-    *queries, again = rest if new is not None else (*rest, None)
-    if again is not None:
-        again = _sum(S.ndim, "i", None, ("ij", between), ("j", again))
+    # What a step holds of each value: its share after the step, and before the first.
+    shares, queries = [(since, 1, S)], rest
+    if new is not None:
+        *queries, again = rest
+        anew = _sum(S.ndim, "i", None, ("ij", between), ("j", again))
+        shares.append((anew, 0, new))
     reads = []
     for q, flag in zip(queries, after, strict=True):
-        D, P = between, since
-        if not flag:
-            D, P = _later(between, 0), _later(since, 1)
+        D = between if flag else _later(between, 0)
         if D.shape[2 + axis] > 1:
             scores = _sum(S.ndim, "ij", axis, ("i", q), ("ij", D), ("j", keys))
         else:
             scores = _sum(S.ndim, "ij", axis, ("i", q), ("j", keys)) * D
         added = _sum(S.ndim, "i", None, ("ij", scores), ("j", values))
-        added += _sum(S.ndim, "i", axis, ("i", q * P), ("", S))
-        if again is not None:
-            R = again if flag else _later(again, 0)
-            added += _sum(S.ndim, "i", axis, ("i", q * R), ("", new))
+        for share, first, value in shares:
+            share = share if flag else _later(share, first)
+            added += _sum(S.ndim, "i", axis, ("i", q * share), ("", value))
         reads.append(added)
-    S = since[-1] * S
-    S += _sum(S.ndim, "", None, ("j", between[-1] * keys), ("j", values))
-    return S if new is None or again is None else S + again[-1] * new, reads
+    end = _sum(S.ndim, "", None, ("j", between[-1] * keys), ("j", values))
+    for share, _, value in shares:
+        end += share[-1] * value
+    return end, reads
 
 
 def _factors(a):

@@ -64,11 +64,9 @@ class Runner:
 
 
 def _run_plan(run, plan, weights, init, xs, differentiated):
-    weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
-    moving = [i for i in range(len(init)) if i not in plan.invariant]
-    carry, stages = [init[i] for i in moving], plan.stages
+    stages, (values, moving) = plan.stages, entering(plan, weights, init)
     assert stages is not None
-    values = named(stages.graph.weights, weights)
+    carry = [init[i] for i in moving]
     constants = Env(stages.constants.eqns, values).read_all(stages.constants.ys)
     # `keep_loops` knows only loops with the planner's derivative rule.
     recomputes = plan.defer or plan.residuals == "chunked"
@@ -81,6 +79,14 @@ def _run_plan(run, plan, weights, init, xs, differentiated):
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
+
+
+def entering(plan: Plan, weights: list, init: list) -> tuple[dict, list[int]]:
+    """The values of the weights of a step by variable, and the leaves that change."""
+    assert plan.stages is not None
+    weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
+    moving = [i for i in range(len(init)) if i not in plan.invariant]
+    return named(plan.stages.graph.weights, weights), moving
 
 
 def _whole(plan, run, loops, keep=None) -> Callable:

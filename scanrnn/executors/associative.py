@@ -132,9 +132,13 @@ def over_time(graph: Graph, ys, values: Values, length) -> list:
 
     The values of weights are those of one step, the others are arrays of all steps.
     """
-    arrays = [v for v in values if v not in graph.weights]
-    part = graph.part(tuple(ys), arrays)
+    part = graph.part(tuple(ys), arrays_of(graph, values))
     return stage_over_time(part, values, length)
+
+
+def arrays_of(graph: Graph, values: Values) -> list:
+    """The variables whose values are arrays of all steps: all but the weights."""
+    return [v for v in values if v not in graph.weights]
 
 
 def _solved(body: Body, group: Group, starts: list, values) -> list:
@@ -165,8 +169,8 @@ def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
     """
     graph, rows = body.graph, body.rows
     asked = {k: added[k] for k in group.leaves if k in added}
-    known = [v for v in values if v not in graph.weights]
-    made = stacked(graph.part(tuple(asked.values()), known), values, rows.length)
+    part = graph.part(tuple(asked.values()), arrays_of(graph, values))
+    made = stacked(part, values, rows.length)
     made = dict(zip(asked, made, strict=True))
     A, b, first = _operands(body, group, starts, values)
     d, along = [], [i + 1 for i in group.mixed]

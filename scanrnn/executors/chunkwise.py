@@ -18,6 +18,7 @@ import math
 from scanrnn.executors import _scans, associative, scan
 from scanrnn.executors._memories import remembered
 from scanrnn.executors._names import named
+from scanrnn.executors._program import entering
 from scanrnn.planner import affine, costs, ops
 from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env, Graph, variables
@@ -59,9 +60,8 @@ def work(plan: Plan) -> costs.Work:
     """What a training step takes besides the products of the step."""
     assert plan.stages is not None
     graph, works = plan.stages.graph, []
-    of_leaf = {one.leaf: one for one in memories(graph)}
     for group in affine.groups(graph):
-        if one := of_leaf.get(group.leaves[0]):
+        if one := memories(graph).get(group.leaves[0]):
             works.append(_work(plan, ops.aval(graph.carry[one.leaf]), one))
         else:
             kept = plan.length * ops.bytes_in(graph.carry[k] for k in group.leaves)
@@ -96,11 +96,10 @@ def told(plan: Plan) -> list[str]:
     """How each leaf of the carry runs, in words."""
     assert plan.stages is not None
     graph, lines = plan.stages.graph, []
-    found = {one.leaf: one for one in memories(graph)}
     for group in affine.groups(graph):
         kinds = " and ".join(graph.carry[k].aval.str_short() for k in group.leaves)
         how = "step by step"
-        if one := found.get(group.leaves[0]):
+        if one := memories(graph).get(group.leaves[0]):
             how = f"by products of chunks of {_steps(plan, one)} steps: a matrix memory"
         elif group.kind == "constant":
             how = "for all steps at once"
@@ -114,25 +113,20 @@ def run(plan: Plan, weights: list, init: list, xs: list):
     """Run a plan on flat values. Returns the final carry and the ys, flat."""
     assert plan.stages is not None
     stages, rows = plan.stages, Rows(plan.length, plan.reverse)
-    graph = stages.graph
-    weights = [*weights, *(init[i] for i in plan.invariant), *plan.consts]
-    moving = [i for i in range(len(init)) if i not in plan.invariant]
+    graph, (values, moving) = stages.graph, entering(plan, weights, init)
     carry, final = [init[i] for i in moving], dict(enumerate(init))
-    values = {**named(graph.weights, weights), **named(graph.xs, xs)}
+    values |= named(graph.xs, xs)
     made = Env(stages.constants.eqns, values).read_all(stages.constants.ys)
     given = values | named(stages.constants.ys, made)
     early = stage_over_time(stages.before, given, plan.length, ops.keep_products)
     values |= named(stages.before.ys, early)
-    found = {one.leaf: one for one in memories(graph)}
-    in_parallel = plan.rules.in_parallel
     for group in affine.groups(graph):
-        (first, *_), starts = group.leaves, [carry[k] for k in group.leaves]
-        if first in found:
-            one, steps = found[first], _steps(plan, found[first])
-            end = remembered(graph, one, starts[0], values, rows, steps)
-            final[moving[first]] = end
-            continue
-        ends = _others(graph, group, starts, values, rows, in_parallel)
+        starts = [carry[k] for k in group.leaves]
+        if one := memories(graph).get(group.leaves[0]):
+            args = starts[0], values, rows, _steps(plan, one)
+            ends = [remembered(graph, one, *args)]
+        else:
+            ends = _others(graph, group, starts, values, rows, plan.rules.in_parallel)
         final |= {moving[k]: end for k, end in zip(group.leaves, ends, strict=True)}
     return list(final.values()), _known(graph, graph.ys, values, rows)
 
@@ -149,8 +143,8 @@ def _others(graph: Graph, group, starts, values, rows: Rows, in_parallel) -> lis
     if group.kind == "constant":
         after = _known(graph, outs, values, rows)
     else:
-        known = [v for v in values if v not in graph.weights]
-        part = graph.part(outs, known, group.leaves)
+        given = associative.arrays_of(graph, values)
+        part = graph.part(outs, given, group.leaves)
         body = plain(part, rows.length, rows.reverse)
         run = scan.lower
         if in_parallel and group.parallel:

@@ -195,7 +195,7 @@ def coefficients(graph: Graph, group: Group) -> tuple[Graph, Values]:
 
 def unrounded(graph: Graph, atom):
     """The value before a cast to fewer bits, if that cast is its last equation."""
-    eqn = None if ops.is_literal(atom) else graph.producers.get(atom)
+    eqn = graph.producer(atom)
     if eqn is None or eqn.primitive.name != "convert_element_type":
         return atom
     source = eqn.invars[0]
@@ -209,7 +209,7 @@ def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
     `seeds` are the values of the leaves, `free` values that do not depend on them.
     `constant` says whether to add terms that do not depend on the leaves.
     """
-    values, producers = dict(seeds), graph.producers
+    values = dict(seeds)
     for eqn in eqns:
         moving = [not ops.is_literal(a) and a in values for a in eqn.invars]
         if not any(moving):
@@ -217,7 +217,7 @@ def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
         rule = rule_of(eqn, moving)
         first = len(moving) if rule.added is None or constant else rule.added
         ins = [
-            values[a] if m else None if i >= first else thin(producers, free, a)
+            values[a] if m else None if i >= first else thin(graph, free, a)
             for i, (a, m) in enumerate(zip(eqn.invars, moving, strict=True))
         ]
         for v, value in zip(eqn.outvars, rule.apply(eqn, ins), strict=True):
@@ -225,9 +225,9 @@ def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
     return values
 
 
-def thin(producers, free: Env, atom):
+def thin(graph: Graph, free: Env, atom):
     """The value of an atom; a broadcast keeps axes of size 1 where it repeats."""
-    eqn = None if ops.is_literal(atom) else producers.get(atom)
+    eqn = graph.producer(atom)
     if eqn is None or atom in free or eqn.primitive.name != "broadcast_in_dim":
         return jnp.asarray(free.read(atom))
     return spread(eqn, jnp.asarray(free.read(eqn.invars[0])))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
@@ -27,16 +26,17 @@ class Factor(NamedTuple):
         return {axis for axis in self.axes if axis is not None}
 
 
-def factors(graph: Graph, atom, axes: tuple) -> list[Factor]:
+def factors(graph: Graph, atom, axes: Sequence[int | None] | None = None) -> list:
     """The factors of a value.
 
-    `axes` says for each of its axes which axis of the whole product it is. A value that
-    spans one axis is not taken apart.
+    `axes` says for each of its axes which axis of the whole product it is; None for the
+    same axis. A value that spans one axis is not taken apart.
     """
+    axes = range(ops.aval(atom).ndim) if axes is None else axes
     sizes = ops.aval(atom).shape
     axes = tuple(i if n > 1 else None for i, n in zip(axes, sizes, strict=False))
     whole = Factor(atom, axes)
-    eqn = producer(graph, atom)
+    eqn = graph.producer(atom)
     if eqn is None or len(whole.spans) < 2 or eqn.primitive.name not in _PARTS:
         return [whole]
     parts = _PARTS[eqn.primitive.name](eqn, axes)
@@ -100,8 +100,3 @@ _PARTS = {
     "convert_element_type": _of_cast,
     "dot_general": _of_outer,
 }
-
-
-def producer(graph: Graph, atom) -> JaxprEqn | None:
-    """The equation that makes a value; None for a constant or an input."""
-    return None if ops.is_literal(atom) else graph.producers.get(atom)

@@ -86,6 +86,10 @@ class Graph:
         """The equation that defines each variable."""
         return {v: eqn for eqn in self.eqns for v in eqn.outvars}
 
+    def producer(self, atom: type_Atom) -> JaxprEqn | None:
+        """The equation that makes a value; None for a constant or an input."""
+        return None if isinstance(atom, Literal) else self.producers.get(atom)
+
     @functools.cached_property
     def consumers(self) -> dict[Any, list[JaxprEqn | None]]:
         """The equations that read each variable; None stands for an output."""

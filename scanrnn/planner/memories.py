@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import affine, ops
 from scanrnn.planner.affine import Group
-from scanrnn.planner.factors import Factor, factors, producer
+from scanrnn.planner.factors import Factor, factors
 from scanrnn.planner.graph import Graph
 
 
@@ -96,10 +96,10 @@ class _NoMemoryError(Exception):
 
 
 @functools.lru_cache(maxsize=512)
-def memories(graph: Graph) -> tuple[Memory, ...]:
-    """The leaves of a step's carry that are matrix memories."""
+def memories(graph: Graph) -> Mapping[int, Memory]:
+    """The matrix memories of a step, by their leaves of the carry."""
     found = (memory(graph, group) for group in affine.groups(graph))
-    return tuple(one for one in found if isinstance(one, Memory))
+    return {one.leaf: one for one in found if isinstance(one, Memory)}
 
 
 def memory(graph: Graph, group: Group) -> Memory | str:
@@ -115,30 +115,28 @@ def memory(graph: Graph, group: Group) -> Memory | str:
 
 
 def _memory(graph: Graph, leaf: int) -> Memory:
-    whole = ops.aval(graph.carry[leaf]).shape
-    axes = tuple(i if n > 1 else None for i, n in enumerate(whole))
-    before, reset = _reset(graph, leaf, axes)
+    before, reset = _reset(graph, leaf)
     out = affine.unrounded(graph, graph.carry_out[leaf])
-    after, held, path = _held(graph, before, out, axes)
+    after, held, path = _held(graph, before, out)
     last, kept, added = _sum(graph, leaf, after)
-    products, decay = _decay(graph, leaf, before, kept, axes)
+    products, decay = _decay(graph, leaf, before, kept)
     path += [*products, last]
     reads = [
-        *_reads(graph, leaf, before, axes, path, after=False),
-        *_reads(graph, leaf, after, axes, path, after=True),
+        *_reads(graph, leaf, before, path, after=False),
+        *_reads(graph, leaf, after, path, after=True),
     ]
     if len(summed := {read.axis for read in reads}) != 1:
         raise _NoMemoryError("its reads do not sum over one axis of it")
     (axis,) = summed
-    parts = factors(graph, added, axes)
+    parts = factors(graph, added)
     keys = tuple(f for f in parts if axis in f.spans)
     values = tuple(f for f in parts if axis not in f.spans)
     found = Memory(leaf, tuple(decay), keys, values, tuple(reads), axis, reset, held)
-    _check_axes(found, whole)
+    _check_axes(found, ops.aval(before).shape)
     return found
 
 
-def _reset(graph: Graph, leaf: int, axes) -> tuple[Any, Choice | None]:
+def _reset(graph: Graph, leaf: int) -> tuple[Any, Choice | None]:
     """S as a step uses it, and when it is another value than the carry."""
     before = graph.carry[leaf]
     readers = graph.consumers.get(before, [])
@@ -149,27 +147,22 @@ def _reset(graph: Graph, leaf: int, axes) -> tuple[Any, Choice | None]:
     (fresh,) = (a for a in cases if a is not before)
     if not ops.is_literal(fresh) and graph.depends[fresh]:
         return before, None
-    sizes = ops.aval(fresh).shape
-    value = Factor(fresh, tuple(i if n > 1 else None for i, n in enumerate(sizes)))
-    choice = _choice(graph, which, axes, when=cases[1] is fresh)
-    return eqn.outvars[0], choice._replace(value=value)
+    value = Factor(fresh, tuple(range(ops.aval(fresh).ndim)))
+    when = cases[1] is fresh
+    return eqn.outvars[0], Choice(tuple(factors(graph, which)), when, value)
 
 
-def _held(graph: Graph, before, out, axes) -> tuple[Any, Choice | None, list]:
+def _held(graph: Graph, before, out) -> tuple[Any, Choice | None, list]:
     """The new S of a step, when it is kept, and the equation that keeps it."""
-    eqn = producer(graph, out)
+    eqn = graph.producer(out)
     if eqn is None or eqn.primitive.name != "select_n" or len(eqn.invars) != 3:
         return out, None, []
     which, *cases = eqn.invars
     others = [a for a in cases if a is not before]
     if len(others) != 1:
         return out, None, []
-    new = affine.unrounded(graph, others[0])
-    return new, _choice(graph, which, axes, when=cases[1] is others[0]), [eqn]
-
-
-def _choice(graph: Graph, which, axes, when: bool) -> Choice:
-    return Choice(tuple(factors(graph, which, axes)), when)
+    choice = Choice(tuple(factors(graph, which)), cases[1] is others[0])
+    return affine.unrounded(graph, others[0]), choice, [eqn]
 
 
 def _check_axes(found: Memory, whole: Sequence[int]) -> None:
@@ -182,7 +175,7 @@ def _check_axes(found: Memory, whole: Sequence[int]) -> None:
 
 def _sum(graph: Graph, leaf: int, after) -> tuple[JaxprEqn, Any, Any]:
     """The equation of `a S + v k'`, and its two terms."""
-    eqn, of = producer(graph, after), affine.leaves_read(graph)
+    eqn, of = graph.producer(after), affine.leaves_read(graph)
     if eqn is not None and eqn.primitive.name in ("add", "add_any"):
         reads = [not ops.is_literal(a) and leaf in of[a] for a in eqn.invars]
         if sum(reads) == 1:
@@ -192,12 +185,12 @@ def _sum(graph: Graph, leaf: int, after) -> tuple[JaxprEqn, Any, Any]:
 
 
 def _decay(
-    graph: Graph, leaf: int, before, kept, axes
+    graph: Graph, leaf: int, before, kept
 ) -> tuple[list[JaxprEqn], list[Factor]]:
     """The equations that multiply S, and the factors that they multiply it by."""
     path, found, of = [], [], affine.leaves_read(graph)
     while kept is not before:
-        eqn = producer(graph, kept)
+        eqn = graph.producer(kept)
         if eqn is None or eqn.primitive.name not in ("mul", "convert_element_type"):
             raise _NoMemoryError("what is kept is not a product")
         if eqn.primitive.name == "mul":
@@ -207,11 +200,11 @@ def _decay(
         moving = [not ops.is_literal(a) and leaf in of[a] for a in eqn.invars]
         kept = eqn.invars[moving.index(True)]
         others = (a for a, m in zip(eqn.invars, moving, strict=True) if not m)
-        found += itertools.chain.from_iterable(factors(graph, a, axes) for a in others)
+        found += itertools.chain.from_iterable(factors(graph, a) for a in others)
     return path, found
 
 
-def _reads(graph: Graph, leaf: int, S, axes, path, after: bool) -> list[Read]:
+def _reads(graph: Graph, leaf: int, S, path, after: bool) -> list[Read]:
     """All reads of S before or after a step, apart from those in `path`."""
     found = []
     for eqn in graph.consumers.get(S, []):
@@ -222,11 +215,11 @@ def _reads(graph: Graph, leaf: int, S, axes, path, after: bool) -> list[Read]:
         if eqn in path:
             continue
         if eqn.primitive.name == "convert_element_type":
-            found += _reads(graph, leaf, eqn.outvars[0], axes, path, after)
+            found += _reads(graph, leaf, eqn.outvars[0], path, after)
             continue
         other = _other(graph, leaf, eqn, S)
         read = _of_sum if eqn.primitive.name == "mul" else _of_dot
-        found.append(read(graph, eqn, S, other, axes)._replace(after=after))
+        found.append(read(graph, eqn, S, other)._replace(after=after))
     return found
 
 
@@ -242,7 +235,7 @@ def _other(graph: Graph, leaf: int, eqn, S):
     raise _NoMemoryError(f"{eqn.primitive.name} reads it")
 
 
-def _of_sum(graph: Graph, eqn, S, other, axes) -> Read:
+def _of_sum(graph: Graph, eqn, S, other) -> Read:
     """A read that multiplies, and then sums over an axis."""
     (product,) = eqn.outvars
     consumers = graph.consumers.get(product, [])
@@ -251,13 +244,13 @@ def _of_sum(graph: Graph, eqn, S, other, axes) -> Read:
     if total is not None and ops.aval(product).shape == ops.aval(S).shape:
         if total.primitive.name == "reduce_sum" and len(total.params["axes"]) == 1:
             (axis,) = total.params["axes"]
-            order = tuple(i for i in range(len(axes)) if i != axis)
-            query = factors(graph, other, axes)
+            order = tuple(i for i in range(ops.aval(S).ndim) if i != axis)
+            query = factors(graph, other)
             return Read(total.outvars[0], tuple(query), axis, order, True)
     raise _NoMemoryError("a product reads it that is not summed over one axis")
 
 
-def _of_dot(graph: Graph, eqn, S, other, axes) -> Read:
+def _of_dot(graph: Graph, eqn, S, other) -> Read:
     """A read by a product of matrices: a query without axes of its own."""
     contract, batch = eqn.params["dimension_numbers"]
     ours = 0 if eqn.invars[0] is S else 1
@@ -265,7 +258,8 @@ def _of_dot(graph: Graph, eqn, S, other, axes) -> Read:
     if len(contract[ours]) != 1 or len(own) != ops.aval(other).ndim:
         raise _NoMemoryError("a product of matrices reads it over several axes")
     where = dict(zip(own, [*contract[ours], *batch[ours]], strict=True))
-    query = Factor(other, tuple(axes[where[i]] for i in range(len(own))))
+    query = factors(graph, other, [where[i] for i in range(len(own))])
     taken = {*contract[ours], *batch[ours]}
-    order = (*batch[ours], *(i for i in range(len(axes)) if i not in taken))
-    return Read(eqn.outvars[0], (query,), contract[ours][0], order, True)
+    free = (i for i in range(ops.aval(S).ndim) if i not in taken)
+    order = (*batch[ours], *free)
+    return Read(eqn.outvars[0], tuple(query), contract[ours][0], order, True)
