@@ -12,7 +12,7 @@ from benchmarks.parallel import compiled, loops, report, rows, timed
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks" / "results"
 
-SMALL = 32, 3, 4
+SMALL = 32, 3, 8
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +21,9 @@ def _thirty_two_bits():
         yield
 
 
-@pytest.mark.parametrize("name", loops.LOOPS)
+@pytest.mark.parametrize("name", [*loops.LOOPS, *loops.MEMORIES])
 def test_ways_to_run_a_loop_give_the_same(name):
-    loop = loops.LOOPS[name](*SMALL)
+    loop = rows.made(name, *SMALL)
     program = loop.program
 
     def run(form):
@@ -82,18 +82,17 @@ def test_sizes_are_those_that_fit():
 
 @pytest.mark.slow
 def test_loop_is_timed_and_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "sizes", lambda *_: [("leaky sum with resets", 32, 2, 3)])
+    sizes = [("leaky sum with resets", 32, 2, 3), ("DeltaNet", 32, 2, 8)]
+    monkeypatch.setattr(rows, "sizes", lambda *_: sizes)
     path = tmp_path / "parallel-here.json"
     timed.run(path, quick=True, budget=0.1)
-    (record,) = json.loads(path.read_text())["rows"]
-    assert set(record["contenders"]) == set(loops.FORMS) - {loops.CHUNKS}
+    leaky, delta = json.loads(path.read_text())["rows"]
+    assert set(leaky["contenders"]) == set(loops.FORMS) - {loops.CHUNKS}
+    assert set(delta["contenders"]) == {loops.SCAN, loops.PLANNED, loops.PRODUCTS}
     report.write(tmp_path)
-    (line, _) = [
-        line
-        for line in path.with_suffix(".md").read_text().splitlines()
-        if line.startswith("| leaky") and "[" in line
-    ]
-    assert "wrong" not in line
+    text = path.with_suffix(".md").read_text()
+    lines = [line for line in text.splitlines() if "[" in line and line[0] == "|"]
+    assert len(lines) == 4 and "wrong" not in text
 
 
 def test_row_that_does_not_fit_says_so():

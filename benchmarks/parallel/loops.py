@@ -18,6 +18,8 @@ from scanrnn import cells
 SCAN, PLANNED, OURS = "lax.scan", "planned loops", "in parallel"
 HAND, CHUNKS = "associative_scan by hand", "chunks by hand"
 FORMS = SCAN, PLANNED, OURS, HAND, CHUNKS
+PRODUCTS = "products of chunks"
+HEADS = 4  # of a cell with matrix memories
 
 
 class Loop(NamedTuple):
@@ -26,11 +28,13 @@ class Loop(NamedTuple):
     Attributes:
       program: the loop under `jax.lax.scan`.
       hand: `hand(affine)` is the same function, `affine(a, b, reverse)` its recurrence;
-        None if the recurrence is not affine.
+        None if that is not written.
+      memory: whether its carry is a matrix memory.
     """
 
     program: Program
     hand: Callable[[Callable], Callable] | None
+    memory: bool = False
 
 
 def leaky_sum(T: int, B: int, D: int, draw: Any = normal) -> Loop:
@@ -75,7 +79,7 @@ def _layer(
         return lax.scan(step, cell.initial_carry(params, xs[0]), xs)[1]
 
     sizes = f"T={T} B={B} D={D} H={D}"
-    return Loop(Program(sizes, params, draw(T, B, D), apply), hand)
+    return Loop(Program(sizes, params, draw(T, B, D), apply), hand, "heads" in options)
 
 
 def _mingru(affine):
@@ -145,6 +149,18 @@ LOOPS = {
     "advantage estimation (Brax)": functools.partial(advantages, agents.brax),
 }
 BY_HAND = set(LOOPS) - {"SRU"}
+MEMORIES = {
+    name: functools.partial(_layer, factory, None, heads=HEADS)
+    for name, factory in (
+        ("mLSTM", "mlstm"),
+        ("gated linear attention", "gla"),
+        ("Mamba-2", "mamba2"),
+        ("DeltaNet", "deltanet"),
+        ("gated DeltaNet", "gated_deltanet"),
+        ("RWKV-7", "rwkv7"),
+    )
+}
+_EXECUTORS = {OURS: "associative", PRODUCTS: "chunkwise"}
 
 
 def function(loop: Loop, form: str, machine: str | None = None) -> Callable:
@@ -152,7 +168,8 @@ def function(loop: Loop, form: str, machine: str | None = None) -> Callable:
 
     Args:
       loop: the loop.
-      form: the way to run it. On this machine, `PLANNED` is what the planner chooses.
+      form: the way to run it. On this machine, `PLANNED` is what the planner chooses,
+        except for a matrix memory.
       machine: the machine that it is for; None for this one.
     """
     if form == SCAN:
@@ -161,6 +178,7 @@ def function(loop: Loop, form: str, machine: str | None = None) -> Callable:
         return loop.hand(by_hand.affine)
     if form == CHUNKS:
         return loop.hand(by_hand.in_chunks)
-    implementation = "associative" if form == OURS else machine and "planned"
+    planned = "planned" if machine or loop.memory else None
+    implementation = _EXECUTORS.get(form, planned)
     options = scanrnn.Options(machine=machine, implementation=implementation)
     return scanrnn.accelerate(loop.program.apply, plan=options)

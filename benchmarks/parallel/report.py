@@ -21,6 +21,8 @@ number here is a time on a device.
 - **associative_scan by hand** is `jax.lax.associative_scan` with a gradient written by
   hand, which keeps factors and values alone. **chunks by hand** runs chunks of 16 steps
   side by side, and then again from the carry before each chunk.
+- **products of chunks** are `"chunkwise"`, for cells whose memories are matrices; they
+  have 4 heads.
 - **launches** are kernels, library calls and copies. **cycles** are the estimate of the
   TPU's compiler. **temporaries** are bytes by the compiler's buffer assignment; on a
   TPU, they are those outside of its fast memory.
@@ -32,6 +34,11 @@ TIMED = """\
 The ways to run a loop took turns. Outputs, loss and every gradient are those of
 `lax.scan`, or there are no numbers. **planned loops** are what the planner chooses by
 itself on this CPU. Ratios are to `lax.scan`, with their 95 % interval.
+"""
+MEMORIES = """\
+The cells of the next tables have matrix memories, in 4 heads. There **planned loops**
+are `implementation="planned"`, and **products of chunks** are `"chunkwise"`, which the
+planner chooses by itself.
 """
 # The columns of a compiled row: key, title, unit, format.
 COLUMNS = (
@@ -79,19 +86,30 @@ def _reason(error):
 
 def timed(results: dict) -> str:
     """The page of all timed rows."""
-    about = results["machine"]
-    head = ["loop", "T", "B", "D", "lax.scan ms"]
-    shown = [form for form in loops.FORMS if form != loops.SCAN]
-    parts = [TIMED, f"{about['cpu']}, {about['cores']} cores.", ""]
-    for mode in MODES:
-        lines = [_times(record, mode, shown) for record in results["rows"]]
-        parts += [f"## {mode}\n", table([*head, *shown], lines), ""]
-    for key, title, unit, _ in COLUMNS[2:]:
-        lines = [_sizes(record, key, unit) for record in results["rows"]]
-        head = ["loop", "T", "B", "D", *loops.FORMS]
-        parts += [f"## {title}, train\n", table(head, lines), ""]
+    about, parts = results["machine"], [TIMED]
+    memories = [r for r in results["rows"] if r["name"] in loops.MEMORIES]
+    others = [r for r in results["rows"] if r not in memories]
+    parts += [f"{about['cpu']}, {about['cores']} cores.", ""]
+    parts += _timed(others, loops.FORMS, "")
+    if memories:
+        forms = loops.SCAN, loops.PLANNED, loops.PRODUCTS
+        parts += [MEMORIES, *_timed(memories, forms, "Matrix memories: ")]
     versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items() if "jax" in k)
     return "\n".join([*parts, f"Versions: {versions}.", ""])
+
+
+def _timed(records, forms, title):
+    """The tables of some rows."""
+    parts, head = [], ["loop", "T", "B", "D"]
+    shown = [form for form in forms if form != loops.SCAN]
+    for mode in MODES:
+        lines = [_times(record, mode, shown) for record in records]
+        cells = table([*head, "lax.scan ms", *shown], lines)
+        parts += [f"## {title}{mode}\n", cells, ""]
+    for key, name, unit, _ in COLUMNS[2:]:
+        lines = [_sizes(record, key, unit, forms) for record in records]
+        parts += [f"## {title}{name}, train\n", table([*head, *forms], lines), ""]
+    return parts
 
 
 def _size(record):
@@ -116,8 +134,8 @@ def _ratio(record, mode, form):
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]{words}"
 
 
-def _sizes(record, key, unit):
-    found = (record["contenders"].get(form, {}).get("train") for form in loops.FORMS)
+def _sizes(record, key, unit, forms):
+    found = (record["contenders"].get(form, {}).get("train") for form in forms)
     return [*_size(record), *(f"{one[key] / unit:.3g}" if one else "" for one in found)]
 
 

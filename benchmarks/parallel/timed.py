@@ -35,7 +35,7 @@ def run(path: pathlib.Path, quick: bool, budget: float) -> None:
 
 def _record(size, budget):
     name, *sides = size
-    loop = loops.LOOPS[name](*sides, normal)
+    loop = rows.made(name, *sides, normal)
     forms = rows.forms(*size)
     entered = [(loop.program, _contender(loop, form)) for form in forms]
     race = Race(entered, MODES, ready=Checked())

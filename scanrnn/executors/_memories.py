@@ -3,53 +3,90 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.executors import associative
-from scanrnn.executors._products import in_chunks
+from scanrnn.executors._products import Query, Step, in_chunks
 from scanrnn.planner import ops
+from scanrnn.planner.factors import Factor
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.memories import Memory
 from scanrnn.planner.rows import Rows
 from scanrnn.planner.wide_sums import wide
 
 
-def remembered(graph: Graph, one: Memory, S, values, rows: Rows, steps: int):
-    """Add what is read of a memory at all steps. Returns it after all steps."""
+def remembered(graph: Graph, one: Memory, S, values, rows: Rows, size: int):
+    """Add what is read of a memory at all steps. Returns it after all steps.
+
+    `size` is the number of steps in a chunk.
+    """
     dtype = wide(S.dtype)
     array = functools.partial(_array, graph, values, rows, S.ndim, dtype)
-    a, keys, added = map(array, (one.decay, one.keys, one.values))
-    queries = [(array(read.query), read.after) for read in one.reads]
-    S, own, fresh = S.astype(dtype), [0.0] * len(queries), None
+    queries = [Query(array(read.query), read.after) for read in one.reads]
+    step, S = _step(one, array), S.astype(dtype)
     if one.held or one.reset:
         # What a step reads is then not always what the next step starts from.
-        own = [_at_once(one.axis, q * keys, added) if f else 0.0 for q, f in queries]
-        queries = [(q * a if after else q, False) for q, after in queries]
-    if one.held:
-        counts = array(one.held.factors) == one.held.when
-        a, keys = jnp.where(counts, a, 1), jnp.where(counts, keys, 0)
-    if one.reset:
-        starts = array(one.reset.factors) == one.reset.when
-        new = array((one.reset.value,))[0]
-        starts = jnp.broadcast_to(starts, (rows.length, *starts.shape[1:]))
-        S, starts = jnp.where(starts[0], new, S), _next(starts)
-        a, keys = jnp.where(starts, 0, a), jnp.where(starts, 0, keys)
-        fresh = starts.astype(dtype), new
-    sizes = one.axis, rows.length, steps
-    S, reads = in_chunks((a, keys, added), queries, S, fresh, *sizes)
-    for read, y, now in zip(one.reads, reads, own, strict=True):
+        early = [Query(q * step.decay if after else q) for q, after in queries]
+        chosen, S = _chosen(one, array, step, S, rows)
+        S, reads = in_chunks(chosen, early, S, one.axis, rows.length, size)
+        reads = _with_own(one, step, queries, reads)
+    else:
+        S, reads = in_chunks(step, queries, S, one.axis, rows.length, size)
+    for read, y in zip(one.reads, reads, strict=True):
         apart = [i for i in range(S.ndim) if i != one.axis]
-        y = jnp.transpose(y + now, [0, *(1 + apart.index(i) for i in read.order)])
+        y = jnp.squeeze(y, 1 + one.axis)
+        y = jnp.transpose(y, [0, *(1 + apart.index(i) for i in read.order)])
         y = lax.rev(y, [0]) if rows.reverse else y
         values[read.out] = y.astype(ops.aval(read.out).dtype)
     return S.astype(ops.aval(graph.carry[one.leaf]).dtype)
 
 
-def _at_once(axis: int, scores, values):
-    """What a step reads of what it has added itself."""
-    return jnp.squeeze(scores.sum(1 + axis, keepdims=True) * values, 1 + axis)
+def _step(one: Memory, array) -> Step:
+    """What each step does with a memory."""
+    writes = [(array(w.keys), w.sign * array(w.values)) for w in one.writes]
+    found, of = None, one.correction
+    if of is not None:
+        keys, added = writes.pop()
+        A, b = (array([Factor(v, of.read.order)], of) for v in of.graph.ys)
+        writes.append((keys, added * b))
+        found = added * A, array(of.read.query)
+    return Step(array(one.decay), writes, found)
+
+
+def _chosen(one: Memory, array, step: Step, S, rows: Rows) -> tuple[Step, Any]:
+    """The same for steps that start anew or do not count; and the first S."""
+    a, (keys, added), again = step.decay, zip(*step.writes, strict=True), None
+    if one.held:
+        counts = array(one.held.factors) == one.held.when
+        a, keys = jnp.where(counts, a, 1), [jnp.where(counts, k, 0) for k in keys]
+    if one.reset:
+        starts = array(one.reset.factors) == one.reset.when
+        new = array((one.reset.value,))[0]
+        starts = jnp.broadcast_to(starts, (rows.length, *starts.shape[1:]))
+        S, starts = jnp.where(starts[0], new, S), _next(starts)
+        a, keys = jnp.where(starts, 0, a), [jnp.where(starts, 0, k) for k in keys]
+        again = starts.astype(S.dtype), new
+    writes = list(zip(keys, added, strict=True))
+    return Step(a, writes, step.correction, again), S
+
+
+def _with_own(one: Memory, step: Step, queries, reads) -> list:
+    """Add to what each step reads what the step itself has added."""
+    writes = [*step.writes]
+    if one.correction is not None and step.correction is not None:
+        (keys, added), (share, _) = writes.pop(), step.correction
+        at = [read.out for read in one.reads].index(one.correction.read.out)
+        writes.append((keys, added + share * reads[at]))
+
+    def own(query):
+        sums = ((query * k).sum(1 + one.axis, keepdims=True) * v for k, v in writes)
+        return sum(sums)
+
+    found = zip(queries, reads, strict=True)
+    return [y + own(q) if after else y for (q, after), y in found]
 
 
 def _next(flags):
@@ -57,13 +94,16 @@ def _next(flags):
     return jnp.concatenate([flags[1:], jnp.zeros_like(flags[:1])])
 
 
-def _array(graph: Graph, values, rows: Rows, rank: int, dtype, factors):
+def _array(graph: Graph, values, rows: Rows, rank: int, dtype, factors, of=None):
     """The product of factors at all steps, in the order of the run.
 
     Its axes are that of time, and those of S. They have size 1 where it is constant.
+    The factors are values of `graph`, or of a correction `of` S.
     """
     total = jnp.ones([1] * (1 + rank), dtype)
     atoms = tuple(factor.atom for factor in factors)
+    if of is not None:
+        graph, values = of.graph, values | of.constants
     part = graph.part(atoms, associative.arrays_of(graph, values))
     made = associative.stacked(part, values, rows.length)
     for factor, array in zip(factors, made, strict=True):

@@ -5,121 +5,156 @@ read at step i is a sum over that S and over what steps j <= i have added, each 
 the factors a between. These sums are a few matrix products. There is no division, and
 no factor is multiplied by its inverse.
 
+A delta rule adds `v = b + S p`, and S before the step has the v of earlier steps in it.
+The v of a chunk solve `(I - M) v = b + R`. R is what p reads without them. The entry
+`M[i, j]`, j < i, is what p of step i reads of k of step j.
+
 Arrays have the axis of time first, and then the axes of S. They have size 1 along axes
 where they are constant.
+
+Reference:
+    Yang et al., "Parallelizing linear transformers with the delta rule over sequence
+    length", 2024, arXiv:2406.06484.
 """
 
 from __future__ import annotations
 
 import functools
-import string
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from scanrnn.executors._pairs import one_later, scores, since, until_end
+from scanrnn.executors._sums import sum_over
+from scanrnn.executors._triangular import inverse
+
+
+class Query(NamedTuple):
+    """An array that multiplies S in a read, and whether S is that after the step."""
+
+    array: Any
+    after: bool = False
+
+
+class Step(NamedTuple):
+    """What a step does with a memory, or what all steps do.
+
+    Attributes:
+      decay: the factor of S.
+      writes: pairs of keys and values, whose products are added. Values are constant
+        along the axis of the reads.
+      correction: a share and a query. The values of the last write are larger by the
+        share times what the query reads of S before the step. None for no such write.
+      again: a number and a value of S, whose product is added too, as where a sequence
+        starts anew. None if there is no such step.
+    """
+
+    decay: Any
+    writes: Sequence[tuple[Any, Any]]
+    correction: tuple[Any, Any] | None = None
+    again: tuple[Any, Any] | None = None
+
 
 def in_chunks(
-    step: Sequence, queries: Sequence, S, fresh, axis: int, length: int, size: int
+    step: Step, queries: Sequence[Query], S, axis: int, length: int, size: int
 ) -> tuple:
     """The S after all steps, and what each query reads.
 
     Args:
-      step: a, keys and values of each step: `S' = a * S + keys * values`. Values are
-        constant along `axis`.
-      queries: pairs of an array and whether it reads S after the step.
+      step: what all steps do. The value of S in `again` is the same at all steps.
+      queries: what reads S at all steps.
       S: the values before the first step.
-      fresh: an array and a value of S: each step also adds their product, as where a
-        sequence starts anew. None if there is no such step.
       axis: the axis of S that queries sum over.
       length: T.
       size: the number of steps in a chunk.
 
     Returns:
-      S, and an array `[T, ...]` for each query, with the axes of S except `axis`.
+      S, and an array `[T, ...]` for each query, with the axes of S; `axis` has size 1.
     """
-    after, count = [flag for _, flag in queries], -(-length // size)
-    new = None if fresh is None else fresh[1]
-    arrays = [*step, *(q for q, _ in queries), *([] if fresh is None else fresh[:1])]
-    ends = [1, *[0] * (len(arrays) - 1)]  # more steps, which change nothing
-    folded = [
-        _padded(jnp.broadcast_to(x, (length, *x.shape[1:])), count * size, end)
-        for x, end in zip(arrays, ends, strict=True)
-    ]
-    folded = [x.reshape(count, size, *x.shape[1:]) for x in folded]
-    chunk = functools.partial(_chunk, axis, after, new)
-    chunk = jax.checkpoint(chunk, prevent_cse=False)
-    S, reads = lax.scan(lambda S, x: chunk(S, *x), S, folded)
-    unfolded = (y.reshape(-1, *y.shape[2:])[:length] for y in reads)
-    return S, [jnp.squeeze(y, 1 + axis) for y in unfolded]
+    count, after = -(-length // size), [query.after for query in queries]
+    flags, new = step.again or (None, None)
+
+    def folded(x, end=0):
+        x = jnp.broadcast_to(x, (length, *x.shape[1:]))
+        edges = [(0, count * size - length, 0), *[(0, 0, 0)] * (x.ndim - 1)]
+        x = lax.pad(x, jnp.asarray(end, x.dtype), edges)
+        return x.reshape(count, size, *x.shape[1:])
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def chunk(S, new, decay, writes, correction, flags, asked):
+        again = None if flags is None else (flags, new)
+        step = Step(decay, writes, correction, again)
+        return _chunk(axis, S, step, list(map(Query, asked, after)))
+
+    # The steps after the last one change nothing.
+    rest = step.writes, step.correction, flags, [query.array for query in queries]
+    arrays = folded(step.decay, 1), *jax.tree.map(folded, rest)
+    S, reads = lax.scan(lambda S, arrays: chunk(S, new, *arrays), S, arrays)
+    return S, [y.reshape(-1, *y.shape[2:])[:length] for y in reads]
 
 
-def _padded(x, length, end):
-    edges = [(0, length - len(x), 0), *[(0, 0, 0)] * (x.ndim - 1)]
-    return lax.pad(x, jnp.asarray(end, x.dtype), edges)
-
-
-def _chunk(axis: int, after: Sequence[bool], new, S, a, keys, values, *rest):
+def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):
     """The S after a chunk, and what each query reads in it."""
-    between, since = _factors(a)
-    # What a step holds of each value: its share after the step, and before the first.
-    shares, queries = [(since, 1, S)], rest
-    if new is not None:
-        *queries, again = rest
-        anew = _sum(S.ndim, "i", None, ("ij", between), ("j", again))
-        shares.append((anew, 0, new))
-    reads = []
-    for q, flag in zip(queries, after, strict=True):
-        D = between if flag else _later(between, 0)
-        if D.shape[2 + axis] > 1:
-            scores = _sum(S.ndim, "ij", axis, ("i", q), ("ij", D), ("j", keys))
-        else:
-            scores = _sum(S.ndim, "ij", axis, ("i", q), ("j", keys)) * D
-        added = _sum(S.ndim, "i", None, ("ij", scores), ("j", values))
-        for share, first, value in shares:
-            share = share if flag else _later(share, first)
-            added += _sum(S.ndim, "i", axis, ("i", q * share), ("", value))
-        reads.append(added)
-    end = _sum(S.ndim, "", None, ("j", between[-1] * keys), ("j", values))
-    for share, _, value in shares:
-        end += share[-1] * value
+    a, writes, sums = step.decay, [*step.writes], functools.partial(sum_over, S.ndim)
+    shares = [(S, functools.partial(since, a))]
+    if step.again is not None:
+        flags, new = step.again
+        shares.append((new, functools.partial(_anew, a, flags)))
+    know = _Known(axis, a, shares)
+    if step.correction is not None:
+        (keys, values), (share, q) = writes.pop(), step.correction
+        query = Query(share * q)
+        values += know.read(query, writes)
+        M = jnp.moveaxis(know.scores(query, keys), (0, 1), (-2, -1))
+        X = jnp.moveaxis(inverse(M), (-2, -1), (0, 1))
+        writes.append((keys, sums("i", None, ("ij", X), ("j", values))))
+    reads = [know.read(query, writes) for query in queries]
+    end, left = sum(share(True)[-1] * value for value, share in shares), until_end(a)
+    for keys, values in writes:
+        end += sums("", None, ("j", left * keys), ("j", values))
     return end, reads
 
 
-def _factors(a):
-    """The product of the factors after step j up to step i, and of all up to step i.
+def _anew(a, flags, after: bool):
+    """What each step has of the values that a sequence has started with."""
 
-    The first is zero where i < j.
+    def join(early, late):
+        return early[0] * late[0], late[0] * early[1] + late[1]
+
+    shape = jnp.broadcast_shapes(a.shape, flags.shape)
+    pairs = jnp.broadcast_to(a, shape), jnp.broadcast_to(flags, shape)
+    found = lax.associative_scan(join, pairs)[1]
+    return found if after else one_later(found, 0)
+
+
+class _Known(NamedTuple):
+    """What is known of S in a chunk, apart from what its steps write.
+
+    Attributes:
+      axis: the axis that is summed over.
+      decay: the factor of S at each step.
+      shares: pairs of a value of S and what each step has of it. The latter is a
+        function of whether that is after the step.
     """
-    step = jnp.arange(len(a))
-    later = (step[:, None] > step).reshape(len(a), len(a), *[1] * (a.ndim - 1))
-    between = lax.cumprod(jnp.where(later, a[:, None], 1), 0)
-    return jnp.where(later.swapaxes(0, 1), 0, between), lax.cumprod(a, 0)
 
+    axis: int
+    decay: Any
+    shares: list
 
-def _later(array, first):
-    """The array one step later: at the first step it has this number."""
-    return jnp.concatenate([jnp.full_like(array[:1], first), array[:-1]])
+    def read(self, query: Query, writes):
+        """What a query reads at each step of S and of what has been written."""
+        rank, added = self.decay.ndim - 1, 0.0
+        for value, share in self.shares:
+            terms = ("i", query.array * share(query.after)), ("", value)
+            added += sum_over(rank, "i", self.axis, *terms)
+        for keys, values in writes:
+            terms = ("ij", self.scores(query, keys)), ("j", values)
+            added += sum_over(rank, "i", None, *terms)
+        return added
 
-
-def _sum(rank: int, lead: str, over: int | None, *terms):
-    """Sum a product of arrays over an axis of S and over steps that are not in `lead`.
-
-    Each term is the names of its axes of steps, and the array.
-    """
-    names, written, arrays, found = string.ascii_uppercase, [], [], set()
-    for steps, array in terms:
-        wide = [i for i in range(rank) if array.shape[len(steps) + i] > 1]
-        written.append(steps + "".join(names[i] for i in wide))
-        arrays.append(array.reshape([n for k, n in enumerate(array.shape)
-                                     if k < len(steps) or n > 1]))  # fmt: skip
-        found |= {*wide}
-    kept = sorted(found - {over})
-    out = lead + "".join(names[i] for i in kept)
-    # As precise as a sum over S itself.
-    total = jnp.einsum(f"{','.join(written)}->{out}", *arrays, precision="highest")
-    sizes = dict(zip(kept, total.shape[len(lead) :], strict=True))
-    return total.reshape(
-        *total.shape[: len(lead)], *(sizes.get(i, 1) for i in range(rank))
-    )
+    def scores(self, query: Query, keys):
+        """What a query of step i reads of the keys of step j."""
+        return scores(self.axis, query.array, self.decay, keys, query.after)

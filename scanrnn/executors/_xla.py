@@ -61,10 +61,16 @@ CPU = Rules(
     least_work=4096,
     # A step of a loop takes less than its share of a parallel scan.
     in_parallel=False,
-    # Training by chunks and by the loops of the planner, in ms: mLSTM (64, 16, 128) 15
-    # and 321, (4, 16, 128) 2.3 and 27; gated linear attention (64, 16, 128) 38 and 274,
-    # (64, 1, 32) 0.95 and 0.41; Mamba-2 (64, 16, 128) 8 and 43.
-    memory_steps=(64, 16),
+    # Training with chunks of 8, 16, 32 and 64 steps, in ms: mLSTM (512, 8, 128), 4
+    # heads, 82, 70, 91, 128; Mamba-2 49, 44, 67, 108; gated DeltaNet 118, 85, 143, 186;
+    # at (256, 4, 512) with 16, 32 and 64: 96, 128, 123; 38, 43, 53; 146, 152, 127. Keys
+    # that decay one by one, with 8, 16, 32 and 64: gated linear attention (512, 8, 128)
+    # 112, 120, 207, 203, RWKV-7 277, 289, 564, 687.
+    memory_steps=(16, 16),
+    # Training in chunks and by loops, in ms, for memories of 1,024 numbers: RWKV-7 2.5
+    # and 1.0, gated linear attention 1.1 and 0.5; of 2,304: 4.2 and 1.8, 1.7 and 0.7,
+    # gated DeltaNet 1.0 and 1.3; of 16,384: 27 and 351, 15 and 176, 8 and 183.
+    memory_least=4096,
     # A vector of AVX-512 has 16 numbers.
     tile=(16, 1, 1),
     multiples=(1, 16),
@@ -93,11 +99,11 @@ UNRECORDED = frozenset(
 )
 
 GPU = Rules(
-    # Training in launches and MB of temporaries, by chunks and by the loops of the
-    # planner (2048, 8, 512), 4 heads: mLSTM 1,698 and 583, 64,068 and 4,961; gated
-    # linear attention 4,132 and 647, 22,931 and 4,914; Mamba-2 1,673 and 298, 28,046
-    # and 4,910.
-    memory_steps=(64, 16),
+    # Training in launches and MB of temporaries, with chunks of 64 and 16 steps, where
+    # keys decay one by one (2048, 8, 512), 4 heads: gated linear attention 2,789 and
+    # 473, 6,692 and 651; RWKV-7 8,015 and 816, 21,839 and 964. The loops of the planner
+    # start 22,931 kernels for gated linear attention.
+    memory_steps=(64, 64),
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
     overwrites=True,
     # One slice of a row is written in place of four, with the rows of a whole trip.
@@ -147,10 +153,10 @@ GPU = Rules(
 )
 
 TPU = Rules(
-    # Training in million cycles and MB of temporaries, at the same sizes: mLSTM 27 and
-    # 667, 206 and 4,606; gated linear attention 97 and 507, 108 and 4,533; Mamba-2 19
-    # and 262, 125 and 4,430.
-    memory_steps=(64, 16),
+    # Million cycles and MB of temporaries with chunks of 64 and 16 steps, at the same
+    # sizes: gated linear attention 85 and 336, 112 and 508; RWKV-7 194 and 923, 248 and
+    # 1,007. The loops of the planner take 108 for gated linear attention.
+    memory_steps=(64, 64),
     # Not `overwrites`: a row that is written late takes 6,000 cycles, an LSTM's product
     # 8,000. Not `packs_gates`: to join the gates takes as long as a product.
     # To fill 64 MB with zeros takes 370,000 cycles.

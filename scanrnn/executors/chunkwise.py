@@ -18,6 +18,7 @@ import math
 from scanrnn.executors import _scans, associative, scan
 from scanrnn.executors._memories import remembered
 from scanrnn.executors._names import named
+from scanrnn.executors._pairs import FEW
 from scanrnn.executors._program import entering
 from scanrnn.planner import affine, costs, ops
 from scanrnn.planner.emit import plain
@@ -28,9 +29,10 @@ from scanrnn.planner.plan import Plan
 from scanrnn.planner.rows import Rows
 
 NAME = "chunkwise"
-# The kernels of a chunk, forward and in reverse; and how often a training step reads or
-# writes what the steps of a chunk add and read, and what it computes of each pair.
-LAUNCHES, PASSES = 50, 4
+# The kernels of a chunk, forward and in reverse: without a delta rule, for one, and for
+# each halving of what a query reads if keys decay one by one. And how often a training
+# step reads or writes what steps add and read, and what it computes of each pair.
+LAUNCHES, CORRECTING, HALVING, PASSES = 50, 60, 10, 4
 
 rules, lower = associative.rules, scan.lower
 
@@ -50,10 +52,14 @@ def refuse(plan: Plan) -> str | None:
     if not memories(graph):
         why = (memory(graph, group) for group in affine.groups(graph))
         return f"no leaf is a matrix memory: {'; '.join(map(str, why))}"
-    operations = costs.work(plan)
-    if asked or operations is None or operations >= plan.rules.least_work:
+    if asked:
         return None
-    return f"a step is only {operations} operations"
+    operations = costs.work(plan)
+    if operations is not None and operations < plan.rules.least_work:
+        return f"a step is only {operations} operations"
+    size = sum(ops.size_of(ops.aval(graph.carry[k])) for k in memories(graph))
+    small = size < plan.rules.memory_least
+    return f"the memory has only {size} numbers" if small else None
 
 
 def work(plan: Plan) -> costs.Work:
@@ -75,12 +81,18 @@ def _work(plan: Plan, S, one: Memory) -> costs.Work:
     steps = _steps(plan, one)
     inner = math.prod(n for i, n in enumerate(S.shape) if i in one.inner)
     outer = S.size // S.shape[one.axis]
-    flops = 2.0 * (steps * (inner + outer) + 2 * S.size)
-    pairs = steps * inner // (1 if one.decays_by_key else S.shape[one.axis])
-    moved = inner + outer + pairs
+    reads, writes = len(one.reads) + bool(one.correction), len(one.writes)
+    flops = 2.0 * (reads * writes * steps * (inner + outer) + (reads + writes) * S.size)
+    pairs = steps * inner // S.shape[one.axis]
+    if one.decays_by_key:
+        pairs = reads * writes * min(steps, FEW) * inner
+    moved = (reads + writes) * (inner + outer) / 2 + pairs
     size, trips = S.dtype.itemsize, -(-plan.length // steps)
+    launches = LAUNCHES + CORRECTING * bool(one.correction)
+    if one.decays_by_key:
+        launches += HALVING * reads * writes * max(steps // FEW, 1).bit_length()
     return costs.Work(
-        launches=LAUNCHES * trips,
+        launches=launches * trips,
         moved=PASSES * plan.length * moved * size,
         flops=3 * plan.length * flops,
         kept=trips * S.size * size,
@@ -100,7 +112,8 @@ def told(plan: Plan) -> list[str]:
         kinds = " and ".join(graph.carry[k].aval.str_short() for k in group.leaves)
         how = "step by step"
         if one := memories(graph).get(group.leaves[0]):
-            how = f"by products of chunks of {_steps(plan, one)} steps: a matrix memory"
+            kind = "a matrix memory" + (", by a delta rule" if one.correction else "")
+            how = f"by products of chunks of {_steps(plan, one)} steps: {kind}"
         elif group.kind == "constant":
             how = "for all steps at once"
         elif plan.rules.in_parallel and group.parallel:

@@ -71,6 +71,7 @@ def groups(graph: Graph) -> tuple[Group, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=512)
 def leaves_read(graph: Graph) -> dict[Any, frozenset[int]]:
     """Which leaves of the carry each value depends on."""
     reads = dict.fromkeys((*graph.weights, *graph.xs), frozenset())
@@ -79,6 +80,11 @@ def leaves_read(graph: Graph) -> dict[Any, frozenset[int]]:
         of = frozenset().union(*(reads[v] for v in variables(eqn.invars)))
         reads.update(dict.fromkeys(eqn.outvars, of))
     return reads
+
+
+def is_free(graph: Graph, leaf: int, atom) -> bool:
+    """Whether a value does not depend on a leaf of the carry."""
+    return ops.is_literal(atom) or leaf not in leaves_read(graph)[atom]
 
 
 def _components(reads) -> list[tuple[int, ...]]:

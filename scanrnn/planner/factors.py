@@ -45,6 +45,20 @@ def factors(graph: Graph, atom, axes: Sequence[int | None] | None = None) -> lis
     return [f for a, of in parts for f in factors(graph, a, of)]
 
 
+def viewed(graph: Graph, factor: Factor) -> Factor:
+    """The value that a factor only reshapes, broadcasts, or casts to more bits."""
+    eqn = graph.producer(factor.atom)
+    if eqn is None or eqn.primitive.name not in _VIEWS:
+        return factor
+    parts = _VIEWS[eqn.primitive.name](eqn, factor.axes)
+    if parts is None:
+        return factor
+    ((atom, axes),) = parts
+    sizes = zip(axes, ops.aval(atom).shape, strict=True)
+    axes = tuple(i if n > 1 else None for i, n in sizes)
+    return viewed(graph, Factor(atom, axes))
+
+
 def _of_product(eqn, axes):
     return [(a, axes) for a in eqn.invars]
 
@@ -91,12 +105,11 @@ def _of_outer(eqn, axes):
     return found
 
 
-_PARTS = {
-    "mul": _of_product,
+_VIEWS = {
     "broadcast_in_dim": _of_broadcast,
     "reshape": _of_reshape,
     "squeeze": _of_reshape,
     "transpose": _of_transpose,
     "convert_element_type": _of_cast,
-    "dot_general": _of_outer,
 }
+_PARTS = {"mul": _of_product, "dot_general": _of_outer, **_VIEWS}

@@ -87,7 +87,8 @@ class Rules:
       least_work: the number of operations of a step below which a plan gains nothing.
       in_parallel: an estimate may choose scans that are parallel over time.
       memory_steps: how many steps of a matrix memory make a chunk; and how many if keys
-        decay one by one, because then each pair of steps has a vector of factors.
+        decay one by one, because then some pairs of steps have a vector of factors.
+      memory_least: how many numbers a matrix memory has at least that runs in chunks.
       wavefront: equal layers run side by side if a launch takes longer than a step.
       unrecorded: operations that the runtime does not record in a graph of kernels, by
         the names of their primitives.
@@ -142,7 +143,8 @@ class Rules:
     few_arrays: int = 3
     least_work: int = 0
     in_parallel: bool = True
-    memory_steps: tuple[int, int] = (64, 16)
+    memory_steps: tuple[int, int] = (64, 64)
+    memory_least: int = 0
     wavefront: bool = False
     unrecorded: frozenset[str] = frozenset()
     tile: tuple[int, int, int] = (1, 1, 1)
