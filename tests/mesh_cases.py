@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from scanrnn.nnx import GLA, GRU, LSTM, MLSTM, RNN, Elman
+from scanrnn.nnx import GLA, GRU, LSTM, MLSTM, RNN, Elman, GatedDeltaNet
 from tests.cell_table import CELLS, draw
 
 T, D, H = 3, 3, 4
@@ -18,6 +18,9 @@ LAYERS = {
     "elman": functools.partial(Elman, D, H, time_major=True, reverse=True),
     "gru": functools.partial(GRU, D, H, integration="multiplicative", norm="ba2016"),
     "lstm": functools.partial(LSTM, D, H, num_layers=2, residual=True),
+    "gated_deltanet": functools.partial(
+        GatedDeltaNet, D, H, heads=2, implementation="chunkwise"
+    ),
     "gla": functools.partial(GLA, D, H, heads=2, implementation="chunkwise"),
     "mlstm": functools.partial(MLSTM, D, H, heads=2, implementation="chunkwise"),
 }

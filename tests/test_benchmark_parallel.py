@@ -59,6 +59,23 @@ def test_table_of_the_docs_has_the_launches_on_an_h100():
         assert f"| {name} | {' | '.join(cells)} |" in text, name
 
 
+def test_tables_of_the_docs_have_the_costs_of_matrix_memories():
+    rows_ = json.loads((FOLDER / "parallel.json").read_text())["rows"]
+    found = {compiled.of(row).key: row for row in rows_}
+    text = (FOLDER.parents[1] / "docs" / "parallel_in_time.md").read_text()
+    forms = loops.SCAN, loops.PLANNED, loops.PRODUCTS
+    for name in loops.MEMORIES:
+        for machine, key, unit in (("h100", "launches", 1), ("v5e", "cycles", 1e6)):
+            keys = [
+                rows.Row(machine, name, *rows.MEMORY[machine], form).key
+                for form in forms
+            ]
+            costs = [f"{found[k][key] / unit:,.0f}" for k in keys]
+            memory = [f"{found[k]['temp_bytes'] / 1e6:,.0f}" for k in keys]
+            line = f"| {name} | {' | '.join(costs)} | {' | '.join(memory)} |"
+            assert line in text, line
+
+
 def test_affine_loops_take_a_hundredth_of_the_launches_of_lax_scan():
     found = report.bounded(json.loads((FOLDER / "parallel.json").read_text()))
     assert set(found) == set(loops.LOOPS)
