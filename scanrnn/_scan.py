@@ -59,7 +59,7 @@ def scan(
       implementation: the executor. None takes the one with the lowest estimate.
         "planned" runs the planner's loops, or raises an error that says why it cannot.
         "associative" runs loops that are affine in their carry in parallel over time.
-        "chunkwise" runs the matrix memories of linear attention by products of chunks.
+        "chunkwise" runs matrix memories and delta rules by products of chunks.
         "scan" is `jax.lax.scan` itself. "pallas_tpu" makes one kernel of each loop, on
         a TPU, and "pallas_gpu" one of each loop that fits, on an NVIDIA GPU. Both have
         never run on a device, so they run only if you ask for them, or if

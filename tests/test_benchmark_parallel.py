@@ -80,9 +80,8 @@ def test_affine_loops_take_a_hundredth_of_the_launches_of_lax_scan():
     found = report.bounded(json.loads((FOLDER / "parallel.json").read_text()))
     assert set(found) == set(loops.LOOPS)
     for name, share in found.items():
-        # A gate of an SRU reads the carry, so its forward loop is a loop. The original
-        # of PureJaxRL has 16 steps a trip; by hand it takes 0.024.
-        known = {"SRU": 0.04, "advantage estimation (PureJaxRL)": 0.04}
+        # The original of PureJaxRL has 16 steps a trip; by hand it takes 0.024.
+        known = {"advantage estimation (PureJaxRL)": 0.03}
         assert 0 < share <= known.get(name, 0.01), (name, share)
 
 

@@ -11,6 +11,7 @@ import scanrnn
 from scanrnn.executors import planned
 from scanrnn.executors._pin import join_axes
 from scanrnn.machines import MACHINES
+from scanrnn.planner.emit import emit
 
 T, B = 12, 2
 draw = functools.partial(jax.random.normal, dtype=jnp.float32)
@@ -125,7 +126,23 @@ def test_trips_of_a_gpu_hold_no_more_than_four_megabytes_of_carries():
     gpu = planned.rules(MACHINES["h100"])
     found = [gpu.steps_per_trip(60, carry) for carry in (2**10, 2**20, 2**22, 2**24)]
     assert found == [10, 4, 1, 1]
+    found = [gpu.steps_per_trip(64, carry, pointwise=True) for carry in (2**10, 2**20)]
+    assert found == [32, 4]
     assert planned.rules(MACHINES["cpu"]).steps_per_trip(60, 2**10) == 1
+
+
+@pytest.mark.parametrize(("product", "steps"), [(False, 32), (True, 8)])
+def test_trip_of_a_gpu_holds_more_steps_if_they_have_no_products(product, steps):
+    matrix = jnp.ones((4, 4), "float32")
+
+    def step(h, x):
+        h = jnp.tanh(h @ matrix if product else h) + x
+        return h, h
+
+    types = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((8, 4), (64, 8, 4)))
+    plan = scanrnn.plan(step, *types, machine="h100", implementation="planned")
+    bodies = emit(plan)
+    assert {body.rows.block for body in bodies.values()} == {steps}
 
 
 def test_small_rows_are_joined_where_that_fills_the_tiles_of_a_tpu():

@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from benchmarks import measure
+from benchmarks import measure, origin
 from benchmarks.cases import MODES
 from benchmarks.compiled.targets import TARGETS
 from benchmarks.parallel import loops, rows
@@ -33,12 +33,13 @@ TIMED = """\
 
 The ways to run a loop took turns. Outputs, loss and every gradient are those of
 `lax.scan`, or there are no numbers. **planned loops** are what the planner chooses by
-itself on this CPU. Ratios are to `lax.scan`, with their 95 % interval.
+itself on this CPU. Ratios are to `lax.scan`, with their 95 % interval. Each row has at
+least 30 rounds; its medians are not settled if they are not known to 3 %.
 """
 MEMORIES = """\
 The cells of the next tables have matrix memories, in 4 heads. There **planned loops**
-are `implementation="planned"`, and **products of chunks** are `"chunkwise"`, which the
-planner chooses by itself.
+are `implementation="planned"`, and **products of chunks** are `"chunkwise"`. The
+planner takes the one with the better estimate: chunks for all but RWKV-7.
 """
 # The columns of a compiled row: key, title, unit, format.
 COLUMNS = (
@@ -86,16 +87,14 @@ def _reason(error):
 
 def timed(results: dict) -> str:
     """The page of all timed rows."""
-    about, parts = results["machine"], [TIMED]
+    parts = [TIMED, origin.line(results), ""]
     memories = [r for r in results["rows"] if r["name"] in loops.MEMORIES]
     others = [r for r in results["rows"] if r not in memories]
-    parts += [f"{about['cpu']}, {about['cores']} cores.", ""]
     parts += _timed(others, loops.FORMS, "")
     if memories:
         forms = loops.SCAN, loops.PLANNED, loops.PRODUCTS
         parts += [MEMORIES, *_timed(memories, forms, "Matrix memories: ")]
-    versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items() if "jax" in k)
-    return "\n".join([*parts, f"Versions: {versions}.", ""])
+    return "\n".join(parts)
 
 
 def _timed(records, forms, title):

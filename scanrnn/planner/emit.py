@@ -136,8 +136,9 @@ class Bodies:
         # Memory that is not filled can be given only if one device runs the loop, and
         # only if the length is a number.
         sized = self.target.alone and isinstance(loop.length, int)
-        carry = ops.bytes_in(loop.graph.carry)
-        block = rules.steps_per_trip(loop.length, carry) if loop.unroll == 1 else 1
+        carry, block = ops.bytes_in(loop.graph.carry), 1
+        if loop.unroll == 1:
+            block = rules.steps_per_trip(loop.length, carry, _is_pointwise(loop.graph))
         filled = rules.zero_fills or not sized
         rows = Rows(loop.length, loop.reverse, block=block, fenced=rules.fences)
         return dataclasses.replace(rows, filled=filled, **where)
@@ -158,6 +159,11 @@ def _is_full_product_step(graph: Graph) -> bool:
     values = itertools.chain(graph.inputs, *(e.outvars for e in graph.eqns))
     half = any(ops.is_inexact(v) and ops.aval(v).dtype.itemsize < 4 for v in values)
     return not half and not {*graph.weights}.isdisjoint(itertools.chain(*multiplied))
+
+
+def _is_pointwise(graph: Graph) -> bool:
+    """Whether a step computes each number of its results by itself."""
+    return not any(ops.is_heavy(e) or ops.is_reduction(e) for e in graph.eqns)
 
 
 def _is_tiny(graph: Graph, rules: Rules) -> bool:

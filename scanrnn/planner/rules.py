@@ -73,6 +73,7 @@ class Rules:
         no gradient; None for the same as with a gradient.
       outside_bytes: the bytes that may be computed outside a loop at once.
       trip_steps: the most steps in a trip; their rows are written together.
+      pointwise_steps: the same for a step without products and sums.
       trip_bytes: the most bytes of all carries in such a trip.
       separate_bytes: the largest size of a half-precision carry for which the steps of
         a trip with norms are compiled one by one, so that nothing is fused across them.
@@ -134,6 +135,7 @@ class Rules:
     forward_share: float | None = None
     outside_bytes: int = 1024 * MB
     trip_steps: int = 1
+    pointwise_steps: int = 1
     trip_bytes: int = 4 * MB
     separate_bytes: int = 0
     separates_products: bool = False
@@ -170,14 +172,15 @@ class Rules:
         most = max(length // self.chunks, self.least_chunk)
         return most if self.fewest_chunks * most <= length else length
 
-    def steps_per_trip(self, length: Any, carry: int = 0) -> int:
+    def steps_per_trip(self, length: Any, carry: int = 0, pointwise=False) -> int:
         """Steps in one trip of a loop: a divisor of `length`; 1 if that is symbolic.
 
         Each step of a trip needs memory of its own for its carry, of `carry` bytes.
         """
-        if self.trip_steps == 1 or not isinstance(length, int):
+        most = max(self.trip_steps, self.pointwise_steps if pointwise else 1)
+        if most == 1 or not isinstance(length, int):
             return 1
-        return cut(length, min(self.trip_steps, self.trip_bytes // max(carry, 1)))
+        return cut(length, min(most, self.trip_bytes // max(carry, 1)))
 
     def unrolled(self, row: int, made: int, reverse: bool) -> int:
         """The unroll factor of a loop in which each step writes its rows by itself.
