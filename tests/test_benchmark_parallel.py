@@ -41,9 +41,10 @@ def test_ways_to_run_a_loop_give_the_same(name):
 
 
 def test_committed_page_is_that_of_the_numbers():
-    path = FOLDER / "parallel.json"
-    page = report.compiled(json.loads(path.read_text()))
-    assert path.with_suffix(".md").read_text() == page
+    for path in FOLDER.glob("parallel*.json"):
+        page = report.timed if "-" in path.stem else report.compiled
+        text = path.with_suffix(".md").read_text()
+        assert text == page(json.loads(path.read_text()))
 
 
 def test_table_of_the_docs_has_the_launches_on_an_h100():
@@ -74,6 +75,14 @@ def test_tables_of_the_docs_have_the_costs_of_matrix_memories():
             memory = [f"{found[k]['temp_bytes'] / 1e6:,.0f}" for k in keys]
             line = f"| {name} | {' | '.join(costs)} | {' | '.join(memory)} |"
             assert line in text, line
+
+
+def test_table_of_the_docs_has_the_times_of_matrix_memories():
+    path = FOLDER / "parallel-amd-epyc-2-cores.json"
+    rows_ = {row["name"]: row for row in json.loads(path.read_text())["rows"]}
+    text = (FOLDER.parents[1] / "docs" / "benchmarks.md").read_text()
+    for name in loops.MEMORIES:
+        assert report.shares(rows_[name]) in text
 
 
 def test_affine_loops_take_a_hundredth_of_the_launches_of_lax_scan():

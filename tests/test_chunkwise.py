@@ -146,7 +146,14 @@ DELTA_RULES = {
 
 
 @pytest.mark.usefixtures("short_chunks")
-@pytest.mark.parametrize(("batch", "twice"), [(1, False), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("batch", "twice"),
+    [
+        pytest.param(1, False, marks=pytest.mark.slow),
+        pytest.param(2, False, marks=pytest.mark.slow),
+        (2, True),
+    ],
+)
 @pytest.mark.parametrize("name", DELTA_RULES)
 def test_delta_rule_equals_lax_scan(name, batch, twice):
     write = DELTA_RULES[name]

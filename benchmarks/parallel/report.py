@@ -138,6 +138,17 @@ def _sizes(record, key, unit, forms):
     return [*_size(record), *(f"{one[key] / unit:.3g}" if one else "" for one in found)]
 
 
+def shares(record: dict) -> str:
+    """A line of the docs: a memory in chunks, relative to `lax.scan`."""
+    cells = [_ratio(record, mode, loops.PRODUCTS) for mode in MODES]
+    ours, theirs = (
+        record["contenders"][form]["train"]["temp_bytes"]
+        for form in (loops.PRODUCTS, loops.SCAN)
+    )
+    name = record["name"] + measure.mark(record)
+    return f"| {name} | {' | '.join(cells)} | {ours / theirs:.2f} |"
+
+
 def bounded(results: dict) -> dict[str, float]:
     """For each loop at the size of the bound, its H100 launches over `lax.scan`'s."""
     launches = {of(record).key: record.get("launches") for record in results["rows"]}
