@@ -75,6 +75,12 @@ def test_tables_of_the_docs_have_the_costs_of_matrix_memories():
             memory = [f"{found[k]['temp_bytes'] / 1e6:,.0f}" for k in keys]
             line = f"| {name} | {' | '.join(costs)} | {' | '.join(memory)} |"
             assert line in text, line
+    seconds = [
+        row["compile_seconds"]
+        for row in rows_
+        if row["name"] in loops.MEMORIES and row["form"] == loops.PRODUCTS
+    ]
+    assert f"{min(seconds):.0f} to {max(seconds):.0f} s at these sizes" in text
 
 
 def test_table_of_the_docs_has_the_times_of_matrix_memories():

@@ -68,7 +68,15 @@ def leaky_sum(T: int, B: int, D: int, draw: Any = normal) -> Loop:
 
 
 def _layer(
-    name: str, hand, T: int, B: int, D: int, draw: Any = normal, **options
+    name: str,
+    hand: Callable | None,
+    T: int,
+    B: int,
+    D: int,
+    draw: Any = normal,
+    *,
+    memory: bool = False,
+    **options: Any,
 ) -> Loop:
     """A cell of ours under `lax.scan`."""
     cell = getattr(cells, name)(**options)
@@ -79,7 +87,7 @@ def _layer(
         return lax.scan(step, cell.initial_carry(params, xs[0]), xs)[1]
 
     sizes = f"T={T} B={B} D={D} H={D}"
-    return Loop(Program(sizes, params, draw(T, B, D), apply), hand, "heads" in options)
+    return Loop(Program(sizes, params, draw(T, B, D), apply), hand, memory)
 
 
 def _mingru(affine):
@@ -150,7 +158,7 @@ LOOPS = {
 }
 BY_HAND = set(LOOPS) - {"SRU"}
 MEMORIES = {
-    name: functools.partial(_layer, factory, None, heads=HEADS)
+    name: functools.partial(_layer, factory, None, memory=True, heads=HEADS)
     for name, factory in (
         ("mLSTM", "mlstm"),
         ("gated linear attention", "gla"),

@@ -39,7 +39,7 @@ least 30 rounds; its medians are not settled if they are not known to 3 %.
 MEMORIES = """\
 The cells of the next tables have matrix memories, in 4 heads. There **planned loops**
 are `implementation="planned"`, and **products of chunks** are `"chunkwise"`. The
-planner takes the one with the better estimate: chunks for all but RWKV-7.
+planner takes the one with the better estimate.
 """
 # The columns of a compiled row: key, title, unit, format.
 COLUMNS = (

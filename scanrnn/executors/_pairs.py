@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.executors._sums import sum_over
+from scanrnn.executors._triangular import of_halves
 
 # The pairs of so few steps have a factor each for every key.
 FEW = 4
@@ -40,9 +41,9 @@ def scores(axis: int, q, a, k, after: bool):
 def _by_key(axis: int, after: bool, q, a, k):
     """The same if keys decay one by one: by halves.
 
-    A step of the second half reads of the first half by a product: its query takes the
-    decay since the middle, and the key that up to the middle. No factor exceeds those
-    of `a`, and nothing is divided.
+    A step of the second half reads of the first half by a product: its query is
+    multiplied by the decay since the middle, and the key by the decay up to the middle.
+    Each is a product of numbers of `a`, and nothing is divided.
     """
     steps, rank = len(a), a.ndim - 1
     if steps <= FEW:
@@ -56,8 +57,7 @@ def _by_key(axis: int, after: bool, q, a, k):
     first, second = jax.vmap(functools.partial(_by_key, axis, after))(*halves)
     late, early = q[half:] * since(a[half:], after), k[:half] * until_end(a[:half])
     low = sum_over(rank, "ij", axis, ("i", late), ("j", early))
-    rows = [first, jnp.zeros_like(low)], [low, second]
-    return jnp.concatenate([jnp.concatenate(row, 1) for row in rows], 0)
+    return of_halves(first, low, second, (0, 1))
 
 
 def between(a, after: bool):

@@ -27,9 +27,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from scanrnn.executors import _scans
 from scanrnn.executors._pairs import one_later, scores, since, until_end
 from scanrnn.executors._sums import sum_over
 from scanrnn.executors._triangular import inverse
+from scanrnn.planner.rows import Rows
 
 
 class Query(NamedTuple):
@@ -120,13 +122,8 @@ def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):
 
 def _anew(a, flags, after: bool):
     """What each step has of the values that a sequence has started with."""
-
-    def join(early, late):
-        return early[0] * late[0], late[0] * early[1] + late[1]
-
-    shape = jnp.broadcast_shapes(a.shape, flags.shape)
-    pairs = jnp.broadcast_to(a, shape), jnp.broadcast_to(flags, shape)
-    found = lax.associative_scan(join, pairs)[1]
+    zero = jnp.zeros_like(flags[0])
+    (found,) = _scans.affine([a], [flags], [zero], Rows(len(a), reverse=False))
     return found if after else one_later(found, 0)
 
 

@@ -26,8 +26,14 @@ def inverse(M):
         return inverse(jnp.pad(M, edges))[..., :size, :size]
     A, B = inverse(jnp.stack([M[..., :half, :half], M[..., half:, half:]]))
     C = _product(_product(B, M[..., half:, :half]), A)
-    rows = [A, jnp.zeros_like(C)], [C, B]
-    return jnp.concatenate([jnp.concatenate(row, -1) for row in rows], -2)
+    return of_halves(A, C, B, (-2, -1))
+
+
+def of_halves(A, C, B, axes: tuple[int, int]):
+    """The matrix `[[A, 0], [C, B]]`; its rows and columns are two axes of an array."""
+    rows, columns = axes
+    halves = [A, jnp.zeros_like(C)], [C, B]
+    return jnp.concatenate([jnp.concatenate(half, columns) for half in halves], rows)
 
 
 @inverse.defjvp

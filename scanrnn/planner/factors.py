@@ -26,20 +26,23 @@ class Factor(NamedTuple):
         return {axis for axis in self.axes if axis is not None}
 
 
+def placed(atom, axes: Sequence[int | None]) -> Factor:
+    """A value as a factor; its axes of size 1 are no axes of the product."""
+    sizes = zip(axes, ops.aval(atom).shape, strict=False)
+    return Factor(atom, tuple(i if n > 1 else None for i, n in sizes))
+
+
 def factors(graph: Graph, atom, axes: Sequence[int | None] | None = None) -> list:
     """The factors of a value.
 
     `axes` says for each of its axes which axis of the whole product it is; None for the
     same axis. A value that spans one axis is not taken apart.
     """
-    axes = range(ops.aval(atom).ndim) if axes is None else axes
-    sizes = ops.aval(atom).shape
-    axes = tuple(i if n > 1 else None for i, n in zip(axes, sizes, strict=False))
-    whole = Factor(atom, axes)
+    whole = placed(atom, range(ops.aval(atom).ndim) if axes is None else axes)
     eqn = graph.producer(atom)
     if eqn is None or len(whole.spans) < 2 or eqn.primitive.name not in _PARTS:
         return [whole]
-    parts = _PARTS[eqn.primitive.name](eqn, axes)
+    parts = _PARTS[eqn.primitive.name](eqn, whole.axes)
     if parts is None:
         return [whole]
     return [f for a, of in parts for f in factors(graph, a, of)]
@@ -53,10 +56,7 @@ def viewed(graph: Graph, factor: Factor) -> Factor:
     parts = _VIEWS[eqn.primitive.name](eqn, factor.axes)
     if parts is None:
         return factor
-    ((atom, axes),) = parts
-    sizes = zip(axes, ops.aval(atom).shape, strict=True)
-    axes = tuple(i if n > 1 else None for i, n in sizes)
-    return viewed(graph, Factor(atom, axes))
+    return viewed(graph, placed(*parts[0]))
 
 
 def _of_product(eqn, axes):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from scanrnn.planner import affine, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.factors import Factor, factors
-from scanrnn.planner.graph import Graph, needed
+from scanrnn.planner.graph import Graph
 from scanrnn.planner.memory_reads import NoMemoryError, Read, reads
 from scanrnn.planner.memory_sums import sum_of
 from scanrnn.planner.memory_writes import Correction, Write, write
@@ -119,22 +119,18 @@ def _memory(graph: Graph, leaf: int) -> Memory:
     if any(one.correction for one in writes[:-1]):
         raise NoMemoryError("several terms of what is added read it")
     if not held and not reset:
-        asked = _read_elsewhere(graph, leaf, writes[-1].correction, asked)
+        asked = _read_elsewhere(graph, leaf, asked)
     parts = tuple(writes), tuple(asked), axis, reset, held
     found = Memory(leaf, total.decay, *parts)
     _check_axes(found, ops.aval(before).shape)
     return found
 
 
-def _read_elsewhere(graph: Graph, leaf: int, correction, asked) -> list[Read]:
-    """The reads that not only a correction of S needs."""
-    if correction is None:
-        return list(asked)
-    others = [read for read in asked if read is not correction.read]
+def _read_elsewhere(graph: Graph, leaf: int, asked: Sequence[Read]) -> list[Read]:
+    """The reads that the rest of the step needs, and not only the next S."""
     outs = [*graph.ys, *(v for k, v in enumerate(graph.carry_out) if k != leaf)]
-    eqns = needed(graph.eqns, outs, [read.out for read in others])
-    elsewhere = any(correction.read.out in eqn.outvars for eqn in eqns)
-    return list(asked) if elsewhere else others
+    needs = graph.part(outs, [read.out for read in asked]).xs
+    return [read for read in asked if read.out in needs]
 
 
 def _reset(graph: Graph, leaf: int) -> tuple[Any, Choice | None]:

@@ -71,7 +71,7 @@ def _of_sum(graph: Graph, eqn, S, other) -> Read:
     if total is not None and ops.aval(product).shape == ops.aval(S).shape:
         if total.primitive.name == "reduce_sum":
             return _summed(total, S, tuple(factors(graph, other)))
-    raise NoMemoryError("a product reads it that is not summed")
+    raise NoMemoryError("a product reads it that is not summed over one axis")
 
 
 def _summed(total, S, query) -> Read:

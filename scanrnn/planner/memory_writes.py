@@ -6,13 +6,14 @@ corrects what S returns for p.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scanrnn.planner import affine, ops
-from scanrnn.planner.factors import Factor, viewed
-from scanrnn.planner.graph import Graph, Values, needed, variables
+from scanrnn.planner.factors import Factor, placed, viewed
+from scanrnn.planner.graph import Graph, Values
 from scanrnn.planner.memory_reads import NoMemoryError, Read
 from scanrnn.planner.memory_sums import Term
 
@@ -72,33 +73,18 @@ def write(graph: Graph, leaf: int, term: Term, axis: int, reads: Sequence) -> Wr
 def _correction(graph: Graph, leaf: int, factor: Factor, reads) -> Correction:
     """How a factor depends on what is read of S."""
     factor = viewed(graph, factor)
-    of = _makes(needed(graph.eqns, [factor.atom]))
-    found = [read for read in reads if read.out in of]
-    if len(found) != 1 or found[0].after:
-        raise NoMemoryError("what is added does not depend on one read of it")
+    part = graph.part([factor.atom], [read.out for read in reads])
+    found = [read for read in reads if read.out in part.xs]
+    if len(found) != 1 or graph.carry[leaf] in part.xs:
+        raise NoMemoryError("what is added does not depend on one read of it alone")
     (read,) = found
-    _check_alike(factor, read)
-    others = [e for e in graph.eqns if read.out not in e.outvars]
-    eqns = needed(others, [factor.atom])
-    if graph.carry[leaf] in {v for e in eqns for v in variables(e.invars)}:
-        raise NoMemoryError("what is added reads it in several ways")
-    free = (v for k, v in enumerate(graph.carry) if k != leaf)
-    outs = (factor.atom,)
-    part = Graph(graph.weights, (read.out,), (*graph.xs, *free), tuple(eqns), outs, ())
+    alike = factor.axes == placed(read.out, read.order).axes
+    if not alike or ops.aval(factor.atom).shape != ops.aval(read.out).shape:
+        raise NoMemoryError("what is added has other axes than what is read of it")
+    xs = tuple(v for v in part.xs if v is not read.out)
+    part = dataclasses.replace(part, carry=(read.out,), xs=xs, carry_out=part.ys, ys=())
     (group,) = affine.groups(part)
     if group.kind not in ("sum", "diagonal"):
         why = group.why or group.kind
         raise NoMemoryError(f"what is added is not affine in what is read of it: {why}")
     return Correction(read, *affine.coefficients(part, group))
-
-
-def _check_alike(factor: Factor, read: Read) -> None:
-    """Check that a factor has the axes of what is read."""
-    sizes = ops.aval(read.out).shape
-    axes = (i if n > 1 else None for i, n in zip(read.order, sizes, strict=True))
-    if ops.aval(factor.atom).shape != sizes or factor.axes != tuple(axes):
-        raise NoMemoryError("what is added has other axes than what is read of it")
-
-
-def _makes(eqns) -> set[Any]:
-    return {v for eqn in eqns for v in eqn.outvars}

@@ -172,7 +172,9 @@ class Rules:
         most = max(length // self.chunks, self.least_chunk)
         return most if self.fewest_chunks * most <= length else length
 
-    def steps_per_trip(self, length: Any, carry: int = 0, pointwise=False) -> int:
+    def steps_per_trip(
+        self, length: Any, carry: int = 0, pointwise: bool = False
+    ) -> int:
         """Steps in one trip of a loop: a divisor of `length`; 1 if that is symbolic.
 
         Each step of a trip needs memory of its own for its carry, of `carry` bytes.
