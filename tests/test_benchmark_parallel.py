@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.gate import mean_squared
 from benchmarks.parallel import compiled, loops, report, rows, timed
+from tests.test_affine_kinds import mostly_slow
 
 FOLDER = pathlib.Path(__file__).parents[1] / "benchmarks" / "results"
 
@@ -21,7 +22,9 @@ def _thirty_two_bits():
         yield
 
 
-@pytest.mark.parametrize("name", [*loops.LOOPS, *loops.MEMORIES])
+@pytest.mark.parametrize(
+    "name", mostly_slow([*loops.LOOPS, *loops.MEMORIES], {*loops.LOOPS, "DeltaNet"})
+)
 def test_ways_to_run_a_loop_give_the_same(name):
     loop = rows.made(name, *SMALL)
     program = loop.program
