@@ -1,18 +1,38 @@
 """Scans over time with an associative operation: `h' = A h + b`, and like it.
 
-An element of a scan stands for several steps in a row. There is no division. A factor
-of zero forgets all that came before it, even an infinity.
+A scan runs in chunks. The steps of a chunk, one after the other, make one step of a
+scan that is `CHUNK` times as short. That scan finds the values before each chunk. From
+there the steps of a chunk run once more. There is no division. A factor of zero forgets
+all that came before it, even an infinity.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.planner.rows import Rows
+
+# Compiled for an H100 and a TPU v5e, 2 starts more kernels and takes more cycles; 8
+# needs more memory and, on the TPU, more cycles.
+CHUNK = 4
+
+
+class _Steps(NamedTuple):
+    """How the steps of a scan are joined. Factors, values and addends are lists.
+
+    Attributes:
+      join: `join(early, late)`, the factors of two steps in a row.
+      after: `after(A, h, b)`, the values after a step.
+    """
+
+    join: Callable
+    after: Callable
 
 
 def affine(A: Sequence, b: Sequence, start: Sequence, rows: Rows) -> list:
@@ -29,9 +49,8 @@ def affine(A: Sequence, b: Sequence, start: Sequence, rows: Rows) -> list:
     Returns:
       n arrays `[T, ...]`.
     """
-    times, factors, added, h = _operands(A, b, start)
-    begun = times(_at(factors, rows.first), h) + _at(added, rows.first)
-    return _apart(_scanned(times, factors, added, begun, rows), len(b))
+    start = [jnp.expand_dims(s, 0) for s in start]
+    return _scanned(_Steps(_in_turn, _stepped), A, b, start, rows)
 
 
 def entered(
@@ -52,96 +71,34 @@ def entered(
     Returns:
       n arrays `[T, ...]` of the sums, and n arrays `[1, ...]`, the h after all rows.
     """
-    times, factors, added, h = _operands(A, b, start)
-    ahead, last = _matrices(d, len(b), 1), rows.last
-    begun = h + _at(ahead, rows.first)
-    later = _later(factors, rows), ahead + _later(added, rows)
-    u = _scanned(times, *later, begun, rows)
-    end = times(_at(factors, last), _at(u, last)) + _at(added, last)
-    return _apart(u, len(b)), _apart(end, len(b))
-
-
-def _operands(A, b, start) -> tuple:
-    """The product of n coupled numbers; and A, b and start as its operands."""
-    n, rows = len(b), [jnp.expand_dims(s, 0) for s in start]
-    operands = _matrices(A, n, n), _matrices(b, n, 1), _matrices(rows, n, 1)
-    return (_times if n == 1 else _product), *operands
-
-
-def _matrices(arrays: Sequence, n: int, m: int):
-    """Join arrays `[T, ...]` to one array of matrices, `[T, n, m, ...]`, if n > 1."""
-    if n == 1:
-        return arrays[0]
-    array = jnp.stack(jnp.broadcast_arrays(*arrays), 1)
-    return array.reshape(len(array), n, m, *array.shape[2:])
-
-
-def _apart(h, n: int) -> list:
-    """The n coupled numbers, each an array of its own."""
-    return [h] if n == 1 else [h[:, i, 0] for i in range(n)]
-
-
-def _scanned(times: Callable, factors, added, begun, rows: Rows):
-    """The values after each step of `h' = A h + b`, where `times` is the product.
-
-    Those after the first step are given: `begun`, `[1, ...]`.
-    """
-    added = _with_first(added, begun, rows)
-    if len(factors) == 1:
-        ordered = lax.rev(added, [0]) if rows.reverse else added
-        found = _of_one_factor(times, factors, ordered)
-        return lax.rev(found, [0]) if rows.reverse else found
-
-    def combine(early, late):
-        (a, b), (A, B) = early, late
-        return times(A, a), times(A, b) + B
-
-    return _scan(combine, (factors, added), rows)[1]
-
-
-def _of_one_factor(times: Callable, factor, b):
-    """The values of `h' = A h + b` from zero on, with one A, `[1, ...]`, for all rows.
-
-    The tree is that of `lax.associative_scan`. But the factor of 2, 4, 8, ... steps is
-    a power of A, and not an array of all rows.
-    """
-    if len(b) < 2:
-        return b
-    early = lax.slice_in_dim(b, 0, len(b) - 1, 2)
-    late = lax.slice_in_dim(b, 1, len(b), 2)
-    odd = _of_one_factor(times, times(factor, factor), times(factor, early) + late)
-    rest = lax.slice_in_dim(b, 2, len(b), 2)
-    even = times(factor, odd[: len(rest)]) + rest
-    return _in_turns(lax.concatenate([b[:1], even], 0), odd)
-
-
-def _in_turns(even, odd):
-    """The rows of two arrays in turns, first one of `even`."""
-    size = len(even) + len(odd)
-
-    def spread(array, first):
-        after = size - first - (2 * len(array) - 1)
-        ends = [(first, after, 1), *[(0, 0, 0)] * (array.ndim - 1)]
-        return lax.pad(array, jnp.zeros((), array.dtype), ends)
-
-    return spread(even, 0) + spread(odd, 1)
+    first = [s + _row(ahead, rows.first) for s, ahead in zip(start, d, strict=True)]
+    added = [
+        _with_first(ahead + _later(late, rows), begun, rows)
+        for ahead, late, begun in zip(d, b, first, strict=True)
+    ]
+    nothing = [jnp.zeros_like(begun) for begun in first]
+    factors = [_later(a, rows) for a in A]
+    u = _scanned(_Steps(_in_turn, _stepped), factors, added, nothing, rows)
+    return u, _stepped(*([_row(a, rows.last) for a in of] for of in (A, u, b)))
 
 
 def sums(b, start, rows: Rows):
     """The values after each step of `h' = h + b`."""
-    b = _with_first(b, _at(b, rows.first) + start, rows)
+    b = _with_first(b, _row(b, rows.first) + start, rows)
     return lax.cumsum(b, 0, rows.reverse)
 
 
 def joined(join: Callable, a, b, start, rows: Rows):
     """The values after each step of `h' = join(h + a, b)`: join is max or logaddexp."""
-    begun = join(start + _at(a, rows.first), _at(b, rows.first))
 
-    def combine(early, late):
-        (a, b), (A, B) = early, late
-        return a + A, join(b + A, B)
+    def both(early, late):
+        return [early[0] + late[0]]
 
-    return _scan(combine, (a, _with_first(b, begun, rows)), rows)[1]
+    def after(a, h, b):
+        return [join(h[0] + a[0], b[0])]
+
+    start = jnp.expand_dims(start, 0)
+    return _scanned(_Steps(both, after), [a], [b], [start], rows)[0]
 
 
 def before(after, start, rows: Rows):
@@ -151,12 +108,88 @@ def before(after, start, rows: Rows):
     return lax.concatenate(parts, 0)
 
 
-def _scan(combine: Callable, elements: Sequence, rows: Rows):
-    elements = [jnp.broadcast_to(e, (rows.length, *e.shape[1:])) for e in elements]
-    return lax.associative_scan(combine, tuple(elements), reverse=rows.reverse)
+def _scanned(steps: _Steps, A: Sequence, b: Sequence, start: list, rows: Rows) -> list:
+    """The values after each step, where the rows lie."""
+    b = [jnp.broadcast_to(e, (rows.length, *e.shape[1:])) for e in b]
+    if not rows.reverse:
+        return _values(steps, A, b, start)
+    found = _values(steps, _turned(A), _turned(b), start)
+    return _turned(found)
 
 
-def _at(array, step: int):
+def _turned(arrays: Sequence) -> list:
+    return [lax.rev(a, [0]) if len(a) > 1 else a for a in arrays]
+
+
+def _values(steps: _Steps, A: Sequence, b: Sequence, h: list) -> list:
+    """The values after each step, from h `[1, ...]` on."""
+    chunks = len(b[0]) // CHUNK if len(b[0]) > CHUNK else 0
+    found = [[] for _ in b]
+    if chunks:
+        parts = _in_chunks(steps, A, b, h, chunks)
+        h = [part[-1:] for part in parts]
+        found = [[part] for part in parts]
+    for row in range(chunks * CHUNK, len(b[0])):
+        h = steps.after([_row(a, row) for a in A], h, [_row(a, row) for a in b])
+        found = [[*parts, part] for parts, part in zip(found, h, strict=True)]
+    return [lax.concatenate(parts, 0) for parts in found]
+
+
+def _in_chunks(steps: _Steps, A: Sequence, b: Sequence, h: list, chunks: int) -> list:
+    """The values after each step of whole chunks."""
+    each = [_of_chunks(i, chunks, A, b) for i in range(CHUNK)]
+    factors, added = each[0]
+    for late, more in each[1:]:
+        factors, added = steps.join(factors, late), steps.after(late, added, more)
+    ends = _values(steps, factors, added, h)
+    h = [lax.concatenate([a, end[:-1]], 0) for a, end in zip(h, ends, strict=True)]
+    found = []
+    for factors, added in each[:-1]:
+        h = steps.after(factors, h, added)
+        found.append(h)
+    return [
+        jnp.stack(parts, 1).reshape(-1, *parts[0].shape[1:])
+        for parts in zip(*found, ends, strict=True)
+    ]
+
+
+def _of_chunks(i: int, chunks: int, *lists: Sequence) -> list:
+    """Row i of each chunk, of the arrays in lists."""
+    stop = chunks * CHUNK
+    return [
+        [a if len(a) == 1 else lax.slice_in_dim(a, i, stop, CHUNK) for a in arrays]
+        for arrays in lists
+    ]
+
+
+def _stepped(A: Sequence, h: Sequence, b: Sequence) -> list:
+    """The values after a step: `A h + b`."""
+    return [a + late for a, late in zip(_product(A, h), b, strict=True)]
+
+
+def _in_turn(early: Sequence, late: Sequence) -> list:
+    """The factor of two steps in a row."""
+    return _product(late, early)
+
+
+def _product(A: Sequence, B: Sequence) -> list:
+    """Multiply matrices of arrays, listed row after row; A is square."""
+    n = math.isqrt(len(A))
+    m = len(B) // n
+
+    def entry(i, j):
+        terms = (_times(A[i * n + k], B[k * m + j]) for k in range(n))
+        return functools.reduce(jnp.add, terms)
+
+    return [entry(i, j) for i in range(n) for j in range(m)]
+
+
+def _times(factor, value):
+    """A product that is zero wherever the factor is zero, even times an infinity."""
+    return jnp.where(factor == 0, 0, factor * value).astype(value.dtype)
+
+
+def _row(array, step: int):
     """The values at a step, `[1, ...]`."""
     return array if len(array) == 1 else lax.slice_in_dim(array, step, step + 1)
 
@@ -176,14 +209,3 @@ def _with_first(b, value, rows: Rows):
     sizes = (rows.length, *(1 for _ in shape))
     here = lax.broadcasted_iota("int32", sizes, 0) == rows.first
     return jnp.where(here, value, jnp.broadcast_to(b, (rows.length, *shape)))
-
-
-def _product(A, B):
-    """Multiply small matrices, `[T, n, n, ...]` by `[T, n, m, ...]`."""
-    terms = (_times(A[:, :, k, None], B[:, None, k]) for k in range(A.shape[1]))
-    return functools.reduce(jnp.add, terms)
-
-
-def _times(factor, value):
-    """A product that is zero wherever the factor is zero, even times an infinity."""
-    return jnp.where(factor == 0, 0, factor * value).astype(value.dtype)
