@@ -12,6 +12,8 @@ from scanrnn.executors import planned
 from scanrnn.executors._pin import join_axes
 from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
+from scanrnn.planner.ops import is_reduction
+from tests.compare import assert_same, value_and_gradients
 
 T, B = 12, 2
 draw = functools.partial(jax.random.normal, dtype=jnp.float32)
@@ -153,3 +155,22 @@ def test_small_rows_are_joined_where_that_fills_the_tiles_of_a_tpu():
     assert joined(5, 16, 256) == (5, 16, 256)  # tiles are full
     assert joined(5, 8, 16) == (5, 8, 16)  # less than a tile
     assert joined(5, 64, 64, 64) == (5, 64, 64, 64)  # large
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 4, 4), (1, 4, 5), (1, 1, 4, 1)])
+def test_reductions_of_a_loop_on_a_cpu_read_no_axis_of_size_one(shape):
+    def step(scale, S, x):
+        read = (S * x).sum(-1, keepdims=True)
+        S = scale * S + jnp.sin(read) * x - S.max((0, -2), keepdims=True)
+        return S, (S * x).sum((-1, -2))
+
+    keys = jax.random.split(jax.random.key(0))
+    xs = jax.random.normal(keys[0], (5, *shape[:-2], 1, shape[-1]))
+    make = step, jnp.asarray(0.5), jax.random.normal(keys[1], shape), xs
+    assert_same(make, value_and_gradients)
+    step = functools.partial(step, 0.5)
+    plan = scanrnn.plan(step, *make[2:], machine="cpu", implementation="planned")
+    for name, body in plan.bodies.items():
+        read = [e.invars[0].aval for e in body.graph.eqns if is_reduction(e)]
+        assert read, name
+        assert not any(1 in a.shape for a in read), name

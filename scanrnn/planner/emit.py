@@ -25,6 +25,7 @@ from scanrnn.planner.norms import pieces
 from scanrnn.planner.rows import Rows, pair_up
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.steps import Step
+from scanrnn.planner.tidy import squeeze_reductions
 
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")
@@ -119,6 +120,9 @@ class Bodies:
         """A body of a graph, with the options that the rules prefer."""
         rules = self.target.rules
         graph, transposed = features_first(graph, rules)
+        if rules.squeezes_reductions:
+            squeezed, consts = squeeze_reductions(graph)
+            graph = graph if consts else squeezed
         return Body(
             graph,
             rows,

@@ -136,6 +136,30 @@ def _tile(shape, slices, axis) -> bool:
     return end == shape[axis]
 
 
+def squeeze_reductions(graph: Graph) -> tuple[Graph, list]:
+    """Drop axes of size 1 from what a sum, a maximum, ... reduces."""
+    units = {e: _units(e) for e in graph.eqns if "axes" in e.params}
+    units = {e: axes for e, axes in units.items() if axes}
+
+    def rule(eqn, env):
+        kept = [i for i in range(ops.aval(eqn.invars[0]).ndim) if i not in units[eqn]]
+        found = lax.squeeze(env.read(eqn.invars[0]), units[eqn])
+        axes = tuple(kept.index(i) for i in eqn.params["axes"] if i in kept)
+        if axes:
+            (found,) = eval_eqn(eqn, [found], eqn.params | {"axes": axes})
+        return [lax.reshape(found, ops.aval(eqn.outvars[0]).shape)]
+
+    return retrace(graph, rule, units)
+
+
+def _units(eqn) -> list[int]:
+    """The axes of size 1 of the array that a reduction reads; none if it is split."""
+    a = ops.aval(eqn.invars[0])
+    if not ops.is_reduction(eqn) or ops.is_split(a):
+        return []
+    return [i for i, size in enumerate(a.shape) if isinstance(size, int) and size == 1]
+
+
 def regroup_sums(graph: Graph) -> tuple[Graph, list]:
     """Rewrite `(x @ W + h @ U) + b` as `h @ U + (x @ W + b)`.
 
