@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -208,6 +209,29 @@ def test_scan_of_one_factor_equals_that_of_many(length, reverse):
         one_, wanted = _scans.affine(A[: m * m], *args), _scans.affine(many, *args)
         for a, w in zip(one_, wanted, strict=True):
             np.testing.assert_allclose(a, w, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("length", [1, 9])
+def test_scan_with_factors_of_zero_has_the_derivatives_of_lax_scan(length):
+    """JAX differentiates it: in chunks of a GPU, and twice in a solver."""
+    draw = np.random.default_rng(0).normal
+    A = jnp.asarray(draw(size=(length, D))).at[length // 2].set(0.0)
+    args = A, jnp.asarray(draw(size=(length, D))), jnp.asarray(draw(size=D))
+
+    def ours(A, b, start):
+        return jnp.sin(_scans.affine([A], [b], [start], Rows(length))[0]).sum()
+
+    def wanted(A, b, start):
+        def step(h, x):
+            h = x[0] * h + x[1]
+            return h, jnp.sin(h)
+
+        return lax.scan(step, start, (A, b))[1].sum()
+
+    every = (0, 1, 2)
+    for derivative in (jax.grad, jax.hessian):
+        found, right = (derivative(f, every)(*args) for f in (ours, wanted))
+        chex.assert_trees_all_close(found, right, rtol=1e-10, atol=1e-10)
 
 
 def test_scan_of_one_factor_is_within_the_bound_of_its_errors():

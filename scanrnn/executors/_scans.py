@@ -1,9 +1,9 @@
-"""Scans over time with an associative operation: `h' = A h + b`, and like it.
+"""Scans over time with an associative operation, such as `h' = A h + b`.
 
-A scan runs in chunks. The steps of a chunk, one after the other, make one step of a
-scan that is `CHUNK` times as short. That scan finds the values before each chunk. From
-there the steps of a chunk run once more. There is no division. A factor of zero forgets
-all that came before it, even an infinity.
+The steps are cut into chunks of `CHUNK`. First the steps of each chunk are joined to one
+step, in all chunks at once. Then a shorter scan over these joined steps finds the value
+before each chunk. Last, the steps of each chunk run again from there. Nothing is
+divided. A factor of zero removes all that came before it, even an infinity.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -50,7 +51,7 @@ def affine(A: Sequence, b: Sequence, start: Sequence, rows: Rows) -> list:
       n arrays `[T, ...]`.
     """
     start = [jnp.expand_dims(s, 0) for s in start]
-    return _scanned(_Steps(_in_turn, _stepped), A, b, start, rows)
+    return _scanned(_AFFINE, A, b, start, rows)
 
 
 def entered(
@@ -78,7 +79,7 @@ def entered(
     ]
     nothing = [jnp.zeros_like(begun) for begun in first]
     factors = [_later(a, rows) for a in A]
-    u = _scanned(_Steps(_in_turn, _stepped), factors, added, nothing, rows)
+    u = _scanned(_AFFINE, factors, added, nothing, rows)
     return u, _stepped(*([_row(a, rows.last) for a in of] for of in (A, u, b)))
 
 
@@ -172,6 +173,9 @@ def _in_turn(early: Sequence, late: Sequence) -> list:
     return _product(late, early)
 
 
+_AFFINE = _Steps(_in_turn, _stepped)
+
+
 def _product(A: Sequence, B: Sequence) -> list:
     """Multiply matrices of arrays, listed row after row; A is square."""
     n = math.isqrt(len(A))
@@ -184,9 +188,20 @@ def _product(A: Sequence, B: Sequence) -> list:
     return [entry(i, j) for i in range(n) for j in range(m)]
 
 
+@jax.custom_jvp
 def _times(factor, value):
     """A product that is zero wherever the factor is zero, even times an infinity."""
     return jnp.where(factor == 0, 0, factor * value).astype(value.dtype)
+
+
+@_times.defjvp
+def _times_jvp(primals, tangents):
+    """The derivative by a factor of zero is the value, if that is finite."""
+    (factor, value), (d_factor, d_value) = primals, tangents
+    lost = (factor == 0) & ~jnp.isfinite(value)
+    known, d_known = (jnp.where(lost, 0, v) for v in (value, d_value))
+    tangent = d_factor * known + factor * d_known
+    return _times(factor, value), tangent.astype(value.dtype)
 
 
 def _row(array, step: int):
