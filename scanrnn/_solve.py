@@ -60,8 +60,8 @@ def solve(
     result is that of the loop, and it is never NaN where that of the loop is not.
 
     An iteration costs as much as an affine scan. It can pay on a GPU or a TPU, if T is
-    large and iterations are few. It never pays on a CPU, where one affine scan takes
-    longer than the loop. `print(plan)` says where it applies. Measure it.
+    large and iterations are few. It seldom pays on a CPU, where one affine scan takes
+    about as long as the loop. `print(plan)` says where it applies. Measure it.
 
     The gradient is exact, and is one affine scan in reverse.
 

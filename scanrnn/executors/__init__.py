@@ -8,7 +8,9 @@ An executor is a module, or any object, with the attribute `NAME` and
 - `PLATFORM`, only if its kernels have never run on that platform. It then runs only if
   it is asked for by name, or if `tune` has checked it on the device.
 - `run(plan, weights, init, xs)`, only if it runs whole plans and not bodies, by a
-  program that JAX differentiates.
+  program that JAX differentiates; with it, `told(plan) -> list[str]`: how each leaf of
+  the carry runs, for `print(plan)`;
+- `work(plan) -> costs.Work`, optional: what its loops cost, for the estimate;
 - `holds(plan) -> str | None` and `WEIGHTS`, only for `advise`: why its memory does not
   suffice for a plan, and where it keeps the weights, in words.
 

@@ -35,8 +35,8 @@ def remembered(graph: Graph, one: Memory, S, values, rows: Rows, size: int):
         reads = _with_own(one, step, queries, reads)
     else:
         S, reads = in_chunks(step, queries, S, one.axis, rows.length, size)
+    apart = [i for i in range(S.ndim) if i != one.axis]
     for read, y in zip(one.reads, reads, strict=True):
-        apart = [i for i in range(S.ndim) if i != one.axis]
         y = jnp.squeeze(y, 1 + one.axis)
         y = jnp.transpose(y, [0, *(1 + apart.index(i) for i in read.order)])
         y = lax.rev(y, [0]) if rows.reverse else y
@@ -113,9 +113,7 @@ def _array(graph: Graph, values, rows: Rows, rank: int, dtype, factors, of=None)
 
 def _placed(array, axes, rank: int):
     """The array `[T, ...]` with each axis in its place, and size 1 elsewhere."""
-    wide = [i for i, axis in enumerate(axes) if axis is not None]
-    array = array.reshape(len(array), *(array.shape[1 + i] for i in wide))
-    order = sorted(range(len(wide)), key=lambda i: axes[wide[i]])
-    array = jnp.transpose(array, [0, *(1 + i for i in order)])
-    sizes = {axes[wide[i]]: n for i, n in zip(order, array.shape[1:], strict=True)}
-    return array.reshape(len(array), *(sizes.get(i, 1) for i in range(rank)))
+    array = jnp.squeeze(array, [1 + i for i, axis in enumerate(axes) if axis is None])
+    kept = [axis for axis in axes if axis is not None]
+    array = jnp.transpose(array, [0, *(1 + kept.index(axis) for axis in sorted(kept))])
+    return jnp.expand_dims(array, [1 + i for i in range(rank) if i not in kept])

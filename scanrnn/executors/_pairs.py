@@ -15,7 +15,7 @@ from jax import lax
 from scanrnn.executors._sums import sum_over
 from scanrnn.executors._triangular import of_halves
 
-# The pairs of so few steps have a factor each for every key.
+# In chunks of at most so many steps, a pair of steps has its own decay for every key.
 FEW = 4
 
 

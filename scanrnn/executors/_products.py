@@ -50,8 +50,8 @@ class Step(NamedTuple):
         along the axis of the reads.
       correction: a share and a query. The values of the last write are larger by the
         share times what the query reads of S before the step. None for no such write.
-      again: a number and a value of S, whose product is added too, as where a sequence
-        starts anew. None if there is no such step.
+      again: a flag, 1 where a sequence starts anew, and the value that S then has;
+        their product is added. None if no sequence starts anew.
     """
 
     decay: Any

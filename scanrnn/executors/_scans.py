@@ -1,8 +1,8 @@
 """Scans over time with an associative operation, such as `h' = A h + b`.
 
-The steps are cut into chunks of `CHUNK`. First the steps of each chunk are joined to one
-step, in all chunks at once. Then a shorter scan over these joined steps finds the value
-before each chunk. Last, the steps of each chunk run again from there. Nothing is
+The steps are cut into chunks of `CHUNK`. First the steps of each chunk are joined to
+one step, in all chunks at once. Then a shorter scan over these joined steps finds the
+value before each chunk. Last, the steps of each chunk run again from there. Nothing is
 divided. A factor of zero removes all that came before it, even an infinity.
 """
 

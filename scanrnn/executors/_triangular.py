@@ -1,7 +1,8 @@
 """Inverses of triangular matrices, by products of matrices alone.
 
 A substitution takes one step after the other. Halves need log2(L) products one after
-the other: the inverse of `[[A, 0], [-C, B]]` is `[[A^-1, 0], [B^-1 C A^-1, B^-1]]`.
+the other: the inverse of `[[P, 0], [-Q, R]]` is `[[A, 0], [B Q A, B]]`, where A is the
+inverse of P and B that of R.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ def inverse(M):
     size = M.shape[-1]
     if size <= 2:
         return jnp.eye(size, dtype=M.dtype) + M
-    half = -(-size // 2)
     if size % 2:
         edges = [*[(0, 0)] * (M.ndim - 2), (0, 1), (0, 1)]
         return inverse(jnp.pad(M, edges))[..., :size, :size]
+    half = size // 2
     A, B = inverse(jnp.stack([M[..., :half, :half], M[..., half:, half:]]))
     C = _product(_product(B, M[..., half:, :half]), A)
     return of_halves(A, C, B, (-2, -1))

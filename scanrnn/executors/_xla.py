@@ -1,4 +1,4 @@
-"""The rules for XLA's loops on a CPU, a GPU and a TPU, with what was measured.
+"""The rules for XLA's loops, with what was timed (CPU) or compiled (GPU, TPU).
 
 Three sizes such as (1024, 32, 128) are steps, batch and features.
 """
@@ -64,17 +64,17 @@ CPU = Rules(
     least_work=4096,
     # A step of a loop takes less than its share of a parallel scan.
     in_parallel=False,
-    # Training with chunks of 8, 16, 32 and 64 steps, in ms: mLSTM (512, 8, 128), 4
-    # heads, 82, 70, 91, 128; Mamba-2 49, 44, 67, 108; gated DeltaNet 118, 85, 143, 186;
-    # at (256, 4, 512) with 16, 32 and 64: 96, 128, 123; 38, 43, 53; 146, 152, 127. Keys
-    # that decay one by one, with 8, 16, 32 and 64: gated linear attention (512, 8, 128)
-    # 112, 120, 207, 203, RWKV-7 277, 289, 564, 687.
+    # Training on an AMD EPYC, with chunks of 8, 16, 32 and 64 steps, in ms: mLSTM (512,
+    # 8, 128), 4 heads, 82, 70, 91, 128; Mamba-2 49, 44, 67, 108; gated DeltaNet 118,
+    # 85, 143, 186; at (256, 4, 512) with 16, 32 and 64: 96, 128, 123; 38, 43, 53; 146,
+    # 152, 127. Keys that decay one by one, with 8, 16, 32 and 64: gated linear
+    # attention (512, 8, 128) 112, 120, 207, 203, RWKV-7 277, 289, 564, 687.
     memory_steps=(16, 16),
-    # Training in chunks and by loops, in ms (T=256, B=1, one head), of RWKV-7, of gated
-    # linear attention and of gated DeltaNet, for memories of 1,024 numbers: 4.8 and
-    # 1.5, 1.6 and 0.9, 1.4 and 1.4; of 2,304: 6.5 and 2.8, 2.0 and 1.6, 1.6 and 2.7;
-    # of 4,096: 7.6 and 9.0, 2.9 and 4.6, 2.7 and 6.2; of 16,384: 15 and 23, 7.4 and 12,
-    # 4.3 and 15.
+    # Training on an Intel Xeon with AMX, in chunks and by loops, in ms (T=256, B=1, one
+    # head), of RWKV-7, of gated linear attention and of gated DeltaNet, for memories of
+    # 1,024 numbers: 4.8 and 1.5, 1.6 and 0.9, 1.4 and 1.4; of 2,304: 6.5 and 2.8, 2.0
+    # and 1.6, 1.6 and 2.7; of 4,096: 7.6 and 9.0, 2.9 and 4.6, 2.7 and 6.2; of 16,384:
+    # 15 and 23, 7.4 and 12, 4.3 and 15.
     memory_least=4096,
     # A vector of AVX-512 has 16 numbers.
     tile=(16, 1, 1),
@@ -104,10 +104,10 @@ UNRECORDED = frozenset(
 )
 
 GPU = Rules(
-    # Training in launches and MB of temporaries, with chunks of 64 and 16 steps, where
-    # keys decay one by one (2048, 8, 512), 4 heads: gated linear attention 2,789 and
-    # 473, 6,692 and 651; RWKV-7 8,015 and 816, 21,839 and 964. The loops of the planner
-    # start 22,931 kernels for gated linear attention.
+    # Compiled for an H100: launches and MB of temporaries of training, with chunks of
+    # 64 and 16 steps, where keys decay one by one (2048, 8, 512), 4 heads: gated linear
+    # attention 2,789 and 473, 6,692 and 651; RWKV-7 8,015 and 816, 21,839 and 964. The
+    # loops of the planner start 22,931 kernels for gated linear attention.
     memory_steps=(64, 64),
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
     overwrites=True,
@@ -162,9 +162,10 @@ GPU = Rules(
 )
 
 TPU = Rules(
-    # Million cycles and MB of temporaries with chunks of 64 and 16 steps, at the same
-    # sizes: gated linear attention 85 and 336, 112 and 508; RWKV-7 194 and 923, 248 and
-    # 1,007. The loops of the planner take 108 for gated linear attention.
+    # Compiled for a TPU v5e: million cycles and MB of temporaries with chunks of 64 and
+    # 16 steps, at the same sizes: gated linear attention 85 and 336, 112 and 508;
+    # RWKV-7 194 and 923, 248 and 1,007. The loops of the planner take 108 for gated
+    # linear attention.
     memory_steps=(64, 64),
     # Not `overwrites`: a row that is written late takes 6,000 cycles, an LSTM's product
     # 8,000. Not `packs_gates`: to join the gates takes as long as a product.

@@ -23,6 +23,7 @@ from scanrnn.planner.graph import Env, Graph, Values, variables
 from scanrnn.planner.in_parallel import obstacle
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
+from scanrnn.planner.rows import Rows
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.wide_sums import wide
 
@@ -62,9 +63,9 @@ def refuse(plan: Plan) -> str | None:
     if all(name.startswith("in reverse") for name in able):
         if any(g.mixed for g in affine.groups(bodies["in reverse"].graph)):
             return "only in reverse it is affine, with features that are coupled"
-    held = work(plan).moved / PASSES / 1e9
-    if 1e9 * held > plan.rules.outside_bytes:
-        return f"a parallel scan would hold {held:.3g} GB, a loop holds one step"
+    held = work(plan).moved / PASSES
+    if held > plan.rules.outside_bytes:
+        return f"a parallel scan would hold {held / 1e9:.3g} GB, a loop holds one step"
     return None
 
 
@@ -111,29 +112,32 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
         elif added.keys().isdisjoint(group.leaves):
             after = _solved(body, group, starts, values)
             for k, start, found in zip(group.leaves, starts, after, strict=True):
-                v, out = graph.carry[k], graph.carry_out[k]
                 found = lax.convert_element_type(found, start.dtype)
-                final[k] = found[rows.last]
-                values[v] = _scans.before(found, start, rows)
-                for made in variables([out]):
-                    values.setdefault(made, found)
+                final[k] = record(graph, k, start, found, rows, values)
         else:
             found = _entered(body, group, starts, added, values)
             for k, start, u, end in zip(group.leaves, starts, *found, strict=True):
                 final[k] = lax.convert_element_type(end[0], start.dtype)
                 values[graph.carry[k]] = lax.convert_element_type(u, start.dtype)
-    # Known values take the place of the equations that make them.
-    ends = dataclasses.replace(graph, carry=(), xs=tuple(values), carry_out=())
-    return final, over_time(ends, graph.ys, values, rows.length)
+    return final, over_time(graph, graph.ys, values, rows.length)
 
 
 def over_time(graph: Graph, ys, values: Values, length) -> list:
     """The values of `ys` at all steps, given those of weights and of other variables.
 
     The values of weights are those of one step, the others are arrays of all steps.
+    Known values take the place of the equations that make them.
     """
     part = graph.part(tuple(ys), arrays_of(graph, values))
     return stage_over_time(part, values, length)
+
+
+def record(graph: Graph, k: int, start, found, rows: Rows, values: dict):
+    """Add a leaf's values before and after each step, `found`. Returns the last one."""
+    values[graph.carry[k]] = _scans.before(found, start, rows)
+    for after in variables([graph.carry_out[k]]):
+        values.setdefault(after, found)
+    return found[rows.last]
 
 
 def arrays_of(graph: Graph, values: Values) -> list:
@@ -215,16 +219,15 @@ def _total(body: Body, group: Group, start, values):
 
 def stacked(graph: Graph, values: Values, length) -> list:
     """The ys of a graph at all steps; those made of weights alone at one step."""
-    bits = graph.depends
-    timed = [v for v in graph.ys if not ops.is_literal(v) and bits[v]]
-    constant = [v for v in graph.ys if ops.is_literal(v) or not bits[v]]
+    timed = [v for v in variables(graph.ys) if graph.depends[v]]
     found = dict(zip(timed, over_time(graph, timed, values, length), strict=True))
     env = Env(graph.eqns, {v: values[v] for v in graph.weights})
-    once = iter([jnp.expand_dims(a, 0) for a in env.read_all(constant)])
-    return [
-        found[v] if not ops.is_literal(v) and v in found else next(once)
-        for v in graph.ys
-    ]
+
+    def of(atom):
+        known = not ops.is_literal(atom) and atom in found
+        return found[atom] if known else jnp.expand_dims(env.read(atom), 0)
+
+    return list(map(of, graph.ys))
 
 
 def _apart(value, mixed) -> list:

@@ -1,8 +1,8 @@
 """Run steps with matrix memories by products of chunks of steps.
 
-Other leaves of the carry run first, or after: in parallel over time on a machine that
-likes it, else step by step. JAX differentiates the program. For that it keeps the
-memory at the start of each chunk, and what the chunks read.
+Other leaves of the carry run before or after: in parallel over time if the rules allow
+it, else step by step. JAX differentiates the program. It keeps the memory at the start
+of each chunk, and what the chunks read.
 
 References:
     Hua et al., "Transformer quality in linear time", 2022, arXiv:2202.10447.
@@ -15,24 +15,25 @@ from __future__ import annotations
 
 import math
 
-from scanrnn.executors import _scans, associative, scan
+from scanrnn.executors import associative, scan
 from scanrnn.executors._memories import remembered
 from scanrnn.executors._names import named
 from scanrnn.executors._pairs import FEW
 from scanrnn.executors._program import entering
 from scanrnn.planner import affine, costs, ops
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Env, Graph, variables
+from scanrnn.planner.graph import Env, Graph
 from scanrnn.planner.memories import Memory, memories, memory
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rows import Rows
 
 NAME = "chunkwise"
-# The kernels of a chunk, forward and in reverse: without a delta rule, for one, and for
-# each halving of what a query reads if keys decay one by one. And how often a training
-# step reads or writes what steps add and read, and what it computes of each pair.
-LAUNCHES, CORRECTING, HALVING, PASSES = 50, 60, 10, 4
+# XLA's kernels on a GPU for a chunk, forward and in reverse; how many more a delta rule
+# needs; and how many more for each level of halves, if keys decay one by one.
+LAUNCHES, CORRECTING, HALVING = 50, 60, 10
+# How often a training step reads or writes keys, values, queries and scores.
+PASSES = 4
 
 rules, lower = associative.rules, scan.lower
 
@@ -42,7 +43,7 @@ def refuse(plan: Plan) -> str | None:
     if plan.stages is None:
         return plan.nothing
     asked = plan.options.implementation == NAME
-    if not asked and (plan.options.residuals, plan.options.chunk) != (None, None):
+    if (plan.options.residuals, plan.options.chunk) != (None, None):
         return "it has no residual policies, and chunks of its own"
     if not plan.defer:
         return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
@@ -72,8 +73,7 @@ def work(plan: Plan) -> costs.Work:
         else:
             kept = plan.length * ops.bytes_in(graph.carry[k] for k in group.leaves)
             works.append(costs.Work(2.0 * plan.length, 0.0, 0.0, kept))
-    launches, moved, flops, kept = map(math.fsum, zip(*works, strict=True))
-    return costs.Work(launches, moved, flops, kept)
+    return costs.Work(*map(math.fsum, zip(*works, strict=True)))
 
 
 def _work(plan: Plan, S, one: Memory) -> costs.Work:
@@ -141,29 +141,22 @@ def run(plan: Plan, weights: list, init: list, xs: list):
         else:
             ends = _others(graph, group, starts, values, rows, plan.rules.in_parallel)
         final |= {moving[k]: end for k, end in zip(group.leaves, ends, strict=True)}
-    return list(final.values()), _known(graph, graph.ys, values, rows)
-
-
-def _known(graph: Graph, atoms, values, rows: Rows) -> list:
-    """The values of some atoms at all steps; known values replace their equations."""
-    ends = Graph(graph.weights, (), tuple(values), graph.eqns, (), ())
-    return associative.over_time(ends, atoms, values, rows.length)
+    ys = associative.over_time(graph, graph.ys, values, rows.length)
+    return list(final.values()), ys
 
 
 def _others(graph: Graph, group, starts, values, rows: Rows, in_parallel) -> list:
     """Add the values of leaves that are no memories. Returns those after all steps."""
     outs = [graph.carry_out[k] for k in group.leaves]
     if group.kind == "constant":
-        after = _known(graph, outs, values, rows)
+        after = associative.over_time(graph, outs, values, rows.length)
     else:
         given = associative.arrays_of(graph, values)
         part = graph.part(outs, given, group.leaves)
         body = plain(part, rows.length, rows.reverse)
-        run = scan.lower
-        if in_parallel and group.parallel:
-            run = associative.lower
-        after = run(body, values, starts, values)[1]
-    for k, out, start, found in zip(group.leaves, outs, starts, after, strict=True):
-        values[graph.carry[k]] = _scans.before(found, start, rows)
-        values |= dict.fromkeys(set(variables([out])) - values.keys(), found)
-    return [found[rows.last] for found in after]
+        lower_body = associative.lower if in_parallel and group.parallel else scan.lower
+        after = lower_body(body, values, starts, values)[1]
+    return [
+        associative.record(graph, k, start, found, rows, values)
+        for k, start, found in zip(group.leaves, starts, after, strict=True)
+    ]

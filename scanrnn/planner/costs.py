@@ -49,12 +49,12 @@ def _work_of(eqn) -> int:
 
 
 class Work(NamedTuple):
-    """What loops take that XLA does not run as loops of a step.
+    """The cost of loops that are no plain loops of XLA.
 
     Attributes:
       launches: the number of launches.
       moved: the bytes that are read and written.
-      flops: the operations of products that the step does not have.
+      flops: the operations of products that the step itself does not contain.
       kept: the bytes that are kept for the reverse loop; None for those of the plan.
     """
 

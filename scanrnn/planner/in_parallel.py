@@ -57,7 +57,7 @@ def newton(plan) -> str:
         return ""
     applies = "Newton's method (scanrnn.solve) applies"
     if not plan.rules.in_parallel:
-        return f"{applies}, but does not pay on a {plan.machine.platform.upper()}."
+        return f"{applies}, but seldom pays on a {plan.machine.platform.upper()}."
     cost = "an iteration is an affine scan"
     return f"{applies}: {cost}. It pays if few are needed, which only a run can tell."
 

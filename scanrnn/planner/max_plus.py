@@ -71,7 +71,8 @@ def _depend(graph, leaf) -> set[str]:
         if not _fits(eqn, moving):
             raise NotAffineError(f"{name} of the carry")
         join = _join(eqn)
-        kinds |= {join} - {None}
+        if join:
+            kinds.add(join)
         rule = RULES["add" if join else name]
         found.update(zip(eqn.outvars, rule.depend(eqn, maps), strict=True))
     shape = ops.aval(v).shape

@@ -69,7 +69,7 @@ class Memory(NamedTuple):
 
     @property
     def inner(self) -> set[int]:
-        """The axes of S along which pairs of steps differ, and that of the reads."""
+        """The axes of S that arrays of pairs of steps have, and that of the reads."""
         choices = (f for c in (self.reset, self.held) if c for f in c.factors)
         parts = [*self.decay, *choices]
         for asked in self.reads:
@@ -138,7 +138,7 @@ def _reset(graph: Graph, leaf: int) -> tuple[Any, Choice | None]:
     before = graph.carry[leaf]
     readers = graph.consumers.get(before, [])
     eqn = readers[0] if len(readers) == 1 else None
-    if eqn is None or eqn.primitive.name != "select_n" or len(eqn.invars) != 3:
+    if eqn is None or not _is_choice(eqn):
         return before, None
     which, *cases = eqn.invars
     (fresh,) = (a for a in cases if a is not before)
@@ -150,10 +150,15 @@ def _reset(graph: Graph, leaf: int) -> tuple[Any, Choice | None]:
     return eqn.outvars[0], Choice(tuple(factors(graph, which)), when, value)
 
 
+def _is_choice(eqn) -> bool:
+    """Whether an equation takes one of two values."""
+    return eqn.primitive.name == "select_n" and len(eqn.invars) == 3
+
+
 def _held(graph: Graph, leaf: int, before, out) -> tuple[Any, Choice | None, list]:
     """The new S of a step, when it is kept, and the equation that keeps it."""
     eqn = graph.producer(out)
-    if eqn is None or eqn.primitive.name != "select_n" or len(eqn.invars) != 3:
+    if eqn is None or not _is_choice(eqn):
         return out, None, []
     which, *cases = eqn.invars
     others = [a for a in cases if a is not before]

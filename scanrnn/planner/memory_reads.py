@@ -67,7 +67,7 @@ def _of_sum(graph: Graph, eqn, S, other) -> Read:
     (product,) = eqn.outvars
     consumers = graph.consumers.get(product, [])
     total = consumers[0] if len(consumers) == 1 else None
-    # S may have an axis of size 1 along which the query does not.
+    # S may have size 1 along an axis where the query has more.
     if total is not None and ops.aval(product).shape == ops.aval(S).shape:
         if total.primitive.name == "reduce_sum":
             return _summed(total, S, tuple(factors(graph, other)))

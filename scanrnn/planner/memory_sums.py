@@ -26,8 +26,8 @@ class Sum(NamedTuple):
     Attributes:
       decay: the factors that S is multiplied by.
       terms: what is added to it.
-      multiples: S and its products before anything is added: each value, and the
-        factors that S has been multiplied by.
+      multiples: values that are S times factors, before anything is added; each with
+        these factors.
       path: the equations from S to its next value.
     """
 
