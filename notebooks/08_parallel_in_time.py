@@ -20,7 +20,7 @@
 # before step 999 is done. But a step may be *affine* in its carry: `h' = A h + b`,
 # where A and b depend on inputs alone. Then two steps in a row are one step of the
 # same form, and so are four steps, and all of them. The chain becomes a tree of
-# depth `log2 T` up, and the same depth down.
+# some `log2 T` levels.
 #
 # The planner proves this for a step from its graph. This notebook shows what it
 # finds, how it runs such a loop, how exact the result is, and what it costs on a GPU

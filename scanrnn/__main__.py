@@ -188,7 +188,10 @@ def _config(options: dict[str, Any]) -> training.Config:
             raise ValueError(
                 f"config: cannot read {path!r} as TOML: {error}; check path and syntax"
             ) from None
-    return training.Config.from_mapping(values | options)
+    try:
+        return training.Config.from_mapping(values | options)
+    except TypeError as error:  # only a file can have values of another type
+        raise ValueError(f"config: {path}: {error}") from None
 
 
 def _train(options: dict[str, Any], console: Console) -> int:

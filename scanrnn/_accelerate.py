@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from scanrnn import _objects
 from scanrnn._scan import scan
 from scanrnn.planner import Options, compat
 from scanrnn.planner.functions import evaluate
@@ -30,9 +31,10 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
     Args:
       fn: a pure function of pytrees. Arguments that are not arrays (a flag, a name, the
         number of steps) reach it unchanged. Results that are not arrays (a function, a
-        name) come back unchanged. If `fn` writes into its arguments, the change is
-        lost, as under `jax.jit`. If an NNX module changes its own state (dropout, batch
-        statistics), split it and accelerate a function of the state.
+        name) come back unchanged. If an NNX module among the arguments changes its own
+        state (dropout, batch statistics), it is changed, as under `nnx.jit`. If `fn`
+        writes into other arguments (a dict, a list), the change is lost, as under
+        `jax.jit`.
       plan: `Options` for the planner; None for the defaults.
 
     Returns:
@@ -40,6 +42,7 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
 
     Raises:
       TypeError: if `fn` is not callable, or `plan` is not `Options`.
+      ValueError: at a call, if `fn` adds a variable to an NNX module.
 
     Example:
       >>> import flax.linen as nn, jax, jax.numpy as jnp, scanrnn
@@ -65,20 +68,26 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
 
     @functools.wraps(fn)
     def run(*args, **kwargs):
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        outputs = []
+        given, tree = jax.tree.flatten((args, kwargs))
+        outputs, written = [], []
 
         def arrays():
-            args, kwargs = tree.unflatten(leaves)
-            outputs[:] = jax.tree.flatten(fn(*args, **kwargs))
-            return list(filter(_is_array, outputs[0]))
+            inner = tree.unflatten(given)
+            before = _objects.values(inner)
+            outputs[:] = jax.tree.flatten(fn(*inner[0], **inner[1]))
+            after = _objects.values(inner)
+            changed = {k: v for k, v in after.items() if v is not before.get(k)}
+            written[:] = changed
+            return [*filter(_is_array, outputs[0]), *changed.values()]
 
         # The trace closes over the arrays, so that `fn` can still read their values.
         closed = jax.make_jaxpr(arrays)()
         outs = _evaluate(closed.jaxpr, closed.consts, (), plan)
         outs = map(_as_array, outs, closed.out_avals)
         leaves, tree = outputs
-        return tree.unflatten(next(outs) if _is_array(x) else x for x in leaves)
+        result = tree.unflatten(next(outs) if _is_array(x) else x for x in leaves)
+        _objects.write((args, kwargs), dict(zip(written, outs, strict=True)))
+        return result
 
     return run
 

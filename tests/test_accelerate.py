@@ -170,6 +170,49 @@ def test_accelerate_passes_numbers_of_numpy_as_they_are():
     np.testing.assert_array_equal(got, -X[0, 0])
 
 
+class Noisy(nnx.Module):
+    """A model that changes its own state: dropout and batch statistics."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.norm = nnx.BatchNorm(D, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.rnn = nnx.RNN(nnx.LSTMCell(D, H, rngs=rngs))
+
+    def __call__(self, x):
+        return self.rnn(self.dropout(self.norm(x)))
+
+
+WRAPS = {
+    "alone": scanrnn.accelerate,
+    "inside_jit": lambda fn: nnx.jit(scanrnn.accelerate(fn)),
+    "around_jit": lambda fn: scanrnn.accelerate(nnx.jit(fn)),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_accelerated_nnx_module_changes_its_state(wrap):
+    x = X.astype("float32")
+    ours, theirs = Noisy(), Noisy()
+    fast, plain = wrap(lambda model, x: model(x)), nnx.jit(lambda model, x: model(x))
+    for _ in range(2):
+        np.testing.assert_allclose(fast(ours, x), plain(theirs, x), rtol=1e-4)
+    for kind in (nnx.BatchStat, nnx.RngCount):
+        found, wanted = (jax.tree.leaves(nnx.state(m, kind)) for m in (ours, theirs))
+        assert len(found) == len(wanted) > 0
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-4)
+
+
+def test_accelerate_refuses_a_new_variable_of_a_module():
+    def fn(model, x):
+        model.seen = nnx.Variable(x)
+        return x
+
+    with pytest.raises(ValueError, match="fn makes the variable seen of an NNX module"):
+        scanrnn.accelerate(fn)(nnx.Linear(D, H, rngs=nnx.Rngs(0)), X)
+
+
 def test_accelerate_leaves_branches_for_other_platforms_alone():
     """These branches may not even compile here."""
 

@@ -103,6 +103,15 @@ def test_options_come_from_recipe_then_file_then_words(tmp_path):
     assert (config.window, config.clip, config.loss) == (35, 10.0, "sum")
 
 
+def test_value_of_another_type_in_a_config_is_one_line(tmp_path, capsys):
+    path = tmp_path / "bad.toml"
+    path.write_text('features = "x"')
+    assert main(["train", "--config", str(path)]) == 1
+    assert (
+        "bad.toml: features: got 'x' of type str, want int" in capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_is_a_config(name):
     assert Config.from_mapping(RECIPES[name]).layers == 2

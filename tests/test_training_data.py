@@ -150,6 +150,18 @@ def draw_sequences():
     return [np.full(n, i, np.int32) for i, n in enumerate(rng.integers(1, 40, 57))]
 
 
+@pytest.mark.parametrize("batch", [0, -1, 2.5])
+def test_arrays_refuse_a_batch_that_is_no_positive_integer(batch):
+    with pytest.raises(ValueError, match=f"batch: got {batch}, want an integer"):
+        Arrays(np.ones([6, 2]), batch=batch)
+
+
+def test_arrays_refuse_a_position_behind_their_end():
+    batches = Arrays(np.ones([4, 2]), batch=2)
+    with pytest.raises(ValueError, match="got batch 2, but there are 4 examples"):
+        batches.restore({"epoch": 0, "batch": 2})
+
+
 def test_buckets_give_every_sequence_once_and_pad_little():
     sequences = draw_sequences()
     batches = Buckets(sequences, batch=4, buckets=6)

@@ -147,6 +147,35 @@ def test_loop_stops_at_an_evaluation_that_is_not_finite(tmp_path):
     assert checkpoints.latest() is None
 
 
+@pytest.mark.parametrize(
+    ("batches", "error", "message"),
+    [
+        ([1, 2], TypeError, "got a list without __next__ and state"),
+        (iter([1, 2]), TypeError, "got a list_iterator without state"),
+    ],
+)
+def test_loop_refuses_data_without_a_position_before_the_first_step(
+    tmp_path, batches, error, message
+):
+    step = make_train_step(loss_fn, OPTIMIZER)
+    with pytest.raises(error, match=message):
+        fit(step, start(), batches, steps=3, checkpoints=Checkpoints(tmp_path / "a"))
+
+
+def test_loop_says_where_the_data_ended():
+    step = make_train_step(loss_fn, OPTIMIZER)
+    rows = iter([jnp.ones(3)] * 2)
+    with pytest.raises(ValueError, match="ended at step 2, want batches for steps=5"):
+        fit(step, start(), rows, steps=5)
+
+
+def test_checkpoints_refuse_a_file(tmp_path):
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    with pytest.raises(ValueError, match=r"notes.txt' is a file, want a folder"):
+        Checkpoints(file)
+
+
 def test_loop_has_its_rows_on_the_disk_before_a_checkpoint(tmp_path):
     log = Log(tmp_path / "log.jsonl")
 

@@ -76,9 +76,11 @@ def _pulled(loop, step, names, rules: Rules, fixed, cts: list) -> list:
 
     def whole(v):
         parts = rows.of([v], arrays)
+        sources = tuple(parts)
 
+        # A rule of `vmap` outlives this trace, so it holds no value of it.
         def make(*values):
-            return rows.all(dict(zip(parts, values, strict=True)), v)
+            return rows.all(dict(zip(sources, values, strict=True)), v)
 
         # Otherwise XLA makes the shifted copy before the loop, and keeps it throughout.
         early = v in rows.shifts and rules.delays_copies

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -57,20 +58,26 @@ def _step(one: Memory, array) -> Step:
 
 
 def _chosen(one: Memory, array, step: Step, S, rows: Rows) -> tuple[Step, Any]:
-    """The same for steps that start anew or do not count; and the first S."""
-    a, (keys, added), again = step.decay, zip(*step.writes, strict=True), None
+    """The same for steps that start anew or do not count; and the first S.
+
+    What such steps write is zero, even if their inputs are NaN.
+    """
+    a, again = step.decay, None
+    written = step.writes, step.correction
     if one.held:
         counts = array(one.held.factors) == one.held.when
-        a, keys = jnp.where(counts, a, 1), [jnp.where(counts, k, 0) for k in keys]
+        a = jnp.where(counts, a, 1)
+        written = jax.tree.map(lambda v: jnp.where(counts, v, 0), written)
     if one.reset:
         starts = array(one.reset.factors) == one.reset.when
         new = array((one.reset.value,))[0]
         starts = jnp.broadcast_to(starts, (rows.length, *starts.shape[1:]))
         S, starts = jnp.where(starts[0], new, S), _next(starts)
-        a, keys = jnp.where(starts, 0, a), [jnp.where(starts, 0, k) for k in keys]
+        a = jnp.where(starts, 0, a)
+        written = jax.tree.map(lambda v: jnp.where(starts, 0, v), written)
         again = starts.astype(S.dtype), new
-    writes = list(zip(keys, added, strict=True))
-    return Step(a, writes, step.correction, again), S
+    writes, correction = written
+    return Step(a, writes, correction, again), S
 
 
 def _with_own(one: Memory, step: Step, queries, reads) -> list:

@@ -27,11 +27,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.executors import _scans
 from scanrnn.executors._pairs import one_later, scores, since, until_end
 from scanrnn.executors._sums import sum_over
 from scanrnn.executors._triangular import inverse
-from scanrnn.planner.rows import Rows
 
 
 class Query(NamedTuple):
@@ -105,7 +103,7 @@ def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):
     if step.again is not None:
         flags, new = step.again
         shares.append((new, functools.partial(_anew, a, flags)))
-    know = _Known(axis, a, shares)
+    know = _Known(axis, a, shares, step.again and step.again[0])
     if step.correction is not None:
         (keys, values), (share, q) = writes.pop(), step.correction
         query = Query(share * q)
@@ -114,16 +112,25 @@ def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):
         X = jnp.moveaxis(inverse(M), (-2, -1), (0, 1))
         writes.append((keys, sums("i", None, ("ij", X), ("j", values))))
     reads = [know.read(query, writes) for query in queries]
-    end, left = sum(share(True)[-1] * value for value, share in shares), until_end(a)
+    end, left = 0.0, until_end(a)
+    for value, share in shares:
+        end += share(True)[-1] * know.unless_lost(value)
     for keys, values in writes:
+        if step.again is not None:
+            # An infinity before a new start must not reach the next chunk.
+            lost = lax.cummax(step.again[0], 0, reverse=True) > 0
+            values = jnp.where(lost, 0, values)
         end += sums("", None, ("j", left * keys), ("j", values))
     return end, reads
 
 
 def _anew(a, flags, after: bool):
     """What each step has of the values that a sequence has started with."""
-    zero = jnp.zeros_like(flags[0])
-    (found,) = _scans.affine([a], [flags], [zero], Rows(len(a), reverse=False))
+
+    def joined(early, late):
+        return early[0] * late[0], late[0] * early[1] + late[1]
+
+    _, found = lax.associative_scan(joined, tuple(jnp.broadcast_arrays(a, flags)))
     return found if after else one_later(found, 0)
 
 
@@ -135,22 +142,39 @@ class _Known(NamedTuple):
       decay: the factor of S at each step.
       shares: pairs of a value of S and what each step has of it. The latter is a
         function of whether that is after the step.
+      flags: 1 where a sequence starts anew after a step; None if none does.
     """
 
     axis: int
     decay: Any
     shares: list
+    flags: Any
 
     def read(self, query: Query, writes):
         """What a query reads at each step of S and of what has been written."""
         rank, added = self.decay.ndim - 1, 0.0
         for value, share in self.shares:
             terms = ("i", query.array * share(query.after)), ("", value)
-            added += sum_over(rank, "i", self.axis, *terms)
+            found = sum_over(rank, "i", self.axis, *terms)
+            added += self._of_first(found, value, query)
         for keys, values in writes:
             terms = ("ij", self.scores(query, keys)), ("j", values)
             added += sum_over(rank, "i", None, *terms)
         return added
+
+    def unless_lost(self, value):
+        """A value of S, without infinities if it is the first and S starts anew."""
+        if self.flags is None or value is not self.shares[0][0]:
+            return value
+        return jnp.where(self.flags.max(0) > 0, 0, value)
+
+    def _of_first(self, found, value, query: Query):
+        """What is read of the first S: nothing after a new start."""
+        if self.flags is None or value is not self.shares[0][0]:
+            return found
+        started = lax.cummax(self.flags, 0)
+        started = started if query.after else one_later(started, 0)
+        return jnp.where(started > 0, 0, found)
 
     def scores(self, query: Query, keys):
         """What a query of step i reads of the keys of step j."""

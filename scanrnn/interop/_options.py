@@ -106,6 +106,7 @@ def activation(
     given: str | None,
     read: Iterable[str],
     default: str | None = None,
+    argument: str = "activation",
 ) -> str:
     """The kind of the cell, which includes the activation of an "elman".
 
@@ -115,6 +116,7 @@ def activation(
         given: the activation from the user, or None.
         read: the activations that were read from objects.
         default: the activation of an "elman" if there is no other; None for an error.
+        argument: the name of the argument `given` of that function, for messages.
 
     Raises:
         ValueError: if the cell does not have the activation, or if there are several.
@@ -125,8 +127,8 @@ def activation(
         raise ValueError(
             f"{where}: the cells are of kind {kind!r} and have the activation "
             f"{' and '.join(sorted(map(repr, said)))}, want one for all, "
-            f"{' or '.join(map(repr, known))}; give activation=, because weights "
-            "do not contain it"
+            f"{' or '.join(map(repr, known))}; give {argument}=, because "
+            "weights do not contain it"
         )
     return "elman-relu" if said == {"relu"} else kind
 

@@ -72,7 +72,9 @@ def from_torch(
         sizes={"E": len(tails[0]) * out},
         called=lambda name: prefix + name,
     )
-    kind = _options.activation("from_torch", kind, nonlinearity, said)
+    kind = _options.activation(
+        "from_torch", kind, nonlinearity, said, argument="nonlinearity"
+    )
     layers = [[_ours(kind, arrays, tail) for tail in ends] for ends in tails]
     cell = _kinds.KINDS[kind][0]
     if "projection" in layers[0][0]:

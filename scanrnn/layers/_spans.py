@@ -63,7 +63,7 @@ def spans(
     if seq_lengths is not None:
         seq_lengths = _lengths(seq_lengths, batch, T)
         steps = jnp.arange(T).reshape(T, *(1 for _ in batch))
-        counts.append(steps < seq_lengths)
+        counts.append(steps < seq_lengths[None])
     if resets is not None:
         resets = read("resets", resets, jnp.bool_)
         # A reset in the padding must not change the carry that is returned.

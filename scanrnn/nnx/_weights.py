@@ -63,6 +63,12 @@ def draw(
             initializer.
     """
     params, said = layers.draw(place, key, param_dtype, scheme, initializers, _opened)
+    flat = isinstance(params, dict) and jax.tree_util.all_leaves(params.values())
+    if not flat:
+        raise TypeError(
+            f"RNN: init of {type(place.cell).__name__} returned shapes "
+            f"{jax.tree.map(jnp.shape, params)}, want a flat dict of arrays by name"
+        )
     found = {
         family: {**said.get(family, {}), **(own or {})}
         for family, own in metadata.items()

@@ -58,14 +58,14 @@ def rule_of(eqn: JaxprEqn, moving: Sequence[bool]) -> Rule:
         raise NotAffineError("a division of whole numbers")
     if name == "select_n" and moving[0]:
         raise NotAffineError("select_n by what depends on the carry")
-    if name == "convert_element_type" and not _keeps_kind(eqn):
+    if name == "convert_element_type" and not keeps_kind(eqn):
         raise NotAffineError("convert_element_type of the carry to another kind")
     if name not in RULES:
         raise NotAffineError(f"{name} of the carry")
     return RULES[name]
 
 
-def _keeps_kind(eqn) -> bool:
+def keeps_kind(eqn) -> bool:
     """Whether a cast keeps the dtype, or stays among floats or complex numbers."""
     old, new = (ops.aval(v).dtype for v in (eqn.invars[0], eqn.outvars[0]))
     kinds = [k for k in (jnp.floating, jnp.complexfloating) if jnp.issubdtype(old, k)]
@@ -80,7 +80,9 @@ def full(value, atom):
 def _sum(eqn, maps) -> list:
     shape = ops.aval(eqn.outvars[0]).shape
     first, *others = (_grown(m, shape) for m in maps if m is not None)
-    return [functools.reduce(AxisMap.merged, others, first)]
+    total = functools.reduce(AxisMap.merged, others, first)
+    subtracted = eqn.primitive.name == "sub" and maps[0] is None
+    return [total.scaled() if subtracted else total]
 
 
 def _grown(value: AxisMap, shape: Sequence[int]) -> AxisMap:

@@ -30,7 +30,7 @@ class AxisMap(NamedTuple):
     Attributes:
       dims: for each axis of the value, its parts, from the axes of the leaf.
       mixed: axes of the leaf along which elements are mixed.
-      unit: whether the value holds the leaf's elements unscaled (times one).
+      unit: whether the value surely holds the leaf's elements times one.
     """
 
     dims: tuple[tuple[Part, ...], ...]
@@ -58,7 +58,7 @@ class AxisMap(NamedTuple):
         """This value without some axes: summed over, or (not `mix`) of size 1."""
         rest = tuple(d for i, d in enumerate(self.dims) if i not in axes)
         lost = _axes(self.dims[i] for i in axes) if mix else frozenset()
-        return AxisMap(rest, self.mixed | lost, self.unit and not lost)
+        return AxisMap(rest, self.mixed | lost, self.unit and not mix)
 
     def transposed(self, order: Sequence[int]) -> AxisMap:
         """This value with its axes in another order."""
@@ -68,7 +68,7 @@ class AxisMap(NamedTuple):
         """A value of another shape that mixes elements of this one along some axes."""
         dims = [other(s) if i in axes else self.dims[i] for i, s in enumerate(shape)]
         lost = _axes(self.dims[i] for i in axes)
-        return AxisMap(tuple(dims), self.mixed | lost, self.unit and not lost)
+        return AxisMap(tuple(dims), self.mixed | lost, unit=False)
 
     def reshaped(self, shape: Sequence[int]) -> AxisMap:
         """This value in another shape."""

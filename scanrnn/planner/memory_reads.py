@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from scanrnn.planner import affine, ops
+from scanrnn.planner.affine_rules import keeps_kind
 from scanrnn.planner.factors import Factor, factors
 from scanrnn.planner.graph import Graph
 
@@ -41,7 +42,7 @@ def reads(graph: Graph, leaf: int, S, path) -> list[Read]:
             raise NoMemoryError("it is an output of each step")
         if eqn in path:
             continue
-        if eqn.primitive.name == "convert_element_type":
+        if eqn.primitive.name == "convert_element_type" and keeps_kind(eqn):
             found += reads(graph, leaf, eqn.outvars[0], path)
             continue
         if eqn.primitive.name == "reduce_sum":
@@ -57,7 +58,8 @@ def _other(graph: Graph, leaf: int, eqn, S):
     """The other operand of a product with S; it must be free of S."""
     if eqn.primitive.name in ("mul", "dot_general"):
         others = [a for a in eqn.invars if a is not S]
-        if len(others) == 1 and affine.is_free(graph, leaf, others[0]):
+        real = all(map(ops.is_real, (*others, *eqn.outvars)))
+        if len(others) == 1 and real and affine.is_free(graph, leaf, others[0]):
             return others[0]
     raise NoMemoryError(f"{eqn.primitive.name} reads it")
 

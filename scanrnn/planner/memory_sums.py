@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from scanrnn.planner import affine
+from scanrnn.planner.affine_rules import keeps_kind
 from scanrnn.planner.factors import Factor, factors
 from scanrnn.planner.graph import Graph, variables
 from scanrnn.planner.memory_reads import NoMemoryError
 
 _ADDS = ("add", "add_any", "sub")
-_KEEPS = ("mul", "convert_element_type", *_ADDS)
+_KEEPS = ("mul", *_ADDS)
 
 
 class Term(NamedTuple):
@@ -71,14 +72,20 @@ def _elementwise(graph: Graph, S) -> set:
     found = {S}
     for eqn in graph.eqns:
         reads = not found.isdisjoint(variables(eqn.invars))
-        found.update(eqn.outvars if reads and eqn.primitive.name in _KEEPS else ())
+        found.update(eqn.outvars if reads and _is_linear(eqn) else ())
     return found
+
+
+def _is_linear(eqn) -> bool:
+    """Whether an equation is a sum, a product, or a cast among floats."""
+    cast = eqn.primitive.name == "convert_element_type"
+    return keeps_kind(eqn) if cast else eqn.primitive.name in _KEEPS
 
 
 def _kept(graph: Graph, value, whole):
     """The equation that makes a value, and its operand that is computed of S."""
     eqn = graph.producer(value)
-    if eqn is not None and eqn.primitive.name in _KEEPS:
+    if eqn is not None and _is_linear(eqn):
         kept = [a for a in variables(eqn.invars) if a in whole]
         if len(kept) == 1:
             return eqn, kept[0]

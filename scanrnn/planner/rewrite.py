@@ -134,12 +134,12 @@ def merge(graph: Graph) -> tuple[Graph, list]:
         if key is not None:
             groups.setdefault((key, eqn in carrying), []).append(eqn)
     group_of = {e: g for g in groups.values() if len(g) > 1 for e in g}
-    done: dict[JaxprEqn, object] = {}
 
     def rule(eqn, env):
-        if eqn not in done:
-            done.update(_merged(group_of[eqn], bits, env))
-        return [done[eqn]]
+        (out,) = eqn.outvars
+        if out not in env:
+            env.update(_merged(group_of[eqn], bits, env))
+        return [env[out]]
 
     return retrace(graph, rule, group_of)
 
@@ -172,7 +172,8 @@ def _merged(eqns, bits, env):
     operands = (weight, state) if side == 0 else (state, weight)
     (out,) = eval_eqn(eqns[0], operands)
     sizes = [w.shape[of_weight] for w in weights]
-    return zip(eqns, lax.split(out, sizes, of_result), strict=True)
+    outs = (e.outvars[0] for e in eqns)
+    return zip(outs, lax.split(out, sizes, of_result), strict=True)
 
 
 def var(atom):

@@ -110,15 +110,16 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
             ordered = sorted(slices, key=lambda e, i=axis: e.params["start_indices"][i])
             if _tile(v.aval.shape, ordered, axis):
                 tiles |= dict.fromkeys(slices, (ordered, axis))
-    done: dict[JaxprEqn, object] = {}
 
     def rule(eqn, env):
-        if eqn not in done:
+        (out,) = eqn.outvars
+        if out not in env:
             ordered, axis = tiles[eqn]
-            sizes = [ops.aval(e.outvars[0]).shape[axis] for e in ordered]
+            outs = [e.outvars[0] for e in ordered]
+            sizes = [ops.aval(v).shape[axis] for v in outs]
             parts = lax.split(env.read(eqn.invars[0]), sizes, axis)
-            done.update(zip(ordered, parts, strict=True))
-        return [done[eqn]]
+            env.update(zip(outs, parts, strict=True))
+        return [env[out]]
 
     return retrace(graph, rule, tiles)
 

@@ -152,8 +152,9 @@ class Arrays(Batches):
             for all.
 
     Raises:
-        ValueError: If there are fewer than `batch` examples, or the arrays differ in
-            their number of examples.
+        ValueError: If `batch` is less than 1, there are fewer examples than that, or
+            the arrays differ in their number of examples; from `restore`, if there are
+            too few examples for the position.
 
     Example:
         >>> import numpy as np
@@ -173,6 +174,8 @@ class Arrays(Batches):
         rows: tuple[int, int] | None = None,
     ):
         """Checks the number of examples."""
+        if not isinstance(batch, int | np.integer) or batch < 1:
+            raise ValueError(f"batch: got {batch!r}, want an integer of at least 1")
         sizes = {len(leaf) for leaf in jax.tree.leaves(arrays)}
         if len(sizes) != 1 or min(sizes) < batch:
             raise ValueError(
@@ -200,6 +203,11 @@ class Arrays(Batches):
 
     def restore(self, state: dict[str, int]) -> None:
         """Goes to a saved position."""
+        if (state["batch"] + 1) * self.batch > self._size:
+            raise ValueError(
+                f"state: got batch {state['batch']}, but there are {self._size} "
+                "examples; give the arrays of the run that saved it"
+            )
         self._epoch, self._next = state["epoch"], state["batch"]
 
 

@@ -17,6 +17,9 @@ class FolderLock:
     Args:
         folder: The folder. It is created when the lock is taken.
 
+    Raises:
+        ValueError: If it is a file.
+
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -31,6 +34,8 @@ class FolderLock:
     def __init__(self, folder: str | Path):
         """Does not take the lock yet."""
         self.folder = Path(folder)
+        if self.folder.is_file():
+            raise ValueError(f"out: {str(self.folder)!r} is a file, want a folder")
         # Any thread may give the lock back, not only the one that took it.
         self._lock = FileLock(self.folder / ".lock", timeout=0, thread_local=False)
         # A file of its own, because filelock decides what is in the lock file.

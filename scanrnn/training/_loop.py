@@ -118,7 +118,10 @@ def fit(
         The last state, its step, and whether the run was stopped.
 
     Raises:
-        ValueError: If another run has locked the checkpoints, or one cannot be written.
+        TypeError: If `batches` is no iterator, or there are checkpoints and it has no
+            position.
+        ValueError: If another run has locked the checkpoints, one cannot be written, or
+            the batches end before the last step.
         FloatingPointError: If more than `patience` steps in a row were skipped, or an
             evaluation returns a number that is not finite after a step that was not
             skipped.
@@ -135,6 +138,7 @@ def fit(
         >>> fitted.step, round(float(fitted.state.params["w"][0]), 2)
         (30, 3.0)
     """
+    _check(batches, checkpoints)
     begin, stopped = time.perf_counter(), False
     pending: deque[tuple[int, Metrics]] = deque()
     if (step := int(state.counts.steps)) >= steps:
@@ -171,7 +175,7 @@ def fit(
             checkpoints.save(step, state, (notes or {}) | place)
 
     while step < steps and not (stopped := stop(step)):
-        state, metrics = train_step(state, next(batches))
+        state, metrics = train_step(state, _next(batches, step, steps))
         step += 1
         pending.append((step, metrics))
         read(_LAG)
@@ -183,6 +187,28 @@ def fit(
     if checkpoints is not None:
         checkpoints.wait()
     return Fitted(state, step, stopped)
+
+
+def _check(batches, checkpoints):
+    """Refuses data that ends in an error after the first steps."""
+    wanted = ["__next__", *["state"] * (checkpoints is not None)]
+    missing = [name for name in wanted if not hasattr(batches, name)]
+    if missing:
+        raise TypeError(
+            f"batches: got a {type(batches).__name__} without {' and '.join(missing)}; "
+            "want an iterator of batches, with checkpoints one that has a position, "
+            "as scanrnn.training.Arrays(...) has"
+        )
+
+
+def _next(batches, step, steps):
+    try:
+        return next(batches)
+    except StopIteration:
+        raise ValueError(
+            f"batches: ended at step {step}, want batches for steps={steps}; repeat "
+            "the data, as scanrnn.training.Arrays(...) does, or ask for fewer steps"
+        ) from None
 
 
 def _row(step, metrics, seconds):
