@@ -75,8 +75,7 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
             inner = tree.unflatten(given)
             before = _objects.values(inner)
             outputs[:] = jax.tree.flatten(fn(*inner[0], **inner[1]))
-            after = _objects.values(inner)
-            changed = {k: v for k, v in after.items() if v is not before.get(k)}
+            changed = _objects.changed(inner, before)
             written[:] = changed
             return [*filter(_is_array, outputs[0]), *changed.values()]
 

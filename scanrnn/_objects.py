@@ -14,24 +14,27 @@ def values(tree: Any) -> dict[tuple, Any]:
     return {path: variable.get_raw_value() for path, variable in _variables(tree)}
 
 
-def write(tree: Any, new: Mapping[tuple, Any]) -> None:
-    """Give NNX variables in a tree of arguments new values.
-
-    Args:
-      tree: the arguments.
-      new: some of the arrays, by the paths in `values`.
+def changed(tree: Any, before: Mapping[tuple, Any]) -> dict[tuple, Any]:
+    """The arrays among `values` that are others than before.
 
     Raises:
-      ValueError: if there is no variable with such a path.
+      ValueError: if there is a new variable.
     """
-    found = dict(_variables(tree)) if new else {}
-    for path, value in new.items():
-        if path not in found:
+    found = values(tree)
+    for path in found:
+        if path not in before:
             name = ".".join(map(str, path[1:]))
             raise ValueError(
                 f"accelerate: fn makes the variable {name} of an NNX module, which "
                 "would be lost; make it before, or return it"
             )
+    return {path: v for path, v in found.items() if v is not before[path]}
+
+
+def write(tree: Any, new: Mapping[tuple, Any]) -> None:
+    """Give NNX variables in a tree of arguments new arrays, by their paths."""
+    found = dict(_variables(tree)) if new else {}
+    for path, value in new.items():
         found[path].set_raw_value(value)
 
 

@@ -20,7 +20,7 @@ Reference:
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -99,11 +99,12 @@ def in_chunks(
 def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):
     """The S after a chunk, and what each query reads in it."""
     a, writes, sums = step.decay, [*step.writes], functools.partial(sum_over, S.ndim)
-    shares = [(S, functools.partial(since, a))]
+    shares = [_Share(S, functools.partial(since, a))]
     if step.again is not None:
         flags, new = step.again
-        shares.append((new, functools.partial(_anew, a, flags)))
-    know = _Known(axis, a, shares, step.again and step.again[0])
+        shares[0] = shares[0]._replace(gone=functools.partial(_started, flags))
+        shares.append(_Share(new, functools.partial(_anew, a, flags)))
+    know = _Known(axis, a, shares)
     if step.correction is not None:
         (keys, values), (share, q) = writes.pop(), step.correction
         query = Query(share * q)
@@ -113,8 +114,8 @@ def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):
         writes.append((keys, sums("i", None, ("ij", X), ("j", values))))
     reads = [know.read(query, writes) for query in queries]
     end, left = 0.0, until_end(a)
-    for value, share in shares:
-        end += share(True)[-1] * know.unless_lost(value)
+    for share in shares:
+        end += share.of(True)[-1] * share.unless_gone(share.value, True, -1)
     for keys, values in writes:
         if step.again is not None:
             # An infinity before a new start must not reach the next chunk.
@@ -124,14 +125,43 @@ def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):
     return end, reads
 
 
+def _started(flags, after: bool):
+    """Whether a sequence has started anew before each step, or also after it."""
+    started = lax.cummax(flags, 0)
+    return (started if after else one_later(started, 0)) > 0
+
+
 def _anew(a, flags, after: bool):
     """What each step has of the values that a sequence has started with."""
 
+    # Not by `_scans`: in a loop, the second derivatives of jax 0.10.2 are wrong there,
+    # because of its `jax.custom_jvp`.
     def joined(early, late):
         return early[0] * late[0], late[0] * early[1] + late[1]
 
     _, found = lax.associative_scan(joined, tuple(jnp.broadcast_arrays(a, flags)))
     return found if after else one_later(found, 0)
+
+
+class _Share(NamedTuple):
+    """A value of S, and what is left of it.
+
+    Attributes:
+      value: the value.
+      of: the factor of it that each step has; a function of whether that is after the
+        step.
+      gone: whether nothing is left of it, even of infinities; a function like `of`.
+        None if something always is.
+    """
+
+    value: Any
+    of: Callable
+    gone: Callable | None = None
+
+    def unless_gone(self, found, after: bool, steps):
+        """What is found of it at some steps, or zero."""
+        gone = self.gone
+        return found if gone is None else jnp.where(gone(after)[steps], 0, found)
 
 
 class _Known(NamedTuple):
@@ -140,41 +170,24 @@ class _Known(NamedTuple):
     Attributes:
       axis: the axis that is summed over.
       decay: the factor of S at each step.
-      shares: pairs of a value of S and what each step has of it. The latter is a
-        function of whether that is after the step.
-      flags: 1 where a sequence starts anew after a step; None if none does.
+      shares: values of S before, and what is left of them.
     """
 
     axis: int
     decay: Any
-    shares: list
-    flags: Any
+    shares: list[_Share]
 
     def read(self, query: Query, writes):
         """What a query reads at each step of S and of what has been written."""
         rank, added = self.decay.ndim - 1, 0.0
-        for value, share in self.shares:
-            terms = ("i", query.array * share(query.after)), ("", value)
+        for share in self.shares:
+            terms = ("i", query.array * share.of(query.after)), ("", share.value)
             found = sum_over(rank, "i", self.axis, *terms)
-            added += self._of_first(found, value, query)
+            added += share.unless_gone(found, query.after, slice(None))
         for keys, values in writes:
             terms = ("ij", self.scores(query, keys)), ("j", values)
             added += sum_over(rank, "i", None, *terms)
         return added
-
-    def unless_lost(self, value):
-        """A value of S, without infinities if it is the first and S starts anew."""
-        if self.flags is None or value is not self.shares[0][0]:
-            return value
-        return jnp.where(self.flags.max(0) > 0, 0, value)
-
-    def _of_first(self, found, value, query: Query):
-        """What is read of the first S: nothing after a new start."""
-        if self.flags is None or value is not self.shares[0][0]:
-            return found
-        started = lax.cummax(self.flags, 0)
-        started = started if query.after else one_later(started, 0)
-        return jnp.where(started > 0, 0, found)
 
     def scores(self, query: Query, keys):
         """What a query of step i reads of the keys of step j."""
