@@ -1,5 +1,6 @@
 """The loops that the benchmarks run in parallel, and the pages of their numbers."""
 
+import functools
 import json
 import pathlib
 
@@ -61,6 +62,44 @@ def test_table_of_the_docs_has_the_launches_on_an_h100():
         ]
         cells = (f"{row['launches']:,}" if row else "" for row in shown)
         assert f"| {name} | {' | '.join(cells)} |" in text, name
+
+
+def test_ratios_in_the_docs_are_those_of_the_compiled_rows():
+    """Temporaries beside a scan by hand, and how long chunks take to compile."""
+    pages, found = FOLDER.parents[1] / "docs", {}
+    for row in json.loads((FOLDER / "parallel.json").read_text())["rows"]:
+        size = row["T"], row["B"], row["D"]
+        found.setdefault((row["machine"], row["name"], size), {})[row["form"]] = row
+
+    def ratios(machine, key, ours, theirs, fits):
+        every = [
+            forms[ours][key] / forms[theirs][key]
+            for (where, _, size), forms in found.items()
+            if where == machine
+            and {ours, theirs} <= {*forms}
+            and fits(size, forms[ours])
+        ]
+        return min(every), max(every)
+
+    temporaries = functools.partial(
+        ratios, "h100", "temp_bytes", loops.OURS, loops.HAND
+    )
+    text = (pages / "parallel_in_time.md").read_text()
+    least, most = temporaries(lambda size, _: size == rows.BOUND)
+    assert f"needs {least:.2f} to {most:.2f} of the temporary" in text
+    least, most = temporaries(lambda _, row: row["temp_bytes"] > 1e6)
+    assert f"and {least:.2f} to {most:.2f} at all sizes" in text
+    text = " ".join((pages / "limits.md").read_text().split())
+    for machine, words in (("h100", "H100"), ("v5e", "TPU")):
+        size = rows.MEMORY[machine]
+        least, most = ratios(
+            machine,
+            "compile_seconds",
+            loops.PRODUCTS,
+            loops.SCAN,
+            lambda s, _, size=size: s == size,
+        )
+        assert f"{least:.0f} to {most:.0f} times" in text, words
 
 
 def test_tables_of_the_docs_have_the_costs_of_matrix_memories():
