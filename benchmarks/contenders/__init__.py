@@ -25,7 +25,7 @@ FILES = {
 }
 
 # Files whose contenders have options, written after the name and a colon.
-FAMILIES = ("scanrnn", "accelerate")
+FAMILIES = ("scanrnn", "accelerate", "commit")
 
 
 class Absent(ValueError):
@@ -36,8 +36,9 @@ def find(name: str) -> Contender:
     """A contender by name.
 
     `scanrnn:split+hoist` runs these passes of the planner alone, `accelerate:haiku`
-    plans the scans inside the model of another library, and `NAME@float32` computes in
-    float32, whatever the dtype of the case is.
+    plans the scans inside the model of another library, `commit:293fdc4` is the package
+    as it was at that commit, and `NAME@float32` computes in float32, whatever the dtype
+    of the case is.
 
     Raises:
       ValueError: if the name is unknown.
@@ -51,7 +52,7 @@ def find(name: str) -> Contender:
         rows = {row.name: row for row in _module(FILES[name]).CONTENDERS}
         contender = rows[name]
     else:
-        expected = [*FILES, "scanrnn:PASSES", "accelerate:NAME"]
+        expected = [*FILES, "scanrnn:PASSES", "accelerate:NAME", "commit:HASH"]
         raise ValueError(f"contender {name!r} is unknown: expected any of {expected}")
     return in_dtype(contender, dtype) if dtype else contender
 
