@@ -4,8 +4,9 @@
         --contenders scanrnn,lax_scan,torch
 
 Contenders are those of `benchmarks.contenders`. `scanrnn:split+hoist+recompute` is the
-planner with these passes alone and this residual policy, and `accelerate:flax_linen`
-is Flax's layer through `scanrnn.accelerate`.
+planner with these passes alone and this residual policy, `accelerate:flax_linen` is
+Flax's layer through `scanrnn.accelerate`, and `commit:293fdc4` is the package as it was
+at that commit.
 """
 
 import argparse

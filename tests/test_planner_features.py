@@ -13,22 +13,38 @@ from scanrnn.machines import MACHINES
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import gemms, loops
 from tests.step_table import build
+from tests.test_planner_generated import as_a_user, check_gradients, examine
 from tests.test_planner_transforms import TRANSFORMS
 from tests.tiers import one_in
 
 NAMES = ["lstm", "ln_lstm", "gru", "gru_reset_before", "output_head", "mi_lstm"]
 
 
-@pytest.fixture
-def always(monkeypatch):
-    """Put features first for matrices of any size."""
+ANY = (1, 2**31)
+
+
+def put_first(monkeypatch, loop):
+    """Put features first for matrices of any size; `loop`: for whole loops of which."""
     rules = dataclasses.replace(
         _xla.CPU,
         features_first=1,
         features_first_side=1,
-        features_first_batch=(1, 2**31),
+        features_first_batch=ANY,
+        features_first_loop=loop,
     )
     monkeypatch.setattr(_xla, "CPU", rules)
+
+
+@pytest.fixture(params=[None, ANY], ids=["products", "loops"])
+def always(monkeypatch, request):
+    """Put features first: in products, or in whole loops."""
+    put_first(monkeypatch, request.param)
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """Put features first in whole loops."""
+    put_first(monkeypatch, ANY)
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -43,15 +59,52 @@ def test_features_first_equals_lax_scan_under(always, transform):
     assert_same(build("lstm"), transform)
 
 
-def test_features_first_turns_the_products_of_both_loops(always):
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_features_first_turns_the_products_of_both_loops(always, name):
     """The matrix is on the left, and the batch is the last axis of the result."""
-    jaxpr = training_jaxpr(scanrnn.scan, build("lstm"))
+    jaxpr = training_jaxpr(scanrnn.scan, build(name))
     bodies = [loop.params["jaxpr"].jaxpr for loop in loops(jaxpr)]
     found = [eqn for body in bodies for eqn in gemms(body)]
     assert len(found) == 2
     for eqn in found:
         assert eqn.params["dimension_numbers"][0] == ((1,), (0,))
         assert eqn.outvars[0].aval.shape[-1] == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loop_with_features_first_transposes_nothing(whole, name):
+    """Both loops of every cell lie features first, and no step has a transpose."""
+    jaxpr = training_jaxpr(scanrnn.scan, build(name))
+    bodies = [loop.params["jaxpr"].jaxpr for loop in loops(jaxpr)]
+    with_products = [body for body in bodies if gemms(body)]
+    assert len(with_products) == 2
+    for body in with_products:
+        assert "transpose" not in [eqn.primitive.name for eqn in body.eqns]
+
+
+@pytest.mark.parametrize("shard", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_generated_step_with_features_first_equals_lax_scan(whole, shard):
+    examine(15 + 60 * shard, shard, as_a_user, check_gradients)
+
+
+def with_a_matrix_in_the_carry(w, carry, x):
+    h, matrix = carry
+    return (jnp.tanh(x + h @ w), w), h + jnp.sum(matrix)
+
+
+def with_sums_of_three_axes(w, h, x):
+    tiles = jnp.sum(jnp.outer(jnp.ones(3), h).reshape(3, *h.shape) * x, axis=0)
+    return jnp.tanh(tiles + h @ w), jnp.max(tiles, axis=0)
+
+
+@pytest.mark.parametrize("step", [with_a_matrix_in_the_carry, with_sums_of_three_axes])
+def test_values_that_have_no_batch_are_right(whole, step):
+    """A weight that a step returns, and values of one axis and of three."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    w = jax.random.normal(keys[0], (4, 4))
+    h, xs = jax.random.normal(keys[1], (3, 4)), jax.random.normal(keys[2], (5, 3, 4))
+    init = (h, w) if step is with_a_matrix_in_the_carry else h
+    assert_same((step, w, init, xs), value_and_gradients)
 
 
 def plan_of(batch, features, **options):
@@ -68,29 +121,38 @@ def plan_of(batch, features, **options):
     return scanrnn.plan(step, (params, carry), xs, **options)
 
 
-def test_features_come_first_where_that_was_measured_to_pay(monkeypatch):
+def test_features_come_first_where_that_was_measured_to_pay():
     sizes = [(32, 1024), (48, 768), (32, 512), (128, 1024), (2, 1024), (8, 256)]
+    sizes.append((8, 1024))
     cpu = dataclasses.replace(MACHINES["cpu"], units=frozenset({"avx2", "avx512f"}))
-    turned = {}
-    for size in sizes:
-        plan = plan_of(*size, machine=cpu)
-        turned[size] = [len(body.transposed) for body in plan.bodies.values()]
-    paying = {size for size, counts in turned.items() if any(counts)}
-    assert paying == {(32, 1024), (48, 768)}
+    avx2 = dataclasses.replace(MACHINES["cpu"], units=frozenset({"avx2"}))
+    paying = {(32, 1024), (48, 768), (8, 1024)}
+    assert {size for size in sizes if any(_transposed(*size, cpu))} == paying
     # The reverse loop reads the original matrix from the left, without a transpose.
-    assert all(turned[size][:2] == [1, 1] for size in paying)
-    for machine, told in ((cpu, True), ("h100", False)):
+    assert all(_transposed(*size, cpu)[:2] == [1, 1] for size in paying)
+    for machine, told in (
+        (cpu, "all with the features first"),
+        (avx2, "1 with the features first"),
+        ("h100", None),
+    ):
         text = plan_of(32, 1024, machine=machine).describe(long=True)
-        assert ("with the features first" in text) is told
+        assert told in text if told else "with the features first" not in text
 
 
-def test_machine_without_avx512_has_features_first_for_smaller_matrices():
+def _transposed(batch, features, machine):
+    plan = plan_of(batch, features, machine=machine)
+    return [len(body.transposed) for body in plan.bodies.values()]
+
+
+def test_machine_without_avx512_has_products_first_for_smaller_matrices():
+    """There, whole loops were not measured."""
     cpu = MACHINES["cpu"]
-    sides = [
-        planned.rules(dataclasses.replace(cpu, units=units)).features_first_side
+    found = [
+        planned.rules(dataclasses.replace(cpu, units=units))
         for units in (frozenset({"avx2"}), frozenset({"avx2", "avx512f"}))
     ]
-    assert sides == [512, 768]
+    assert [rules.features_first_side for rules in found] == [512, 768]
+    assert [rules.features_first_loop for rules in found] == [None, (8, 48)]
 
 
 def test_half_precision_is_left_as_it_is(always):

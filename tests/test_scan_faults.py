@@ -100,3 +100,13 @@ BAD = {
 def test_bad_number_is_named(arrays, front, name, value, error, message):
     with pytest.raises(error, match=f"scan: {name} must be .*{message}"):
         front(*elman(arrays), **{name: value})
+
+
+def test_traced_length_is_refused_with_the_way_out(arrays):
+    step, init, _ = elman(arrays)
+
+    def run(length):
+        return scanrnn.scan(lambda h, _: step(h, arrays["xs"][0]), init, length=length)
+
+    with pytest.raises(TypeError, match="length must be known .* static_argnames"):
+        jax.jit(run)(3)

@@ -31,6 +31,13 @@ CPU = Rules(
     features_first_batch=(16, 48),
     # Only these dtypes were measured.
     features_first_dtypes=("float32", "float64"),
+    # A whole loop, with AVX-512 and AMX, relative to products that are transposed at
+    # every step (batch 8: to none). LSTM: (8, 1024) 0.83 0.88, (16, 1024) 0.81 0.82,
+    # (32, 1024) 0.89 0.88, (48, 1024) 0.96 0.90, (32, 768) 0.95 0.89, (24, 1536) 0.82
+    # 0.87; but (64, 1024) 1.00 0.97, (32, 512) 1.05 0.94. With layer norm, (32, 1024)
+    # 0.85 0.78. GRU: (8, 1024) 0.78 0.88, (32, 1024) 0.86 0.85, (32, 768) 0.91 0.87.
+    # Elman: (32, 1024) 0.85 0.93, but (48, 1024) 1.04 1.05.
+    features_first_loop=(8, 48),
     # XLA transposes a whole operand `[T, B, N]` to contract T and B, but not one axis.
     joins_time=True,
     # There are fast kernels only for contracting the columns of the left operand. A
@@ -215,5 +222,8 @@ def rules(machine: Machine) -> Rules:
     if machine.platform == "cpu" and machine.units == {"avx2"}:
         # With AVX2 an LSTM (batch 32, 512 features) takes 0.86 of the time in training.
         side = min(CPU.features_first_side, 512)
-        return dataclasses.replace(CPU, features_first_side=side)
+        # Whole loops were not measured there.
+        return dataclasses.replace(
+            CPU, features_first_side=side, features_first_loop=None
+        )
     return {"cpu": CPU, "tpu": TPU}.get(machine.platform, GPU)

@@ -34,8 +34,11 @@ AROUND, LEVEL, PASSES = 8, 1, 4
 
 
 def rules(machine: Machine) -> Rules:
-    """XLA's rules; without chunks, as each would be a scan of its own."""
-    found = planned.rules(machine)
+    """XLA's rules, but axes keep their order, and there are no chunks.
+
+    Each chunk would be a scan of its own.
+    """
+    found = dataclasses.replace(planned.rules(machine), features_first=None)
     if not found.in_parallel:
         return found
     return dataclasses.replace(found, recomputes="never", chunk_share=None)

@@ -39,6 +39,24 @@ def refuse(plan: Plan) -> str | None:
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body over all steps, as `Executor.lower` says."""
+    if not body.features_first:
+        return _lower(body, constants, carry, arrays)
+    pairs = body.features_first.items()
+    first = {v: _swapped(arrays[of]) for v, of in pairs if of in arrays}
+    carry, ys = _lower(body, constants, _turned(carry, 2), {**arrays, **first})
+    return _turned(carry, 2), _turned(ys, 3)
+
+
+def _turned(arrays: list, axes: int) -> list:
+    """The arrays with their last two axes swapped, if they have that many axes."""
+    return [_swapped(a) if a.ndim == axes else a for a in arrays]
+
+
+def _swapped(a):
+    return lax.transpose(a, (*range(a.ndim - 2), a.ndim - 1, a.ndim - 2))
+
+
+def _lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     graph, rows = body.graph, body.rows
     over, block = rows.over, rows.block
     placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]

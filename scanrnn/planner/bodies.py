@@ -38,6 +38,9 @@ class Body:
         unrolled: there is no loop.
       transposed: for some weights of the graph, the matrix that each is the transpose
         of.
+      features_first: for inputs of the graph that lie features first, the variables
+        that are their transposes; empty if the loop does not lie features first. If it
+        does, all its values of two axes do.
       own: rows that each step computes itself. They are not recomputed where they are
         stacked.
       row_tile: as in `Rules`, how the arrays lie that it reads and stacks.
@@ -52,6 +55,7 @@ class Body:
     rows: Rows
     unroll: int = 1
     transposed: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
+    features_first: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
     own: tuple[Var, ...] = ()
     row_tile: tuple[int, int, int] | None = None
     separate: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import Var
@@ -18,7 +18,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.around import around, own_rows
 from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.bodies import Body, Target
-from scanrnn.planner.features import features_first
+from scanrnn.planner.features import features_first, is_features_first
 from scanrnn.planner.graph import Graph, Values, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.norms import pieces
@@ -26,6 +26,7 @@ from scanrnn.planner.rows import Rows, pair_up
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.steps import Step
 from scanrnn.planner.tidy import squeeze_reductions
+from scanrnn.planner.transposed import transposed
 
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")
@@ -119,7 +120,12 @@ class Bodies:
     def _body(self, graph: Graph, rows: Rows, reverse: bool) -> Body:
         """A body of a graph, with the options that the rules prefer."""
         rules = self.target.rules
-        graph, transposed = features_first(graph, rules)
+        whole = transposed(graph, rows) if is_features_first(graph, rules) else None
+        first: Mapping[Var, Var] = {}
+        if whole is None:
+            graph, weights = features_first(graph, rules)
+        else:
+            graph, rows, first, weights = whole
         if rules.squeezes_reductions:
             squeezed, consts = squeeze_reductions(graph)
             graph = graph if consts else squeezed
@@ -127,7 +133,8 @@ class Bodies:
             graph,
             rows,
             self._unroll(reverse),
-            transposed,
+            weights,
+            first,
             own=tuple(own_rows(graph, rows.block)),
             row_tile=rules.row_tile,
             separate=rows.block > 1 and _is_tiny(graph, rules),

@@ -1,7 +1,8 @@
 """Compute products of a loop with the features first: `(W.T @ h.T).T` for `h @ W`.
 
 XLA for CPU multiplies a large matrix by a small batch faster if the matrix is on the
-left. The matrix is transposed once, before the loop. The batch and the result are
+left. The matrix is transposed once, before the loop. Either the whole loop lies
+features first (`transposed.py`), or the batch and the result of a product are
 transposed at every step.
 """
 
@@ -51,6 +52,14 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
     made, consts = retrace(wide, rule, sides)
     sources = {name: v for v, name in transposed.items()}
     return (graph, {}) if consts else (made, sources)
+
+
+def is_features_first(graph: Graph, rules: Rules) -> bool:
+    """Whether a whole loop should lie features first: if one of its products should."""
+    whole = dataclasses.replace(
+        rules, features_first_batch=rules.features_first_loop or (1, 0)
+    )
+    return any(_side(eqn, graph, whole) is not None for eqn in graph.eqns)
 
 
 def _side(eqn, graph, rules) -> int | None:

@@ -75,7 +75,9 @@ def _bodies(plan) -> Iterator[str]:
         names = [e.primitive.name for e in body.graph.eqns if ops.is_heavy(e)]
         heavy = tally(names) if names else "no GEMM"
         told.append(f"{len(body.graph.eqns)} equations ({heavy})")
-        if body.transposed:
+        if body.features_first:
+            told.append("all with the features first")
+        elif body.transposed:
             told.append(f"{len(body.transposed)} with the features first")
         if rows.over:
             told.append(f"{len(rows.over)} of {len(body.graph.ys)} arrays reuse memory")

@@ -37,6 +37,8 @@ class Rules:
       features_first_side: the least length of the matrix's shorter side for that.
       features_first_batch: the smallest and the largest batch for that.
       features_first_dtypes: the dtypes for that.
+      features_first_loop: the smallest and the largest batch for which the whole loop
+        then lies features first, so that no step transposes anything; None for never.
       squeezes_reductions: sums, maxima, ... in a loop read no axes of size 1.
       joins_time: products over time have their leading axes joined to one. This, and
         the next two, are for one device.
@@ -113,6 +115,7 @@ class Rules:
     features_first_side: int = 1
     features_first_batch: tuple[int, int] = (1, 2**31)
     features_first_dtypes: tuple[str, ...] = ("float32", "float64")
+    features_first_loop: tuple[int, int] | None = None
     squeezes_reductions: bool = False
     joins_time: bool = False
     large_product: int | None = None

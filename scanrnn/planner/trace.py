@@ -176,6 +176,12 @@ def _length(names, xs_flat, length):
 def _whole(length):
     """A length as an int; a symbolic length stays as it is."""
     numbers = int | float | np.ndarray | np.generic | jax.Array
+    if isinstance(length, jax.core.Tracer):
+        raise TypeError(
+            f"scan: length must be known when the program is traced; got {length}. "
+            "Make it a static argument (jax.jit(..., static_argnames='length'), say), "
+            "or let xs give the number of steps"
+        )
     if not isinstance(length, numbers) and hasattr(length, "__int__"):
         return length
     number = np.asarray(length)
