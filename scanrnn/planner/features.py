@@ -26,7 +26,7 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
     sides = {eqn: _side(eqn, graph, rules) for eqn in graph.eqns}
     sides = {eqn: side for eqn, side in sides.items() if side is not None}
     # A matrix on the left is contracted along its rows, so some need a transpose.
-    columns = [(e.invars[i], _axis(e, i)) for e, i in sides.items()]
+    columns = [(e.invars[i], ops.contracted_axis(e, i)) for e, i in sides.items()]
     transposed: dict[Any, Var] = variables_for(
         {v: jax.eval_shape(copy_transposed, struct(v)) for v, i in columns if i == 0}
     )
@@ -34,8 +34,8 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
     def rule(eqn, env):
         side = sides[eqn]
         matrix, data = eqn.invars[side], env.read(eqn.invars[1 - side])
-        left = transposed[matrix] if _axis(eqn, side) == 0 else matrix
-        right = data.T if _axis(eqn, 1 - side) == 1 else data
+        left = transposed[matrix] if ops.contracted_axis(eqn, side) == 0 else matrix
+        right = data.T if ops.contracted_axis(eqn, 1 - side) == 1 else data
         out = lax.dot_general(
             env.read(left),
             right,
@@ -74,7 +74,7 @@ def _side(eqn, graph, rules) -> int | None:
         if data.ndim != 2 or not fits or ops.is_split(data):
             continue
         sizes = (*ops.aval(v).shape, *data.shape)
-        batch = data.shape[1 - _axis(eqn, 1 - side)]
+        batch = data.shape[1 - ops.contracted_axis(eqn, 1 - side)]
         if all(isinstance(size, int) for size in sizes):
             return side if _pays(v, batch, rules) else None
     return None
@@ -85,9 +85,3 @@ def _pays(matrix, batch: int, rules: Rules) -> bool:
     large = ops.bytes_of(matrix) >= (rules.features_first or 0)
     long = min(ops.aval(matrix).shape) >= rules.features_first_side
     return large and long and fewest <= batch <= most
-
-
-def _axis(eqn, side) -> int:
-    """The contracted axis of an operand."""
-    (contract, _) = eqn.params["dimension_numbers"]
-    return contract[side][0]

@@ -262,6 +262,11 @@ def is_matrix_of(eqn: JaxprEqn, side: int) -> bool:
     return one_axis and aval(eqn.invars[side]).ndim == 2
 
 
+def contracted_axis(dot: JaxprEqn, side: int) -> int:
+    """The axis over which an operand of a dot is contracted, the first of them."""
+    return dot.params["dimension_numbers"][0][side][0]
+
+
 def dot_in_pieces(dot: JaxprEqn, side: int, sizes: tuple, matrix, data) -> list:
     """The results of a dot for each piece of its matrix, which is operand `side`."""
     (contract, _) = dot.params["dimension_numbers"]

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import mapped_aval
 
 from scanrnn.planner import checkpoints, compat
@@ -176,7 +177,7 @@ def _length(names, xs_flat, length):
 def _whole(length):
     """A length as an int; a symbolic length stays as it is."""
     numbers = int | float | np.ndarray | np.generic | jax.Array
-    if isinstance(length, jax.core.Tracer):
+    if isinstance(length, Tracer):
         raise TypeError(
             f"scan: length must be known when the program is traced; got {length}. "
             "Make it a static argument (jax.jit(..., static_argnames='length'), say), "

@@ -84,11 +84,11 @@ def transposed(graph: Graph, rows: Rows) -> Transposed | None:
     return Transposed(made, _renamed(rows, names), inputs, weights)
 
 
-def _arrays(rows: Rows) -> set[Var]:
-    """The variables that rows name."""
-    found = {*rows.over.values(), *rows.memory.values(), *rows.shifts, *rows.places}
-    found |= {shift.of for shift in rows.shifts.values()}
-    return found | {place.whole for place in rows.places.values()}
+def _arrays(rows: Rows) -> list[Var]:
+    """The variables that rows name, in an order that is the same in every process."""
+    found = [*rows.over.values(), *rows.memory.values(), *rows.shifts, *rows.places]
+    found += [shift.of for shift in rows.shifts.values()]
+    return found + [place.whole for place in rows.places.values()]
 
 
 def _flat(atom) -> bool:
@@ -185,10 +185,12 @@ def _product(eqn, env, graph, lefts):
     """`W.T @ h.T` for `h @ W`."""
     side = next(i for i, v in enumerate(eqn.invars) if v in graph.weights)
     matrix, data = eqn.invars[side], _read(eqn.invars[1 - side], env, graph)
-    left = lefts[matrix] if _axis(eqn, side) == 0 else env[matrix]
+    left = lefts[matrix] if ops.contracted_axis(eqn, side) == 0 else env[matrix]
     out = lax.dot_general(
         left,
-        data if _axis(eqn, 1 - side) == 1 else lax.transpose(data, (1, 0)),
+        data
+        if ops.contracted_axis(eqn, 1 - side) == 1
+        else lax.transpose(data, (1, 0)),
         (((1,), (0,)), ((), ())),
         precision=eqn.params["precision"],
         preferred_element_type=eqn.params["preferred_element_type"],
@@ -198,12 +200,7 @@ def _product(eqn, env, graph, lefts):
 
 def _is_on_right(eqn, side) -> bool:
     """Whether an operand is a matrix that must be transposed to stand on the left."""
-    return ops.is_matrix_of(eqn, side) and _axis(eqn, side) == 0
-
-
-def _axis(eqn, side) -> int:
-    """The contracted axis of an operand."""
-    return eqn.params["dimension_numbers"][0][side][0]
+    return ops.is_matrix_of(eqn, side) and ops.contracted_axis(eqn, side) == 0
 
 
 def _renamed(rows: Rows, names: Mapping[Var, Var]) -> Rows:
