@@ -23,7 +23,8 @@ from scanrnn.planner.rules import Rules
 
 def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
     """The graph with such large products; and, by new weight, what it transposes."""
-    sides = {eqn: _side(eqn, graph, rules) for eqn in graph.eqns}
+    batches = rules.features_first_batch
+    sides = {eqn: _side(eqn, graph, rules, batches) for eqn in graph.eqns}
     sides = {eqn: side for eqn, side in sides.items() if side is not None}
     # A matrix on the left is contracted along its rows, so some need a transpose.
     columns = [(e.invars[i], ops.contracted_axis(e, i)) for e, i in sides.items()]
@@ -56,13 +57,13 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
 
 def is_features_first(graph: Graph, rules: Rules) -> bool:
     """Whether a whole loop should lie features first: if one of its products should."""
-    whole = dataclasses.replace(
-        rules, features_first_batch=rules.features_first_loop or (1, 0)
-    )
-    return any(_side(eqn, graph, whole) is not None for eqn in graph.eqns)
+    batches = rules.features_first_loop
+    if batches is None:
+        return False
+    return any(_side(eqn, graph, rules, batches) is not None for eqn in graph.eqns)
 
 
-def _side(eqn, graph, rules) -> int | None:
+def _side(eqn, graph, rules, batches) -> int | None:
     """The side of a product on which a large matrix stands; None if there is none."""
     if rules.features_first is None or eqn.primitive.name != "dot_general":
         return None
@@ -76,12 +77,12 @@ def _side(eqn, graph, rules) -> int | None:
         sizes = (*ops.aval(v).shape, *data.shape)
         batch = data.shape[1 - ops.contracted_axis(eqn, 1 - side)]
         if all(isinstance(size, int) for size in sizes):
-            return side if _pays(v, batch, rules) else None
+            return side if _pays(v, batch, rules, batches) else None
     return None
 
 
-def _pays(matrix, batch: int, rules: Rules) -> bool:
-    fewest, most = rules.features_first_batch
+def _pays(matrix, batch: int, rules: Rules, batches: tuple[int, int]) -> bool:
+    fewest, most = batches
     large = ops.bytes_of(matrix) >= (rules.features_first or 0)
     long = min(ops.aval(matrix).shape) >= rules.features_first_side
     return large and long and fewest <= batch <= most

@@ -27,9 +27,9 @@ from scanrnn.planner.graph import (
 )
 from scanrnn.planner.rows import Rows
 
-# The parameters that name one axis, several axes, and that have an entry for each.
+# Primitives whose parameters name one axis, or several, or have an entry for each.
 _AXIS = {"split": "axis", "concatenate": "dimension"}
-_AXES = {"reduce_sum": "axes", "reduce_max": "axes", "reduce_min": "axes"}
+_AXES = frozenset({"reduce_sum", "reduce_max", "reduce_min"})
 _PER_AXIS = {
     "slice": ("start_indices", "limit_indices", "strides"),
     "pad": ("padding_config",),
@@ -65,7 +65,7 @@ def transposed(graph: Graph, rows: Rows) -> Transposed | None:
             v: jax.eval_shape(copy_transposed, struct(v))
             for eqn in graph.eqns
             for side, v in enumerate(eqn.invars)
-            if v in graph.weights and _is_on_right(eqn, side)
+            if v in graph.weights and _needs_transpose(eqn, side)
         }
     )
 
@@ -176,7 +176,7 @@ def _swapped(name, params) -> dict[str, Any]:
     if name in _AXIS:
         return {_AXIS[name]: 1 - params[_AXIS[name]]}
     if name in _AXES:
-        return {_AXES[name]: tuple(sorted(1 - axis for axis in params[_AXES[name]]))}
+        return {"axes": tuple(sorted(1 - axis for axis in params["axes"]))}
     # The strides of a slice may be None.
     return {k: params[k] and params[k][::-1] for k in _PER_AXIS.get(name, ())}
 
@@ -185,12 +185,12 @@ def _product(eqn, env, graph, lefts):
     """`W.T @ h.T` for `h @ W`."""
     side = next(i for i, v in enumerate(eqn.invars) if v in graph.weights)
     matrix, data = eqn.invars[side], _read(eqn.invars[1 - side], env, graph)
-    left = lefts[matrix] if ops.contracted_axis(eqn, side) == 0 else env[matrix]
+    left = lefts[matrix] if _needs_transpose(eqn, side) else env[matrix]
+    if ops.contracted_axis(eqn, 1 - side) == 0:
+        data = lax.transpose(data, (1, 0))
     out = lax.dot_general(
         left,
-        data
-        if ops.contracted_axis(eqn, 1 - side) == 1
-        else lax.transpose(data, (1, 0)),
+        data,
         (((1,), (0,)), ((), ())),
         precision=eqn.params["precision"],
         preferred_element_type=eqn.params["preferred_element_type"],
@@ -198,8 +198,8 @@ def _product(eqn, env, graph, lefts):
     return out if side == 1 else lax.transpose(out, (1, 0))
 
 
-def _is_on_right(eqn, side) -> bool:
-    """Whether an operand is a matrix that must be transposed to stand on the left."""
+def _needs_transpose(eqn, side) -> bool:
+    """Whether an operand is a matrix that stands on the left only if transposed."""
     return ops.is_matrix_of(eqn, side) and ops.contracted_axis(eqn, side) == 0
 
 
