@@ -23,6 +23,8 @@ from scanrnn.planner import Options, Plan, Traced, compat, make_plan, trace
 # The plans of each traced step. JAX returns the same jaxpr object for the same
 # function and shapes, and keeps it as long as the function lives.
 _plans: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+# So many plans of a step are kept, the newest ones: every call may have another length.
+_MOST_PLANS = 256
 
 
 def scan(
@@ -233,6 +235,8 @@ def _fitted(traced: Traced, plan, reverse, unroll, implementation=None) -> Plan:
             return make_plan(traced, options, machine, rules, reverse, unroll)
 
         plans[key] = assign(make, machine, options.implementation)
+        if len(plans) > _MOST_PLANS:
+            del plans[next(iter(plans))]
     if isinstance(plan, Plan) and plan.signature() != plans[key].signature():
         raise ValueError(
             "scan: plan was made for other arguments: it is for (weights, carry, xs), "

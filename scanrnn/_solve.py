@@ -14,9 +14,11 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.executors import associative
+from scanrnn.executors._scans import before
 from scanrnn.planner import affine, ops, trace
 from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env, Graph, Values, graph_of, struct, variables_like
+from scanrnn.planner.rows import Rows
 from scanrnn.planner.trace import inline
 
 # A residual of at most this many machine epsilons counts as rounding.
@@ -161,9 +163,8 @@ class _Problem(NamedTuple):
         return associative.lower(body, constants, start, arrays)[1]
 
     def _before(self, init, h) -> dict:
-        first = [jnp.expand_dims(a, 0) for a in init]
-        pairs = zip(self.graph.carry, first, h, strict=True)
-        return {v: lax.concatenate([a, b[:-1]], 0) for v, a, b in pairs}
+        pairs = zip(self.graph.carry, init, h, strict=True)
+        return {v: before(b, a, Rows(self.length)) for v, a, b in pairs}
 
 
 def _linear(graph: Graph) -> tuple[Graph, Values, tuple[Var, ...]]:

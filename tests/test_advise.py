@@ -88,6 +88,12 @@ def test_sizes_that_do_not_fit_are_named(machine, dtype, sizes, words):
         assert word in text
 
 
+def test_cost_is_that_by_which_the_executor_was_chosen():
+    advice = advise(cells.mlstm(heads=4), T=256)
+    assert advice.plan.executor.name != "planned"
+    assert advice.cost.seconds == min(c.seconds for c in advice.plan.candidates)
+
+
 def test_changes_are_sorted_and_each_is_a_gain():
     for machine in MACHINES:
         gains = [c.gain for c in advise(B=20, H=500, machine=machine).changes]

@@ -1,6 +1,8 @@
 """Loops that are affine in their carry run in parallel, and equal `lax.scan`."""
 
 import functools
+import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -214,6 +216,19 @@ def test_loop_that_is_not_affine_is_refused_by_name(name):
     if name == "wide_matrix":
         with pytest.raises(ValueError, match="no loop of it is affine"):
             scanrnn.plan(step, init, xs, implementation="associative")
+
+
+def test_what_is_found_of_a_step_is_forgotten_with_its_plan():
+    def step(h, x):
+        h = 0.5 * h + x
+        return h, h
+
+    plan = scanrnn.plan(step, jnp.ones(3), jnp.ones((5, 3)))
+    graph = weakref.ref(plan.stages.graph)
+    assert affine.groups(graph())[0].kind == "diagonal"
+    del plan, step
+    gc.collect()
+    assert graph() is None
 
 
 def test_custom_vjp_is_left_alone():

@@ -69,6 +69,17 @@ def test_lanes_equal_lax_scan(name, reverse):
     assert_equal_to_lax_scan(cell_steps(row), args_of(row), reverse)
 
 
+def test_rounding_to_fewer_bits_is_refused_by_name():
+    U = jnp.ones((4, 4))
+
+    def step(h, x):
+        h = lax.reduce_precision(jnp.tanh(h @ U + x), 8, 7)
+        return h, h
+
+    with pytest.raises(ValueError, match="reduce_precision"):
+        scanrnn.plan(step, jnp.ones((2, 4)), jnp.ones((5, 2, 4)), implementation=NAME)
+
+
 def is_of_lanes(name) -> bool:
     """Whether all loops of a cell are elementwise."""
     row = CELLS[name]

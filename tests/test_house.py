@@ -28,7 +28,7 @@ ROOMS = {
     "machines": (set(), {"jax"}),
     "planner": ({"machines"}, {"jax", "numpy", "scipy"}),
     "executors": ({"machines", "planner"}, {"jax"}),
-    "_tune": ({"planner", "executors"}, {"jax", "numpy"}),
+    "_tune": ({"machines", "planner", "executors"}, {"jax", "numpy"}),
     "_scan": ({"machines", "planner", "executors", "_tune"}, {"jax", "numpy"}),
     "_solve": ({"planner", "executors"}, {"jax", "numpy"}),
     "_selfcheck": ({"_scan", "cells"}, {"jax"}),

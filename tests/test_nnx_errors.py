@@ -8,7 +8,7 @@ import pytest
 from flax import linen, nnx
 
 from scanrnn import cells
-from scanrnn.nnx import GRU, LSTM, RNN, Elman
+from scanrnn.nnx import GRU, LSTM, RNN, Bidirectional, Elman
 
 T, D, H = 4, 3, 5
 EIGHT = jnp.float8_e4m3fn
@@ -94,6 +94,12 @@ def test_call_refuses_inputs_of_the_wrong_shape(layer, shape, words):
         layer(D, H, rngs=nnx.Rngs(0))(jnp.ones(shape))
 
 
+@pytest.mark.parametrize("inputs", [None, "ab", {"x": jnp.ones([T, D])}, [[1], []]])
+def test_call_refuses_inputs_that_are_no_array(inputs):
+    with raises(TypeError, "inputs must be one array", type(inputs).__name__):
+        LSTM(D, H, rngs=nnx.Rngs(0))(inputs)
+
+
 def zeros(*shape):
     return jnp.zeros(shape, jnp.float32)
 
@@ -125,7 +131,7 @@ def test_call_refuses_an_initial_carry(carry, kind, words):
 
 def test_call_refuses_the_carry_of_one_layer_for_two():
     rnn = LSTM(D, H, num_layers=2, rngs=nnx.Rngs(0))
-    with raises(TypeError, "initial_carry", "LSTMCarry"):
+    with raises(TypeError, "initial_carry", "LSTMCarry", "one of its 2 parts"):
         rnn(jnp.ones([2, T, D]), initial_carry=cells.LSTMCarry(*[zeros(2, H)] * 2))
 
 
@@ -204,6 +210,7 @@ def test_layer_refuses_what_is_no_cell():
     for cell, words in (
         ("lstm", ["got 'lstm'"]),
         (cells.lstm, ["got the function lstm", "write lstm(...)"]),
+        (lambda carry, x: (carry, x), ["the function <lambda>", "scanrnn.scan takes"]),
         (nnx.LSTMCell, ["got the class LSTMCell", "write LSTMCell(...)"]),
         (linen.LSTMCell(H), ["LSTMCell of flax.linen", "scanrnn.linen.RNN"]),
         (nnx.Linear(D, H, rngs=nnx.Rngs(0)), ["Linear, a module", "no recurrent"]),
@@ -273,3 +280,12 @@ def test_rngs_without_the_stream_that_is_needed_are_named():
 def test_missing_sizes_are_told_by_the_name_of_the_layer(layer):
     with raises(TypeError, f"{layer.__name__}.__init__() missing", "in_features"):
         layer()
+
+
+@pytest.mark.parametrize(
+    "cell", [cells.lstm(), nnx.LSTMCell(D, H, rngs=nnx.Rngs(0))], ids=["ours", "flax"]
+)
+def test_bidirectional_refuses_a_cell_in_place_of_a_layer(cell):
+    layer = LSTM(D, H, rngs=nnx.Rngs(0))
+    with raises(TypeError, "backward_rnn is a cell, LSTM", "RNN(cell, ...)"):
+        Bidirectional(layer, cell)(jnp.ones([2, T, D]))

@@ -370,6 +370,13 @@ def test_dropout_is_between_layers_and_needs_rngs():
     single(xs)  # there is no dropout between layers
 
 
+@pytest.mark.parametrize("features, layers, residual", [(D, 1, True), (H, 2, "gnmt")])
+def test_residual_that_adds_nothing_is_told(features, layers, residual):
+    match = f"residual={residual!r} does nothing.* {features} to {H}"
+    with pytest.warns(UserWarning, match=match):
+        GRU(features, H, num_layers=layers, residual=residual, rngs=nnx.Rngs(0))
+
+
 def test_noise_of_a_cell_is_drawn_by_the_layer():
     cell = cells.zoneout(cells.lstm(recurrent_dropout=0.5), h=0.1, c=0.1)
     rnn = RNN(cell, D, H, num_layers=2, param_dtype=jnp.float64, rngs=nnx.Rngs(0))

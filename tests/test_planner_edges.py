@@ -126,11 +126,12 @@ def test_weak_types_that_change_places_equal_those_of_lax_scan(arrays, options):
     assert weak == [x.weak_type for x in jax.tree.leaves(run(lax.scan))]
 
 
-def test_random_numbers_without_a_key_are_drawn_at_each_step(arrays):
+@pytest.mark.parametrize("call", [lambda f: f, jax.jit], ids=["plain", "jit"])
+def test_random_numbers_without_a_key_are_drawn_at_each_step(arrays, call):
+    draw = call(lambda: lax.rng_uniform(0.0, 1.0, (2,)))
+
     def step(h, x):
-        return jnp.tanh(h @ arrays["U"] + x @ arrays["W"]), [
-            lax.rng_uniform(0.0, 1.0, (2,)) for _ in range(2)
-        ]
+        return jnp.tanh(h @ arrays["U"] + x @ arrays["W"]), [draw() for _ in range(2)]
 
     _, drawn = scanrnn.scan(step, arrays["h"], arrays["xs"])
     assert len(np.unique(drawn)) == 2 * 2 * T

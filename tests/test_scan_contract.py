@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 import scanrnn
+from scanrnn import _scan
 from scanrnn.executors import _xla
 from tests.jaxprs import equations
 from tests.step_table import STEPS, build
@@ -94,6 +95,34 @@ def test_same_step_and_options_give_the_same_plan():
     f, init, xs = elman()
     assert scanrnn.plan(f, init, xs) is scanrnn.plan(f, init, xs)
     assert scanrnn.plan(f, init, xs) is not scanrnn.plan(f, init, xs, merge=False)
+
+
+def test_plans_of_many_lengths_are_not_all_kept(monkeypatch):
+    monkeypatch.setattr(_scan, "_MOST_PLANS", 2)
+    plans = {}
+
+    def step(h, x):
+        return jnp.tanh(h + x), h
+
+    monkeypatch.setattr(_scan, "_plans", plans)
+    for length in (5, 6, 7):
+        scanrnn.plan(step, jnp.ones(3), jnp.ones((length, 3)))
+    (kept,) = plans.values()
+    assert [length for _, _, length, *_ in kept] == [6, 7]
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint])
+def test_calls_around_a_step_do_not_change_what_runs_it(wrap):
+    """The estimate counts what is in the call: else `lax.scan` seemed to keep less."""
+    cell = scanrnn.cells.lstm()
+    params = cell.init(jax.random.key(0), 512, 512)
+    xs = jax.ShapeDtypeStruct((30, 32, 512), jnp.float32)
+    carry = jax.eval_shape(lambda xs: cell.initial_carry(params, xs[0]), xs)
+    step = functools.partial(cell.step, params)
+    plain, wrapped = (
+        scanrnn.plan(f, carry, xs, machine="cpu") for f in (step, wrap(step))
+    )
+    assert plain.executor.name == wrapped.executor.name == "planned"
 
 
 def test_plan_takes_abstract_arguments():

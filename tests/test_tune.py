@@ -1,5 +1,6 @@
 """The optional tuner: its choices, its cache, and what it checks again."""
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -12,6 +13,7 @@ from jax import lax
 
 import scanrnn
 from scanrnn._tune import memory, tuner
+from scanrnn.planner import costs
 
 U = jnp.eye(4) / 2
 W = jnp.ones((3, 4)) / 3
@@ -113,6 +115,37 @@ def test_option_that_was_given_stays(times):
     }
 
 
+def test_baseline_is_lax_scan_if_the_estimate_prefers_it(times, monkeypatch):
+    real = costs.cost
+
+    def cheap(plan, in_loop, loops):
+        return real(plan, in_loop, loops)._replace(dispatch=0.0 if in_loop else 1.0)
+
+    monkeypatch.setattr(costs, "cost", cheap)
+    times["implementation='planned'"] = 0.98
+    tuned = scanrnn.plan(lambda h, x: step(h, x), INIT, XS, tune=True)
+    assert tuned.executor.name == "scan"
+    assert tuned.reason == "it is the cheapest by estimate"
+    tried = list(tuned.tuning.seconds)
+    assert tried[:2] == ["as asked", "implementation='planned'"]
+    assert "implementation='scan'" not in tried
+
+
+def test_variation_that_the_executor_refuses_is_left_out(times):
+    def retention(S, x):
+        q, k, v = x
+        S = 0.9 * S + k[:, :, None] * v[:, None, :]
+        return S, jnp.einsum("bk,bkv->bv", q, S)
+
+    xs = (jnp.ones((6, 2, 4)),) * 3
+    tuned = scanrnn.plan(
+        retention, jnp.zeros((2, 4, 4)), xs, implementation="chunkwise", tune=True
+    )
+    assert tuned.executor.name == "chunkwise"
+    assert "hoist=False" in tuned.tuning.seconds
+    assert "residuals='recompute'" not in tuned.tuning.seconds
+
+
 def test_winner_is_read_back_without_a_run(times, folder):
     times["hoist=False"] = 0.5
     first, runs = plan(), times.runs
@@ -154,7 +187,7 @@ VERSIONS = {
     "jax": lambda m: m.setattr(jax, "__version__", "0.0"),
     "scanrnn": lambda m: m.setattr(scanrnn, "__version__", "0.0"),
     "machine": lambda m: m.setattr(memory, "_processor", lambda: "abacus"),
-    "cores": lambda m: m.setattr(memory, "_cores", lambda: 1000),
+    "cores": lambda m: m.setattr(memory, "cores", lambda: 1000),
     "flags": lambda m: m.setenv("XLA_FLAGS", "--xla_other"),
 }
 
@@ -166,6 +199,13 @@ def test_another_version_or_machine_has_another_file(
     plan()
     change(monkeypatch)
     plan()
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_machines_of_one_name_have_files_of_their_own(times, folder):
+    for memory_of_a_core in (2**20, 2**21):
+        here = scanrnn.plan(step, INIT, XS).machine
+        plan(machine=dataclasses.replace(here, fast_memory=memory_of_a_core))
     assert len(list(folder.iterdir())) == 2
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from scanrnn.machines import Machine, cores
 from scanrnn.planner import Options, Plan, Traced
 
 FORMAT = 1
@@ -38,7 +39,7 @@ def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
         "reverse": plan.reverse,
         "unroll": plan.unroll,
         "options": _fields(plan.options),
-        "machine": plan.machine.kind,
+        "machine": _described(plan.machine),
         "objective": goal,
         "jax": jax.__version__,
         "jaxlib": importlib.metadata.version("jaxlib"),
@@ -48,7 +49,7 @@ def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
         "device": device.device_kind,
         "devices": jax.device_count(),
         "processor": _processor(),
-        "cores": _cores(),
+        "cores": cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
@@ -59,11 +60,10 @@ def _fields(options: Options) -> dict:
     return {name: getattr(options, name) for name in names if name != "machine"}
 
 
-def _cores() -> int | None:
-    # The cores that this process may use, if the system can say.
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
+def _described(machine: Machine) -> dict:
+    """A machine as plain values: those with equal names may differ."""
+    fields = {f.name: getattr(machine, f.name) for f in dataclasses.fields(machine)}
+    return fields | {"peaks": dict(machine.peaks), "units": sorted(machine.units)}
 
 
 def _processor() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -18,6 +19,7 @@ from jax.core import Tracer
 from scanrnn._tune import memory
 from scanrnn._tune.kernels import kernels, without_wrong
 from scanrnn.planner import Options, Plan, Traced, Tuning
+from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.graph import struct_of
 
 # Values to try, one at a time, for options that have their default.
@@ -85,7 +87,7 @@ def tuned(
     where = memory.path_of(key)
     found = memory.recalled(where, key, known)
     if found is None:
-        plans = {n: make(o) for n, o in known.items()}
+        plans = _plans(known, make)
         seconds = _measure(traced, plans, goal, by_name)
         chosen = _choice(seconds)
         if not memory.remember(where, key, known[chosen], seconds):
@@ -94,6 +96,15 @@ def tuned(
         chosen, seconds = found
     tuning = Tuning(goal, chosen, seconds, where and str(where))
     return dataclasses.replace(make(known[chosen]), tuning=tuning)
+
+
+def _plans(known: dict[str, Options], make: Callable[[Options], Plan]) -> dict:
+    """The plans, without variations that the executor that was asked for refuses."""
+    plans = {DEFAULT: make(known[DEFAULT])}
+    for label, options in known.items():
+        with contextlib.suppress(ValueError):
+            plans[label] = plans.get(label) or make(options)
+    return plans
 
 
 def _groups(traced: Traced) -> tuple[list, ...]:
@@ -113,13 +124,20 @@ def _check_sizes(traced: Traced) -> None:
 
 
 def _candidates(given: Options, options: Options) -> dict[str, Options]:
-    found, default = {DEFAULT: options}, Options()
+    """What was asked for, and variations of `options`, by label.
+
+    `options` are those asked for, or with "planned" if the estimate prefers `lax.scan`.
+    """
+    found, default = {DEFAULT: given}, Options()
+    if options != given:
+        found[f"implementation={options.implementation!r}"] = options
     sized = (options.residuals, options.chunk) != (default.residuals, default.chunk)
     for name, value in VARIED.items():
         # lax.scan ignores `residuals` and `chunk`, so do not try it if these are given.
         if getattr(given, name) != getattr(default, name):
             continue
-        if not (name == "implementation" and sized):
+        # If the plan that was asked for is `lax.scan`, it is there already.
+        if not (name == "implementation" and (sized or options != given)):
             label = f"{name}={value!r}"
             found[label] = dataclasses.replace(options, **{name: value})
     return found
@@ -157,7 +175,7 @@ def _goal(plan: Plan, traced: Traced, tune: bool | str) -> str:
     args = [[struct_of(jax.typeof(v)) for v in group] for group in _groups(traced)]
     try:
         jax.eval_shape(_program(plan, "train"), *args)
-    except (TypeError, ValueError, NotImplementedError) as error:
+    except REFUSALS as error:
         if tune is True:
             return "forward"
         raise ValueError(

@@ -84,7 +84,7 @@ def assign(
     if plans[scan.NAME].options.residuals is not None and len(able) > 1:
         # `lax.scan` ignores a residual policy, so one that is asked for needs a plan.
         able = [c for c in able if c.name != scan.NAME]
-    chosen = min(able, key=lambda c: c.seconds or 0.0)
+    chosen = min(able, key=lambda c: c.seconds)
     if implementation is not None:
         chosen = found[implementation]
     if chosen.refusal is not None:
@@ -105,5 +105,4 @@ def _candidate(runner, plan) -> Candidate:
         return Candidate(runner, None, refusal)
     work = getattr(runner.executor, "work", None)
     loops = work(plan) if work else None
-    seconds = costs.cost(plan, runner.name == scan.NAME, loops).seconds
-    return Candidate(runner, seconds, None)
+    return Candidate(runner, costs.cost(plan, runner.name == scan.NAME, loops), None)

@@ -14,7 +14,6 @@ from scanrnn.executors._kernel_tiles import part_of
 from scanrnn.executors._names import named
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.emit import emit
 from scanrnn.planner.graph import struct
 from scanrnn.planner.plan import Plan
 
@@ -37,7 +36,7 @@ def refusal(
     if not plan.defer:
         return "the derivative of its loop is left to JAX"
     for check in checks:
-        for name, body in emit(plan).items():
+        for name, body in plan.emitted.items():
             reason = check(body)
             if reason is not None:
                 return f"loop {name}: {reason}"

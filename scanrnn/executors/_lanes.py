@@ -24,10 +24,9 @@ MOVES = {
     "squeeze",
     "transpose",
     "copy",
-    "copy_p",
 }
 # What Triton computes for each element.
-ELEMENTWISE = ops.ELEMENTWISE - {"erf", "erfc", "round"}
+ELEMENTWISE = ops.ELEMENTWISE - {"erf", "erfc", "reduce_precision", "round"}
 
 _Axis = tuple[Var, int]
 

@@ -29,8 +29,6 @@ CPU = Rules(
     features_first=4 * MB,
     features_first_side=768,
     features_first_batch=(16, 48),
-    # Only these dtypes were measured.
-    features_first_dtypes=("float32", "float64"),
     # A whole loop, with AVX-512 and AMX, relative to products that are transposed at
     # every step (batch 8: to none). LSTM: (8, 1024) 0.83 0.88, (16, 1024) 0.81 0.82,
     # (32, 1024) 0.89 0.88, (48, 1024) 0.96 0.90, (32, 768) 0.95 0.89, (24, 1536) 0.82
@@ -221,9 +219,8 @@ def rules(machine: Machine) -> Rules:
     """The rules on a machine. An unknown platform gets the rules of a GPU."""
     if machine.platform == "cpu" and machine.units == {"avx2"}:
         # With AVX2 an LSTM (batch 32, 512 features) takes 0.86 of the time in training.
-        side = min(CPU.features_first_side, 512)
         # Whole loops were not measured there.
         return dataclasses.replace(
-            CPU, features_first_side=side, features_first_loop=None
+            CPU, features_first_side=512, features_first_loop=None
         )
     return {"cpu": CPU, "tpu": TPU}.get(machine.platform, GPU)

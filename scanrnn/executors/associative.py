@@ -17,7 +17,7 @@ from scanrnn.machines import Machine
 from scanrnn.planner import affine, costs, max_plus, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.emit import NORMS, emit, of_leaves
+from scanrnn.planner.emit import NORMS, of_leaves
 from scanrnn.planner.entries import entered
 from scanrnn.planner.graph import Env, Graph, Values, variables
 from scanrnn.planner.in_parallel import obstacle
@@ -56,7 +56,7 @@ def refuse(plan: Plan) -> str | None:
     if not plan.rules.in_parallel and not asked:
         place = f"on a {plan.machine.platform.upper()}"
         return f"{place} a parallel scan holds all carries, and is not always faster"
-    bodies = emit(plan)
+    bodies = plan.emitted
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
     able = {name for name, body in loops.items() if runs(body)}
     if not able:
@@ -75,7 +75,7 @@ def refuse(plan: Plan) -> str | None:
 def work(plan: Plan) -> costs.Work:
     """What a training step's loops take."""
     launches = moved = 0.0
-    bodies = emit(plan)
+    bodies = plan.emitted
     for name in ("that records", "in reverse"):
         if name not in bodies:
             continue

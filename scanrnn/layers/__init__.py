@@ -10,6 +10,7 @@ from scanrnn.layers._cell import check_step_cell as check_step_cell
 from scanrnn.layers._cell import first_carry as first_carry
 from scanrnn.layers._cell import one_step as one_step
 from scanrnn.layers._cell import unknown_params as unknown_params
+from scanrnn.layers._checks import as_array as as_array
 from scanrnn.layers._checks import check_cell as check_cell
 from scanrnn.layers._checks import check_foreign as check_foreign
 from scanrnn.layers._checks import check_layers as check_layers
@@ -35,6 +36,7 @@ from scanrnn.layers._options import own_options as own_options
 from scanrnn.layers._stack import Layer as Layer
 from scanrnn.layers._stack import Place as Place
 from scanrnn.layers._stack import places as places
+from scanrnn.layers._stack import warn_if_no_residual as warn_if_no_residual
 from scanrnn.layers._weights import FAMILIES as FAMILIES
 from scanrnn.layers._weights import by_family as by_family
 from scanrnn.layers._weights import draw as draw

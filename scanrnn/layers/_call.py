@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from scanrnn.layers import _checks, _wavefront
 from scanrnn.layers._cell import is_noisy
+from scanrnn.layers._first_carry import check_initial_carry
 from scanrnn.layers._sequence import blank, turn
 from scanrnn.layers._spans import Spans, spans
 from scanrnn.layers._stack import Layer, Place, Stacked, history, run_stack
@@ -87,7 +88,7 @@ def call_layers(
         feature_axes: number of the last axes that are the features of a step.
         dtype: dtype of floating-point outputs; None to leave it as it is.
     """
-    inputs = jnp.asarray(inputs)
+    inputs = _checks.as_array(inputs)
     _checks.check_inputs(inputs, in_features, feature_axes)
     shape = inputs.shape[: inputs.ndim - feature_axes]
     time_axis = 0 if call.time_major else len(shape) - 1
@@ -212,7 +213,7 @@ def _checked(spec, places, stack, xs, given):
         for cell, params in directions:
             wanted.append(_like(cell, params, x, spec.carry_dtype))
         x = jax.ShapeDtypeStruct((*x.shape[:-1], place.out_features), x.dtype)
-    return _checks.check_initial_carry(given, _nested(spec, tuple(wanted)))
+    return check_initial_carry(given, _nested(spec, tuple(wanted)))
 
 
 def _like(cell, params, x, dtype):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from scanrnn._scan import EXECUTORS
 from scanrnn.cells import Cell
-from scanrnn.cells._checks import carry_hint, check_option, check_size, is_floating
+from scanrnn.cells._checks import check_option, check_size, is_floating
 from scanrnn.cells._noise import check_rate
 
 
@@ -64,7 +64,10 @@ def _no_cell(one, flax):
     if isinstance(one, type):
         return f"the class {one.__name__}; write {one.__name__}(...)"
     if inspect.isroutine(one):
-        return f"the function {one.__name__}; write {one.__name__}(...)"
+        made = f"write {one.__name__}(...)"
+        unnamed = one.__name__ == "<lambda>"
+        made = "scanrnn.scan takes a step that is a function" if unnamed else made
+        return f"the function {one.__name__}; {made}"
     name = type(one).__name__
     homes = {".".join(base.__module__.split(".")[:2]) for base in type(one).__mro__}
     home = next((home for home in ("flax.nnx", "flax.linen") if home in homes), None)
@@ -194,6 +197,17 @@ def check_call(call):
         )
 
 
+def as_array(inputs: Any) -> jax.Array:
+    """The inputs of a layer as an array; raise TypeError if they are none."""
+    try:
+        return jnp.asarray(inputs)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            "RNN: inputs must be one array of numbers, [..., T, D], got "
+            f"{type(inputs).__name__}"
+        ) from error
+
+
 def check_inputs(inputs, in_features, feature_axes):
     """Raise ValueError unless `inputs` has a time axis and the right features."""
     want = "[T, D]" if feature_axes == 1 else f"time and {feature_axes} feature axes"
@@ -209,41 +223,6 @@ def check_inputs(inputs, in_features, feature_axes):
         )
 
 
-def check_initial_carry(given, wanted, same_dtype=True):
-    """Raise unless the carry `given` is like `wanted`; return it as arrays.
-
-    Args:
-        given: the carry to check.
-        wanted: a carry of arrays, or of their shapes and dtypes.
-        same_dtype: False if only the structure and the shapes must be the same.
-
-    Raises:
-        TypeError: if the structure or a dtype differs.
-        ValueError: if a shape differs.
-    """
-    structure = jax.tree.structure(wanted)
-    if jax.tree.structure(given) != structure:
-        raise TypeError(
-            f"RNN: initial_carry is {_types(given)}, want {_types(wanted)}, as "
-            f"return_carry=True gives it{_hints(given, wanted)}"
-        )
-    given = jax.tree.map(jnp.asarray, given)
-    paths = jax.tree_util.tree_leaves_with_path(wanted)
-    for (path, want), leaf in zip(paths, jax.tree.leaves(given), strict=True):
-        name = f"initial_carry{jax.tree_util.keystr(path)}"
-        if leaf.shape != want.shape:
-            raise ValueError(
-                f"RNN: {name} has shape {leaf.shape}, want {want.shape}: the batch "
-                "axes of inputs, then the hidden features"
-            )
-        if same_dtype and leaf.dtype != want.dtype:
-            raise TypeError(
-                f"RNN: {name} has dtype {leaf.dtype}, want {want.dtype}; cast it, or "
-                f"make the layer with carry_dtype={leaf.dtype}"
-            )
-    return given
-
-
 def check_batched(leaf: Any, axes: int) -> None:
     """Raise ValueError unless an array has its time and batch axes.
 
@@ -257,35 +236,3 @@ def check_batched(leaf: Any, axes: int) -> None:
             f"or output, want at least {axes} axes: the time and batch axes of the "
             "inputs come first; give the array these axes in the cell"
         )
-
-
-def _hints(given, wanted):
-    """A hint how to turn the first plain tuple of the carry into what is wanted."""
-    if hasattr(wanted, "_fields"):
-        return carry_hint(type(wanted), given)
-    if hasattr(given, "to_flax"):
-        return (
-            f". carry.to_flax() of a {type(given).__name__} is what a Flax cell takes"
-        )
-    if type(wanted) is not tuple or not isinstance(given, tuple | list):
-        return ""
-    pairs = zip(given, wanted, strict=False)
-    return next(filter(None, (_hints(*pair) for pair in pairs)), "")
-
-
-class _Word(str):
-    """Text that is shown without quotes inside a container."""
-
-    def __repr__(self):
-        return str(self)
-
-
-def _types(tree):
-    """A pytree with types in place of its arrays: `GRUCarry(h=float32[2,5])`."""
-
-    def word(leaf):
-        array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
-        sizes = ",".join(map(str, leaf.shape)) if array else ""
-        return _Word(f"{leaf.dtype}[{sizes}]" if array else type(leaf).__name__)
-
-    return jax.tree.map(word, tree)

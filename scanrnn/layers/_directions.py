@@ -1,10 +1,12 @@
 """Two layers over one sequence, forward and backward."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
 
+from scanrnn.cells import Cell
 from scanrnn.layers._sequence import side_by_side
 
 
@@ -41,8 +43,10 @@ def joined(
         the pair (forward, backward).
 
     Raises:
-        TypeError: if `initial_carry` is not a pair.
+        TypeError: if `initial_carry` is not a pair, or one of the two is a cell.
     """
+    for name in ("forward_rnn", "backward_rnn"):
+        _check_layer(name, getattr(module, name))
     if initial_carry is None:
         initial_carry = None, None
     if not isinstance(initial_carry, tuple | list) or len(initial_carry) != 2:
@@ -66,3 +70,14 @@ def joined(
     merge = module.merge_fn or side_by_side
     outputs = jax.tree.map(merge, forward[1], backward[1])
     return ((forward[0], backward[0]), outputs) if carries else outputs
+
+
+def _check_layer(name, rnn):
+    """Raise TypeError if a cell is where a layer is wanted."""
+    # `hasattr` does not work: the property of Flax's base class raises an error.
+    axes = inspect.getattr_static(rnn, "num_feature_axes", None)
+    if isinstance(rnn, Cell) or axes is not None:
+        raise TypeError(
+            f"Bidirectional: {name} is a cell, {type(rnn).__name__.lstrip('_')}; want "
+            "a layer such as RNN(cell, ...)"
+        )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.layers._call import Call, Spec, scan_options
-from scanrnn.layers._checks import check_initial_carry
+from scanrnn.layers._first_carry import check_initial_carry
 from scanrnn.layers._sequence import run
 from scanrnn.layers._spans import Spans
 from scanrnn.layers._stack import Stacked

@@ -1,5 +1,6 @@
 """Stacked layers, each in one direction or in two."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -92,6 +93,19 @@ def skips(residual: bool | str, index: int, features: tuple[int, int]) -> bool:
     return features[0] == features[1] and (
         index >= 2 if residual == "gnmt" else bool(residual)
     )
+
+
+def warn_if_no_residual(residual: bool | str, places: Sequence[Place]) -> None:
+    """Warn of `residual` if it adds nothing to the output of any layer."""
+    sizes = [(place.in_features, place.out_features) for place in places]
+    if residual and not any(skips(residual, i, pair) for i, pair in enumerate(sizes)):
+        shown = ", ".join(f"{D} to {out}" for D, out in sizes)
+        first = " from the third layer on" if residual == "gnmt" else ""
+        warnings.warn(
+            f"RNN: residual={residual!r} does nothing: no layer{first} has as many "
+            f"features out as in (they have {shown})",
+            stacklevel=2,
+        )
 
 
 def run_stack(

@@ -108,7 +108,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
         cell, features = self.cells_and_features()
         if layers.is_recurrent(cell, nn.Module) and not runs_as_ours(cell):
             return _foreign.run(self, inputs, call, init_key)
-        inputs = jnp.asarray(inputs)
+        inputs = layers.as_array(inputs)
         if runs_as_ours(cell):
             return self._run_steps_of(cell, inputs, call, deterministic)
         return self._run_own(cell, features, inputs, call, deterministic)
@@ -145,6 +145,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
             bidirectional=self.bidirectional,
             highway=self.highway,
         )
+        layers.warn_if_no_residual(self.residual, places)
         names = ["layers", "backward_layers"][: 1 + self.bidirectional]
         stack = [
             [

@@ -81,7 +81,8 @@ class RNN(Viewed, nnx.Module):
             cannot be combined, or a list does not have one entry for each layer.
 
     Warns:
-        UserWarning: for `dropout` with one layer.
+        UserWarning: for `dropout` with one layer, and for `residual` if no layer has as
+            many features out as in.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn

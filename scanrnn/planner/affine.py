@@ -9,7 +9,6 @@ values of a group are known at all steps, they are inputs of the next groups.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ import jax.numpy as jnp
 from scanrnn.planner import max_plus, ops
 from scanrnn.planner.affine_rules import NotAffineError, rule_of, spread
 from scanrnn.planner.axis_maps import AxisMap, kept, of_leaf
+from scanrnn.planner.functions import once
 from scanrnn.planner.graph import Env, Graph, Values, graph_of, needed, variables
 
 # The most numbers in a coupled block. The product of two blocks of n costs n**3.
@@ -56,7 +56,7 @@ class Group:
         return self.kind != "sequential"
 
 
-@functools.lru_cache(maxsize=512)
+@once
 def groups(graph: Graph) -> tuple[Group, ...]:
     """Group the leaves of a loop's carry, in the order in which to compute them."""
     reads = leaves_read(graph)
@@ -71,7 +71,7 @@ def groups(graph: Graph) -> tuple[Group, ...]:
     return tuple(found)
 
 
-@functools.lru_cache(maxsize=512)
+@once
 def leaves_read(graph: Graph) -> dict[Any, frozenset[int]]:
     """Which leaves of the carry each value depends on."""
     reads = dict.fromkeys((*graph.weights, *graph.xs), frozenset())

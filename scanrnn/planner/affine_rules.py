@@ -247,7 +247,7 @@ RULES: dict[str, Rule] = {
     "neg": Rule(_scale, _wide(lambda _, a: jnp.negative(a))),
     "select_n": Rule(_select, _choose, 1),
     "convert_element_type": Rule(_same, _wide(_cast)),
-    **dict.fromkeys(("copy", "copy_p"), Rule(_same, _wide(lambda _, a: a))),
+    "copy": Rule(_same, _wide(lambda _, a: a)),
     "broadcast_in_dim": Rule(_broadcast, _wide(lambda e, a, *_: spread(e, a))),
     "reshape": Rule(_reshape, _wide(lambda e, a, *_: _reshaped(e, a))),
     "squeeze": Rule(

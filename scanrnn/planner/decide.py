@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 from jax.extend.core import Var
@@ -12,7 +13,7 @@ from scanrnn.planner import layout, ops, rewrite, tidy
 from scanrnn.planner.checkpoints import is_checkpointed
 from scanrnn.planner.classify import can_defer, classify
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, inside
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.moved import is_shared
 from scanrnn.planner.options import Options
@@ -235,7 +236,8 @@ def _left_alone(graph, length, options) -> str | None:
     effects = {str(e) for eqn in graph.eqns for e in eqn.effects}
     if effects:
         return f"the step has side effects, whose order is kept ({', '.join(effects)})"
-    if any(eqn.primitive.name == "rng_uniform" for eqn in graph.eqns):
+    every = itertools.chain.from_iterable((e, *inside(e)) for e in graph.eqns)
+    if any(eqn.primitive.name == "rng_uniform" for eqn in every):
         return "the step draws random numbers without a key (lax.rng_uniform)"
     return None
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import jax
 
-from scanrnn.planner.graph import Env, eval_eqn
+from scanrnn.planner.graph import Env, Graph, eval_eqn
+
+T = TypeVar("T")
 
 
 def evaluate(jaxpr, consts: Sequence, values: Iterable, rule: Callable) -> list:
@@ -33,6 +38,22 @@ def reread(f: Callable, rule: Callable) -> Callable:
         return jax.tree.structure(shapes).unflatten(outs)
 
     return run
+
+
+def once(f: Callable[[Graph], T]) -> Callable[[Graph], T]:
+    """`f`, computed once for each graph, and forgotten together with it.
+
+    What `f` returns must not refer to the graph, or neither would ever be freed.
+    """
+    known: weakref.WeakKeyDictionary[Graph, Any] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(f)
+    def of(graph):
+        if graph not in known:
+            known[graph] = f(graph)
+        return known[graph]
+
+    return of
 
 
 def of_some(f: Callable, args: Sequence, at: Iterable[int]) -> Callable:

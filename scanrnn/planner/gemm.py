@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import Primitive
+from jax.extend.core import Primitive, Var
 from jax.interpreters import ad, batching, mlir
 
 from scanrnn.planner import compat, ops
+from scanrnn.planner.graph import struct, variables_for
 from scanrnn.planner.ordering import in_branch
 from scanrnn.planner.rules import Rules
 
@@ -56,6 +59,25 @@ def copy_transposed(matrix):
         return lax.transpose(matrix, (1, 0))
     wide = lax.transpose(matrix.astype(jnp.float32), (1, 0))
     return lax.optimization_barrier(wide).astype(jnp.bfloat16)
+
+
+def transposes(matrices: Iterable[Any]) -> dict[Any, Var]:
+    """A new variable for the transpose of each matrix."""
+    types = {v: jax.eval_shape(copy_transposed, struct(v)) for v in matrices}
+    return variables_for(types)
+
+
+def on_the_left(eqn, side: int, matrix, data):
+    """The product of an equation as `matrix @ data`; the matrix was operand `side`."""
+    params = {name: eqn.params[name] for name in _PARAMS[1:]}
+    if side == 1:
+        params["precision"] = swapped(params["precision"])
+    return dot(matrix, data, _ROWS, **params)
+
+
+def swapped(precision):
+    """The precision of a product whose operands change places."""
+    return precision[::-1] if type(precision) is tuple else precision
 
 
 def _cotangent(side, ct, *operands, dimension_numbers, precision, **_):

@@ -21,7 +21,7 @@ from scanrnn.planner.compat import opened, program
 from scanrnn.planner.graph import Env, Graph, Values, graph_of, needed
 
 # Primitives that move elements without changing them.
-_MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy", "copy_p"}
+_MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy"}
 # What takes the place of the sum, by the kind of a leaf.
 JOINS = {"max-plus": jnp.maximum, "log-sum-exp": jnp.logaddexp}
 

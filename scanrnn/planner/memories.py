@@ -9,13 +9,13 @@ step. Linear attention, Mamba-2, the mLSTM and the delta rules are of this form.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scanrnn.planner import affine, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.factors import Factor, factors
+from scanrnn.planner.functions import once
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.memory_reads import NoMemoryError, Read, reads
 from scanrnn.planner.memory_sums import sum_of
@@ -83,7 +83,7 @@ class Memory(NamedTuple):
         return found.union(self.correction.spans, *(f.spans for f in parts))
 
 
-@functools.lru_cache(maxsize=512)
+@once
 def memories(graph: Graph) -> Mapping[int, Memory]:
     """The matrix memories of a step, by their leaves of the carry."""
     found = (memory(graph, group) for group in affine.groups(graph))

@@ -66,14 +66,14 @@ FROM_OUTPUT = {
 ELEMENTWISE = (ADDITIVE | POINTWISE | set(FROM_OUTPUT)) | frozenset(
     "abs acos acosh and asin asinh atan atan2 atanh cbrt ceil clamp copy cos cosh eq"
     " convert_element_type erf erf_inv erfc exp2 expm1 floor ge gt integer_pow le log"
-    " is_finite log1p log2 lt ne not one_minus_square or pow rem round select_n sign"
-    " sin sinh square stop_gradient tan xor".split()
+    " is_finite log1p log2 lt ne not one_minus_square or pow reduce_precision rem round"
+    " select_n sign sin sinh square stop_gradient tan xor".split()
 )
 
 # Primitives that can certainly be batched; for all others JAX is asked.
 _BATCHED = (HEAVY | ELEMENTWISE) | frozenset(
-    "argmax broadcast_in_dim concatenate copy_p cumsum dynamic_slice expand_dims gather"
-    " iota pad reduce_max reduce_min reduce_sum reshape rev slice split squeeze"
+    "argmax broadcast_in_dim concatenate cumsum dynamic_slice expand_dims gather iota"
+    " pad reduce_max reduce_min reduce_sum reshape rev slice split squeeze"
     " transpose".split()
 )
 
@@ -131,7 +131,7 @@ def is_heavy(eqn: JaxprEqn) -> bool:
 
 def is_reduction(eqn: JaxprEqn) -> bool:
     """Whether an equation reduces over axes (by a sum, a maximum, ...), as norms do."""
-    return eqn.primitive.name.startswith("reduce_")
+    return eqn.primitive.name.startswith("reduce_") and "axes" in eqn.params
 
 
 def has_subjaxpr(eqn: JaxprEqn) -> bool:

@@ -16,7 +16,8 @@ class Options:
       split: split a matrix product with a `concatenate` into one for each part.
       hoist: run matrix products that need no carry before the loop.
       merge: join matrix products with the same operand from the carry into one.
-      layout: slice each gate by itself, where XLA is faster that way (needs `defer`).
+      layout: choose how arrays of all steps lie: gates apart or packed, rows that reuse
+        buffers, norms before the loop in pieces (needs `defer`).
       sink: run matrix products that only outputs need after the loop.
       defer: compute weight gradients after the reverse loop.
       implementation: the name of the executor: "planned", "associative" (parallel over

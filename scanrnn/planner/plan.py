@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,18 +29,23 @@ class Candidate(NamedTuple):
 
     Attributes:
       executor: the executor, with its name, and a method that runs plans.
-      seconds: the estimate of a training step in seconds; None if it refuses.
+      cost: the estimate of a training step, or None if it refuses.
       refusal: why it refuses, or None.
     """
 
     executor: Any
-    seconds: float | None
+    cost: costs.Cost | None
     refusal: str | None
 
     @property
     def name(self) -> str:
         """The name of the executor."""
         return self.executor.name
+
+    @property
+    def seconds(self) -> float:
+        """The estimate in seconds; infinite if it refuses."""
+        return self.cost.seconds if self.cost else math.inf
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -106,8 +112,8 @@ class Plan:
         """Why the plan is `lax.scan` itself, or None."""
         if self.executor is not None and self.executor.name != "scan":
             return None
-        refusals = [c.refusal for c in self.candidates if c.refusal]
-        return self.nothing or next(iter(refusals), "it is the cheapest by estimate")
+        refusals = (c.refusal for c in self.candidates if c.name == "planned")
+        return self.nothing or next(refusals, None) or "it is the cheapest by estimate"
 
     @property
     def loop(self) -> Loop:
@@ -167,15 +173,21 @@ class Plan:
         return jax.jit(run, static_argnames="differentiated")
 
     @functools.cached_property
+    def emitted(self) -> dict[str, Body]:
+        """The bodies of all loops, by name, also if an executor runs none of them."""
+        return emit(self)
+
+    @property
     def bodies(self) -> dict[str, Body]:
         """The bodies that run, by name; none if the program is not made of bodies."""
         whole = self.executor is not None and self.executor.whole
-        return {} if whole or self.reason is not None else emit(self)
+        return {} if whole or self.reason is not None else self.emitted
 
-    @functools.cached_property
+    @property
     def cost(self) -> costs.Cost:
-        """The estimated cost of a training step, as used to choose the executor."""
-        return costs.cost(self, in_loop=self.reason is not None)
+        """The estimated cost of a training step, by which the executor was chosen."""
+        name = self.executor.name
+        return next(c.cost for c in self.candidates if c.cost and c.name == name)
 
     @functools.cached_property
     def gemms(self) -> tuple[counts.Gemm, ...]:

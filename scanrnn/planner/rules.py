@@ -36,7 +36,6 @@ class Rules:
         `(W.T @ h.T).T` and not `h @ W`; None for never.
       features_first_side: the least length of the matrix's shorter side for that.
       features_first_batch: the smallest and the largest batch for that.
-      features_first_dtypes: the dtypes for that.
       features_first_loop: the smallest and the largest batch for which the whole loop
         then lies features first, so that no step transposes anything; None for never.
       squeezes_reductions: sums, maxima, ... in a loop read no axes of size 1.
@@ -49,8 +48,6 @@ class Rules:
       packs_statistics: statistics of norms (a mean, say) are stacked as one array.
       keeps_statistics: statistics of norms are kept for the reverse loop; if not, they
         are recomputed.
-      small_share: a value that takes this share of the largest saved one, or less, is
-        small: it is kept, not recomputed, and a statistic may only be small.
       row_tile: if given, arrays that a loop reads or stacks have time as their major
         axis, and rows that fit tiles of memory: the rows and the columns of a tile, and
         the most tiles of a small row.
@@ -114,7 +111,6 @@ class Rules:
     features_first: int | None = None
     features_first_side: int = 1
     features_first_batch: tuple[int, int] = (1, 2**31)
-    features_first_dtypes: tuple[str, ...] = ("float32", "float64")
     features_first_loop: tuple[int, int] | None = None
     squeezes_reductions: bool = False
     joins_time: bool = False
@@ -123,7 +119,6 @@ class Rules:
     packs_gates: bool = False
     packs_statistics: bool = False
     keeps_statistics: bool = True
-    small_share: float = 1 / 16
     row_tile: tuple[int, int, int] | None = None
     delays_copies: bool = False
     sums_gains_in_loop: bool = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jax.extend.core import DropVar, Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.batching import REFUSALS
-from scanrnn.planner.gemm import copy_transposed
+from scanrnn.planner.gemm import transposes
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import (
     CARRY,
@@ -26,6 +25,9 @@ from scanrnn.planner.regions import Regions
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.steps import Steps
 
+# A value that takes this share of the largest saved one, or less, is small: it is kept,
+# not recomputed, and a statistic may only be small.
+_SMALL_SHARE = 1 / 16
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
@@ -48,14 +50,14 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
         inner_xs=frozenset(inner & set(loop.xs)),
         tangents=variables_for({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
         cotangents=variables_for({v: struct(v) for v in variables(loop.ys)}),
-        transposed=variables_for(_matrices(loop) if rules.transposes_weights else {}),
+        transposed=transposes(_matrices(loop) if rules.transposes_weights else ()),
     )
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = _read(draft, found)
     saved = tuple(v for v in found if v in inside | outside)
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
-    recomputed = _recomputed(taken, saved if policy == "recompute" else (), rules)
+    recomputed = _recomputed(taken, saved if policy == "recompute" else ())
     used = {*inside, *outside, *recomputed.xs}
     derivative = dataclasses.replace(
         draft,
@@ -68,19 +70,15 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     return Steps(derivative, steps)
 
 
-def _matrices(loop) -> dict[Any, jax.ShapeDtypeStruct]:
-    """The matrices that the loop multiplies by, with the types of their transposes."""
-    return {
-        v: jax.eval_shape(copy_transposed, struct(v))
-        for eqn in loop.eqns
-        for side, v in enumerate(eqn.invars)
-        if v in loop.weights and ops.is_matrix_of(eqn, side)
-    }
+def _matrices(loop) -> list[Var]:
+    """The matrices that the loop multiplies by."""
+    pairs = ((eqn, *pair) for eqn in loop.eqns for pair in enumerate(eqn.invars))
+    return [v for e, i, v in pairs if v in loop.weights and ops.is_matrix_of(e, i)]
 
 
-def _recomputed(loop, saved, rules) -> Graph:
+def _recomputed(loop, saved) -> Graph:
     """The graph that recomputes, for all steps at once, what is not stacked."""
-    most = _small(saved, rules)
+    most = _small(saved)
     stacked = {*variables(loop.outs), *_drawn(loop)}
     stacked |= {v for v in saved if ops.bytes_of(v) <= most}
     made = tuple(v for v in saved if v not in stacked)
@@ -143,7 +141,7 @@ def _candidates(draft, regions, policy, rules) -> list[Var]:
         return list(dict.fromkeys([*made, *drawn]))
     consumers = loop.consumers
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
-    more = _statistics(draft, found, rules) if rules.keeps_statistics else []
+    more = _statistics(draft, found) if rules.keeps_statistics else []
     found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
     if policy == "recompute":
         # Control flow cannot run for all steps at once; it is run again step by step.
@@ -159,17 +157,17 @@ def _drawn(loop) -> list[Var]:
     return [v for v in drawn if not jnp.issubdtype(ops.aval(v).dtype, keys)]
 
 
-def _statistics(draft, saved, rules) -> list[Var]:
+def _statistics(draft, saved) -> list[Var]:
     """Statistics of norms: small to keep, but a pass over the data to recompute."""
-    most = _small(saved, rules)
+    most = _small(saved)
     loop, bits = draft.loop, draft.loop.depends
     made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
     return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
 
 
-def _small(saved, rules) -> float:
+def _small(saved) -> float:
     """The most bytes of a value that is small beside the saved ones."""
-    return rules.small_share * max(map(ops.bytes_of, saved), default=0)
+    return _SMALL_SHARE * max(map(ops.bytes_of, saved), default=0)
 
 
 def _activated(v, consumers) -> list[Var]:

@@ -10,6 +10,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import ops
+from scanrnn.planner.gemm import swapped
 from scanrnn.planner.graph import (
     CARRY,
     TIME,
@@ -73,8 +74,9 @@ def transpose_products(graph: Graph) -> tuple[Graph, list]:
         if left == 1 and fixed:
             weights, left = weights.T, 0
         numbers = (((right,), (left,)), ((), ()))
-        params = made.params | {"dimension_numbers": numbers}
-        return eval_eqn(made, (data, weights), params)[0]
+        params = {"precision": swapped(made.params["precision"])}
+        params |= {"dimension_numbers": numbers}
+        return eval_eqn(made, (data, weights), made.params | params)[0]
 
     def rule(eqn, env):
         return [transposed(eqn.invars[0], eqn, env)]

@@ -11,12 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
 from jax import lax
 from jax.extend.core import Literal, Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.gemm import copy_transposed
+from scanrnn.planner.gemm import on_the_left, transposes
 from scanrnn.planner.graph import (
     Graph,
     eval_eqn,
@@ -60,13 +59,11 @@ def transposed(graph: Graph, rows: Rows) -> Transposed | None:
     flat = filter(_flat, (*graph.carry, *graph.xs, *_arrays(rows)))
     names = {v: struct(v) for v in flat}
     names = variables_for({v: s.update(shape=s.shape[::-1]) for v, s in names.items()})
-    matrices = variables_for(
-        {
-            v: jax.eval_shape(copy_transposed, struct(v))
-            for eqn in graph.eqns
-            for side, v in enumerate(eqn.invars)
-            if v in graph.weights and _needs_transpose(eqn, side)
-        }
+    matrices = transposes(
+        v
+        for eqn in graph.eqns
+        for side, v in enumerate(eqn.invars)
+        if v in graph.weights and _needs_transpose(eqn, side)
     )
 
     def run(values):
@@ -188,13 +185,7 @@ def _product(eqn, env, graph, lefts):
     left = lefts[matrix] if _needs_transpose(eqn, side) else env[matrix]
     if ops.contracted_axis(eqn, 1 - side) == 0:
         data = lax.transpose(data, (1, 0))
-    out = lax.dot_general(
-        left,
-        data,
-        (((1,), (0,)), ((), ())),
-        precision=eqn.params["precision"],
-        preferred_element_type=eqn.params["preferred_element_type"],
-    )
+    out = on_the_left(eqn, side, left, data)
     return out if side == 1 else lax.transpose(out, (1, 0))
 
 

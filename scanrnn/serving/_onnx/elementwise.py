@@ -18,7 +18,7 @@ _SAME = {
 }
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 _MOVED = (
-    *("copy", "copy_p", "stop_gradient", "optimization_barrier"),
+    *("copy", "stop_gradient", "optimization_barrier"),
     *("sharding_cast", "sharding_constraint", "device_put", "pin"),
 )
 
