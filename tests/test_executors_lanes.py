@@ -70,14 +70,14 @@ def test_lanes_equal_lax_scan(name, reverse):
 
 
 def test_rounding_to_fewer_bits_is_refused_by_name():
-    U = jnp.ones((4, 4))
+    U = jnp.ones((16, 16))
 
     def step(h, x):
         h = lax.reduce_precision(jnp.tanh(h @ U + x), 8, 7)
         return h, h
 
     with pytest.raises(ValueError, match="reduce_precision"):
-        scanrnn.plan(step, jnp.ones((2, 4)), jnp.ones((5, 2, 4)), implementation=NAME)
+        scanrnn.plan(step, U[:2], jnp.ones((5, 2, 16)), implementation=NAME)
 
 
 def is_of_lanes(name) -> bool:
