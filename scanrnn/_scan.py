@@ -147,7 +147,7 @@ def plan(
     Raises:
       TypeError: as `scan` does, or for an option that does not exist.
       ValueError: as `scan` does; also if `tune` is unknown, or, with `tune`, if a size
-        is symbolic or the step cannot be run on its own.
+        is symbolic or the step cannot be run on its own, or has no gradient ("train").
 
     Warns:
       UserWarning: if the tuner does not trust one of its files (then it measures

@@ -9,8 +9,8 @@ from scanrnn import cells
 from scanrnn._advise import advise
 from scanrnn.machines import MACHINES
 
-CELLS = ("elman", "lstm", "gru", "mgu", "ugrnn", "multiplicative_lstm", "indrnn")
-CELLS += ("sru", "qrnn", "mingru", "minlstm", "lru", "slstm", "mlstm")
+CELLS = ("elman", "lstm", "gru", "mgu", "ugrnn", "multiplicative_lstm", "indrnn", "rhn")
+CELLS += ("sru", "qrnn", "mingru", "minlstm", "lru", "rglru", "slstm", "mlstm")
 CELLS += ("gla", "deltanet", "gated_deltanet", "rwkv7", "mamba2")
 
 

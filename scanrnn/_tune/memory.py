@@ -18,7 +18,8 @@ from typing import Any
 
 import jax
 
-from scanrnn.machines import Machine, cores
+from scanrnn.machines import Machine
+from scanrnn.machines._processor import cores
 from scanrnn.planner import Options, Plan, Traced
 
 FORMAT = 1

@@ -22,8 +22,8 @@ two directions         yes      yes     yes     yes     -       -       yes
 
 Round trips of our weights are exact to the bit, except [1]: these cells add one to the
 forget gate in every step, so its bias is exact up to the rounding of that addition. If
-a library has two biases, we keep their sum. [2] has no place for the bias
-:math:`b_{hn}`, which must be zero. Options that change no weight (recurrent dropout,
+a library has two biases, we keep their sum, but :math:`b_{hn}` of a GRU is an array of
+its own, `recurrent_bias`. [2] has no place for it: there it must be zero. Options that change no weight (recurrent dropout,
 the dtype of matrix products) do not matter. Options that change equations (norms,
 peepholes, integration) are an error, because no other library has them.
 

@@ -1,7 +1,6 @@
 """Machines: data sheets of processors, and how to find the right one."""
 
 from scanrnn.machines._machine import Machine as Machine
-from scanrnn.machines._processor import cores as cores
 from scanrnn.machines._table import MACHINES as MACHINES
 from scanrnn.machines._table import machine_for as machine_for
 from scanrnn.machines._table import machine_named as machine_named

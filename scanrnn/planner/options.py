@@ -42,7 +42,7 @@ class Options:
     Raises:
       ValueError: if `residuals` is not a known policy, if `chunk` is not a positive
         int, or if there is no machine of such a name.
-      TypeError: if a switch is not a bool.
+      TypeError: if a switch is not a bool, or `machine` neither a machine nor a name.
 
     Example:
       >>> import scanrnn
