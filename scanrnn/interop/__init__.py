@@ -23,9 +23,10 @@ two directions         yes      yes     yes     yes     -       -       yes
 Round trips of our weights are exact to the bit, except [1]: these cells add one to the
 forget gate in every step, so its bias is exact up to the rounding of that addition. If
 a library has two biases, we keep their sum, but :math:`b_{hn}` of a GRU is an array of
-its own, `recurrent_bias`. [2] has no place for it: there it must be zero. Options that change no weight (recurrent dropout,
-the dtype of matrix products) do not matter. Options that change equations (norms,
-peepholes, integration) are an error, because no other library has them.
+its own, `recurrent_bias`. [2] has no place for it: there it must be zero. Options that
+change no weight (recurrent dropout, the dtype of matrix products) do not matter.
+Options that change equations (norms, peepholes, integration) are an error, because no
+other library has them.
 
 If `from_...` gets a layer as an object, it checks the options of that layer. An option
 that our cell does not have (another activation, `residual`, `go_backwards`, a class of
