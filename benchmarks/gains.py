@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 # One report for each machine that programs were timed on.
 TIMED = (
     RESULTS / "amd-epyc-2-cores.json",
-    RESULTS / "intel-xeon-2-cores.json",
+    RESULTS / "intel-xeon-amx-bf16-2-cores.json",
 )
 COUNTED = RESULTS / "compiled.json"
 PICTURE = RESULTS / "gains.png"

@@ -162,7 +162,7 @@ waits = {name: [in_loop(plan, p) for p in PHASES] for name, plan in plans.items(
 
 repository = pathlib.Path(scanrnn.__file__).parents[1]
 results = json.loads(
-    (repository / "benchmarks/results/intel-xeon-2-cores.json").read_text()
+    (repository / "benchmarks/results/intel-xeon-amx-bf16-2-cores.json").read_text()
 )
 machine = results["machine_info"]
 case = dict(cell="ln_lstm", T=512, B=2, D=128, H=128, dtype="float32")
