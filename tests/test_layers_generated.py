@@ -12,6 +12,9 @@ from flax import nnx
 
 import scanrnn
 
+# Some drawn layers have no place for a residual connection.
+pytestmark = pytest.mark.filterwarnings("ignore:RNN. residual=")
+
 D, H = 3, 3
 CELLS = {"Elman": {}, "LSTM": {"norm": "ba2016"}, "GRU": {}, "QRNN": {}, "LRU": {}}
 generated = functools.partial(
