@@ -103,7 +103,7 @@ def _plans(known: dict[str, Options], make: Callable[[Options], Plan]) -> dict:
     plans = {DEFAULT: make(known[DEFAULT])}
     for label, options in known.items():
         with contextlib.suppress(ValueError):
-            plans[label] = plans.get(label) or make(options)
+            plans[label] = make(options)
     return plans
 
 

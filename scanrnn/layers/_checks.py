@@ -31,11 +31,11 @@ def check_scan_options(implementation, unroll):
 
 
 def is_recurrent(cell: Any, module: type) -> bool:
-    """Whether `cell` is a recurrent cell of Flax: a module with `num_feature_axes`.
+    """Whether `cell` is a recurrent cell: a module with `num_feature_axes`.
 
     Args:
         cell: any object.
-        module: the class of Flax's modules.
+        module: the class of Flax's modules; `object` for cells of all kinds.
     """
     # `hasattr` does not work: the property of Flax's base class raises an error.
     axes = inspect.getattr_static(cell, "num_feature_axes", None)
@@ -64,10 +64,9 @@ def _no_cell(one, flax):
     if isinstance(one, type):
         return f"the class {one.__name__}; write {one.__name__}(...)"
     if inspect.isroutine(one):
-        made = f"write {one.__name__}(...)"
-        unnamed = one.__name__ == "<lambda>"
-        made = "scanrnn.scan takes a step that is a function" if unnamed else made
-        return f"the function {one.__name__}; {made}"
+        if one.__name__ == "<lambda>":
+            return "the function <lambda>; scanrnn.scan takes a step that is a function"
+        return f"the function {one.__name__}; write {one.__name__}(...)"
     name = type(one).__name__
     homes = {".".join(base.__module__.split(".")[:2]) for base in type(one).__mro__}
     home = next((home for home in ("flax.nnx", "flax.linen") if home in homes), None)

@@ -1,12 +1,11 @@
 """Two layers over one sequence, forward and backward."""
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
 
-from scanrnn.cells import Cell
+from scanrnn.layers._checks import is_recurrent
 from scanrnn.layers._sequence import side_by_side
 
 
@@ -74,9 +73,7 @@ def joined(
 
 def _check_layer(name, rnn):
     """Raise TypeError if a cell is where a layer is wanted."""
-    # `hasattr` does not work: the property of Flax's base class raises an error.
-    axes = inspect.getattr_static(rnn, "num_feature_axes", None)
-    if isinstance(rnn, Cell) or axes is not None:
+    if is_recurrent(rnn, object):
         raise TypeError(
             f"Bidirectional: {name} is a cell, {type(rnn).__name__.lstrip('_')}; want "
             "a layer such as RNN(cell, ...)"

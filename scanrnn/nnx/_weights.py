@@ -31,8 +31,9 @@ def draw_all(
         setattr(rnn, name, value)
     if rnn.carry_dtype is None:
         rnn.carry_dtype = jnp.promote_types(jnp.float32, rnn.param_dtype)
-    layers.warn_if_no_residual(rnn.residual, rnn.places)
-    for place in rnn.places:
+    places = rnn.places
+    layers.warn_if_no_residual(rnn.residual, places)
+    for place in places:
         for weights in directions(rnn):
             key, dtype = stream(), rnn.param_dtype
             weights.append(draw(place, key, dtype, scheme, initializers, metadata))

@@ -111,7 +111,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
     steps = ops.product([plan.length])
     machine = plan.machine
-    heavy = [e for e in _opened(plan).eqns if ops.is_heavy(e)]
+    heavy = [e for e in plan.step.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
     peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
     # Besides products, each step launches one kernel forward and one in reverse.
@@ -148,16 +148,11 @@ def _kept(plan, in_loop: bool) -> set:
         ys = plan.loop.graph.ys
         return {v for v in plan.loop.recording.loop.graph.ys if v not in ys}
     # Without our rule, JAX keeps what the derivative of each equation reads.
-    graph = _opened(plan) if plan.stages is None or in_loop else plan.stages.loop
+    graph = plan.step if plan.stages is None or in_loop else plan.stages.loop
     bits = graph.depends
     kept = {v for eqn in graph.eqns for v in _read_by_derivative(eqn) if bits[v]}
     outs = variables(graph.ys)
     return {v for v in kept if ops.is_inexact(v)}.difference(outs, graph.xs)
-
-
-def _opened(plan):
-    """The step, with the calls in it (a `jax.jit`, say) opened where it is planned."""
-    return plan.source if plan.stages is None else plan.stages.graph
 
 
 def _read_by_derivative(eqn) -> list:

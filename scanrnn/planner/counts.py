@@ -62,7 +62,7 @@ def _recomputed(plan) -> list:
 
 def scan_gemms(plan, steps: int) -> tuple[Gemm, ...]:
     """Every contraction of a sequence if all of them run in the loop."""
-    graph = plan.source if plan.stages is None else plan.stages.graph
+    graph = plan.step
     eqns = [(e, "loop") for e in graph.eqns]
     return _gemms(graph, eqns, set(), (steps, steps))
 

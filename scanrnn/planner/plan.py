@@ -116,6 +116,11 @@ class Plan:
         return self.nothing or next(refusals, None) or "it is the cheapest by estimate"
 
     @property
+    def step(self) -> Graph:
+        """The step, with the calls in it (a `jax.jit`, say) opened if it is planned."""
+        return self.source if self.stages is None else self.stages.graph
+
+    @property
     def loop(self) -> Loop:
         """The loop for the whole length, or for a chunk."""
         return self.loops[0]
