@@ -138,10 +138,9 @@ def _schedule(path: pathlib.Path) -> dict:
 
 def _sizes(body) -> dict:
     """What our own layout of the kernel of a body says of it."""
-    from scanrnn.executors import _kernel, _kernel_tiles
+    from scanrnn.executors import _kernel
 
-    part, _, parts = _kernel_tiles.part_of(body)
-    found = _kernel.layout(part)
+    found, parts = _kernel.layout(body)
     rows = sum(math.prod(f.shape) * f.dtype.itemsize for f in (*found.xs, *found.ys))
     held = (*found.weights.values(), *found.carry, *found.carry)
     return {

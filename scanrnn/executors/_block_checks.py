@@ -90,11 +90,10 @@ def _check_product(eqn: JaxprEqn, matrices, joins, consumers) -> None:
         raise NotBlockedError("it has a product that is not by a matrix")
     aval, (out,) = ops.aval(right), eqn.outvars
     readers = [r for r in consumers[out] if r is not None]
-    widths, depths = [ops.aval(out).shape[1]], [ops.aval(left).shape[1]]
+    widths = [ops.aval(out).shape[1]]
+    depths = joins.get(left, [ops.aval(left).shape[1]])
     if [r.primitive.name for r in readers] == ["split"]:
         widths = list(readers[0].params["sizes"])
-    if not ops.is_literal(left):
-        depths = joins.get(left, depths)
     if min(*depths, *widths) < EXAMPLES:
         raise NotBlockedError("each product needs at least 16 features")
     if any(size & (size - 1) for size in (*depths, *widths)):

@@ -20,6 +20,7 @@ from jax.extend.core import Var
 from scanrnn.executors._kernel_forms import Form, Matrix, forms, weights_of, whole
 from scanrnn.executors._kernel_step import step
 from scanrnn.executors._kernel_tiles import part_of
+from scanrnn.executors._opened import opened
 from scanrnn.machines import machine_for
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
@@ -73,8 +74,13 @@ class Layout(NamedTuple):
         return self.bytes + max(self.made, _RESERVED)
 
 
-def layout(body: Body) -> Layout:
-    """The layout of the kernel of a body."""
+def layout(body: Body) -> tuple[Layout, int]:
+    """The layout of the kernel for a part of a body's batch, and how many parts."""
+    part, _, parts = part_of(opened(body)[0])
+    return _layout(part), parts
+
+
+def _layout(body: Body) -> Layout:
     graph = body.graph
     weights, matrices = weights_of(graph)
     carry, xs, ys = map(forms, (graph.carry, graph.xs, graph.ys))
@@ -105,15 +111,22 @@ def run(
     `interpret` says whether Pallas's interpreter runs it; `InterpretParams` are for the
     interpreter that simulates a TPU.
     """
-    graph, rows = body.graph, body.rows
+    body, new = opened(body)
+    constants = {**constants, **new}
     part, split, parts = part_of(body)
-    if parts > 1:
-        xs = [rows.all(arrays, v) for v in graph.xs]
-        weights = [constants[v] for v in graph.weights]
-        at = [0 if v in split else None for v in graph.weights]
-        alone = functools.partial(_part, part, interpret)
-        return _in_parts(alone, parts, at, weights, carry, xs)
-    found = layout(body)
+    if parts == 1:
+        return _run(body, constants, carry, arrays, interpret)
+    graph = body.graph
+    xs = [body.rows.all(arrays, v) for v in graph.xs]
+    weights = [constants[v] for v in graph.weights]
+    at = [0 if v in split else None for v in graph.weights]
+    alone = functools.partial(_part, part, interpret)
+    return _in_parts(alone, parts, at, weights, carry, xs)
+
+
+def _run(body, constants, carry, arrays, interpret) -> Results:
+    """Run a body without calls as one kernel."""
+    graph, rows, found = body.graph, body.rows, _layout(body)
     T, steps = rows.length, found.steps
     points = T // steps
     args = [f.stored(constants[v]) for v, f in found.weights.items()]
@@ -152,9 +165,8 @@ def run(
 
 def _part(body, interpret, weights, carry, xs):
     constants = dict(zip(body.graph.weights, weights, strict=True))
-    return run(
-        body, constants, carry, dict(zip(body.graph.xs, xs, strict=True)), interpret
-    )
+    arrays = dict(zip(body.graph.xs, xs, strict=True))
+    return _run(body, constants, carry, arrays, interpret)
 
 
 def _in_parts(run: Callable, parts: int, at: list, weights, carry, xs):

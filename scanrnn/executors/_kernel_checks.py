@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.executors import _kernel
-from scanrnn.executors._kernel_tiles import part_of
 from scanrnn.executors._names import named
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
@@ -61,7 +60,7 @@ def unsuitable(body: Body) -> str | None:
 
 def too_large(body: Body) -> str | None:
     """Why a body does not fit into the fast memory of a TPU, or None."""
-    wanted, most = _kernel.layout(part_of(body)[0]).bytes, _kernel.memory(body)
+    wanted, most = _kernel.layout(body)[0].bytes, _kernel.memory(body)
     if wanted > most:
         return (
             f"weights, carry and rows of a step take {wanted / 2**20:.0f} MB, and of "
@@ -76,12 +75,10 @@ def unlowered(body: Body) -> str | None:
     names = rows.sources(graph.xs)
     structs = (struct(v) if v in rows.shifts else struct(v, rows.length) for v in names)
     run = functools.partial(_kernel.run, body, interpret=False)
-    traced = jax.jit(run).trace(
-        named(graph.weights, map(struct, graph.weights)),
-        list(map(struct, graph.carry)),
-        named(names, structs),
-    )
+    given = named(graph.weights, map(struct, graph.weights))
+    carry, rows_of = list(map(struct, graph.carry)), named(names, structs)
     try:
+        traced = jax.jit(run).trace(given, carry, rows_of)
         traced.lower(lowering_platforms=("tpu",))
     # Whatever the error is, this plan must not run.
     except Exception as error:

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
 from scanrnn.executors._kernel_forms import COLUMNS, Matrix
-from scanrnn.planner import compat, ops
+from scanrnn.planner import ops
 from scanrnn.planner.graph import Env, Graph, Values, eval_eqn, needed
 from scanrnn.planner.wide_sums import wide
 
 
 def step(graph: Graph, values: Values) -> list:
-    """The next carry and the ys of one step, given its inputs by variable."""
-    return _evaluated(needed(graph.eqns, graph.outs), values, graph.outs)
-
-
-def _evaluated(eqns, given, wanted) -> list:
-    values, made = Env((), given), {v: eqn for eqn in eqns for v in eqn.outvars}
+    """The next carry and the ys of one step without calls, given its inputs."""
+    eqns, env = needed(graph.eqns, graph.outs), Env((), values)
+    made: dict[Any, JaxprEqn] = {v: eqn for eqn in eqns for v in eqn.outvars}
     for eqn in eqns:
-        ins = list(map(values.read, eqn.invars))
+        ins = list(map(env.read, eqn.invars))
         if eqn.primitive.name in ops.PRODUCTS:
             outs = [_product(eqn, ins[0], ins[1], made.get(eqn.invars[0]))]
         elif eqn.primitive.name == "div" and _is_column(eqn.invars[1]):
             outs = [_quotient(ins[0], ins[1])]
-        elif compat.only_runs(eqn):
-            jaxpr, consts = compat.opened(compat.program(eqn))
-            names = (*jaxpr.constvars, *jaxpr.invars)
-            inside = dict(zip(names, (*consts, *ins), strict=True))
-            outs = _evaluated(jaxpr.eqns, inside, jaxpr.outvars)
         else:
             outs = eval_eqn(eqn, ins)
-        values.update(zip(eqn.outvars, outs, strict=True))
-    return list(map(values.read, wanted))
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return list(map(env.read, graph.outs))
 
 
 def _is_column(atom) -> bool:

@@ -20,13 +20,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.planner import compat, ops
+from scanrnn.executors._opened import opened
+from scanrnn.planner import ops
 from scanrnn.planner.around import joined, without
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph, Values, eval_eqn, free, variables
 from scanrnn.planner.over_time import stage_over_time
-from scanrnn.planner.trace import inline
+from scanrnn.planner.wide_sums import wide
 
 # The steps whose rows are loaded together. A load takes as long as many steps.
 MOST_STEPS = 8
@@ -78,7 +79,7 @@ class Prepared:
 
     Attributes:
       graph: one step without calls, and without what only joins its ys.
-      constants: the last weights of the graph.
+      constants: the values of weights that are new in the graph.
       after: what runs after the kernel, for all steps at once.
     """
 
@@ -89,10 +90,9 @@ class Prepared:
 
 def prepared(body: Body) -> Prepared:
     """Open the calls of a body, and take out what only joins its ys."""
+    body, constants = opened(body)
     graph, after = without(body.graph, joined(body.graph))
-    new, consts = inline(graph, compat.only_runs)
-    names = new.weights[len(graph.weights) :]
-    return Prepared(new, dict(zip(names, consts, strict=True)), after)
+    return Prepared(graph, constants, after)
 
 
 def run(
@@ -215,12 +215,7 @@ def computed(eqn: JaxprEqn, ins: Sequence):
     """The result of an equation; half precision is computed in float32, and rounded."""
     dtype = ops.aval(eqn.outvars[0]).dtype
     if eqn.primitive.name != "convert_element_type":
-        ins = [_wide(a) for a in ins]
+        ins = [jnp.asarray(a) for a in ins]
+        ins = [a.astype(wide(a.dtype)) for a in ins]
     (out,) = eval_eqn(eqn, ins)
     return out.astype(dtype)
-
-
-def _wide(a):
-    a = jnp.asarray(a)
-    half = jnp.issubdtype(a.dtype, jnp.floating) and jnp.finfo(a.dtype).bits == 16
-    return a.astype("float32") if half else a
