@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from scanrnn import cells
 from scanrnn._scan import EXECUTORS, scan
 from scanrnn._scan import plan as make_plan
+from scanrnn._tune.errors import error, largest
 
 CELLS: Mapping[str, Callable[[], cells.Cell]] = {
     "elman": cells.elman,
@@ -56,9 +57,10 @@ class Check:
       implementation: the name of the executor.
       error: the largest error of an output or gradient against `lax.scan`: its 2-norm
         divided by that of the result, or by 1e-4 of the largest result's if that is
-        more; None if it was not run.
+        more; infinite if a result is not finite; None if it was not run.
       seconds: the median time of a training step, in seconds; None if it was not timed.
-      reason: why it was not run, or "".
+      reason: why it was not run, or ""; the error, if it failed.
+      right: whether the error is no more than rounding; None if it was not run.
     """
 
     cell: str
@@ -67,6 +69,7 @@ class Check:
     error: float | None = None
     seconds: float | None = None
     reason: str = ""
+    right: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +88,17 @@ class SelfCheck:
         """The report as a table, one line for each check."""
         lines = [f"scanrnn.selfcheck on {self.where}"]
         for c in self.checks:
-            found = c.reason
-            if c.error is not None and c.seconds is not None:
-                found = f"error {c.error:.1e}, {1e3 * c.seconds:.3g} ms"
-            lines.append(f"{c.cell:20} {c.dtype:9} {c.implementation:11} {found}")
-        return "\n".join(lines)
+            found = [
+                "WRONG" if c.right is False else "",
+                "" if c.error is None else f"error {c.error:.1e}",
+                "" if c.seconds is None else f"{1e3 * c.seconds:.3g} ms",
+                c.reason,
+            ]
+            words = ", ".join(filter(None, found))
+            lines.append(f"{c.cell:20} {c.dtype:9} {c.implementation:11} {words}")
+        wrong = sum(c.right is False for c in self.checks)
+        ran = sum(c.right is not None for c in self.checks)
+        return "\n".join([*lines, f"{wrong} of {ran} checks are wrong"])
 
 
 def selfcheck(
@@ -161,16 +170,26 @@ def _checks(name, dtype, sizes, runs) -> list[Check]:
                 *(carry, xs),
                 implementation=implementation,
             )
-        except ValueError as error:
-            found.append(dataclasses.replace(check, reason=str(error)))
+        except ValueError as refusal:
+            found.append(dataclasses.replace(check, reason=str(refusal)))
             continue
         run = jax.jit(functools.partial(_train, cell, implementation))
-        made = jax.tree.leaves(run(params, carry, xs))
+        try:
+            made = jax.tree.leaves(run(params, carry, xs))
+            times = [_seconds(run, params, carry, xs) for _ in range(runs)]
+        # A compiler or a device may fail in any way, and that is what to report.
+        except Exception as failure:
+            if implementation == BASE:
+                raise
+            line = str(failure).strip().partition("\n")[0]
+            reason = f"{type(failure).__name__}: {line}"
+            found.append(dataclasses.replace(check, reason=reason, right=False))
+            continue
         wanted = made if wanted is None else wanted
-        error = _error(made, wanted)
-        times = [_seconds(run, params, carry, xs) for _ in range(runs)]
+        off = error(made, wanted)
         seconds = statistics.median(times) if times else None
-        found.append(dataclasses.replace(check, error=error, seconds=seconds))
+        told = {"error": off, "seconds": seconds, "right": off <= largest(wanted)}
+        found.append(dataclasses.replace(check, **told))
     return found
 
 
@@ -184,22 +203,6 @@ def _train(cell, implementation, params, carry, xs):
         return sum(jnp.mean(jnp.sin(leaf)) for leaf in leaves), outs
 
     return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(params, carry, xs)
-
-
-def _error(got, wanted) -> float:
-    norms = [_norm(leaf) for leaf in wanted]
-    # Some gradients are zero but for rounding, as that of a stabiliser.
-    least = 1e-4 * max(norms)
-    off = (_norm(_wide(a) - _wide(b)) for a, b in zip(got, wanted, strict=True))
-    return max(error / max(norm, least) for error, norm in zip(off, norms, strict=True))
-
-
-def _wide(leaf):
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
-
-
-def _norm(leaf) -> float:
-    return float(jnp.linalg.norm(_wide(leaf)))
 
 
 def _seconds(run: Callable, *args: Any) -> float:

@@ -21,8 +21,9 @@ from scanrnn.planner.graph import Env, Graph, Values, graph_of, struct, variable
 from scanrnn.planner.rows import Rows
 from scanrnn.planner.trace import inline
 
-# A residual of at most this many machine epsilons counts as rounding.
-_UNITS = 32
+# A residual of at most this many machine epsilons counts as rounding; and of half
+# precision, whose epsilons are large.
+_UNITS, _HALF_UNITS = 32, 1
 
 
 class Solved(NamedTuple):
@@ -219,8 +220,9 @@ def _iterated(problem, values, init, first, most, tolerance):
         """The number of steps, from the first on, that are within the tolerance."""
         good = jnp.ones(problem.length, bool)
         for a, r in zip(h, residuals, strict=True):
-            unit = _UNITS * jnp.finfo(a.dtype).eps if tolerance is None else tolerance
-            near = jnp.abs(r) <= unit * (1 + jnp.abs(a))
+            unit = _rounding(a.dtype) if tolerance is None else tolerance
+            # Beside an infinite carry every residual would be small.
+            near = jnp.isfinite(r) & (jnp.abs(r) <= unit * (1 + jnp.abs(a)))
             good &= near.reshape(problem.length, -1).all(1)
         first = jnp.where(good.all(), problem.length, jnp.argmin(good))
         return first.astype("int32")
@@ -240,6 +242,12 @@ def _iterated(problem, values, init, first, most, tolerance):
     start = jnp.int32(0), list(first), residuals, found(first, residuals)
     k, h, _, steps = lax.while_loop(goes_on, again, start)
     return _finished(problem, values, init, h, steps), Solved(k, steps)
+
+
+def _rounding(dtype) -> float:
+    """The largest residual that is only rounding, relative to `1 + |h|`."""
+    kind = jnp.finfo(dtype)
+    return float(kind.eps) * (_HALF_UNITS if kind.bits < 32 else _UNITS)
 
 
 def _finished(problem, values, init, h, steps) -> list:

@@ -135,3 +135,142 @@ def test_second_derivative_by_a_decay_of_zero_is_that_of_lax_scan():
         for scan in (run, lax.scan)
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+
+
+def same_as_lax_scan(step, init, xs, name, **tolerance):
+    wanted = lax.scan(step, init, xs)
+    got = scanrnn.scan(step, init, xs, implementation=name)
+    for a, b in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
+        np.testing.assert_allclose(a, b, **tolerance)
+
+
+@pytest.mark.parametrize("bad", [jnp.inf, jnp.nan])
+@pytest.mark.parametrize("join", [jnp.maximum, jnp.logaddexp])
+def test_reset_of_a_maximum_removes_what_is_not_finite(join, bad):
+    def step(h, x):
+        value, reset = x
+        h = jnp.where(reset, 0.0, join(h + 1, value))
+        return h, h
+
+    xs = jnp.array([1.0, bad, *range(9)]), jnp.arange(11) == 3
+    same_as_lax_scan(step, jnp.asarray(0.0), xs, "associative", rtol=1e-12)
+
+
+def test_maximum_after_an_infinite_input_is_that_of_lax_scan():
+    def step(h, x):
+        h = jnp.maximum(h + x[0], x[1])
+        return h, h
+
+    xs = jnp.array([1.0, jnp.inf, 2.0, 1.0, 3.0]), jnp.arange(5.0)
+    same_as_lax_scan(step, jnp.asarray(0.0), xs, "associative", rtol=1e-12)
+
+
+def test_keys_that_draw_others_at_once_draw_as_in_lax_scan():
+    def step(S, x):
+        k, key = x
+        S = 0.9 * S + jnp.outer(k, jax.random.normal(key, (D,)))
+        return S, k @ S
+
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), T)
+    init, xs = jnp.zeros((D, D)), (jnp.ones((T, D)), keys)
+    same_as_lax_scan(step, init, xs, "associative", rtol=1e-9)
+    with pytest.raises(ValueError, match="keys draw other random numbers"):
+        scanrnn.plan(step, init, xs, implementation="chunkwise")
+
+
+def held_and_read(S, x):
+    q, k, v, counts = x
+    new = S + jnp.outer(k, v - k @ S)
+    S = jnp.where(counts, new, S)
+    return S, q @ S
+
+
+def controller(carry, x):
+    S, h = carry
+    S = 0.9 * S + jnp.outer(x, x)
+    h = jnp.tanh(h + h @ S)
+    return (S, h), h
+
+
+def kept_twice(carry, x):
+    S = 0.9 * carry[0] + jnp.outer(x, x)
+    return (S, S), x @ S
+
+
+MEMORY, ROWS_OF = jnp.zeros((D, D)), jnp.ones((T, D)) / D
+NO_MEMORIES = {
+    "reads_what_is_held": (
+        held_and_read,
+        MEMORY,
+        (ROWS_OF, ROWS_OF, ROWS_OF, jnp.arange(T) % 3 != 1),
+        "does not count",
+    ),
+    "query_made_of_a_read": (
+        controller,
+        (MEMORY, jnp.ones(D)),
+        ROWS_OF,
+        "a query depends on what a step reads of it",
+    ),
+    "two_leaves": (kept_twice, (MEMORY, MEMORY), ROWS_OF, "output of each step"),
+    "never_read": (
+        lambda S, x: (0.9 * S + jnp.outer(x, x), x),
+        MEMORY,
+        ROWS_OF,
+        "nothing reads it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_MEMORIES)
+def test_step_that_is_no_memory_is_refused_and_runs_in_loops(name):
+    step, init, xs, words = NO_MEMORIES[name]
+    with pytest.raises(ValueError, match=words):
+        scanrnn.plan(step, init, xs, implementation="chunkwise")
+    same_as_lax_scan(step, init, xs, None, rtol=1e-9, atol=1e-12)
+
+
+def test_choice_by_an_index_that_is_broadcast_equals_lax_scan():
+    def step(h, x):
+        which, value = x
+        which = jnp.broadcast_to(which[:, None], h.shape)
+        h = lax.select_n(which, h, 0.5 * h, value)
+        return h, h
+
+    xs = jnp.arange(14).reshape(7, 2) % 3, jnp.ones((7, 2, 3))
+    same_as_lax_scan(step, jnp.ones((2, 3)), xs, "associative", rtol=1e-12)
+
+
+@pytest.mark.parametrize("first", ["float32", "float64"])
+def test_coupled_leaves_of_two_dtypes_equal_lax_scan(first):
+    second = "float64" if first == "float32" else "float32"
+
+    def step(carry, x):
+        v, p = carry
+        new = v - (0.1 * p).astype(first) + x.astype(first)
+        return (new, p + (0.2 * v).astype(second)), p
+
+    init = jnp.ones(3, first), jnp.ones(3, second)
+    same_as_lax_scan(step, init, jnp.ones((7, 3)), "associative", rtol=1e-5)
+
+
+def test_reshape_without_elements_is_planned():
+    def step(h, x):
+        return h.reshape(3, 0).reshape(0) + x, h
+
+    init, xs = jnp.zeros(0), jnp.zeros((4, 0))
+    same_as_lax_scan(step, init, xs, None)
+
+
+def test_hessian_of_a_delta_rule_equals_that_of_lax_scan():
+    def loss(scale, name):
+        def step(S, x):
+            new = 0.9 * S + jnp.outer(scale * x, jnp.sin(x) - x @ S)
+            return new, x @ new
+
+        xs = jnp.linspace(-1, 1, 12 * 4).reshape(12, 4)
+        options = {} if name is None else {"implementation": name}
+        scan = lax.scan if name is None else scanrnn.scan
+        return jnp.sum(jnp.sin(scan(step, jnp.zeros((4, 4)), xs, **options)[1]))
+
+    found = (jax.hessian(loss)(jnp.ones(4), name) for name in (None, "chunkwise"))
+    np.testing.assert_allclose(*found, rtol=1e-8, atol=1e-10)

@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 import scanrnn
 from benchmarks.programs.linear_attention import delta_rule
-from scanrnn._tune import tuner
+from scanrnn._tune import errors, tuner
 from scanrnn.executors import _kernel, _kernel_tiles, pallas_tpu
 from scanrnn.planner.emit import emit
 from tests.cell_table import CELLS, ONE_OF_EACH, draw
@@ -300,11 +300,19 @@ def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path)
         final, ys = right(*args, **options)
         return final, [1.5 * y for y in ys]
 
-    monkeypatch.setattr(_kernel, "run", wrong)
-    step, carry, xs = lstm(4, 2, 4, jnp.float32)
-    with pytest.warns(UserWarning, match="times as far from XLA's loops"):
-        plan = scanrnn.plan(step, carry, xs, tune=True)
-    assert plan.tuning is not None and label not in plan.tuning.seconds
+    def fails(*args, **options):
+        raise RuntimeError("out of fast memory")
+
+    words = {
+        "times as far from XLA's loops": (_kernel, "run", wrong),
+        "run on this device, .*out of": (pallas_tpu, "lower", fails),
+    }
+    for steps, (said, patch) in enumerate(words.items(), 4):
+        monkeypatch.setattr(*patch)
+        step, carry, xs = lstm(steps, 2, 4, jnp.float32)
+        with pytest.warns(UserWarning, match=said):
+            plan = scanrnn.plan(step, carry, xs, tune=True)
+        assert plan.tuning is not None and label not in plan.tuning.seconds
 
 
 @pytest.mark.slow
@@ -316,10 +324,38 @@ def test_selfcheck_finds_every_way_right():
     assert max(c.error or 0.0 for c in ran) < 1e-5
 
 
+def test_selfcheck_reports_a_kernel_that_fails(monkeypatch):
+    def fails(*args, **options):
+        raise RuntimeError("out of fast memory")
+
+    monkeypatch.setattr(_kernel, "run", fails)
+    report = scanrnn.selfcheck(["sru"], dtypes=["float32"], sizes=(3, 2, 4), runs=0)
+    (kernel,) = (c for c in report.checks if c.implementation == NAME)
+    assert kernel.right is False and "RuntimeError: out of fast" in kernel.reason
+    planned = next(c for c in report.checks if c.implementation == "planned")
+    assert planned.right and f"error {planned.error:.1e}" in str(report)
+
+
+@pytest.mark.parametrize(
+    "got, wanted, least, most",
+    [
+        ([jnp.full(2, jnp.nan), jnp.ones(2)], [jnp.ones(2)] * 2, np.inf, np.inf),
+        ([jnp.ones(2), jnp.full(2, jnp.nan)], [jnp.ones(2)] * 2, np.inf, np.inf),
+        ([jnp.ones(2), jnp.full(2, 2e-9)], [jnp.ones(2), jnp.zeros(2)], 0, 1e-4),
+        ([jnp.zeros(2)], [jnp.zeros(2)], 0, 0),
+        ([jnp.array([3])], [jnp.array([4])], np.inf, np.inf),
+        ([1.25 * jnp.ones(2)], [jnp.ones(2)], 0.25, 0.25),
+    ],
+)
+def test_error_of_results_knows_nan_zeros_and_integers(got, wanted, least, most):
+    assert least <= errors.error(got, wanted) <= most
+
+
 def test_selfcheck_says_what_did_not_run():
     report = scanrnn.selfcheck(["elman"], dtypes=["float32"], sizes=(2, 1, 4), runs=1)
     reasons = {c.implementation: c.reason for c in report.checks}
     assert reasons[NAME] == ""
     assert "elman" in str(report) and "ms" in str(report)
+    assert "0 of 4 checks are wrong" in str(report)
     with pytest.raises(ValueError, match="no cell 'gpu'"):
         scanrnn.selfcheck(["gpu"])

@@ -124,3 +124,31 @@ def test_solve_refuses_what_it_cannot():
     W = 0.1 * jnp.ones((9, 9))
     with pytest.raises(ValueError, match="9 numbers are coupled"):
         scanrnn.solve(lambda h, x: (jnp.tanh(h @ W), h), jnp.ones(9), jnp.ones((4, 1)))
+
+
+@pytest.mark.parametrize("worst", [-jnp.inf, jnp.inf])
+def test_infinite_carries_do_not_pass_as_solved(worst):
+    def step(m, x):
+        m = jnp.maximum(m, x) if worst < 0 else jnp.minimum(m, x)
+        return m, m
+
+    xs = jnp.arange(4.0)
+    for ours, theirs in zip(
+        scanrnn.solve(step, jnp.asarray(worst, float), xs)[:2],
+        lax.scan(step, jnp.asarray(worst, float), xs),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_tolerance_of_half_precision_is_its_rounding():
+    def step(h, x):
+        h = jnp.tanh(0.5 * h + x)
+        return h, h
+
+    init, xs = jnp.zeros(2, "bfloat16"), jnp.full((9, 2), 0.2, "bfloat16")
+    _, ys, solved = scanrnn.solve(step, init, xs)
+    assert int(solved.iterations) > 0
+    wanted = lax.scan(step, init, xs)[1]
+    close = functools.partial(np.testing.assert_allclose, atol=0.02)
+    close(ys.astype(float), wanted.astype(float))

@@ -11,13 +11,13 @@ import os
 import platform
 import re
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from scanrnn._files import replacing
 from scanrnn.machines import Machine
 from scanrnn.machines._processor import cores
 from scanrnn.planner import Options, Plan, Traced
@@ -26,8 +26,11 @@ FORMAT = 1
 _unwritable: set[Path] = set()
 
 
-def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
-    """All that the choice depends on; None if the text of the step is not stable."""
+def key_of(traced: Traced, asked: Options, plan: Plan, goal: str) -> dict | None:
+    """All that the choice depends on; None if the text of the step is not stable.
+
+    `plan` has other options than those `asked` for if the estimate prefers `lax.scan`.
+    """
     step = str(traced.source)
     if " at 0x" in step:
         return None
@@ -39,6 +42,7 @@ def key_of(traced: Traced, plan: Plan, goal: str) -> dict | None:
         "length": plan.length,
         "reverse": plan.reverse,
         "unroll": plan.unroll,
+        "asked": _fields(asked),
         "options": _fields(plan.options),
         "machine": _described(plan.machine),
         "objective": goal,
@@ -153,14 +157,8 @@ def remember(path: Path | None, key, options: Options, seconds) -> bool:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with replacing(path) as partial:
+            partial.write_text(json.dumps(content, indent=1), "utf-8")
     except OSError as error:
         if path.parent not in _unwritable:
             _unwritable.add(path.parent)

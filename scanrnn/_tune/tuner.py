@@ -8,6 +8,7 @@ import functools
 import re
 import statistics
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -83,7 +84,7 @@ def tuned(
     known = _candidates(given, options)
     by_name = {} if given.implementation else kernels(base, make)
     known |= by_name
-    key = memory.key_of(traced, base, goal)
+    key = memory.key_of(traced, given, base, goal)
     where = memory.path_of(key)
     found = memory.recalled(where, key, known)
     if found is None:
@@ -198,7 +199,6 @@ def _measure(
         args = [[_concrete(v) for v in group] for group in _groups(traced)]
         plans = {name: _with_numbers(plan) for name, plan in plans.items()}
     try:
-        # Trace outside `now`: in it, a kernel could not read the index of a grid point.
         candidates = _compiled(plans, goal, args)
         with now():
             return _medians(without_wrong(candidates, by_name))
@@ -225,14 +225,35 @@ def _with_numbers(plan: Plan) -> Plan:
 
 
 def _compiled(plans, goal, args) -> list[Candidate]:
+    """The candidates, each run once: the first run fills pages and caches.
+
+    One that this device cannot compile or run is left out, unless it is what was asked
+    for.
+    """
     found, seen = [], set()
     for label, plan in plans.items():
-        program = jax.jit(_program(plan, goal)).trace(*args)
-        text = re.sub(" at 0x[0-9a-f]+", "", str(program.jaxpr))
-        if text not in seen:
+        try:
+            # A kernel that is traced under `ensure_compile_time_eval` could not read
+            # the index of a grid point.
+            program = jax.jit(_program(plan, goal)).trace(*args)
+            text = re.sub(" at 0x[0-9a-f]+", "", str(program.jaxpr))
+            if text in seen:
+                continue
             seen.add(text)
             run = functools.partial(program.lower().compile(), *args)
-            found.append(Candidate(label, plan.options, run))
+            candidate = Candidate(label, plan.options, run)
+            with jax.ensure_compile_time_eval():
+                _seconds(candidate)
+        except Exception as error:
+            if label == DEFAULT:
+                raise
+            line = str(error).strip().partition("\n")[0]
+            warnings.warn(
+                f"plan: {label} does not run on this device, and is left out: {line}",
+                stacklevel=2,
+            )
+        else:
+            found.append(candidate)
     return found
 
 
@@ -243,8 +264,6 @@ def _medians(candidates: list[Candidate]) -> dict[str, float]:
     """
     if len(candidates) == 1:
         return {candidates[0].label: _seconds(candidates[0])}
-    for candidate in candidates:
-        _seconds(candidate)  # the first run is slow: it fills pages and caches
     times: dict[str, list[float]] = {c.label: [] for c in candidates}
     spent, rounds = 0.0, 0
     while rounds < LEAST_ROUNDS or (spent < BUDGET and rounds < MOST_ROUNDS):

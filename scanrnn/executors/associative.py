@@ -34,9 +34,10 @@ AROUND, LEVEL, PASSES = 8, 1, 4
 
 
 def rules(machine: Machine) -> Rules:
-    """XLA's rules, but axes keep their order, and there are no chunks.
+    """XLA's rules, but axes keep their order.
 
-    Each chunk would be a scan of its own.
+    Where loops run in parallel, each chunk is a scan of its own. So a plan has chunks
+    only if what is outside the loop would take too much memory.
     """
     found = dataclasses.replace(planned.rules(machine), features_first=None)
     if not found.in_parallel:
@@ -194,7 +195,11 @@ def _operands(body: Body, group: Group, starts: list, values) -> tuple:
     found = list(map(_wide, stacked(made, values | consts, body.rows.length)))
     parts = [p for s in starts for p in _apart(s, group.mixed)]
     A, b = found[: -len(parts)], found[-len(parts) :]
-    return A, b, [p.astype(b[0].dtype) for p in parts]
+    dtype = jnp.result_type(*b, *parts)
+    # Factors stay real where the values are complex.
+    real = jnp.finfo(dtype).dtype if jnp.issubdtype(dtype, jnp.inexact) else dtype
+    A = [a.astype(jnp.promote_types(a.dtype, real)) for a in A]
+    return A, *([p.astype(dtype) for p in of] for of in (b, parts))
 
 
 def _leaves(parts: list, group: Group, starts: list) -> list:

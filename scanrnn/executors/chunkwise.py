@@ -23,6 +23,7 @@ from scanrnn.executors._program import entering
 from scanrnn.planner import affine, costs, ops
 from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env, Graph
+from scanrnn.planner.in_parallel import DRAWS
 from scanrnn.planner.memories import Memory, memories, memory
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.plan import Plan
@@ -50,6 +51,8 @@ def refuse(plan: Plan) -> str | None:
     if not isinstance(plan.length, int):
         return "the number of steps is not known"
     graph = plan.stages.graph
+    if ops.draws_apart(graph.eqns):
+        return DRAWS
     if not memories(graph):
         why = (memory(graph, group) for group in affine.groups(graph))
         return f"no leaf is a matrix memory: {'; '.join(map(str, why))}"

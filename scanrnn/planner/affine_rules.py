@@ -197,7 +197,7 @@ def _choose(eqn, values) -> list:
     if len(cases) == 2 and which.dtype == bool:
         return [jnp.where(which, cases[1], cases[0])]
     cases = [full(case, eqn.outvars[0]) for case in cases]
-    return [lax.select_n(which, *cases)]
+    return [lax.select_n(full(which, eqn.invars[0]), *cases)]
 
 
 def spread(eqn, value):

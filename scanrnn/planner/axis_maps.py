@@ -126,6 +126,8 @@ def _regrouped(parts: Sequence[Part], shape: Sequence[int]):
     for size in shape:
         dim, wanted = [], size
         while wanted > 1:
+            if not rest:  # an axis of size 0 has no parts
+                return None
             part = rest.pop(0)
             if part.size > wanted:
                 if part.size % wanted:

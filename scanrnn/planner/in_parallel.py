@@ -7,6 +7,7 @@ from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.wording import tally
 
+DRAWS = "its keys draw other random numbers for all steps at once"
 # How a group of leaves runs in a loop that is parallel over time, by its kind.
 _HOW = {
     "constant": "for all steps at once",
@@ -24,6 +25,8 @@ def obstacle(body: Body) -> str | None:
     if slow := _slow(body.graph):
         return ", and ".join(slow)
     graph = body.graph
+    if ops.draws_apart(graph.eqns):
+        return DRAWS
     if not any(group.parallel for group in affine.groups(graph)):
         return "no leaf is affine"
     # The results of a scan have no weak type.

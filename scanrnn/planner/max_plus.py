@@ -110,6 +110,15 @@ def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Values]:
     return graph_of(run, graph.weights, (), (*graph.xs, *others))
 
 
+def plus(a, b):
+    """A sum that is minus infinity wherever one of the two is: then nothing is left.
+
+    Minus infinity is the zero of these sums. So a reset, which adds it, removes even
+    infinities and NaN.
+    """
+    return jnp.where((a == -jnp.inf) | (b == -jnp.inf), -jnp.inf, a + b)
+
+
 def _least(v):
     aval = ops.aval(v)
     return jnp.full(aval.shape, -jnp.inf, aval.dtype)
@@ -134,5 +143,6 @@ def _apply(eqn, found, free) -> tuple:
         x, y = eqn.invars
         moves = not ops.is_literal(x) and x in found
         both, other = (found[x], free.read(y)) if moves else (found[y], free.read(x))
-        return tuple(part - other if name == "sub" else part + other for part in both)
+        other = -other if name == "sub" else other
+        return tuple(plus(part, other) for part in both)
     return tuple(RULES[name].apply(eqn, [part])[0] for part in found[eqn.invars[0]])

@@ -9,6 +9,7 @@ step. Linear attention, Mamba-2, the mLSTM and the delta rules are of this form.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -111,6 +112,8 @@ def _memory(graph: Graph, leaf: int) -> Memory:
     for value, decay in total.multiples:
         for read in reads(graph, leaf, value, path):
             asked.append(read._replace(query=(*read.query, *decay)))
+    if not asked:
+        raise NoMemoryError("nothing reads it by a sum over one of its axes")
     if len(summed := {read.axis for read in asked}) != 1:
         raise NoMemoryError("its reads do not sum over one axis of it")
     (axis,) = summed
@@ -120,6 +123,10 @@ def _memory(graph: Graph, leaf: int) -> Memory:
         raise NoMemoryError("several terms of what is added read it")
     if not held and not reset:
         asked = _read_elsewhere(graph, leaf, asked)
+    later = _computed_later(graph, leaf)
+    for factor in itertools.chain(*(read.query for read in asked)):
+        if not all(affine.is_free(graph, k, factor.atom) for k in later):
+            raise NoMemoryError("a query depends on what a step reads of it")
     parts = tuple(writes), tuple(asked), axis, reset, held
     found = Memory(leaf, total.decay, *parts)
     _check_axes(found, ops.aval(before).shape)
@@ -131,6 +138,12 @@ def _read_elsewhere(graph: Graph, leaf: int, asked: Sequence[Read]) -> list[Read
     outs = [*graph.ys, *(v for k, v in enumerate(graph.carry_out) if k != leaf)]
     needs = graph.part(outs, [read.out for read in asked]).xs
     return [read for read in asked if read.out in needs]
+
+
+def _computed_later(graph: Graph, leaf: int) -> list[int]:
+    """The leaves whose values are computed after those of a leaf."""
+    leaves = [k for group in affine.groups(graph) for k in group.leaves]
+    return leaves[leaves.index(leaf) + 1 :]
 
 
 def _reset(graph: Graph, leaf: int) -> tuple[Any, Choice | None]:
@@ -164,6 +177,8 @@ def _held(graph: Graph, leaf: int, before, out) -> tuple[Any, Choice | None, lis
     others = [a for a in cases if a is not before]
     if len(others) != 1 or not affine.is_free(graph, leaf, which):
         return out, None, []
+    if reads(graph, leaf, eqn.outvars[0], []):
+        raise NoMemoryError("a step reads what it keeps of a step that does not count")
     choice = Choice(tuple(factors(graph, which)), cases[1] is others[0])
     return affine.unrounded(graph, others[0]), choice, [eqn]
 

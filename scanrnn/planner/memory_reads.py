@@ -36,8 +36,9 @@ def reads(graph: Graph, leaf: int, S, path) -> list[Read]:
     """All reads of S, apart from those by the equations of `path`."""
     found = []
     for eqn in graph.consumers.get(S, []):
-        if eqn is None and S is graph.carry_out[leaf] and S not in graph.ys:
-            continue
+        if eqn is None and [*graph.carry_out, *graph.ys].count(S) == 1:
+            if S is graph.carry_out[leaf]:
+                continue
         if eqn is None:
             raise NoMemoryError("it is an output of each step")
         if eqn in path:

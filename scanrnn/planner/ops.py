@@ -166,6 +166,11 @@ def draws_by_step(eqn: JaxprEqn) -> bool:
     return not keys or not all(map(compat.is_counter_based, keys))
 
 
+def draws_apart(eqns: Iterable[JaxprEqn]) -> bool:
+    """Whether equations, or programs in them, draw other random numbers if batched."""
+    return any(draws_by_step(e) for eqn in eqns for e in (eqn, *inside(eqn)))
+
+
 def can_be_batched(eqn: JaxprEqn) -> bool:
     """Whether `vmap` can batch an equation and its gradient, as it can control flow."""
     listed = eqn.primitive.name in _BATCHED or has_subjaxpr(eqn)
