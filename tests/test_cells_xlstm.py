@@ -137,7 +137,8 @@ def test_chrono_is_for_sigmoid_forget_gates(name):
     assert (f > 0).all()
     np.testing.assert_array_equal(i, -f)
     assert not np.any(rest)
-    assert not np.any(gates("exp"))
+    with pytest.raises(ValueError, match=f"{name}: .* chrono cannot apply"):
+        gates("exp")
 
 
 def test_what_the_xlstm_cells_refuse():

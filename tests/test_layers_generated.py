@@ -116,13 +116,15 @@ def by_hand(rnn, xs, call, pick):
             order = range(T)[::-1] if backward else range(T)
             x = jnp.zeros(xs[0].shape)
             carry = first = cell.initial_carry(params, x, jnp.float64)
-            ys, before = {}, None
+            ys, begins = {}, False
             for t in order:
-                begins = before is not None and ids[t] not in (0, before)
-                if (resets[t] and t < length) or begins:
-                    carry = first
-                before = ids[t]
+                # The later one of the steps between which the run goes on.
+                later = t + backward
+                if later < length:
+                    edge = later > 0 and ids[later] != ids[later - 1]
+                    begins = begins or resets[later] or edge
                 if t in counted:
+                    carry, begins = first if begins else carry, False
                     carry, ys[t] = cell.step(params, carry, xs[t])
             outs.append(ys)
             carries.append(carry)

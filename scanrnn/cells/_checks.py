@@ -47,6 +47,15 @@ def check_initializer(where, name, value):
         )
 
 
+def check_heads(where, hidden_features, heads):
+    """Raise ValueError unless the heads share the features evenly."""
+    if hidden_features % heads:
+        raise ValueError(
+            f"{where}: hidden_features={hidden_features} does not divide into "
+            f"heads={heads}, want a multiple of it"
+        )
+
+
 def is_floating(dtype):
     """Whether `dtype` is a floating-point dtype that a cell can compute with.
 

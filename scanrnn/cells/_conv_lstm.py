@@ -33,6 +33,7 @@ class _ConvLSTM(ConvCell):
     name = "conv_lstm"
     gates = ("i", "f", "g", "o")
     carry_type = ConvLSTMCarry
+    flax_forget_bias = 1.0
 
     forget_bias: float | None = None
     peephole: bool = False

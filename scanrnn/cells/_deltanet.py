@@ -93,7 +93,8 @@ def deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
     for each head of d = H/heads features; :math:`\beta` is one number for each head. A
     step moves what the memory returns for the key, :math:`S k`, towards the value v. It
     is computed as :math:`S + \beta (v - S k) k^\top`. The paper's short convolutions,
-    and its norm of the output, are not part of the cell.
+    the SiLU that the authors' code applies to v after them, and the norm of the output
+    are not part of the cell.
 
     The recurrence is affine in S. It couples the d numbers of each row of S.
 
@@ -138,7 +139,9 @@ def gated_deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
         h_t &= S_t q_t
 
     for each head of d = H/heads features; :math:`\alpha` is one number for each head.
-    q, k, v and :math:`\beta` are those of `deltanet`.
+    q, k, v and :math:`\beta` are those of `deltanet`, which leaves out the short
+    convolutions and the SiLU of v. The paper's norm and gate of the output are not part
+    of the cell either.
 
     The recurrence is affine in S. It couples the d numbers of each row of S.
 

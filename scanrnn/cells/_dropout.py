@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from scanrnn.cells import _noise, _precision, _wrapper
+from scanrnn.cells import _checks, _noise, _precision, _wrapper
 from scanrnn.cells._cell import Cell, Noise, advance
 
 
@@ -47,7 +47,8 @@ class _Dropout(_wrapper.Wrapper):
 def _masked(a, mask):
     if mask is None:
         return a
-    return (a.astype(mask.dtype) * mask).astype(a.dtype)
+    masked = a.astype(mask.dtype) * mask
+    return masked.astype(a.dtype) if _checks.is_floating(a.dtype) else masked
 
 
 def dropout(

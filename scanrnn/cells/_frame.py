@@ -21,11 +21,13 @@ class FramedCell(Cell):
         name: name of the factory, for error messages.
         gates: names of the blocks of the last axis of `kernel`, in order.
         carry_type: the NamedTuple of the carry.
+        flax_forget_bias: the forget bias of Flax's cell, for scheme "flax".
     """
 
     name: ClassVar[str]
     gates: ClassVar[tuple[str, ...]] = ("h",)
     carry_type: ClassVar[Any]
+    flax_forget_bias: ClassVar[float] = 0.0
     emits = "h"
 
     @abc.abstractmethod
@@ -84,15 +86,19 @@ class FramedCell(Cell):
         """Draw the parameters; see `Cell.init`."""
         _table.check_init(self.name, in_features, hidden_features, dtype)
         self.check_sizes(in_features, hidden_features)
+        biases = self.gate_biases()
         if isinstance(scheme, str) and scheme == "default":
             initializers = self.initializers() | initializers
+        if isinstance(scheme, str) and scheme == "flax":
+            own = self.flax_forget_bias
+            biases = {gate: own if b is None else b for gate, b in biases.items()}
         return _table.draw(
             self.name,
             self.table(in_features, hidden_features),
             key,
             hidden_features,
             dtype,
-            self.gate_biases(),
+            biases,
             self.keeps(),
             scheme,
             initializers,

@@ -138,11 +138,7 @@ class GatedCell(FramedCell):
 
     def check_sizes(self, in_features, hidden_features):
         """Raise ValueError unless `heads` divides H."""
-        if hidden_features % self.heads:
-            raise ValueError(
-                f"{self.name}: hidden_features={hidden_features} does not divide into "
-                f"heads={self.heads}, want a multiple of it"
-            )
+        _checks.check_heads(self.name, hidden_features, self.heads)
 
     def products(self, p, x, h, noise):
         """W x and U h, `[..., G*H]`, normalised if the dialect does so."""

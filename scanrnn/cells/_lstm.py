@@ -136,7 +136,8 @@ def lstm(
     Args:
         forget_bias: the number that `init` adds to the bias of the forget gate. None is
             the number of the scheme, 1 by default. It is only a starting value: `step`
-            adds nothing. It has no effect with norm "fastrnns", which has no such bias.
+            adds nothing. With norm "fastrnns" or ``use_bias=False`` there is no such
+            bias, and `init` refuses a number.
         peephole: whether the gates see the memory.
         coupled: whether the input gate is one minus the forget gate.
         projection: P, the number of output features, at most H; None for H.
@@ -149,7 +150,8 @@ def lstm(
     Raises:
         TypeError: if an option does not exist or has the wrong type.
         ValueError: if an option has an unknown value or is out of range; from `init`,
-            if P is more than H, or `heads` does not divide H and P.
+            if P is more than H, `heads` does not divide H and P, or `forget_bias` is a
+            number and there is no such bias.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

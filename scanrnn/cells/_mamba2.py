@@ -77,7 +77,8 @@ def mamba2(*, heads: int = 1, state: int = 16, dtype: Any = None) -> Cell:
 
     for each head of H/heads features of u. :math:`\Delta`, a and D are one number for
     each head. B and C are N numbers, the same for all heads. The paper's short
-    convolution, and its norm and gate of the output, are not part of the cell.
+    convolution, the SiLU of u, B and C after it, and the norm and gate of the output
+    are not part of the cell.
 
     The recurrence is diagonal: all elements of the S of a head are multiplied by the
     same factor.

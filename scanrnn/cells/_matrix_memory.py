@@ -37,11 +37,7 @@ class MatrixMemory(FramedCell):
 
     def check_sizes(self, in_features, hidden_features):
         """Raise ValueError unless the heads share the features evenly."""
-        if hidden_features % self.heads:
-            raise ValueError(
-                f"{self.name}: hidden_features={hidden_features} does not divide into "
-                f"heads={self.heads}"
-            )
+        _checks.check_heads(self.name, hidden_features, self.heads)
 
     def carry_shapes(self, hidden_features):
         """One square matrix for each head."""

@@ -25,6 +25,7 @@ class _MGU(ResettingCell):
     name = "mgu"
     carry_type = MGUCarry
     dialects = ("flax", "zhou2016")
+    flax_forget_bias = 1.0
 
     dialect: str = "flax"
     forget_bias: float | None = None
@@ -82,7 +83,8 @@ def mgu(
         dialect: "flax" or "zhou2016".
         forget_bias: the number that `init` adds to :math:`b_f`. With "flax", None is
             the number of the scheme, 1 by default. With "zhou2016", None is 0, because
-            f does not keep the carry. It has no effect with norm "fastrnns".
+            f does not keep the carry. With norm "fastrnns" or ``use_bias=False`` there
+            is no such bias, and `init` refuses a number.
         **options: see `GateOptions`.
 
     Returns:
@@ -92,7 +94,8 @@ def mgu(
         TypeError: if an option does not exist or has the wrong type.
         ValueError: if an option has an unknown value or is out of range; for norm "tf"
             or "praxis" with dialect "flax"; for any other norm with "zhou2016"; from
-            `init`, if `heads` does not divide H.
+            `init`, if `heads` does not divide H, or `forget_bias` is a number and there
+            is no such bias.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -60,11 +60,7 @@ class _MLSTM(FramedCell):
         return super().keeps() if self.forget == "sigmoid" else {}
 
     def check_sizes(self, in_features, hidden_features):
-        if hidden_features % self.heads:
-            raise ValueError(
-                f"mlstm: hidden_features={hidden_features} does not divide into "
-                f"heads={self.heads}, want a multiple of it"
-            )
+        _checks.check_heads(self.name, hidden_features, self.heads)
 
     def carry_shapes(self, hidden_features):
         d = hidden_features // self.heads

@@ -92,8 +92,8 @@ def multiplicative_lstm(
     Args:
         dialect: "krause2017" or "krause2016".
         forget_bias: the number that `init` adds to the bias of the forget gate. None is
-            the number of the scheme, 1 by default. It has no effect with norm
-            "fastrnns", which has no such bias.
+            the number of the scheme, 1 by default. With norm "fastrnns" or
+            ``use_bias=False`` there is no such bias, and `init` refuses a number.
         **options: see `GateOptions`. `heads` must be 1, because every block of m
             depends on all of h.
 
@@ -103,7 +103,7 @@ def multiplicative_lstm(
     Raises:
         TypeError: if an option does not exist or has the wrong type.
         ValueError: if an option has an unknown value or is out of range, or `heads` is
-            not 1.
+            not 1; from `init`, if `forget_bias` is a number and there is no such bias.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -4,7 +4,8 @@
   to the dtype to which they promote), and accumulates in float32 or wider.
 - Everything else (biases, gates, layer-norm statistics) is computed in the widest of
   float32, the parameters, the carry and the input.
-- The new carry and the output have the dtype of the old carry.
+- The new carry and the output have the dtype of the old carry. A sum with an input, as
+  of `residual`, is computed in that dtype.
 """
 
 import math

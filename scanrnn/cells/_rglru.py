@@ -47,11 +47,7 @@ class _RGLRU(FramedCell):
                 f"{hidden_features!r} must be equal, because x enters h elementwise; "
                 "project x first"
             )
-        if hidden_features % self.heads:
-            raise ValueError(
-                f"rglru: hidden_features={hidden_features} does not divide into "
-                f"heads={self.heads}, want a multiple of it"
-            )
+        _checks.check_heads(self.name, hidden_features, self.heads)
 
     def keeps(self):
         return {}

@@ -41,6 +41,9 @@ class _RHN(FramedCell):
         # The carry gate starts at the same value, coupled or not.
         return {"t": self.transfer_bias, "c": -self.transfer_bias}
 
+    def keeps(self):
+        return {"t": -1.0, "c": 1.0}
+
     def table(self, in_features, hidden_features):
         L, D, H, G = self.depth, in_features, hidden_features, len(self.gates)
         recurrent = Param((L, H, G * H), "recurrent_kernel", self.gates, stacked=1)

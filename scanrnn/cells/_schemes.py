@@ -1,4 +1,8 @@
-"""Schemes: how parameters start, after the defaults of several libraries."""
+"""Schemes: how parameters start, after the defaults of several libraries.
+
+A scheme has the forget bias of a library's LSTM. Flax adds 1 in two other cells: their
+classes say so in `flax_forget_bias`.
+"""
 
 import dataclasses
 from collections.abc import Callable
@@ -140,7 +144,8 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
 
     A gate that keeps the carry (f of an LSTM, z of a GRU) gets the bias :math:`b_f`. A
     gate that lets new values in, if there is one (i of an LSTM, z of Haiku's GRU), gets
-    :math:`b_i`. Everything else is drawn by `scheme`.
+    :math:`b_i`. Everything else is drawn by `scheme`. `Cell.init` raises ValueError for
+    a cell that has neither kind of gate.
 
     Args:
         longest: :math:`T_{max}`, the longest time span, in steps; more than 2.

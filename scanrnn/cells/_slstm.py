@@ -138,8 +138,8 @@ def slstm(
         normalizer: "paper", "clamped" or "epsilon".
         forget_bias: the number that `init` adds to the bias of the forget gate. None is
             the number of the scheme, 1 by default, or 0 with "exp", where with 1 old
-            values would outgrow new ones. It has no effect with norm "fastrnns", which
-            has no such bias.
+            values would outgrow new ones. With norm "fastrnns" or ``use_bias=False``
+            there is no such bias, and `init` refuses a number.
         **options: see `GateOptions`.
 
     Returns:
@@ -148,7 +148,8 @@ def slstm(
     Raises:
         TypeError: if an option does not exist or has the wrong type.
         ValueError: if an option has an unknown value or is out of range; from `init`,
-            if `heads` does not divide H.
+            if `heads` does not divide H, or `forget_bias` is a number and there is no
+            such bias.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -62,11 +62,16 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, g
     # The biases of the gates are the first of these that the cell has. The last is the
     # shift of a norm of the sum, for cells that have no other bias.
     found = [b for b in ("gate_bias", "bias", "norm_bias") if b in table]
-    if not found and (scheme.longest is not None or any(gate_biases.values())):
+    gates = {gate for bias in found[:1] for gate in table[bias].gates}
+    if not found and any(gate_biases.values()):
         raise ValueError(
             f"{name}: this cell has no bias of gates (its norm has shifts, or "
-            "use_bias=False), so forget_bias and chrono cannot apply; leave "
-            "forget_bias=None and take a scheme by its name"
+            "use_bias=False), so forget_bias cannot apply; leave forget_bias=None"
+        )
+    if scheme.longest is not None and gates.isdisjoint(keeps):
+        raise ValueError(
+            f"{name}: this cell has no gate with a bias that keeps the carry or lets "
+            "new values in, so chrono cannot apply; take a scheme by its name"
         )
     for name in found[:1]:
         params[name] += _offset(table[name], biases, wide)

@@ -60,7 +60,8 @@ def ugrnn(*, forget_bias: float | None = None, **options: Unpack[GateOptions]) -
     Args:
         forget_bias: the number that `init` adds to :math:`b_g`. None is the number of
             the scheme, 1 by default. It is only a starting value: `step` adds nothing.
-            It has no effect with norm "fastrnns", which has no such bias.
+            With norm "fastrnns" or ``use_bias=False`` there is no such bias, and `init`
+            refuses a number.
         **options: see `GateOptions`.
 
     Returns:
@@ -69,7 +70,8 @@ def ugrnn(*, forget_bias: float | None = None, **options: Unpack[GateOptions]) -
     Raises:
         TypeError: if an option does not exist or has the wrong type.
         ValueError: if an option has an unknown value or is out of range; from `init`,
-            if `heads` does not divide H.
+            if `heads` does not divide H, or `forget_bias` is a number and there is no
+            such bias.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

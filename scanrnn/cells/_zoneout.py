@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _noise, _wrapper
+from scanrnn.cells import _noise, _precision, _wrapper
 from scanrnn.cells._cell import Cell, Noise, advance
 
 
@@ -35,7 +35,9 @@ class _Zoneout(_wrapper.Wrapper):
             if noise:
                 zoned[name] = jnp.where(noise[f"zoneout_{name}"], before, after)
             else:
-                zoned[name] = rate * before + (1 - rate) * after
+                dtype = _precision.widest(before.dtype)
+                mean = rate * before.astype(dtype) + (1 - rate) * after.astype(dtype)
+                zoned[name] = mean.astype(before.dtype)
         new = new._replace(**zoned)
         return new, zoned.get(self.emits, y)
 

@@ -8,6 +8,7 @@ from scanrnn.layers._call import run_own as run_own
 from scanrnn.layers._cell import carry_dtype as carry_dtype
 from scanrnn.layers._cell import check_step_cell as check_step_cell
 from scanrnn.layers._cell import first_carry as first_carry
+from scanrnn.layers._cell import is_noisy as is_noisy
 from scanrnn.layers._cell import one_step as one_step
 from scanrnn.layers._cell import unknown_params as unknown_params
 from scanrnn.layers._checks import as_array as as_array
@@ -40,4 +41,4 @@ from scanrnn.layers._stack import warn_if_no_residual as warn_if_no_residual
 from scanrnn.layers._weights import FAMILIES as FAMILIES
 from scanrnn.layers._weights import by_family as by_family
 from scanrnn.layers._weights import draw as draw
-from scanrnn.layers._weights import family as family
+from scanrnn.layers._weights import families as families

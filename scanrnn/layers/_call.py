@@ -154,7 +154,7 @@ def run_own(
         given = call.initial_carry
         if given is not None:
             given = _grouped(spec, _checked(spec, places, stack, xs, given))
-        noisy = draw_key is not None and _has_noise(spec, stack, xs)
+        noisy = draw_key is not None and _has_noise(spec, places, stack, xs)
         options = scan_options(spec, call)
         options |= {"carry_dtype": spec.carry_dtype, "residual": spec.residual}
         if _side_by_side(spec, stack, xs, noisy, call):
@@ -195,14 +195,15 @@ def _side_by_side(spec, stack, xs, noisy, call):
     return reason is None and bool(spec.wavefront or _wavefront.pays(stack, xs))
 
 
-def _has_noise(spec, stack, xs):
+def _has_noise(spec, places, stack, xs):
     """Whether the layers draw random numbers in training."""
     if spec.dropout and spec.num_layers > 1:
         return True
-    # The inputs are those of the first layer, for all cells: their features do not
-    # decide whether a cell draws noise.
-    layers = [layer for directions in stack for layer in directions]
-    return any(is_noisy(cell, params, xs) for cell, params in layers)
+    for place, directions in zip(places, stack, strict=True):
+        if any(is_noisy(cell, params, xs) for cell, params in directions):
+            return True
+        xs = jax.ShapeDtypeStruct((*xs.shape[:-1], place.out_features), xs.dtype)
+    return False
 
 
 def _checked(spec, places, stack, xs, given):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import core
+from jax import core, lax
 
 
 class Spans(NamedTuple):
@@ -19,8 +19,9 @@ class Spans(NamedTuple):
         counts: where False, the carry stays as it is and the input is ignored; None if
             all steps count.
         starts: where True, the carry is reset before the step, in a forward run; None
-            if it never is.
-        starts_backward: the same for a backward run, where a segment starts at its end.
+            if it never is. Such a step counts.
+        starts_backward: the same for a backward run, in which a sequence starts at its
+            end.
         lengths: `[*batch]`; None if all sequences have T steps.
     """
 
@@ -49,7 +50,7 @@ def spans(
         mask: booleans of `shape`; where False, a step does not count.
         segment_ids: integers of `shape`, at least 0. Steps with 0 do not count. A new
             sequence starts where the number changes.
-        resets: booleans of `shape`; where True, the carry is reset before the step.
+        resets: booleans of `shape`; a new sequence starts at a step with True.
 
     Raises:
         TypeError: if an argument has the wrong dtype.
@@ -59,16 +60,9 @@ def spans(
     T = shape[time_axis]
     batch = shape[:time_axis] + shape[time_axis + 1 :]
     read = functools.partial(_read, shape=shape, time_axis=time_axis)
-    counts, starts, backward = [], [], []
-    if seq_lengths is not None:
-        seq_lengths = _lengths(seq_lengths, batch, T)
-        steps = jnp.arange(T).reshape(T, *(1 for _ in batch))
-        counts.append(steps < seq_lengths[None])
+    counts, starts = [], []
     if resets is not None:
-        resets = read("resets", resets, jnp.bool_)
-        # A reset in the padding must not change the carry that is returned.
-        starts.append(resets & counts[0] if counts else resets)
-        backward.append(starts[0])
+        starts.append(read("resets", resets, jnp.bool_))
     if mask is not None:
         counts.append(read("mask", mask, jnp.bool_))
     if segment_ids is not None:
@@ -81,16 +75,34 @@ def spans(
             )
         counts.append(ids != 0)
         # The first step continues the initial carry.
-        edges = ids[1:] != ids[:-1]
-        inside = jnp.zeros_like(ids[:1], bool)
-        starts.append(jnp.concatenate([inside, edges]) & (ids != 0))
-        backward.append(jnp.concatenate([edges, inside]) & (ids != 0))
-    return Spans(
-        functools.reduce(operator.and_, counts) if counts else None,
-        functools.reduce(operator.or_, starts) if starts else None,
-        functools.reduce(operator.or_, backward) if starts else None,
-        seq_lengths,
-    )
+        first = jnp.zeros_like(ids[:1], bool)
+        starts.append(jnp.concatenate([first, ids[1:] != ids[:-1]]))
+    gaps = bool(counts)
+    if seq_lengths is not None:
+        seq_lengths = _lengths(seq_lengths, batch, T)
+        steps = jnp.arange(T).reshape(T, *(1 for _ in batch))
+        counts.append(steps < seq_lengths[None])
+        # Nothing starts in the padding.
+        starts = [edges & counts[-1] for edges in starts]
+    counts = functools.reduce(operator.and_, counts) if counts else None
+    if not starts:
+        return Spans(counts, lengths=seq_lengths)
+    forward = functools.reduce(operator.or_, starts)
+    # Backward, what starts at a step is entered at the step before it.
+    backward = jnp.concatenate([forward[1:], jnp.zeros_like(forward[:1])])
+    if gaps:
+        forward = _delayed(forward, counts, reverse=False)
+        backward = _delayed(backward, counts, reverse=True)
+    return Spans(counts, forward, backward, seq_lengths)
+
+
+def _delayed(starts, counts, reverse):
+    """Starts, each moved on to the first step that counts: others change no carry."""
+    number = lax.cumsum(starts.astype(jnp.int32), 0, reverse)
+    seen = lax.cummax(jnp.where(counts, number, 0), 0, reverse)
+    none = jnp.zeros_like(seen[:1])
+    parts = [seen[1:], none] if reverse else [none, seen[:-1]]
+    return counts & (number > jnp.concatenate(parts))
 
 
 def _read(name, value, kind, *, shape, time_axis):

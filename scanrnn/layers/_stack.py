@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from scanrnn.cells import Cell
 from scanrnn.cells import highway as highway_cell
+from scanrnn.layers._checks import check_batched
 from scanrnn.layers._sequence import run, side_by_side, turn
 from scanrnn.layers._spans import Spans
 
@@ -233,6 +234,7 @@ def history(
                 parts = (steps, begin) if backward else (begin, steps)
                 steps = jnp.concatenate(parts)
             steps = turn(steps, lengths) if turned else steps
+            check_batched(steps, 1 + time_axis)
             return jnp.moveaxis(steps, 0, time_axis)
 
         found.append(jax.tree.map(whole, every, first))

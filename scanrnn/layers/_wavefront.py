@@ -68,7 +68,8 @@ def run_wavefront(
     inside = (made >= 0) & (made < T)
     made = jnp.clip(made, 0, T - 1)
     rows = T - 1 - made if reverse else made
-    inside = jnp.expand_dims(inside, tuple(range(2, x.ndim + 1)))
+    batch_axes = x.ndim - cell.num_feature_axes
+    inside = jnp.expand_dims(inside, tuple(range(2, 2 + batch_axes)))
     counts = inside if spans.counts is None else inside & spans.counts[rows]
     starts = None if starts is None else starts[rows] & inside
     fed = jnp.pad(
@@ -80,16 +81,19 @@ def run_wavefront(
     def tick(state, inputs):
         carry, ys = state
         x, counted, start = inputs
-        below = jnp.concatenate([x[None].astype(ys.dtype), ys[:-1]])
+        below = jnp.concatenate([x[None].astype(wide), ys[:-1].astype(wide)])
         if start is not None:
             carry = choose(start, fresh, carry)
         new, ys = jax.vmap(cell.step)(params, carry, below)
         if any(skip):
-            ys = ys + below * jnp.array(skip, ys.dtype).reshape(-1, *(1,) * x.ndim)
+            added = jnp.array(skip, ys.dtype).reshape(-1, *(1,) * x.ndim)
+            ys = ys + below.astype(ys.dtype) * added
         return (choose(counted, new, carry), ys), ys[-1]
 
     types = jax.eval_shape(jax.vmap(cell.step), params, begin, _stacked([x] * count))
     zeros = jnp.zeros_like(jnp.broadcast_to(x, (count, *x.shape)), types[1].dtype)
+    with jax.numpy_dtype_promotion("standard"):
+        wide = jnp.promote_types(x.dtype, zeros.dtype)
     (last, _), ys = scan(tick, (begin, zeros), (fed, counts, starts), **scan_options)
     ys = ys[count - 1 :]
     return Stacked(

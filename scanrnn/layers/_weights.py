@@ -1,10 +1,12 @@
 """Draw the weights of a layer, and collect the metadata of their initializers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 
+from scanrnn.cells._frame import FramedCell
+from scanrnn.cells._wrapper import Wrapper
 from scanrnn.layers._stack import Place
 
 FAMILIES = ("recurrent_kernel", "kernel", "bias")
@@ -16,13 +18,26 @@ def by_family(kernel: Any, recurrent_kernel: Any, bias: Any) -> dict[str, Any]:
     return dict(zip(FAMILIES, values, strict=True))
 
 
-def family(name: str) -> str:
-    """The family of a parameter: it decides the initializer and the sharding.
+def families(place: Place, names: Iterable[str]) -> dict[str, str]:
+    """The family of each parameter, which decides its initializer and its sharding.
+
+    Args:
+        place: the cell, and its sizes.
+        names: the names of its parameters.
 
     Returns:
-        One of `FAMILIES`, or "" for others, such as gains and peepholes.
+        By name one of `FAMILIES`: the initializer that draws the parameter, or else
+        the end of its name. It is "" for others, such as gains and peepholes.
     """
-    return next((found for found in FAMILIES if name.endswith(found)), "")
+    cell, sizes = place.cell, (place.in_features, place.hidden_features)
+    found = {name: next(filter(name.endswith, FAMILIES), "") for name in names}
+    while isinstance(cell, Wrapper):
+        cell = cell.inner
+    table = cell.table(*sizes) if isinstance(cell, FramedCell) else {}
+    for name, param in table.items():
+        if isinstance(param.start, str):
+            found[name] = param.start
+    return found
 
 
 def draw(

@@ -4,6 +4,7 @@ A cell is called as a pure function of its variables, so that `scanrnn.scan` can
 """
 
 import functools
+import inspect
 from typing import Any
 
 import jax
@@ -11,6 +12,8 @@ import jax.numpy as jnp
 from flax.core.scope import in_filter
 
 from scanrnn import layers
+from scanrnn.linen._cell import Step
+from scanrnn.linen._flax_cells import FlaxCell
 
 _OPTIONS = (
     *("features", "num_layers", "bidirectional", "residual", "highway", "dropout"),
@@ -25,18 +28,28 @@ def check(module: Any) -> None:
     layers.check_foreign(module.cell, given)
 
 
-def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any:
+def run(
+    module: Any,
+    inputs: jax.Array,
+    call: layers.Call,
+    deterministic: bool | None,
+    init_key: Any,
+) -> Any:
     """Run a layer of a Linen cell, and return what its call returns.
 
     Args:
         module: the layer.
         inputs: the inputs of the call.
         call: the other arguments of the call.
+        deterministic: whether a cell of ours draws no noise.
         init_key: PRNG key for the first carry; None for the same one at every call.
     """
     cell = module.cell
     check(module)
     spec = layers.Spec(unroll=module.unroll, implementation=module.implementation)
+    takes = inspect.signature(type(cell).__call__).parameters
+    ours = isinstance(cell, Step | FlaxCell) and "deterministic" in takes
+    options = {"deterministic": deterministic} if ours else {}
 
     def run_cells(xs, spans):
         key = jax.random.key(0) if init_key is None else init_key
@@ -53,7 +66,7 @@ def run(module: Any, inputs: jax.Array, call: layers.Call, init_key: Any) -> Any
 
         def step(state, carry, inputs):
             x, row = inputs
-            (carry, y), new = variables.apply(state, carry, x, row)
+            (carry, y), new = variables.apply(state, row, carry, x, **options)
             rows = {k: v for k, v in new.items() if k in variables.stacked}
             return {k: new[k] for k in state}, carry, (y, rows)
 
@@ -120,12 +133,12 @@ class _Variables:
                     else:
                         self._keys[name] = key
 
-    def apply(self, state, carry, x, row):
+    def apply(self, state, row, *args, **options):
         """Make a step of the cell; return the result and the collections after it."""
         variables = {**self._fixed, **state}
         rngs = {**self._keys, **row}
         out, new = self._pure.apply(
-            variables, carry, x, rngs=rngs, mutable=self._mutable
+            variables, *args, rngs=rngs, mutable=self._mutable, **options
         )
         return out, {**state, **new}
 

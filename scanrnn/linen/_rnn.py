@@ -11,8 +11,9 @@ from flax.core import FrozenDict
 from scanrnn import layers
 from scanrnn.cells import Cell
 from scanrnn.linen import _foreign, _weights
-from scanrnn.linen._cell import runs_as_ours
+from scanrnn.linen._cell import Step, runs_as_ours
 from scanrnn.linen._fields import Named
+from scanrnn.linen._flax_cells import FlaxCell
 
 
 class Recurrent(Named, nn.Module, kw_only=True):
@@ -67,7 +68,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
             mask: booleans, with the shape of the inputs without features; a step with
                 False does not count.
             segment_ids: integers of that shape; a sequence starts where they change.
-            resets: booleans of that shape; the carry is reset before a step with True.
+            resets: booleans of that shape; a sequence starts at a step with True.
             return_carry: also return the last carry.
             return_all_carries: return the carry after every step, and not the last one.
             include_initial: return the carry before the first step among these.
@@ -77,7 +78,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
             zero_padding: likewise.
             deterministic: True for no noise, False for noise from the "dropout" stream
                 of `rngs`. If there is noise to draw, this argument or the field must be
-                given.
+                given, here or in the cell.
 
         Returns:
             The outputs `[..., T, H]`, or `[T, ..., H]` if time-major. With
@@ -106,8 +107,10 @@ class Recurrent(Named, nn.Module, kw_only=True):
         if deterministic is None:
             deterministic = self.deterministic
         cell, features = self.cells_and_features()
+        if isinstance(cell, Step | FlaxCell) and deterministic is None:
+            deterministic = cell.deterministic
         if layers.is_recurrent(cell, nn.Module) and not runs_as_ours(cell):
-            return _foreign.run(self, inputs, call, init_key)
+            return _foreign.run(self, inputs, call, deterministic, init_key)
         inputs = layers.as_array(inputs)
         if runs_as_ours(cell):
             return self._run_steps_of(cell, inputs, call, deterministic)

@@ -52,9 +52,10 @@ def _draw(key, place, module):
     )
     if not module.is_initializing():
         return params
+    families = layers.families(place, params)
     return {
-        name: boxes[layers.family(name)].replace_boxed(value)
-        if layers.family(name) in boxes
+        name: boxes[families[name]].replace_boxed(value)
+        if families[name] in boxes
         else value
         for name, value in params.items()
     }

@@ -98,7 +98,8 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
         quiet = self.deterministic if deterministic is None else deterministic
         keys = None if quiet else lambda: _rngs.step_keys(name, rngs)
         x = jnp.asarray(inputs)
-        ours, y = layers.one_step(self.cell, self._weights(), ours, x, keys)
+        ((layer,),) = self.stack
+        ours, y = layers.one_step(*layer, ours, x, keys)
         return back(ours), y
 
     # The name in Python's errors about arguments: this class is private.
@@ -129,9 +130,12 @@ class FlaxCell(Viewed, nnx.RNNCellBase):
 
     initialize_carry.__qualname__ = "RNNCell.initialize_carry"
 
-    def _weights(self):
-        """The parameters of our cell: those of Flax's modules, and of our options."""
-        return type(self)._form(self._tree()) | _weights.values(self.options)
+    @property
+    def stack(self) -> list[list[layers.Layer]]:
+        """Our cell and its parameters, in the form of `RNN.stack`."""
+        cell: Any = self.cell
+        params = type(self)._form(self._tree()) | _weights.values(self.options)
+        return [[layers.Layer(cell, params)]]
 
     def _tree(self):
         """The arrays of Flax's modules: by name of the module, then of the array."""

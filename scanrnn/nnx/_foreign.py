@@ -1,8 +1,9 @@
 """Run Flax's own cells in our layer, also those with state besides their weights."""
 
+import inspect
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ from flax import nnx
 
 from scanrnn import layers
 from scanrnn.nnx import _rngs
+from scanrnn.nnx._cell import RNNCell
+from scanrnn.nnx._flax_cells import FlaxCell
 
 _OPTIONS = (
     *("in_features", "hidden_features", "num_layers", "bidirectional", "residual"),
@@ -39,7 +42,9 @@ def checked_axes(state_axes: Mapping[Any, Any] | None) -> tuple[tuple[Any, Any],
     return axes
 
 
-def run(rnn: Any, inputs: jax.Array, call: layers.Call, rngs: Any) -> Any:
+def run(
+    rnn: Any, inputs: jax.Array, call: layers.Call, deterministic: bool, rngs: Any
+) -> Any:
     """Run a layer of a Flax cell, and return what its call returns.
 
     The state of the cell is updated.
@@ -48,31 +53,41 @@ def run(rnn: Any, inputs: jax.Array, call: layers.Call, rngs: Any) -> Any:
         rnn: the layer.
         inputs: the inputs of the call.
         call: the other arguments of the call.
-        rngs: draws the initial carry.
+        deterministic: whether a cell of ours draws no noise.
+        rngs: draws the initial carry, and the noise of a cell of ours.
     """
     cell = rnn.cell
     spec = layers.Spec(unroll=rnn.unroll, implementation=rnn.implementation)
     moves = [axis is nnx.Carry for _, axis in rnn.state_axes]
 
     def run_cells(xs, spans):
+        # Of the cell's own carry, only the shapes are needed if it is given.
+        known = call.initial_carry is not None and spans.starts is None
+        draws = None if known else rngs
         first, fresh = layers.first_carries(
-            cell, call.initial_carry, xs, spans, lambda x: _initial_carry(cell, x, rngs)
+            cell,
+            call.initial_carry,
+            xs,
+            spans,
+            lambda x: _initial_carry(cell, x, draws),
         )
+        noise = _Noise.of(cell, xs, deterministic, rngs)
         # Split only now: a cell may draw its carry from a stream of its own.
         graphdef, params, streams, kept = _split(cell, rnn)
         now, later = _forked(streams)
 
-        def step(state, carry, x):
+        def step(state, carry, inputs):
+            x, key = inputs
             moved = iter(state)
             states = [next(moved) if m else k for m, k in zip(moves, kept, strict=True)]
             # New variables, so that a step may write to them.
             own = nnx.merge(graphdef, *_copied((params, now, *states)))
-            carry, y = own(carry, x)
+            carry, y = own(carry, x, **noise.options(key))
             return list(itertools.compress(_split(own, rnn)[3], moves)), carry, y
 
         state = list(itertools.compress(kept, moves))
         state, out = layers.run_foreign(
-            spec, step, state, first, fresh, xs, spans, call
+            spec, step, state, first, fresh, (xs, noise.keys), spans, call
         )
         nnx.update(cell, later, *state)
         return out
@@ -87,6 +102,42 @@ def run(rnn: Any, inputs: jax.Array, call: layers.Call, rngs: Any) -> Any:
         feature_axes=cell.num_feature_axes,
         dtype=None,
     )
+
+
+class _Noise(NamedTuple):
+    """How the steps of a cell of ours get their noise.
+
+    Attributes:
+        deterministic: whether they have none; None for a cell that is not ours, or
+            whose call does not take it.
+        keys: a key for each step, or None.
+        shared: the key of the noise that all steps share, or None.
+    """
+
+    deterministic: bool | None
+    keys: jax.Array | None = None
+    shared: jax.Array | None = None
+
+    @classmethod
+    def of(cls, cell, xs, deterministic, rngs):
+        """Draw the keys, if there is noise to draw."""
+        takes = inspect.signature(type(cell).__call__).parameters
+        if not isinstance(cell, RNNCell | FlaxCell) or "deterministic" not in takes:
+            return cls(None)
+        ours = not deterministic and cell.cell is not None
+        if not (ours and layers.is_noisy(*cell.stack[0][0], xs)):
+            return cls(True)
+        key, shared = jax.random.split(_rngs.noise_key("RNN", rngs))
+        return cls(False, jax.random.split(key, xs.shape[0]), shared)
+
+    def options(self, key):
+        """The arguments of the call of a step with this key."""
+        if self.deterministic is None:
+            return {}
+        if key is None or self.shared is None:
+            return {"deterministic": True}
+        own = nnx.Rngs(dropout=key, recurrent_dropout=self.shared)
+        return {"deterministic": False, "rngs": own}
 
 
 def _copied(states):
@@ -127,6 +178,7 @@ def _initial_carry(cell, x, rngs):
             call.
     """
     if isinstance(rngs, nnx.Rngs):
-        rngs = _rngs.stream("RNN", rngs, "carry", "the initial carry").fork()
+        known = "carry" in rngs or "default" in rngs
+        rngs = rngs["carry"].fork() if known else None
     # The stream is made here, because the layer must not keep one.
     return cell.initialize_carry(x.shape, nnx.Rngs(0) if rngs is None else rngs)

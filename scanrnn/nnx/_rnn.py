@@ -12,6 +12,7 @@ from scanrnn import layers
 from scanrnn.cells import Cell
 from scanrnn.nnx import _foreign, _rngs, _weights
 from scanrnn.nnx._cell import RNNCell, runs_as_ours
+from scanrnn.nnx._flax_cells import FlaxCell
 from scanrnn.nnx._view import Viewed
 
 
@@ -45,7 +46,8 @@ class RNN(Viewed, nnx.Module):
             for `residual`.
         dropout: probability with which a feature between two layers is set to zero.
             With one layer nothing is dropped, and there is a warning.
-        deterministic: whether to switch off dropout and all noise of the cell.
+        deterministic: whether to switch off dropout and all noise of the cell. An
+            `RNNCell` that is deterministic draws none either way.
         param_dtype: dtype of the weights.
         carry_dtype: dtype of the carry; None for float32, or wider if `param_dtype` is.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
@@ -71,9 +73,10 @@ class RNN(Viewed, nnx.Module):
             carries it; None keeps it the same at every step.
         broadcast_rngs: for such a cell, the streams that give every step the same key.
             A stream that the cell does not have is ignored.
-        rngs: its `params` stream draws the weights. The layer does not keep it, so a
-            random `carry_init` of a Flax cell draws the same carry at every call
-            without `rngs`.
+        rngs: its `params` stream draws the weights; required, except for a Flax cell,
+            which has its weights. Then anything that `flax.nnx.RNN` takes is accepted,
+            and not used. The layer does not keep it, so a random `carry_init` of a Flax
+            cell draws the same carry at every call without `rngs`.
 
     Raises:
         TypeError: if an argument has the wrong type.
@@ -126,7 +129,7 @@ class RNN(Viewed, nnx.Module):
         bias_metadata: Mapping[str, Any] | None = None,
         state_axes: Mapping[Any, Any] | None = None,
         broadcast_rngs: Any = None,
-        rngs: nnx.Rngs | nnx.RngStream | bool | None = None,
+        rngs: nnx.Rngs | Any = None,
     ):
         """Draw the weights; see the class."""
         of_flax = layers.is_recurrent(cell, nnx.Module)
@@ -201,9 +204,11 @@ class RNN(Viewed, nnx.Module):
             segment_ids: integers of that shape, at least 0, for several sequences
                 packed into one. Where the number changes, a sequence starts with the
                 cell's own first carry. Steps with number 0 do not count.
-            resets: booleans of that shape. *Before* a step with True, the carry is set
-                to the cell's own first carry. An RL environment reports ``done`` after
-                a step, so pass the ``done`` of the previous step.
+            resets: booleans of that shape. A sequence starts at a step with True:
+                *before* it, the carry is set to the cell's own first carry. A backward
+                run resets the carry between the same two steps. An RL environment
+                reports ``done`` after a step, so pass the ``done`` of the previous
+                step.
             return_carry: overrides the constructor's argument.
             return_all_carries: return the carry after every step instead of the last
                 one. Its fields have a time axis in the same place as the inputs.
@@ -247,10 +252,11 @@ class RNN(Viewed, nnx.Module):
             zero_padding=zero_padding,
         )
         if deterministic is None:
-            deterministic = self.deterministic
+            own = isinstance(self.cell, RNNCell | FlaxCell) and self.cell.deterministic
+            deterministic = self.deterministic or own
         _rngs.check_rngs("RNN", rngs)
         if isinstance(self.cell, nnx.Module) and not runs_as_ours(self.cell):
-            return _foreign.run(self, inputs, call, rngs)
+            return _foreign.run(self, inputs, call, deterministic, rngs)
         draw_key = functools.partial(_rngs.noise_key, "RNN", rngs)
         key = None if deterministic else draw_key
         options = {name: getattr(self, name) for name in layers.Spec._fields}

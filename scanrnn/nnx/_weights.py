@@ -29,8 +29,7 @@ def draw_all(
     )
     for name, value in zip(names, checked, strict=True):
         setattr(rnn, name, value)
-    if rnn.carry_dtype is None:
-        rnn.carry_dtype = jnp.promote_types(jnp.float32, rnn.param_dtype)
+    rnn.carry_dtype = layers.carry_dtype(rnn.carry_dtype, rnn.param_dtype)
     places = rnn.places
     layers.warn_if_no_residual(rnn.residual, places)
     for place in places:
@@ -75,9 +74,10 @@ def draw(
         family: {**said.get(family, {}), **(own or {})}
         for family, own in metadata.items()
     }
+    families = layers.families(place, params)
     return nnx.Dict(
         {
-            name: nnx.Param(value, **found.get(layers.family(name), {}))
+            name: nnx.Param(value, **found.get(families[name], {}))
             for name, value in params.items()
         }
     )
