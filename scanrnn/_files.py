@@ -36,13 +36,18 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     partial = Path(name)
     try:
         yield partial
-        partial.chmod(0o666 & ~_umask())
+        partial.chmod(0o666 & ~_UMASK)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _umask():
-    mask = os.umask(0)
+    """The process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+# Read once: while it is set, other threads would create files with it.
+_UMASK = _umask()

@@ -111,7 +111,7 @@ def test_run_names_the_curves_only_where_they_are_drawn(config, monkeypatch, dra
     """Without matplotlib there are none."""
     monkeypatch.setattr(_train, "draw_curves", lambda *_: drawn)
     _, text = printed(config)
-    assert "checkpoint, log.jsonl" in text and ("loss.png" in text) == drawn
+    assert "checkpoint of step 6, log.jsonl" in text and ("loss.png" in text) == drawn
 
 
 def test_run_leaves_what_it_promises(finished):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from rich.console import Console
 
 from scanrnn import serving, training
+from scanrnn._files import replacing
 
 FORMATS = {"onnx": "model.onnx", "stablehlo": "model.stablehlo"}
 
@@ -54,7 +55,8 @@ def run(options: dict[str, Any], console: Console) -> int:
     path = Path(options["to"] or Path(options["out"]) / FORMATS[kind])
     write(model, kind, path)
     words = json.dumps(list(vocabulary.tokens), ensure_ascii=False)
-    path.with_suffix(".vocabulary.json").write_text(words, encoding="utf-8")
+    with replacing(path.with_suffix(".vocabulary.json")) as partial:
+        partial.write_text(words, encoding="utf-8")
     console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
 

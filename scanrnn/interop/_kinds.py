@@ -1,8 +1,10 @@
 """Kinds of cells: which of our cells other libraries have."""
 
 import dataclasses
+from typing import Any
 
 from scanrnn import cells
+from scanrnn.cells._wrapper import Wrapper
 from scanrnn.interop import _arrays
 
 # For each kind: our cell, and the letters of its gates in our order.
@@ -23,6 +25,12 @@ _NEUTRAL = {
 }
 
 
+_TRAINING = tuple(
+    type(make(cells.elman()))
+    for make in (cells.dropout, lambda cell: cells.weight_drop(cell, 0.5))
+)
+
+
 def gates(kind: str) -> str:
     """The letters of the gates of a kind, in our order."""
     return KINDS[kind.removesuffix("-p")][1]
@@ -37,6 +45,18 @@ def kind_of(cell: cells.Cell) -> str | None:
         if _equations(cell) == _equations(known):
             return name + ("-p" if getattr(cell, "projection", None) else "")
     return None
+
+
+def alike(one: cells.Cell, other: cells.Cell) -> bool:
+    """Whether two cells have the same equations in evaluation."""
+    return _equations(_bare(one)) == _equations(_bare(other))
+
+
+def _bare(cell: Any) -> Any:
+    """The cell without wrappers that only change training."""
+    while isinstance(cell, Wrapper) and isinstance(cell, _TRAINING):
+        cell = cell.inner
+    return cell
 
 
 def _equations(cell):

@@ -6,9 +6,14 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax import nnx
+from flax.core import meta
 
 from scanrnn._files import replacing
 from scanrnn.interop import _arrays
+
+# What holds one array, in a tree of Flax.
+_BOXES = nnx.Variable, meta.AxisMetadata
 
 
 def save_safetensors(
@@ -115,9 +120,12 @@ def _fitted(path, arrays, like):
 
 def _named(tree) -> Iterator[tuple[str, Any]]:
     """The leaves of a tree with their names, the parts joined by dots."""
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if path and isinstance(path[-1], jax.tree_util.GetAttrKey):
-            path = path[:-1]  # the value of a Flax variable has its name
+    flatten = jax.tree_util.tree_flatten_with_path
+    tops = flatten(tree, is_leaf=lambda node: isinstance(node, _BOXES))[0]
+    boxes = {path for path, node in tops if isinstance(node, _BOXES)}
+    for path, leaf in flatten(tree)[0]:
+        if path[:-1] in boxes:
+            path = path[:-1]  # the value in a box of Flax has the name of the box
         yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
 
 

@@ -10,6 +10,7 @@ from flax import nnx as flax_nnx
 from scanrnn import nnx
 from scanrnn.cells import Cell
 from scanrnn.cells._cell import param_types
+from scanrnn.interop import _kinds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -224,8 +225,15 @@ class Weights:
                 such as dropout, may differ.
 
         Raises:
-            ValueError: if the weights of the layer have other names or shapes.
+            ValueError: if the cell of the layer has other equations, or the weights of
+                the layer have other names or shapes.
         """
+        for place in layer.places:
+            if not _kinds.alike(self.cell, place.cell):
+                raise ValueError(
+                    f"put_into: the weights are those of {self.cell}, a layer has "
+                    f"{place.cell}, with other equations"
+                )
         theirs = [layer.layers, *([layer.backward_layers] * layer.bidirectional)]
         ours = [list(params) for params in zip(*self.layers, strict=True)]
         shapes = [_shapes(one) for one in (ours, theirs)]

@@ -166,7 +166,7 @@ def _part(key):
 
 
 def step_by_step(model: Any) -> Any:
-    """A copy of an NNX model whose layers run every loop by `lax.scan`, unplanned.
+    """A copy of an NNX model whose layers run one by one, by `lax.scan`, unplanned.
 
     `to_onnx` recognises loops in this form. If you give it an NNX model, it makes the
     copy itself. If you give it a function that calls a model, call the copy there.
@@ -189,5 +189,5 @@ def step_by_step(model: Any) -> Any:
     model = flax_nnx.clone(model)
     for _, module in flax_nnx.iter_modules(model):
         if isinstance(module, nnx.RNN):
-            module.implementation = "scan"
+            module.implementation, module.wavefront = "scan", False
     return model

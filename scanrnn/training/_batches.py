@@ -69,13 +69,15 @@ class Streams(Batches):
         window: Length `T` of a window.
         starts: Booleans `[N]`: True where a document starts, which resets the carry.
             None for no resets.
-        rows: Which streams this process reads, `(first, last + 1)`; None for all.
+        rows: Which columns of the windows this process reads, `(first, last + 1)`; None
+            for all.
         parts: Number of parts of a window, for gradient accumulation. With more than
-            one, the arrays of a window have the shape `[parts, T, B / parts]`.
+            one, the arrays of a window have the shape `[parts, T, B / parts]`, and a
+            process reads its columns of each part.
 
     Raises:
         ValueError: If the text has fewer than `batch * (window + 1)` tokens, or `parts`
-            does not divide the number of streams of this process.
+            does not divide the numbers of `rows`.
 
     Example:
         >>> import numpy as np
@@ -107,13 +109,16 @@ class Streams(Batches):
                 "a smaller batch or window"
             )
         first, last = rows or (0, batch)
-        if (last - first) % parts:
+        if first % parts or last % parts or batch % parts:
             raise ValueError(
                 f"parts: got {parts}, want a divisor of the {last - first} streams"
             )
+        # Columns lie part by part, so stream b is in the same part for any processes.
+        own = np.arange(first // parts, last // parts)
+        columns = np.arange(parts)[:, None] * (batch // parts) + own
         self.ids, self.batch, self.window, self.parts = ids, batch, window, parts
         self._starts = starts
-        self._firsts = np.arange(first, last) * (len(ids) // batch)
+        self._firsts = columns.ravel() * (len(ids) // batch)
         self._position = 0
 
     def __next__(self) -> Window:
@@ -185,17 +190,25 @@ class Arrays(Batches):
         self.arrays, self.batch, self._seed = arrays, batch, seed
         self._size, self._rows = sizes.pop(), slice(*(rows or (0, batch)))
         self._epoch = self._next = 0
+        self._order: tuple[int, np.ndarray] | None = None
 
     def __next__(self) -> Any:
         """Returns the next batch."""
-        order = np.arange(self._size)
-        if self._seed is not None:
-            order = np.random.default_rng((self._seed, self._epoch)).permutation(order)
+        if self._order is None or self._order[0] != self._epoch:
+            self._order = self._epoch, self._shuffled(self._epoch)
+        order = self._order[1]
         chosen = order[self._next * self.batch : (self._next + 1) * self.batch]
         self._next += 1
         if (self._next + 1) * self.batch > self._size:
             self._epoch, self._next = self._epoch + 1, 0
         return jax.tree.map(lambda leaf: leaf[chosen[self._rows]], self.arrays)
+
+    def _shuffled(self, epoch):
+        """Returns the order of the examples in an epoch."""
+        order = np.arange(self._size)
+        if self._seed is None:
+            return order
+        return np.random.default_rng((self._seed, epoch)).permutation(order)
 
     def state(self) -> dict[str, int]:
         """Returns the position of the next batch."""
@@ -260,6 +273,7 @@ class Prefetch(Batches):
     def restore(self, state: dict[str, int]) -> None:
         """Goes to a saved position."""
         while self._ahead:
-            self._ahead.popleft().result()
+            # An error in a batch that nobody asked for does not matter.
+            self._ahead.popleft().exception()
         self.source.restore(state)
         self._state = state

@@ -76,7 +76,12 @@ class Buckets(Batches):
             -(-len(bucket) // self.batch) * self.batch * self._longest(bucket)
             for bucket in self._buckets
         )
-        return 1.0 - sum(len(s) for s in self._sequences) / steps
+        return 1.0 - self.tokens / steps
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return sum(map(len, self._sequences))
 
     def __len__(self) -> int:
         """Returns the number of batches in an epoch."""

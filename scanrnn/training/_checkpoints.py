@@ -13,6 +13,7 @@ from scanrnn.training._checksums import of_arrays, of_notes
 from scanrnn.training._complaints import without_late_complaints
 from scanrnn.training._files import brief, retried, writing
 from scanrnn.training._lock import FolderLock
+from scanrnn.training._misfit import check_fits
 from scanrnn.training._processes import largest
 
 T = TypeVar("T")
@@ -27,13 +28,11 @@ class Checkpoints:
     """The checkpoints of one run, in one folder; the newest two are kept.
 
     A checkpoint is a pytree of arrays (the state) and a dict that JSON can hold (the
-    notes). It is written in the background, under another name, and renamed when it is
-    complete. So a process that is killed leaves its last complete checkpoint. Checksums
-    of arrays and notes are saved with it. Reading never unpickles anything.
-
-    Reading changes nothing in the folder, so a run that is still training can be read.
-    The first write locks the folder for this process, until `close` or until the
-    process ends.
+    notes). It is written in the background, and renamed when it is complete. So a
+    process that is killed leaves its last complete checkpoint. It has checksums of
+    arrays and notes. Reading never unpickles anything, and changes nothing, so a run
+    that is still training can be read. The first write locks the folder, until `close`
+    or until the process ends.
 
     Args:
         folder: The folder. If a run has several processes, all must see this folder.
@@ -53,7 +52,7 @@ class Checkpoints:
 
     def __init__(self, folder: str | Path):
         """Opens the folder for reading."""
-        # Orbax fails late, and in the background, on a relative path.
+        # Orbax fails late on a relative path.
         self.folder = Path(folder).absolute()
         self._lock, self._locked = FolderLock(self.folder), False
         self._opened: ocp.CheckpointManager | None = None
@@ -87,8 +86,7 @@ class Checkpoints:
         if self._opened is not None:
             self._opened.close()
         self._locked = True
-        # Remove what a killed process left half written. Because of the lock, no other
-        # process can be writing it now.
+        # The lock makes sure that nobody is still writing what is half written.
         with writing(self.folder):
             self._opened = _open(
                 self.folder, create=True, max_to_keep=2, cleanup_tmp_directories=True
@@ -97,7 +95,6 @@ class Checkpoints:
     @property
     def _manager(self) -> ocp.CheckpointManager:
         if self._opened is None:
-            # Orbax's option `read_only` would print a warning.
             self._opened = _open(self.folder, create=False)
         return self._opened
 
@@ -180,13 +177,16 @@ class Checkpoints:
         """
         return self._read(step, lambda step: self._read_state(step, like))
 
-    def load(self, like: Callable[[dict[str, Any]], Any]) -> tuple[dict[str, Any], Any]:
-        """Reads notes and state of the newest checkpoint, both of the same step.
+    def load(
+        self, like: Callable[[dict[str, Any]], Any], step: int | None = None
+    ) -> tuple[dict[str, Any], Any]:
+        """Reads notes and state of one checkpoint.
 
-        If a run that is still training deletes it meanwhile, the next one is read.
+        If a run that is still training deletes the newest, the next one is read.
 
         Args:
             like: A function of the notes. It returns the argument `like` of `state`.
+            step: Which checkpoint; None for the newest.
 
         Returns:
             The notes and the state.
@@ -199,7 +199,7 @@ class Checkpoints:
             notes = self._read_notes(step)["notes"]
             return notes, self._read_state(step, like(notes))
 
-        return self._read(None, read)
+        return self._read(step, read)
 
     def clear(self, after: int = -1) -> None:
         """Deletes the checkpoints of all steps after a given one.
@@ -260,6 +260,7 @@ class Checkpoints:
 
     def _read_state(self, step: int, like: Any) -> Any:
         checksums = self._read_notes(step)["checksums"]
+        check_fits(self._manager, step, like)
         # Without a target, optimizer states would come back as plain lists.
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         with without_late_complaints():

@@ -168,6 +168,15 @@ class Config:
             raise ValueError(
                 "accumulate: sentences cannot be accumulated; use --accumulate 1"
             )
+        if self.batching == "sentences" and self.loss == "sum":
+            raise ValueError(
+                "loss: 'sum' is for windows of one length; sentences need --loss mean"
+            )
+        if self.batch % self.accumulate:
+            raise ValueError(
+                f"accumulate: got {self.accumulate}, want a divisor of "
+                f"batch={self.batch}"
+            )
         if "float64" in self.precision and not jax.config.read("jax_enable_x64"):
             raise ValueError(
                 "precision: float64 is switched off in JAX; set JAX_ENABLE_X64=1"

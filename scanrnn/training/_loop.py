@@ -44,16 +44,17 @@ def resume(
         state: The state of a new run. Its arrays decide where the restored ones are
             put.
         batches: The data. It is moved to its saved position.
-        step: The step of the checkpoint. Checkpoints of later steps are deleted. None
-            reads the newest and deletes nothing.
+        step: The step of the checkpoint. Checkpoints of later steps are deleted, after
+            everything is read. None reads the newest and deletes nothing.
 
     Returns:
         The state, and the notes that `fit` was given. If there is no checkpoint and
         `step` is None, the state that was given and an empty dict.
 
     Raises:
-        ValueError: If there is no checkpoint of that step, it cannot be read, or later
-            checkpoints cannot be deleted because another run has locked the folder.
+        ValueError: If there is no checkpoint of that step, it cannot be read, its notes
+            have no position of the data, or later checkpoints cannot be deleted because
+            another run has locked the folder.
 
     Example:
         >>> import tempfile, jax, jax.numpy as jnp, numpy as np, optax
@@ -67,11 +68,15 @@ def resume(
     """
     if step is None and checkpoints.latest() is None:
         return state, {}
-    notes = dict(checkpoints.notes(step))
-    state = checkpoints.state(like=state, step=step)
+    notes, state = checkpoints.load(lambda notes: state, step)
+    if "batches" not in notes:
+        raise ValueError(
+            f"checkpoints: the notes of the checkpoint in {checkpoints.folder} have no "
+            f"'batches', the position of the data, but {sorted(notes)}; `fit` saves it"
+        )
+    batches.restore(notes.pop("batches"))
     if step is not None:
         checkpoints.clear(after=step)
-    batches.restore(notes.pop("batches"))
     return state, notes
 
 
@@ -108,7 +113,8 @@ def fit(
             every `evaluate_every` steps and after the last step, but not after a stop.
         evaluate_every: Steps between two evaluations. Each saves a checkpoint.
         checkpoints: Where to save; None for no checkpoints. They are locked for this
-            process. If the last step was skipped, nothing is saved.
+            process. While steps are skipped in a row, nothing is saved, so that the
+            last good checkpoints stay.
         notes: What to save with the state and the position of the data.
         patience: How many steps in a row may be skipped.
         stop: A function that is called before every step with the number of steps
@@ -120,11 +126,11 @@ def fit(
     Raises:
         TypeError: If `batches` is no iterator, or there are checkpoints and it has no
             position.
-        ValueError: If another run has locked the checkpoints, one cannot be written, or
-            the batches end before the last step.
+        ValueError: If another run has locked the checkpoints, one cannot be written,
+            one is of a later step than the state, or the batches end before the last
+            step.
         FloatingPointError: If more than `patience` steps in a row were skipped, or an
-            evaluation returns a number that is not finite after a step that was not
-            skipped.
+            evaluation returns a number that is not finite.
 
     Example:
         >>> import jax, jax.numpy as jnp, numpy as np, optax
@@ -143,34 +149,33 @@ def fit(
     pending: deque[tuple[int, Metrics]] = deque()
     if (step := int(state.counts.steps)) >= steps:
         return Fitted(state, step, stopped)
-    if checkpoints is not None:
-        checkpoints.lock()
+    _lock(checkpoints, step)
 
-    def read(most: int) -> bool:
-        """Writes the rows of all but the newest `most` steps; False after a skip."""
-        good = True
+    def read(most: int) -> int:
+        """Writes rows of all but `most` steps; returns the last skips in a row."""
+        in_row = 0
         while len(pending) > most:
             number, metrics = pending.popleft()
             row = _row(number, metrics, time.perf_counter() - begin)
             for writer in writers:
                 writer.write(row)
-            good = not row["skipped"]
-            if row["in_row"] > patience:
+            if (in_row := row["in_row"]) > patience:
                 raise FloatingPointError(_complaint(row, checkpoints))
-        return good
+        return in_row
 
     def rest() -> None:
         """Waits for the device, evaluates, and saves."""
-        good = read(0)
+        in_row = read(0)
         if evaluate is not None:
             row = {"step": step} | evaluate(state)
             for writer in writers:
                 writer.write(row)
-            if good and not np.isfinite([v for v in row.values()]).all():
+            if not np.isfinite([v for v in row.values()]).all():
                 raise FloatingPointError(_complaint(row, checkpoints))
         for writer in writers:
             writer.flush()
-        if good and checkpoints is not None:
+        # A single skip changes no weights. Loss scaling skips a step now and then.
+        if in_row <= 1 and checkpoints is not None:
             place = {"batches": batches.state()}
             checkpoints.save(step, state, (notes or {}) | place)
 
@@ -198,6 +203,20 @@ def _check(batches, checkpoints):
             f"batches: got a {type(batches).__name__} without {' and '.join(missing)}; "
             "want an iterator of batches, with checkpoints one that has a position, "
             "as scanrnn.training.Arrays(...) has"
+        )
+
+
+def _lock(checkpoints, step):
+    """Locks the folder. Refuses one whose newest checkpoint would hide later ones."""
+    if checkpoints is None:
+        return
+    checkpoints.lock()
+    latest = checkpoints.latest()
+    if latest is not None and latest > step:
+        raise ValueError(
+            f"checkpoints: {checkpoints.folder} has a checkpoint of step {latest}, but "
+            f"the state has taken {step} steps; continue from it by "
+            f"resume(checkpoints, ...), or delete it by checkpoints.clear(after={step})"
         )
 
 

@@ -52,28 +52,31 @@ def make_mesh(devices: int = 0, tensor: int = 1) -> Mesh:
     )
 
 
-def rows_of_process(mesh: Mesh, batch: int) -> tuple[int, int]:
+def rows_of_process(mesh: Mesh, batch: int, accumulate: int = 1) -> tuple[int, int]:
     """Returns the range of examples of a batch that this process has to read.
 
     Args:
         mesh: The mesh.
         batch: Examples per step on the whole mesh.
+        accumulate: Number of parts of a batch, as in `make_train_step`.
 
     Returns:
         The index of the first example, and one more than that of the last.
 
     Raises:
-        ValueError: If `batch` is not a multiple of the number of devices that share it.
+        ValueError: If `batch`, or a part of it, is not a multiple of the number of
+            devices that share it.
 
     Example:
         >>> from scanrnn.training import make_mesh, rows_of_process
         >>> rows_of_process(make_mesh(1), 8)
         (0, 8)
     """
-    if batch % mesh.shape[DATA]:
+    if batch % (accumulate * mesh.shape[DATA]):
+        parts = f" in each of {accumulate} parts" if accumulate > 1 else ""
         raise ValueError(
             f"batch: got {batch}, want a multiple of the {mesh.shape[DATA]} devices "
-            "that share it"
+            f"that share it{parts}"
         )
     sharding = NamedSharding(mesh, P(DATA))
     indices = sharding.addressable_devices_indices_map((batch,)).values()
@@ -111,10 +114,11 @@ def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainStat
     """Puts a state on the mesh.
 
     Every device gets its examples of the carry, and a copy of the parameters and of the
-    optimizer's state. If the "gates" axis has more than one device, the weights of
-    recurrent layers are cut along their last axis instead, and each device along
-    "gates" gets its columns. Weights that this number of devices does not divide are
-    copied.
+    optimizer's state. Leaves of the carry whose axis of examples this number of devices
+    does not divide are copied. If the "gates" axis has more than one device, the
+    weights of recurrent layers are cut along their last axis instead, and each device
+    along "gates" gets its columns. Weights that this number of devices does not divide
+    are copied.
 
     Args:
         state: The state, the same in every process.
@@ -132,11 +136,13 @@ def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainStat
         >>> shard_state(state, make_mesh(1)).params["w"].sharding.is_fully_replicated
         True
     """
-    carry_spec = P(DATA) if accumulate == 1 else P(None, DATA)
+    axis = 0 if accumulate == 1 else 1
 
     def spec_of(path, leaf):
         if getattr(path[0], "name", None) == "carry":
-            return carry_spec
+            # Others are not of examples: running statistics, say.
+            shared = leaf.ndim > axis and leaf.shape[axis] % mesh.shape[DATA] == 0
+            return P(*(None,) * axis, DATA) if shared else P()
         names = {str(getattr(k, "key", getattr(k, "name", ""))) for k in path}
         gated = "layers" in names and not names.isdisjoint(_GATED)
         if gated and leaf.ndim and leaf.shape[-1] % mesh.shape[GATES] == 0:

@@ -17,6 +17,12 @@ _LAYERS = {
     "mgu": layers.MGU,
     "ugrnn": layers.UGRNN,
 }
+# The kinds of dtypes that the layers of the model use.
+_KINDS = {
+    "embed": ("params", "compute"),
+    "rnn": ("params", "compute", "carry"),
+    "readout": ("params", "compute", "output"),
+}
 
 
 class LanguageModel(nnx.Module):
@@ -71,6 +77,7 @@ class LanguageModel(nnx.Module):
     ):
         """Draws the parameters; see the class."""
         precision = precision or Precision()
+        precision.check_layers(_KINDS)
         self.dropout = dropout
         self.output = precision.at("readout").output
         embed, readout = (_flax_options(precision, n) for n in ("embed", "readout"))

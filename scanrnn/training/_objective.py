@@ -103,7 +103,8 @@ def make_optimizer(config: Config, epoch: int = 1) -> optax.GradientTransformati
             done = jnp.clip((count - warm) / jnp.maximum(steps - warm, 1.0), 0, 1)
             last = config.learning_rate / 50
             fall = 0.5 * (1 + jnp.cos(jnp.pi * done)) * (config.learning_rate - last)
-            return jnp.minimum(config.learning_rate * count / warm, last + fall)
+            rise = config.learning_rate * (count + 1) / warm
+            return jnp.minimum(rise, last + fall)
 
         return optax.adamw(cosine, b2=0.99, weight_decay=0.01)
 

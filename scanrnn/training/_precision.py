@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -125,6 +126,38 @@ class Precision:
             The layer's own policy if it has one, else this policy.
         """
         return dict(self.layers).get(layer, self)
+
+    def check_layers(self, kinds: Mapping[str, Collection[str]]) -> None:
+        """Checks that the layers with an own policy exist, and use what it sets.
+
+        Args:
+            kinds: By the name of each layer, the kinds of dtypes that it uses.
+
+        Raises:
+            ValueError: If a layer is not among them, or does not use a kind that its
+                policy sets apart.
+
+        Example:
+            >>> from scanrnn.training import Precision
+            >>> precision = Precision.parse("readout.carry=float64")
+            >>> precision.check_layers({"readout": ["compute"]})
+            Traceback (most recent call last):
+                ...
+            ValueError: precision: readout has no carry; it has compute
+        """
+        for name, own in self.layers:
+            if name not in kinds:
+                raise ValueError(
+                    f"precision: there is no layer {name!r}; there are "
+                    f"{', '.join(kinds)}"
+                )
+            for kind in _KINDS:
+                apart = getattr(own, kind) != getattr(self, kind)
+                if apart and kind not in kinds[name]:
+                    raise ValueError(
+                        f"precision: {name} has no {kind}; it has "
+                        f"{', '.join(kinds[name])}"
+                    )
 
     def layer_options(self, layer: str = "") -> dict[str, Any]:
         """Returns the dtype arguments of a layer of `scanrnn.nnx` or `scanrnn.linen`.

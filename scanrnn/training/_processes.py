@@ -1,5 +1,7 @@
 """One run by several processes, over JAX's own runtime."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
@@ -67,6 +69,24 @@ def largest(number: int) -> int:
     if jax.process_count() == 1:
         return int(number)
     return int(np.max(multihost_utils.process_allgather(np.array(number, np.int32))))
+
+
+def whole(tree: Any) -> Any:
+    """Returns arrays that are shared among processes as whole arrays, in each process.
+
+    Args:
+        tree: A pytree of arrays, the same in every process. All processes must call it.
+
+    Returns:
+        The tree; with one process, as it is.
+
+    Example:
+        >>> whole({"w": 3})
+        {'w': 3}
+    """
+    if jax.process_count() == 1:
+        return tree
+    return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def of_first(number: int) -> int:

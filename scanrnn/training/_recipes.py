@@ -42,7 +42,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "uniform": 0.05,
         "keep": 0.5,
         "clip": 5.0,
-        "decay": 0.8,
+        "decay": 1 / 1.2,
         "decay_after": 6,
     },
     "ptb-large": _PTB

@@ -101,6 +101,8 @@ class TensorBoard:
 
     Args:
         folder: The folder that TensorBoard reads.
+        last: The step after which a run goes on. What an earlier session wrote of later
+            steps is hidden.
 
     Raises:
         ImportError: If tensorboardX is not installed.
@@ -111,7 +113,7 @@ class TensorBoard:
         'TensorBoard'
     """
 
-    def __init__(self, folder: str | Path):
+    def __init__(self, folder: str | Path, last: int = 0):
         """Opens the folder."""
         try:
             from tensorboardX import SummaryWriter
@@ -119,7 +121,8 @@ class TensorBoard:
             raise ImportError(
                 "tensorboard needs tensorboardX: pip install tensorboardX"
             ) from None
-        self._writer = SummaryWriter(str(folder))
+        purge = last + 1 if last else None
+        self._writer = SummaryWriter(str(folder), purge_step=purge)
 
     def write(self, row: dict[str, Any]) -> None:
         """Adds a scalar for every number of a row.

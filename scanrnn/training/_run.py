@@ -32,7 +32,7 @@ from scanrnn.training._step import TrainState, TrainStep, init_state, make_train
 from scanrnn.training._text import END, Corpus, load_corpus, split_sentences
 
 # Options that may change between two sessions of one run. They change what a training
-# step computes by no more than the rounding of sums in another order.
+# step computes only by rounding; `minutes` also changes learning rates to come.
 _FREE = {
     *("out", "evaluate_every", "sample", "temperature", "minutes", "patience"),
     *("health", "tensorboard", "devices", "tensor"),
@@ -81,9 +81,11 @@ class Run:
 
     @property
     def tokens(self) -> int:
-        """Tokens per step; for sentences, the number of sentences."""
-        streams = self.config.batching == "streams"
-        return self.config.batch * (self.config.window if streams else 1)
+        """Tokens per step; for sentences, their mean number."""
+        if self.config.batching == "streams":
+            return self.config.batch * self.config.window
+        source: Any = self.batches.source
+        return round(source.tokens / len(source))
 
     @property
     def unit(self) -> tuple[str, float]:
@@ -230,6 +232,9 @@ def _first_carry(config, model):
 
 def _batches(config, corpus, mesh):
     """Returns the data of a run, and the number of steps in an epoch."""
+    rows = (0, config.batch)
+    if mesh is not None:
+        rows = rows_of_process(mesh, config.batch, config.accumulate)
     if config.batching == "sentences":
         if jax.process_count() > 1:
             raise ValueError(
@@ -239,9 +244,6 @@ def _batches(config, corpus, mesh):
         batches = Buckets(sentences, config.batch, seed=config.seed)
         epoch = len(batches)
     else:
-        rows = (
-            (0, config.batch) if mesh is None else rows_of_process(mesh, config.batch)
-        )
         batches = Streams(
             corpus.train,
             config.batch,

@@ -1,5 +1,6 @@
 """A training run: from its config to the files in its folder."""
 
+import contextlib
 import math
 import time
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from scanrnn.training._loop import fit
 from scanrnn.training._model import make_model
 from scanrnn.training._pace import Plan
 from scanrnn.training._precision import explain
-from scanrnn.training._processes import largest
+from scanrnn.training._processes import largest, whole
 from scanrnn.training._records import Log, TensorBoard, Writer, draw_curves
 from scanrnn.training._run import Run, make_training, open_run
 from scanrnn.training._sample import generate
@@ -58,8 +59,9 @@ def train(
     The folder `config.out` gets a checkpoint, `log.jsonl`, `loss.png`, `sample.txt`
     and `plan.txt`. `loss.png` needs matplotlib. The last two are written by a run of
     one process only. SIGINT and SIGTERM end the run with a checkpoint; the next call
-    continues from it. On a CPU the numbers are then exactly those of a run that was not
-    stopped. During the run the folder is locked: no other run can write into it.
+    continues from it. With `steps` or `epochs`, the numbers on a CPU are then exactly
+    those of a run that was not stopped. During the run the folder is locked: no other
+    run can write into it.
 
     Args:
         config: Options of the run.
@@ -131,11 +133,11 @@ def _train(run: Run, begin: float, console: Console) -> Outcome:
         drawn = draw_curves(run.out / "loss.png", rows, run.unit[0])
     if fitted.stopped:
         console.print(
-            f"Stopped after step {fitted.step} of {plan.steps}; the checkpoint is in "
-            f"{run.checkpoints.folder}. Run the same command again to go on."
+            f"Stopped after step {fitted.step} of {plan.steps}; {_kept(run)}. Run the "
+            "same command again to go on."
         )
         return Outcome(fitted.step, _held_out(rows), signal)
-    left = "checkpoint, log.jsonl" + ", loss.png" * drawn
+    left = f"{_kept(run)}, log.jsonl" + ", loss.png" * drawn
     if jax.process_count() == 1:
         _finish(run, console)
         left += ", sample.txt, plan.txt"
@@ -151,9 +153,16 @@ def _train(run: Run, begin: float, console: Console) -> Outcome:
     return Outcome(fitted.step, _held_out(rows), None)
 
 
+def _kept(run):
+    """Says of which step the newest checkpoint is."""
+    step = run.checkpoints.latest()
+    return "no checkpoint" if step is None else f"checkpoint of step {step}"
+
+
 def _held_out(rows):
     held_out = [row["held_out"] for row in rows if "held_out" in row]
-    return held_out[-1] if held_out else math.nan
+    # The log has None for a number that is not finite.
+    return math.nan if not held_out or held_out[-1] is None else held_out[-1]
 
 
 def _seconds(rows):
@@ -197,10 +206,14 @@ def _fit(run, plan, done, rows, log, interruption, console):
             return False
         return _told_to_stop(interruption)
 
-    with Bar(console, plan.steps, done, run.tokens, unit) as bar:
+    with (
+        Bar(console, plan.steps, done, run.tokens, unit) as bar,
+        contextlib.ExitStack() as opened,
+    ):
         writers: list[Writer] = [bar] if log is None else [log, bar]
         if log is not None and config.tensorboard:
-            writers.append(TensorBoard(run.out / "tensorboard"))
+            board = TensorBoard(run.out / "tensorboard", last=done)
+            writers.append(opened.enter_context(contextlib.closing(board)))
         writers = [Units(writers, factor, _seconds(rows))]
         while True:
             fitted = fit(
@@ -235,8 +248,8 @@ def _told_to_stop(interruption):
 def _look(run, state):
     """Probes the model on the start of the held-out text, and draws the result."""
     streams = Streams(run.corpus.held_out, 1, min(64, len(run.corpus.held_out) - 1))
-    graphdef = nnx.graphdef(run.model)
-    layers = probe_model(nnx.merge(graphdef, state.params), next(streams))
+    graphdef, params = nnx.graphdef(run.model), whole(state.params)
+    layers = probe_model(nnx.merge(graphdef, params), next(streams))
     if jax.process_index() == 0:
         with writing(run.out):
             draw_health(run.out / "health.png", layers)

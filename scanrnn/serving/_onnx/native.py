@@ -79,6 +79,8 @@ def _kind(weight):
 def _same_step(cell, step, avals, consts):
     """The names of the loop's weights if its step is that of the cell, else None."""
     xs, carry = avals[-1], avals[consts:-1]
+    if any(len(aval.shape) != 2 for aval in carry):
+        return None
     sizes = xs.shape[-1], carry[0].shape[-1]
     if any(aval.shape != (xs.shape[1], sizes[1]) for aval in carry):
         return None

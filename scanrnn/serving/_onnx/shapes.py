@@ -119,7 +119,8 @@ def _gather(graph, eqn, x, indices):
     """A gather by the operator `Slice`, `Gather` or `GatherElements` if one fits."""
     numbers, rank = eqn.params["dimension_numbers"], len(eqn.invars[1].aval.shape) - 1
     axes, count = numbers.start_index_map, len(eqn.invars[0].aval.shape)
-    if rank == 0 and not numbers.operand_batching_dims:
+    fills = eqn.params["mode"] == lax.GatherScatterMode.FILL_OR_DROP
+    if rank == 0 and not fills and not numbers.operand_batching_dims:
         return _window(graph, eqn, x, indices)
     if len(axes) == 1 and tuple(numbers.collapsed_slice_dims) == tuple(axes):
         (axis,) = axes

@@ -1,0 +1,102 @@
+"""Exports and weights of others that once failed, or were silently wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from flax import nnx
+from jax import lax
+
+import scanrnn
+from scanrnn import cells
+from scanrnn.interop import Weights, load_safetensors, save_safetensors
+from scanrnn.serving import Input, to_onnx
+from tests.onnx_run import operators, session, xs
+
+
+def test_loop_with_a_scalar_carry_is_written():
+    def total(xs):
+        return lax.scan(lambda c, x: (c + x.sum(), c), jnp.float32(0), xs)
+
+    given = xs(5, 2, 3)
+    got = session(to_onnx(total, inputs={"xs": given.shape}))(xs=given)
+    for a, b in zip(got, total(given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("index", [-5, -1, 0, 3, 9])
+def test_index_outside_gives_what_jax_gives(index):
+    def picked(x, i):
+        return jnp.take(x, i, axis=0), x.at[i].get(mode="fill", fill_value=7)
+
+    given, i = jnp.asarray(xs(4, 3)), np.array(index, np.int32)
+    proto = to_onnx(picked, inputs={"x": (4, 3), "i": Input((), jnp.int32)})
+    for a, b in zip(session(proto)(x=np.asarray(given), i=i), picked(given, i), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("T", ["sequence", 5])
+def test_layers_side_by_side_are_written_one_by_one(T):
+    rnn = scanrnn.nnx.LSTM(4, 4, num_layers=2, wavefront=True, rngs=nnx.Rngs(0))
+    proto = to_onnx(rnn, inputs={"input": ("batch", T, 4)})
+    assert operators(proto)["LSTM"] == 2 and not operators(proto)["Scan"]
+    given = xs(3, 5, 4)
+    (got,) = session(proto)(input=given)
+    np.testing.assert_allclose(got, rnn(given), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "ours, theirs",
+    [
+        (cells.gru(dialect="haiku"), cells.gru(dialect="cho2014")),
+        (cells.elman("relu"), cells.elman("tanh")),
+    ],
+)
+def test_weights_of_other_equations_are_not_put_into_a_layer(ours, theirs):
+    weights = Weights(ours, [[ours.init(jax.random.key(0), 3, 4)]])
+    layer = scanrnn.nnx.RNN(theirs, 3, 4, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="put_into: .*with other equations"):
+        weights.put_into(layer)
+    dropped = cells.dropout(cells.weight_drop(ours, 0.5), input=0.5)
+    layer = scanrnn.nnx.RNN(dropped, 3, 4, rngs=nnx.Rngs(0))
+    weights.put_into(layer)
+    kernel = weights.layers[0][0]["kernel"]
+    np.testing.assert_array_equal(layer.layers[0]["kernel"][...], kernel)
+
+
+class Boxed(nn.Module):
+    """A module whose parameter has sharding metadata."""
+
+    @nn.compact
+    def __call__(self):
+        init = nn.with_partitioning(nn.initializers.ones, ("rows",))
+        return self.param("w", init, (3,))
+
+
+TREES = {
+    "carry": (
+        lambda: {"carry": cells.LSTMCarry(jnp.ones(5), jnp.zeros(5))},
+        {"carry.c", "carry.h"},
+    ),
+    "optimizer": (
+        lambda: optax.adam(1.0).init({"w": jnp.ones(2)}),
+        {"0.count", "0.mu.w", "0.nu.w"},
+    ),
+    "module": (
+        lambda: nnx.state(nnx.Linear(2, 3, rngs=nnx.Rngs(0))),
+        {"bias", "kernel"},
+    ),
+    "boxes": (lambda: Boxed().init(jax.random.key(0)), {"params.w"}),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_names_of_arrays_in_a_file_are_their_places(tmp_path, name):
+    make, wanted = TREES[name]
+    tree = make()
+    save_safetensors(tmp_path / "a", tree)
+    assert set(load_safetensors(tmp_path / "a")) == wanted
+    again = load_safetensors(tmp_path / "a", like=tree)
+    jax.tree.map(np.testing.assert_array_equal, again, tree)

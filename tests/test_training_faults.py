@@ -1,0 +1,189 @@
+"""Training that once lost work, or gave a wrong number or a misleading error."""
+
+import os
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scanrnn import _files
+from scanrnn.training import (
+    Arrays,
+    Checkpoints,
+    Config,
+    LanguageModel,
+    Precision,
+    Prefetch,
+    Streams,
+    fit,
+    init_state,
+    make_mesh,
+    make_model,
+    make_optimizer,
+    make_training,
+    resume,
+    rows_of_process,
+    set_steps,
+    shard_state,
+)
+from tests.test_training_loop import KEY, OPTIMIZER, STEP, data, leaves, start
+
+
+def test_run_whose_last_step_is_skipped_has_a_checkpoint(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        fitted = fit(STEP, start(), data(batches=[4]), steps=5, checkpoints=checkpoints)
+        assert checkpoints.latest() == 5
+        again, _ = resume(checkpoints, start(), data())
+    jax.tree.map(np.testing.assert_array_equal, leaves(again), leaves(fitted.state))
+
+
+def test_steps_that_are_skipped_in_a_row_replace_no_checkpoint(tmp_path):
+    bad = data(batches=[3, 4, 5, 6])
+    with Checkpoints(tmp_path) as checkpoints:
+        fit(STEP, start(), bad, steps=6, evaluate_every=3, checkpoints=checkpoints)
+        assert checkpoints.steps() == [3]
+
+
+@pytest.mark.parametrize("taken", [0, 2])
+def test_folder_with_later_steps_is_refused(tmp_path, taken):
+    with Checkpoints(tmp_path) as checkpoints:
+        fit(STEP, start(), data(), steps=4, checkpoints=checkpoints)
+        state = fit(STEP, start(), data(), steps=taken).state if taken else start()
+        with pytest.raises(ValueError, match=f"step 4, but .*{taken} steps; .*resume"):
+            fit(STEP, state, data(), steps=9, checkpoints=checkpoints)
+        assert checkpoints.steps() == [4]
+
+
+def test_resume_deletes_nothing_if_the_data_does_not_fit(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        for steps in (3, 6):
+            state, _ = resume(checkpoints, start(), batches := data())
+            fit(STEP, state, batches, steps=steps, checkpoints=checkpoints)
+        with pytest.raises(ValueError, match="examples; give the arrays of the run"):
+            resume(checkpoints, start(), Arrays(np.ones((2, 3)), 1), step=3)
+        assert checkpoints.steps() == [3, 6]
+
+
+def test_resume_names_notes_without_the_data(tmp_path):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, start(), {"mine": 3})
+        with pytest.raises(ValueError, match=r"no 'batches'.*\['mine'\]; `fit` saves"):
+            resume(checkpoints, start(), data())
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda s: s._replace(params={"w": jnp.ones(3, jnp.bfloat16)}), "bfloat16"),
+        (lambda s: s._replace(params={"w": jnp.ones(4)}), r"not float64\[4\]"),
+        (lambda s: s._replace(params={"v": jnp.ones(3)}), "it has no params.v"),
+        (lambda s: s._replace(carry=()), "it has carry, which is not wanted"),
+    ],
+)
+def test_state_of_another_model_is_not_reported_as_damage(tmp_path, change, words):
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, start(), {})
+        with pytest.raises(ValueError, match=f"of another state: .*{words}") as caught:
+            checkpoints.state(like=change(start()))
+    assert "--restart" not in str(caught.value)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_parts_have_the_same_streams_for_any_number_of_processes(processes):
+    ids, each = np.arange(80), 8 // processes
+    alone = next(Streams(ids, 8, 4, parts=2)).inputs
+    rows = [(i * each, (i + 1) * each) for i in range(processes)]
+    shared = [next(Streams(ids, 8, 4, parts=2, rows=r)).inputs for r in rows]
+    np.testing.assert_array_equal(np.concatenate(shared, -1), alone)
+
+
+def test_each_part_of_a_batch_is_shared_by_the_devices():
+    class Mesh:
+        shape = {"data": 2}
+
+    with pytest.raises(ValueError, match="batch: got 6, .* 2 devices .* of 2 parts"):
+        rows_of_process(Mesh(), 6, accumulate=2)  # pyright: ignore
+
+
+def test_statistics_in_the_carry_are_copied_to_all_devices():
+    carry = {"h": jnp.zeros((2, 3)), "mean": jnp.float32(0)}
+    state = init_state({"w": jnp.ones(3)}, OPTIMIZER, carry=carry, key=KEY)
+    found = shard_state(state, make_mesh(1)).carry
+    assert found["mean"].shape == () and found["h"].shape == (2, 3)
+
+
+def test_batches_ahead_that_fail_do_not_hinder_a_restore():
+    class Two(Arrays):
+        def __next__(self):
+            if self._next == 2:
+                raise StopIteration
+            return super().__next__()
+
+    batches = Prefetch(Two(np.arange(9), 3, seed=None), size=2)
+    place = batches.state()
+    first = next(batches)
+    batches.restore(place)
+    np.testing.assert_array_equal(next(batches), first)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"precision": "float16,readot.compute=float32"}, "no layer 'readot'"),
+        ({"precision": "rnn.output=float16"}, "rnn has no output; it has params"),
+        ({"precision": "embed.carry=float16"}, "embed has no carry"),
+    ],
+)
+def test_precision_of_layers_that_are_not_there_is_refused(options, words):
+    with pytest.raises(ValueError, match=f"precision: .*{words}"):
+        make_model(Config(features=4, **options), symbols=5)
+    assert LanguageModel and Precision.parse(options["precision"])
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"tokens": "words", "batching": "sentences", "loss": "sum"}, "loss: 'sum' is"),
+        ({"batch": 8, "accumulate": 3}, "accumulate: got 3, want a divisor of batch=8"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        Config(**options)
+
+
+def test_the_first_step_of_the_warm_up_changes_the_parameters():
+    config = Config(features=4, batch=2, steps=1, learning_rate=0.5)
+    optimizer = make_optimizer(config)
+    state = init_state({"w": jnp.ones(1)}, optimizer, key=KEY)
+    state = set_steps(state, 100)
+    moved, _ = optimizer.update({"w": jnp.ones(1)}, state.opt_state, state.params)
+    # A tenth of the peak, plus weight decay.
+    np.testing.assert_allclose(moved["w"], -0.05 * 1.01, rtol=1e-3)
+    assert make_training(config, make_model(config, symbols=3))
+
+
+def test_files_written_meanwhile_are_not_open_to_all(tmp_path):
+    """The umask of the process is not changed while another thread writes."""
+    mask = os.umask(0o027)
+    try:
+        seen = []
+
+        def look():
+            for _ in range(200):
+                path = tmp_path / "other"
+                path.unlink(missing_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
+                seen.append(path.stat().st_mode & 0o777)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        for number in range(200):
+            with _files.replacing(tmp_path / str(number)) as partial:
+                partial.write_text("all of it")
+        thread.join()
+        assert {*seen} == {0o640}
+    finally:
+        os.umask(mask)
