@@ -321,6 +321,20 @@ def test_step_too_small_to_gain_is_left_to_lax_scan(monkeypatch):
     assert scanrnn.plan(f, *jax.tree.map(rows, (init, xs))).reason is None
 
 
+@pytest.mark.parametrize("batch, runs", [(1, "scan"), (2, "planned")])
+def test_step_with_products_of_one_row_has_a_bound_of_its_own(monkeypatch, batch, runs):
+    rules = dataclasses.replace(_xla.CPU, least_work=128, least_row_work=4096)
+    monkeypatch.setattr(_xla, "CPU", rules)
+
+    def step(h, x):
+        h = jnp.tanh(x @ kernel + h @ kernel)
+        return h, h
+
+    kernel = jnp.eye(16)
+    xs = jnp.ones((64, batch, 16))
+    assert scanrnn.plan(step, xs[0], xs).executor.name == runs
+
+
 def test_plan_says_what_its_cost_rules_chose():
     step, params, init, xs = build("mi_lstm")
     plan = scanrnn.plan(functools.partial(step, params), init, xs)

@@ -27,9 +27,12 @@ def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
     if plan.nothing is not None:
         return plan.nothing
-    work = costs.work(plan)
+    work, rules = costs.work(plan), plan.rules
+    least = rules.least_work
+    if costs.has_single_rows(plan):
+        least = max(least, rules.least_row_work)
     asked = plan.options.implementation == NAME
-    if asked or work is None or work >= plan.rules.least_work:
+    if asked or work is None or work >= least:
         return None
     return (
         f"a step is only {work} operations, too few to gain from a plan "

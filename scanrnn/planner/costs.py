@@ -41,6 +41,12 @@ def work(plan) -> int | None:
     return sum(map(_work_of, (e for e in graph.eqns if bits[e])))
 
 
+def has_single_rows(plan) -> bool:
+    """Whether a step has products, and each is of one row or by one column."""
+    found = [e for e in plan.stages.graph.eqns if ops.is_heavy(e)]
+    return bool(found) and all(1 in counts.sizes_of(e)[:2] for e in found)
+
+
 def _work_of(eqn) -> int:
     """Multiplications of a contraction; output elements of any other equation."""
     if ops.is_heavy(eqn):

@@ -86,6 +86,7 @@ class Rules:
         few arrays.
       few_arrays: the most arrays that such a forward loop makes.
       least_work: the number of operations of a step below which a plan gains nothing.
+      least_row_work: the same for a step whose products have one row (a batch of one).
       in_parallel: an estimate may choose scans that are parallel over time.
       memory_steps: how many steps of a matrix memory make a chunk; and how many if keys
         decay one by one, because then some pairs of steps have a vector of factors.
@@ -144,6 +145,7 @@ class Rules:
     unroll: int = 1
     few_arrays: int = 3
     least_work: int = 0
+    least_row_work: int = 0
     in_parallel: bool = True
     memory_steps: tuple[int, int] = (64, 64)
     memory_least: int = 0
