@@ -33,7 +33,9 @@ def test_index_outside_gives_what_jax_gives(index):
 
     given, i = jnp.asarray(xs(4, 3)), np.array(index, np.int32)
     proto = to_onnx(picked, inputs={"x": (4, 3), "i": Input((), jnp.int32)})
-    for a, b in zip(session(proto)(x=np.asarray(given), i=i), picked(given, i), strict=True):
+    for a, b in zip(
+        session(proto)(x=np.asarray(given), i=i), picked(given, i), strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 

@@ -88,6 +88,8 @@ def test_every_candidate_is_timed_in_every_round(times):
         "merge=False",
         "residuals='recompute'",
         "implementation='scan'",
+        # In reverse the four numbers of the carry are one block.
+        "implementation='associative'",
     ]
     # Rounds of one second each until the budget is spent.
     assert times.runs == len(seconds) * tuner.LEAST_ROUNDS
@@ -113,6 +115,20 @@ def test_option_that_was_given_stays(times):
         "sink=False",
         "merge=False",
     }
+
+
+def test_executors_that_run_over_time_are_tried(times):
+    def average(h, x):
+        h = 0.9 * h + x
+        return h, h
+
+    times["implementation='associative'"] = 0.5
+    init, xs = jnp.zeros((8, 64)), jnp.ones((20, 8, 64))
+    tuned = scanrnn.plan(average, init, xs, tune=True)
+    assert tuned.executor.name == "associative"
+    assert "implementation='chunkwise'" not in tuned.tuning.seconds
+    again = scanrnn.plan(average, init, xs, tune=True)
+    assert again.tuning.remembered and again.executor.name == "associative"
 
 
 def test_baseline_is_lax_scan_if_the_estimate_prefers_it(times, monkeypatch):
@@ -413,7 +429,8 @@ def test_step_without_gradient_is_tuned_forward(quick):
 
 
 def test_plan_with_nothing_to_choose_is_returned_as_it_is(times):
-    tuned = scanrnn.plan(lambda h, x: (h + x, h), INIT, INIT[None], tune=True)
+    ones = jnp.ones((2, 4), int)
+    tuned = scanrnn.plan(lambda h, x: (h * h + x, h), ones, ones[None], tune=True)
     assert tuned.tuning is None
     assert times.runs == 0
 

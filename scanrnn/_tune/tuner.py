@@ -30,8 +30,9 @@ VARIED = {
     "sink": False,
     "merge": False,
     "residuals": "recompute",
-    "implementation": "scan",
 }
+# Executors without kernels. Where one of these refuses a plan, it is not tried.
+IMPLEMENTATIONS = ("scan", "planned", "associative", "chunkwise")
 DEFAULT = "as asked"
 # A candidate must be this much faster than the plan that was asked for.
 MARGIN = 1.03
@@ -78,10 +79,10 @@ def tuned(
         # The estimate prefers `lax.scan`, but a measurement may prefer a plan.
         options = dataclasses.replace(given, implementation="planned")
         base = make(options)
-    if base.reason is not None:
+    if base.reason is not None and not _runs_over_time(given, make):
         return base  # nothing to choose from: every variation is lax.scan too
     goal = _goal(base, traced, tune)
-    known = _candidates(given, options)
+    known = _candidates(given, options, base.executor.name)
     by_name = {} if given.implementation else kernels(base, make)
     known |= by_name
     key = memory.key_of(traced, given, base, goal)
@@ -97,6 +98,15 @@ def tuned(
         chosen, seconds = found
     tuning = Tuning(goal, chosen, seconds, where and str(where))
     return dataclasses.replace(make(known[chosen]), tuning=tuning)
+
+
+def _runs_over_time(given: Options, make: Callable[[Options], Plan]) -> bool:
+    """Whether an executor can run the step that does not run it step by step."""
+    for name in () if given.implementation else ("associative", "chunkwise"):
+        with contextlib.suppress(ValueError):
+            make(dataclasses.replace(given, implementation=name))
+            return True
+    return False
 
 
 def _plans(known: dict[str, Options], make: Callable[[Options], Plan]) -> dict:
@@ -124,23 +134,27 @@ def _check_sizes(traced: Traced) -> None:
         )
 
 
-def _candidates(given: Options, options: Options) -> dict[str, Options]:
+def _candidates(given: Options, options: Options, chosen: str) -> dict[str, Options]:
     """What was asked for, and variations of `options`, by label.
 
-    `options` are those asked for, or with "planned" if the estimate prefers `lax.scan`.
+    `options` are those asked for, or with "planned" if the estimate prefers `lax.scan`;
+    `chosen` is the name of the executor that runs them.
     """
     found, default = {DEFAULT: given}, Options()
     if options != given:
         found[f"implementation={options.implementation!r}"] = options
     sized = (options.residuals, options.chunk) != (default.residuals, default.chunk)
     for name, value in VARIED.items():
-        # lax.scan ignores `residuals` and `chunk`, so do not try it if these are given.
-        if getattr(given, name) != getattr(default, name):
-            continue
-        # If the plan that was asked for is `lax.scan`, it is there already.
-        if not (name == "implementation" and (sized or options != given)):
+        if getattr(given, name) == getattr(default, name):
             label = f"{name}={value!r}"
             found[label] = dataclasses.replace(options, **{name: value})
+    # `residuals` and `chunk` are for planned loops alone. If the plan that was asked
+    # for is `lax.scan`, it is there already.
+    known = {chosen, "scan" if options != given else chosen}
+    if given.implementation is None and not sized:
+        for name in sorted({*IMPLEMENTATIONS} - known, key=IMPLEMENTATIONS.index):
+            label = f"implementation={name!r}"
+            found[label] = dataclasses.replace(options, implementation=name)
     return found
 
 
