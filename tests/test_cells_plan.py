@@ -22,7 +22,11 @@ def score(row, params, xs, carry):
 @one_of_each
 def test_a_forward_step_runs_the_gemms_of_the_table(row):
     jaxpr = jax.make_jaxpr(functools.partial(score, row))(*draw(row))
-    assert gemms_in_loops(jaxpr.jaxpr) == in_loops(row, 1)
+    wanted = in_loops(row, 1)
+    if row.cell.num_feature_axes > 1:
+        # On a CPU a loop around it convolves the inputs, step by step.
+        wanted = [wanted[0] + 1, *wanted]
+    assert gemms_in_loops(jaxpr.jaxpr) == wanted
 
 
 @every_cell

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -32,17 +31,25 @@ def in_chunks(
     cut = rest if reverse else count * size
     head, tail = ([x[:cut] for x in xs], [x[cut:] for x in xs])
     whole, left = (tail, head) if reverse else (head, tail)
-    chunks = [x.reshape(count, size, *x.shape[1:]) for x in whole]
+    # Beside an axis of size 1, XLA for CPU copies the whole array.
+    single = size == 1
+    chunks = whole
+    if not single:
+        chunks = [x.reshape(count, size, *x.shape[1:]) for x in whole]
     types = list(map(jax.typeof, weights))
     weights = list(map(rounded, weights, map(wide_type, types)))
 
     def run(program, carry, xs):
         return program(list(map(rounded, weights, types)), carry, xs)
 
-    carry, ys = lax.scan(
-        functools.partial(run, programs[0]), carry, chunks, count, reverse=reverse
-    )
-    ys = [y.reshape(count * size, *y.shape[2:]) for y in ys]
+    def chunk(carry, xs):
+        xs = [x[None] for x in xs] if single else xs
+        carry, ys = run(programs[0], carry, xs)
+        return carry, [y[0] for y in ys] if single else ys
+
+    carry, ys = lax.scan(chunk, carry, chunks, count, reverse=reverse)
+    if not single:
+        ys = [y.reshape(count * size, *y.shape[2:]) for y in ys]
     if not rest:
         return carry, ys
     carry, last = run(programs[1], carry, left)

@@ -174,13 +174,22 @@ def _with_value_chunk(plan: Plan) -> Plan:
     outside = plan.outside_bytes - over
     most = max(most, plan.matrix_bytes)
     size = plan.length
-    if outside >= 2 * most:
+    if plan.rules.convolves_by_step and _convolves(plan):
+        size = 1
+    elif outside >= 2 * most:
         size = _even(size, max(1, size * most // outside))
     if size == (plan.chunk or plan.length):
         return plan
     sizes = [size, *filter(None, [plan.length % size])]
     loops = tuple(_loop(plan, size) for size in sizes)
     return dataclasses.replace(plan, value_chunk=size, value_loops=loops)
+
+
+def _convolves(plan: Plan) -> bool:
+    """Whether the products before the loop are convolutions."""
+    assert plan.stages is not None
+    heavy = [e for e in plan.stages.before.eqns if ops.is_heavy(e)]
+    return bool(heavy) and all(e.primitive.name == ops.CONVOLUTION for e in heavy)
 
 
 def _even(length: int, most: int) -> int:

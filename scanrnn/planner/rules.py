@@ -71,6 +71,8 @@ class Rules:
       norm_steps: the fewest steps of the pieces in which they then run.
       forward_share: the share that may be computed outside a loop at once if there is
         no gradient; None for the same as with a gradient.
+      convolves_by_step: without a gradient, convolutions of time inputs are computed
+        step by step.
       outside_bytes: the bytes that may be computed outside a loop at once.
       trip_steps: the most steps in a trip; their rows are written together.
       pointwise_steps: the same for a step without products and sums.
@@ -134,6 +136,7 @@ class Rules:
     norm_share: float | None = None
     norm_steps: int = 1
     forward_share: float | None = None
+    convolves_by_step: bool = False
     outside_bytes: int = 1024 * MB
     trip_steps: int = 1
     pointwise_steps: int = 1
