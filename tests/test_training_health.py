@@ -102,6 +102,12 @@ def test_probe_looks_into_a_cell_of_flax():
     assert (health.grad_norms > 0).all()
 
 
+def test_kernels_of_cells_with_a_projection_have_no_spectral_radii():
+    params = cells.lstm(projection=4).init(KEY, 3, 8)
+    assert params["recurrent_kernel"].shape == (4, 32)
+    assert not len(spectral_radii({"layers": [params]}))
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_spectral_radii_are_those_of_every_gate_and_head(heads):
     params = cells.gru(heads=heads).init(KEY, 3, 8)

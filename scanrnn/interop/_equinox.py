@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from scanrnn.interop import _arrays, _kinds, _options
+from scanrnn.interop import _arrays, _kinds, _options, _trees
 from scanrnn.interop._weights import Weights
 
 _KINDS = ("lstm", "gru")
@@ -42,13 +42,7 @@ def from_equinox(source: Any) -> Weights:
     layers = source if isinstance(source, list) else [source]
     pairs = [layer if isinstance(layer, tuple) else (layer,) for layer in layers]
     read = [[_ours(cell) for cell in pair] for pair in pairs]
-    kinds = {kind for pair in read for kind, _ in pair}
-    if len(kinds) != 1:
-        raise ValueError(
-            f"from_equinox: the cells are {sorted(kinds)}, want one kind; "
-            "convert each kind by itself"
-        )
-    (kind,) = kinds
+    kind = _trees.one_kind(read, lambda one: one[0], "from_equinox")
     layers = [[params for _, params in pair] for pair in read]
     return Weights(_kinds.KINDS[kind][0], layers)
 

@@ -197,7 +197,8 @@ def spectral_radii(params: Any) -> np.ndarray:
 
     Args:
         params: A pytree. Each leaf named `recurrent_kernel`, `[..., H, G*H]`, is cut
-            into G square matrices.
+            into G square matrices. Those of a cell with a `projection` are left out:
+            they are not square.
 
     Returns:
         The largest absolute eigenvalue of each matrix, `[N]`.
@@ -214,10 +215,19 @@ def spectral_radii(params: Any) -> np.ndarray:
 def _radii(params: Any, names: tuple[str, ...]) -> list[tuple[str, float]]:
     """Returns the gate and the spectral radius of every recurrent square matrix."""
     radii = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        found = re.search(r"recurrent_kernel_?(\w*)", jax.tree_util.keystr(path))
+    leaves = {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    projected = {
+        text.partition("projection")[0] for text in leaves if "projection" in text
+    }
+    for text, leaf in leaves.items():
+        found = re.search(r"recurrent_kernel_?(\w*)", text)
         kernel = np.asarray(leaf, np.float64)
         if not found or kernel.ndim < 2 or kernel.shape[-1] % kernel.shape[-2]:
+            continue
+        if text[: found.start()] in projected:
             continue
         size, columns = kernel.shape[-2:]
         count = columns // size
