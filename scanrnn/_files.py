@@ -1,7 +1,7 @@
 """Files that appear only when they are complete."""
 
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,23 +31,11 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         ['a.txt']
     """
     path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent or ".")
-    os.close(handle)
-    partial = Path(name)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # Made like any new file: `tempfile` would let nobody else read it.
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield partial
-        partial.chmod(0o666 & ~_UMASK)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _umask():
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-# Read once: while it is set, other threads would create files with it.
-_UMASK = _umask()

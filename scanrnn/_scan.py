@@ -151,7 +151,8 @@ def plan(
 
     Warns:
       UserWarning: if the tuner does not trust one of its files (then it measures
-        again), or if its folder cannot be written.
+        again), or if its folder cannot be written; for each candidate that the device
+        cannot compile or run, and for each kernel that is wrong. These are left out.
 
     Example:
       >>> import jax.numpy as jnp, scanrnn

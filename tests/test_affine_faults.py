@@ -156,6 +156,18 @@ def test_reset_of_a_maximum_removes_what_is_not_finite(join, bad):
     same_as_lax_scan(step, jnp.asarray(0.0), xs, "associative", rtol=1e-12)
 
 
+@pytest.mark.parametrize("join", [jnp.maximum, jnp.logaddexp])
+def test_inputs_of_minus_infinity_keep_nan(join):
+    """They are no resets: minus infinity plus NaN is NaN."""
+
+    def step(h, x):
+        h = join(h + x[0], x[1])
+        return h, h
+
+    xs = jnp.array([1.0, -jnp.inf, 0.0, 1.0, 2.0]), jnp.array([jnp.nan, 1, 2, 0, 5])
+    same_as_lax_scan(step, jnp.asarray(0.0), xs, "associative", rtol=1e-12)
+
+
 def test_maximum_after_an_infinite_input_is_that_of_lax_scan():
     def step(h, x):
         h = jnp.maximum(h + x[0], x[1])

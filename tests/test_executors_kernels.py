@@ -300,12 +300,19 @@ def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path)
         final, ys = right(*args, **options)
         return final, [1.5 * y for y in ys]
 
-    def fails(*args, **options):
-        raise RuntimeError("out of fast memory")
+    lowered = pallas_tpu.lower
+
+    def out_of_memory(array):
+        raise MemoryError("out of fast memory")
+
+    def fails(*args):
+        """It is traced, but cannot run."""
+        final, ys = lowered(*args)
+        return [jax.pure_callback(out_of_memory, c, c) for c in final], ys
 
     words = {
         "times as far from XLA's loops": (_kernel, "run", wrong),
-        "run on this device, .*out of": (pallas_tpu, "lower", fails),
+        "run on this device, .*RuntimeError": (pallas_tpu, "lower", fails),
     }
     for steps, (said, patch) in enumerate(words.items(), 4):
         monkeypatch.setattr(*patch)
@@ -341,8 +348,16 @@ def test_selfcheck_reports_a_kernel_that_fails(monkeypatch):
     [
         ([jnp.full(2, jnp.nan), jnp.ones(2)], [jnp.ones(2)] * 2, np.inf, np.inf),
         ([jnp.ones(2), jnp.full(2, jnp.nan)], [jnp.ones(2)] * 2, np.inf, np.inf),
-        ([jnp.ones(2), jnp.full(2, 2e-9)], [jnp.ones(2), jnp.zeros(2)], 0, 1e-4),
+        ([jnp.ones(2), jnp.full(2, 2e-10)], [jnp.ones(2), jnp.zeros(2)], 0, 1e-3),
         ([jnp.zeros(2)], [jnp.zeros(2)], 0, 0),
+        (
+            [jnp.full(4, 1e6), jnp.zeros(4)],
+            [jnp.full(4, 1e6), jnp.full(4, 0.05)],
+            0.01,
+            1,
+        ),
+        ([jnp.array([-np.inf, 1.0])], [jnp.array([-np.inf, 1.0])], 0, 0),
+        ([jnp.array([np.inf, 1.0])], [jnp.array([-np.inf, 1.0])], np.inf, np.inf),
         ([jnp.array([3])], [jnp.array([4])], np.inf, np.inf),
         ([1.25 * jnp.ones(2)], [jnp.ones(2)], 0.25, 0.25),
     ],

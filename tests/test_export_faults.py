@@ -102,3 +102,54 @@ def test_names_of_arrays_in_a_file_are_their_places(tmp_path, name):
     assert set(load_safetensors(tmp_path / "a")) == wanted
     again = load_safetensors(tmp_path / "a", like=tree)
     jax.tree.map(np.testing.assert_array_equal, again, tree)
+
+
+def decay(x):
+    return lax.scan(lambda h, x: (0.9 * h + x, None), jnp.zeros(3), x)[0]
+
+
+def powers(x):
+    return lax.scan(lambda h, _: (h @ x.T @ x / 9, h), x, None, 3)
+
+
+def repeated(x):
+    return lax.fori_loop(0, 4, lambda i, h: jnp.sin(h + i), x)
+
+
+def counted(x):
+    def step(carry, x):
+        h, n = carry
+        return (jnp.tanh(x + h), n + 1), (h, n)
+
+    return scanrnn.scan(step, (jnp.zeros(3), 0), x, implementation="planned")
+
+
+def planned(x):
+    def step(h, x):
+        h = jnp.tanh(x @ kernel + h @ kernel)
+        return h, h
+
+    kernel = jnp.eye(3, dtype=x.dtype)
+    xs = jnp.stack([x, 2 * x])
+    return scanrnn.scan(step, jnp.zeros_like(x), xs, implementation="planned")[1]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("program", [decay, powers, repeated, counted, planned])
+def test_loops_without_inputs_or_outputs_are_written(program, reverse):
+    def run(x):
+        return jax.tree.leaves(program(jnp.flip(x) if reverse else x))
+
+    given = xs(4, 3)
+    got = session(to_onnx(run, inputs={"x": given.shape}))(x=given)
+    for a, b in zip(got, run(given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_layer_of_flax_that_counts_its_streams_is_written():
+    cell = nnx.OptimizedLSTMCell(3, 4, rngs=nnx.Rngs(0))
+    model = nnx.RNN(cell, rngs=nnx.Rngs(0))
+    given = xs(2, 5, 3)
+    proto = to_onnx(model, inputs={"xs": ("batch", "steps", 3)})
+    (got,) = session(proto)(xs=given)
+    np.testing.assert_allclose(got, model(given), rtol=1e-5, atol=1e-6)

@@ -391,7 +391,6 @@ def test_a_convolution_is_the_same_in_onnxruntime():
         (lax.lgamma, "'lgamma'.*to_stablehlo"),
         (lambda x: x.at[0].apply(jnp.sin), r"x\.at\[...\]\.apply"),
         (lambda x: lax.cumlogsumexp(x, 1), "'cumlogsumexp'"),
-        (lambda x: lax.scan(lambda a, _: (a + 1, None), x, None, 3)[0], "without xs"),
     ],
 )
 def test_what_onnx_has_no_word_for_is_named(function, name):

@@ -215,6 +215,19 @@ def test_scheme_flax_has_the_forget_bias_of_flaxs_cell(cell):
     assert float(jnp.abs(torch).max()) <= 2 * H**-0.5
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        cells.mgu(use_bias=False),
+        cells.mgu(norm="fastrnns"),
+        cells.conv_lstm(kernel_size=3, use_bias=False),
+    ],
+    ids=["mgu", "mgu with a norm", "conv_lstm"],
+)
+def test_scheme_flax_needs_no_bias(cell):
+    assert "bias" not in cell.init(jax.random.key(0), D, H, scheme="flax")
+
+
 @pytest.mark.parametrize("name", ["deltanet", "elman", "gla", "indrnn", "lru", "rwkv7"])
 def test_chrono_is_refused_by_cells_without_such_gates(name):
     cell = getattr(cells, name)()
@@ -226,6 +239,7 @@ def test_chrono_draws_the_spans_of_a_recurrent_highway():
     bias = cells.rhn(3).init(jax.random.key(0), D, H, scheme=cells.chrono(10))["bias"]
     spans = -bias[:, H:]
     assert bool((spans >= 0).all()) and bool((spans <= jnp.log(9)).all())
+    assert len(jnp.unique(spans)) == H
 
 
 class Counting(nnx.RNNCellBase):

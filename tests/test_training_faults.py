@@ -1,20 +1,18 @@
 """Training that once lost work, or gave a wrong number or a misleading error."""
 
 import os
-import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from scanrnn import _files
 from scanrnn.training import (
     Arrays,
     Checkpoints,
     Config,
-    LanguageModel,
-    Precision,
     Prefetch,
     Streams,
     fit,
@@ -22,7 +20,7 @@ from scanrnn.training import (
     make_mesh,
     make_model,
     make_optimizer,
-    make_training,
+    make_train_step,
     resume,
     rows_of_process,
     set_steps,
@@ -107,11 +105,12 @@ def test_each_part_of_a_batch_is_shared_by_the_devices():
         rows_of_process(Mesh(), 6, accumulate=2)  # pyright: ignore
 
 
-def test_statistics_in_the_carry_are_copied_to_all_devices():
+def test_numbers_in_the_carry_are_copied_to_all_devices():
     carry = {"h": jnp.zeros((2, 3)), "mean": jnp.float32(0)}
     state = init_state({"w": jnp.ones(3)}, OPTIMIZER, carry=carry, key=KEY)
     found = shard_state(state, make_mesh(1)).carry
-    assert found["mean"].shape == () and found["h"].shape == (2, 3)
+    specs = {name: leaf.sharding.spec for name, leaf in found.items()}
+    assert specs == {"h": P("data"), "mean": P()}
 
 
 def test_batches_ahead_that_fail_do_not_hinder_a_restore():
@@ -139,7 +138,6 @@ def test_batches_ahead_that_fail_do_not_hinder_a_restore():
 def test_precision_of_layers_that_are_not_there_is_refused(options, words):
     with pytest.raises(ValueError, match=f"precision: .*{words}"):
         make_model(Config(features=4, **options), symbols=5)
-    assert LanguageModel and Precision.parse(options["precision"])
 
 
 @pytest.mark.parametrize(
@@ -162,28 +160,57 @@ def test_the_first_step_of_the_warm_up_changes_the_parameters():
     moved, _ = optimizer.update({"w": jnp.ones(1)}, state.opt_state, state.params)
     # A tenth of the peak, plus weight decay.
     np.testing.assert_allclose(moved["w"], -0.05 * 1.01, rtol=1e-3)
-    assert make_training(config, make_model(config, symbols=3))
 
 
-def test_files_written_meanwhile_are_not_open_to_all(tmp_path):
-    """The umask of the process is not changed while another thread writes."""
-    mask = os.umask(0o027)
+@pytest.mark.parametrize("mask, mode", [(0o027, 0o640), (0o077, 0o600)])
+def test_files_have_the_mode_that_the_process_gives_to_new_ones(tmp_path, mask, mode):
+    before = os.umask(mask)
     try:
-        seen = []
-
-        def look():
-            for _ in range(200):
-                path = tmp_path / "other"
-                path.unlink(missing_ok=True)
-                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666))
-                seen.append(path.stat().st_mode & 0o777)
-
-        thread = threading.Thread(target=look)
-        thread.start()
-        for number in range(200):
-            with _files.replacing(tmp_path / str(number)) as partial:
-                partial.write_text("all of it")
-        thread.join()
-        assert {*seen} == {0o640}
+        with _files.replacing(tmp_path / "a") as partial:
+            partial.write_text("all of it")
     finally:
-        os.umask(mask)
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == mode
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda loss: loss,
+        lambda loss: (loss, {"acc": 1.0}),
+        lambda loss: (loss, {"acc": 1.0, "n": 2}),
+        lambda loss: (loss, ()),
+        lambda loss: (loss, ((), (), ())),
+    ],
+    ids=["a loss", "one metric", "two metrics", "no carry", "three"],
+)
+def test_loss_functions_of_another_form_are_told_what_to_return(result):
+    def loss_fn(params, carry, batch, key):
+        return result(jnp.mean(params["w"] * batch))
+
+    step = make_train_step(loss_fn, OPTIMIZER)
+    with pytest.raises(
+        TypeError, match=r"loss_fn: returned .*want \(loss, \(carry, out"
+    ):
+        step(start(), jnp.ones(3))
+
+
+def test_streams_say_which_of_their_sizes_do_not_divide():
+    with pytest.raises(ValueError, match=r"8 streams, and .* rows=\(1, 5\)"):
+        Streams(np.arange(80), 8, 4, parts=2, rows=(1, 5))
+
+
+def test_stop_after_skips_in_a_row_replaces_no_checkpoint(tmp_path):
+    """When `stop` ends the run, all rows of steps have been read."""
+    bad = data(batches=range(2, 8))
+    with Checkpoints(tmp_path) as checkpoints:
+        fit(
+            STEP,
+            start(),
+            bad,
+            steps=9,
+            evaluate_every=2,
+            checkpoints=checkpoints,
+            stop=lambda step: step == 6,
+        )
+        assert checkpoints.steps() == [2]

@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 # The largest error of a program that is right. ROUNDED is for half precision, and for a
 # TPU, whose products round float32 to bfloat16.
 EXACT, ROUNDED = 1e-3, 4e-2
 # Some gradients are zero but for rounding, as that of a stabiliser. Their error is
-# divided by this share of the largest array instead.
-_LEAST = 1e-4
+# divided by this share of the largest gradient instead; or of the largest array of all,
+# if all gradients are, as those of the sum of a softmax.
+_LEAST, _LEAST_OF_ALL = 1e-4, 1e-6
 
 
 def error(got: Sequence, wanted: Sequence) -> float:
-    """The largest error of an array, in its 2-norm and relative to that of `wanted`.
+    """The largest error of an array of a program, as `largest` bounds it.
 
-    Infinite if an error is not finite, or if arrays that are not floats differ at all.
+    Both are the results of a program: a pair, such as values and gradients. The error
+    of an array is the 2-norm of its difference, divided by that of `wanted`, or by 1e-4
+    of the largest one in the same half of the pair, or by 1e-6 of the largest of all,
+    whichever is more. It is infinite if arrays are not finite in different places, or
+    if arrays that are not floats differ at all.
     """
-    norms = [_norm(a) if _is_float(a) else 0.0 for a in wanted]
-    least = max(_LEAST * max(norms, default=0.0), float(jnp.finfo("float32").tiny))
-    pairs = zip(got, wanted, norms, strict=True)
-    found = [_off(a, b) / max(norm, least) for a, b, norm in pairs]
-    return max(found, default=0.0) if all(map(math.isfinite, found)) else math.inf
+    norms = [list(map(_size, jax.tree.leaves(half))) for half in wanted]
+    most = [max(half, default=0.0) for half in norms]
+    tiny = float(jnp.finfo("float32").tiny)
+    found = [0.0]
+    for ours, theirs, half, own in zip(got, wanted, norms, most, strict=True):
+        least = max(_LEAST * own, _LEAST_OF_ALL * max(most), tiny)
+        arrays = map(jax.tree.leaves, (ours, theirs))
+        for a, b, norm in zip(*arrays, half, strict=True):
+            found.append(_off(a, b) / max(norm, least))
+    return max(found)
 
 
-def largest(wanted: Sequence) -> float:
+def largest(wanted: Any) -> float:
     """The largest error that is allowed against these arrays."""
-    half = any(jnp.finfo(a.dtype).bits < 32 for a in filter(_is_float, wanted))
-    tpu = any(device.platform == "tpu" for a in wanted for device in a.devices())
+    leaves = jax.tree.leaves(wanted)
+    half = any(jnp.finfo(a.dtype).bits < 32 for a in filter(_is_float, leaves))
+    tpu = any(device.platform == "tpu" for a in leaves for device in a.devices())
     return ROUNDED if half or tpu else EXACT
 
 
@@ -38,15 +51,25 @@ def _is_float(array) -> bool:
     return jnp.issubdtype(array.dtype, jnp.inexact)
 
 
+def _size(array) -> float:
+    return _norm(_finite(array)) if _is_float(array) else 0.0
+
+
 def _off(got, wanted) -> float:
-    if _is_float(wanted):
-        return _norm(_wide(got) - _wide(wanted))
-    return 0.0 if bool(jnp.all(got == wanted)) else math.inf
+    if not _is_float(wanted):
+        return 0.0 if bool(jnp.all(got == wanted)) else math.inf
+    finite = jnp.isfinite(wanted)
+    same = jnp.where(finite, jnp.isfinite(got), (got == wanted) | (got != got))
+    if not bool(jnp.all(same)):
+        return math.inf
+    return _norm(_finite(got) - _finite(wanted))
 
 
-def _wide(array):
-    return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+def _finite(array):
+    """The array in float32 or wider, with zeros where it is not finite."""
+    wide = array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    return jnp.where(jnp.isfinite(wide), wide, 0)
 
 
 def _norm(array) -> float:
-    return float(jnp.linalg.norm(jnp.ravel(_wide(array))))
+    return float(jnp.linalg.norm(jnp.ravel(array)))

@@ -6,8 +6,6 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
 
-import jax
-
 from scanrnn._tune.errors import error, largest
 from scanrnn.executors import EXECUTORS
 from scanrnn.planner import Options, Plan
@@ -43,12 +41,12 @@ def without_wrong(candidates: list, labels: Mapping[str, Options]) -> list:
     """
     if not any(candidate.label in labels for candidate in candidates):
         return candidates
-    wanted, kept = jax.tree.leaves(candidates[0].run()), []
+    wanted, kept = candidates[0].run(), []
     most = largest(wanted)
     for candidate in candidates:
         found = 0.0
         if candidate.label in labels:
-            found = error(jax.tree.leaves(candidate.run()), wanted)
+            found = error(candidate.run(), wanted)
         if found <= most:
             kept.append(candidate)
         else:

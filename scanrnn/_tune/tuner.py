@@ -246,14 +246,14 @@ def _compiled(plans, goal, args) -> list[Candidate]:
     """
     found, seen = [], set()
     for label, plan in plans.items():
+        # A kernel that is traced under `ensure_compile_time_eval` could not read the
+        # index of a grid point.
+        program = jax.jit(_program(plan, goal)).trace(*args)
+        text = re.sub(" at 0x[0-9a-f]+", "", str(program.jaxpr))
+        if text in seen:
+            continue
+        seen.add(text)
         try:
-            # A kernel that is traced under `ensure_compile_time_eval` could not read
-            # the index of a grid point.
-            program = jax.jit(_program(plan, goal)).trace(*args)
-            text = re.sub(" at 0x[0-9a-f]+", "", str(program.jaxpr))
-            if text in seen:
-                continue
-            seen.add(text)
             run = functools.partial(program.lower().compile(), *args)
             candidate = Candidate(label, plan.options, run)
             with jax.ensure_compile_time_eval():
@@ -261,9 +261,9 @@ def _compiled(plans, goal, args) -> list[Candidate]:
         except Exception as error:
             if label == DEFAULT:
                 raise
-            line = str(error).strip().partition("\n")[0]
+            line = f"{type(error).__name__}: {error}".partition("\n")[0]
             warnings.warn(
-                f"plan: {label} does not run on this device, and is left out: {line}",
+                f"plan: {label} does not run on this device, and is left out ({line})",
                 stacklevel=2,
             )
         else:

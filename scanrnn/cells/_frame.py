@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
-from scanrnn.cells import _checks, _precision, _table
+from scanrnn.cells import _checks, _precision, _schemes, _table
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._weights import Weights
 
@@ -86,19 +86,17 @@ class FramedCell(Cell):
         """Draw the parameters; see `Cell.init`."""
         _table.check_init(self.name, in_features, hidden_features, dtype)
         self.check_sizes(in_features, hidden_features)
-        biases = self.gate_biases()
         if isinstance(scheme, str) and scheme == "default":
             initializers = self.initializers() | initializers
         if isinstance(scheme, str) and scheme == "flax":
-            own = self.flax_forget_bias
-            biases = {gate: own if b is None else b for gate, b in biases.items()}
+            scheme = _schemes.flax(self.flax_forget_bias)
         return _table.draw(
             self.name,
             self.table(in_features, hidden_features),
             key,
             hidden_features,
             dtype,
-            biases,
+            self.gate_biases(),
             self.keeps(),
             scheme,
             initializers,

@@ -105,6 +105,11 @@ def _flax(hidden_features):
     return Scheme(_init.lecun_normal(), _init.orthogonal())
 
 
+def flax(forget_bias: float) -> Callable[[int], Scheme]:
+    """Scheme "flax" with the forget bias of one of Flax's cells."""
+    return lambda size: dataclasses.replace(_flax(size), forget_bias=forget_bias)
+
+
 def _keras(hidden_features):
     del hidden_features
     return Scheme(

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.planner.max_plus import plus
 from scanrnn.planner.rows import Rows
 
 # Compiled for an H100 and a TPU v5e, 2 starts more kernels and takes more cycles; 8
@@ -90,17 +89,21 @@ def sums(b, start, rows: Rows):
     return lax.cumsum(b, 0, rows.reverse)
 
 
-def joined(join: Callable, a, b, start, rows: Rows):
-    """The values after each step of `h' = join(h + a, b)`: join is max or logaddexp."""
+def joined(join: Callable, a, b, gone, start, rows: Rows):
+    """The values after each step of `h' = join(h + a, b)`: join is max or logaddexp.
+
+    Where `gone`, they are b alone, whatever h is.
+    """
 
     def both(early, late):
-        return [plus(early[0], late[0])]
+        return [early[0] + late[0], early[1] | late[1]]
 
-    def after(a, h, b):
-        return [join(plus(h[0], a[0]), b[0])]
+    def after(factors, h, b):
+        a, gone = factors
+        return [join(jnp.where(gone, -jnp.inf, h[0] + a), b[0])]
 
     start = jnp.expand_dims(start, 0)
-    return _scanned(_Steps(both, after), [a], [b], [start], rows)[0]
+    return _scanned(_Steps(both, after), [a, gone], [b], [start], rows)[0]
 
 
 def before(after, start, rows: Rows):

@@ -65,9 +65,10 @@ CPU = Rules(
     # LSTM (1024,32,128) forward takes 4 MB of temporaries instead of 68, and no more
     # time. Half of this share was up to a tenth slower.
     forward_share=1.0,
-    # A convolution of many steps takes no less time than one for each step. A ConvGRU
-    # and a ConvLSTM took 1.05 to 1.15 of `lax.scan`'s time for all steps at once, and
-    # 0.99 to 1.03 by step, with a twelfth and a fifth of the temporaries.
+    # A ConvGRU and a ConvLSTM took 1.00 to 1.16 of `lax.scan`'s time with convolutions
+    # of all steps at once, and 0.99 to 1.01 with one for each step, with a twelfth and
+    # a fifth of the temporaries. Kernels that are larger than what a step makes of
+    # them are read once for all steps.
     convolves_by_step=True,
     # A long sequence must not need memory that `lax.scan` does not.
     outside_bytes=256 * MB,
@@ -76,7 +77,7 @@ CPU = Rules(
     # 0.2 to 1.0 with products of several rows.
     least_work=128,
     # JAX 0.12 compiles `lax.scan` over products of one row better: an LSTM (1024, 1,
-    # 32) took 1.6 of its time. By jax 0.10.2 it took 0.7.
+    # 32) took 1.6 of its time, and 0.7 by jax 0.10.2. JAX 0.11 was not measured.
     least_row_work=4096 if jax.__version_info__ < (0, 11) else 2**15,
     # A parallel scan holds the carries of all steps, and is not always faster than a
     # loop: on an AMD EPYC it took 0.5 to 3 times as long in training.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -34,12 +35,13 @@ AROUND, LEVEL, PASSES = 8, 1, 4
 
 
 def rules(machine: Machine) -> Rules:
-    """XLA's rules, but axes keep their order.
+    """XLA's rules, but axes keep their order, and convolutions run for all steps.
 
-    Where loops run in parallel, each chunk is a scan of its own. So a plan has chunks
-    only if what is outside the loop would take too much memory.
+    Where an estimate may choose it, a plan has chunks only if what is outside the loop
+    would take too much memory: each chunk is a scan of its own.
     """
-    found = dataclasses.replace(planned.rules(machine), features_first=None)
+    own = {"features_first": None, "convolves_by_step": False}
+    found = dataclasses.replace(planned.rules(machine), **own)
     if not found.in_parallel:
         return found
     return dataclasses.replace(found, recomputes="never", chunk_share=None)
@@ -159,10 +161,9 @@ def _solved(body: Body, group: Group, starts: list, values) -> list:
         return scan.lower(of_leaves(body, group.leaves), values, starts, values)[1]
     if group.kind in max_plus.JOINS:
         made, consts = max_plus.coefficients(graph, *group.leaves)
-        a, b, start = map(
-            _wide, [*stacked(made, values | consts, rows.length), *starts]
-        )
-        return [_scans.joined(max_plus.JOINS[group.kind], a, b, start, rows)]
+        a, b, gone = stacked(made, values | consts, rows.length)
+        a, b, start = map(_wide, (a, b, *starts))
+        return [_scans.joined(max_plus.JOINS[group.kind], a, b, gone, start, rows)]
     A, b, first = _operands(body, group, starts, values)
     if group.kind == "sum":
         return [_scans.sums(b[0], first[0], rows)]
@@ -195,7 +196,8 @@ def _operands(body: Body, group: Group, starts: list, values) -> tuple:
     found = list(map(_wide, stacked(made, values | consts, body.rows.length)))
     parts = [p for s in starts for p in _apart(s, group.mixed)]
     A, b = found[: -len(parts)], found[-len(parts) :]
-    dtype = jnp.result_type(*b, *parts)
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*b, *parts)
     # Factors stay real where the values are complex.
     real = jnp.finfo(dtype).dtype if jnp.issubdtype(dtype, jnp.inexact) else dtype
     A = [a.astype(jnp.promote_types(a.dtype, real)) for a in A]

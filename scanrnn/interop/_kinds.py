@@ -62,8 +62,11 @@ def _bare(cell: Any) -> Any:
 def _equations(cell):
     """The type and the options that determine the equations of a cell."""
     fields = dataclasses.fields(cell) if dataclasses.is_dataclass(cell) else ()
-    names = [field.name for field in fields if field.name not in _NEUTRAL]
-    return type(cell), [(name, getattr(cell, name)) for name in names]
+    values = {f.name: getattr(cell, f.name) for f in fields if f.name not in _NEUTRAL}
+    return type(cell), [
+        (name, _equations(_bare(value)) if isinstance(value, cells.Cell) else value)
+        for name, value in values.items()
+    ]
 
 
 def check(weights, library: str, known: tuple[str, ...]) -> str:
@@ -81,14 +84,14 @@ def check(weights, library: str, known: tuple[str, ...]) -> str:
     if kind not in known:
         raise ValueError(
             f"to_{library}: {library} has no cell with the equations of "
-            f"{_called(weights.cell)}; it has {', '.join(known)} (see "
+            f"{called(weights.cell)}; it has {', '.join(known)} (see "
             "scanrnn.interop). To keep these weights, save them with "
             "save_safetensors, or export the layer with scanrnn.serving"
         )
     return kind
 
 
-def _called(cell) -> str:
+def called(cell) -> str:
     """A cell as one writes it: its name, and the options that are not the default."""
     fields, no_default = dataclasses.fields(cell), dataclasses.MISSING
     defaults = {f.name: f.default for f in fields if f.default is not no_default}

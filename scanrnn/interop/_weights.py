@@ -231,8 +231,9 @@ class Weights:
         for place in layer.places:
             if not _kinds.alike(self.cell, place.cell):
                 raise ValueError(
-                    f"put_into: the weights are those of {self.cell}, a layer has "
-                    f"{place.cell}, with other equations"
+                    f"put_into: the weights are those of {_kinds.called(self.cell)}, a "
+                    f"layer has {_kinds.called(place.cell)}, with other equations; "
+                    "make the layer of the same cell, as Weights.layer() does"
                 )
         theirs = [layer.layers, *([layer.backward_layers] * layer.bidirectional)]
         ours = [list(params) for params in zip(*self.layers, strict=True)]

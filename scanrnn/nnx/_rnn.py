@@ -46,8 +46,8 @@ class RNN(Viewed, nnx.Module):
             for `residual`.
         dropout: probability with which a feature between two layers is set to zero.
             With one layer nothing is dropped, and there is a warning.
-        deterministic: whether to switch off dropout and all noise of the cell. An
-            `RNNCell` that is deterministic draws none either way.
+        deterministic: whether to switch off dropout and all noise of the cell. If not,
+            an `RNNCell` decides for itself, unless the call says it.
         param_dtype: dtype of the weights.
         carry_dtype: dtype of the carry; None for float32, or wider if `param_dtype` is.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.

@@ -42,9 +42,18 @@ def work(plan) -> int | None:
 
 
 def has_single_rows(plan) -> bool:
-    """Whether a step has products, and each is of one row or by one column."""
-    found = [e for e in plan.stages.graph.eqns if ops.is_heavy(e)]
-    return bool(found) and all(1 in counts.sizes_of(e)[:2] for e in found)
+    """Whether a step has products, each of one row by a matrix that all steps share."""
+    graph = plan.stages.graph
+    found = [e for e in graph.eqns if ops.is_heavy(e)]
+    return bool(found) and all(_rows(graph, e) == 1 for e in found)
+
+
+def _rows(graph, eqn) -> int | None:
+    """The rows of a product by a matrix that all steps share; None for others."""
+    shared = [i for i, v in enumerate(eqn.invars) if not graph.depends[v]]
+    if len(shared) != 1 or eqn.primitive.name == ops.CONVOLUTION:
+        return None
+    return counts.sizes_of(eqn, *shared)[1]
 
 
 def _work_of(eqn) -> int:

@@ -174,7 +174,8 @@ def _with_value_chunk(plan: Plan) -> Plan:
     outside = plan.outside_bytes - over
     most = max(most, plan.matrix_bytes)
     size = plan.length
-    if plan.rules.convolves_by_step and _convolves(plan):
+    large = plan.outside_bytes >= plan.length * plan.matrix_bytes
+    if plan.rules.convolves_by_step and large and _convolves(plan):
         size = 1
     elif outside >= 2 * most:
         size = _even(size, max(1, size * most // outside))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -94,29 +94,26 @@ def _fits(eqn, moving) -> bool:
 
 
 def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Values]:
-    """The graph that computes `a` and `b` of a step, and its constants by variable."""
+    """The graph that computes `a`, `b` and `gone` of a step, and its constants.
+
+    `gone` is where a step sets the leaf to a value without the carry, as a reset does.
+    There `a` means nothing.
+    """
     v, out = graph.carry[leaf], graph.carry_out[leaf]
     eqns = needed(graph.eqns, [out])
 
     def run(values):
         free = Env(graph.eqns, values)
-        found: dict[Any, tuple] = {v: (ops.zeros(ops.aval(v)), _least(v))}
+        zeros = ops.zeros(ops.aval(v))
+        found: dict[Any, _Form] = {v: _Form(zeros, None, jnp.zeros_like(zeros, bool))}
         for eqn in eqns:
             if any(not ops.is_literal(a) and a in found for a in eqn.invars):
                 found[eqn.outvars[0]] = _apply(eqn, found, free)
-        return list(found[out])
+        a, b, gone = found[out]
+        return [a, _least(out) if b is None else b, gone]
 
     others = [u for u in graph.carry if u is not v]
     return graph_of(run, graph.weights, (), (*graph.xs, *others))
-
-
-def plus(a, b):
-    """A sum that is minus infinity wherever one of the two is: then nothing is left.
-
-    Minus infinity is the zero of these sums. So a reset, which adds it, removes even
-    infinities and NaN.
-    """
-    return jnp.where((a == -jnp.inf) | (b == -jnp.inf), -jnp.inf, a + b)
 
 
 def _least(v):
@@ -124,25 +121,64 @@ def _least(v):
     return jnp.full(aval.shape, -jnp.inf, aval.dtype)
 
 
-def _apply(eqn, found, free) -> tuple:
-    """The pair `(a, b)` of an equation's result."""
+class _Form(NamedTuple):
+    """A value `join(h + a, b)` of a step; or b alone, where h is gone.
+
+    Attributes:
+      a: what is added to h.
+      b: what it is joined with; None for nothing.
+      gone: where the value does not depend on h.
+    """
+
+    a: Any
+    b: Any
+    gone: Any
+
+    def mapped(self, change) -> _Form:
+        """The form after an equation that moves elements."""
+        b = None if self.b is None else change(self.b)
+        return _Form(change(self.a), b, change(self.gone))
+
+
+def _apply(eqn, found, free) -> _Form:
+    """The form of an equation's result."""
     out, name = eqn.outvars[0], eqn.primitive.name
 
-    def pair(atom):
-        moving = not ops.is_literal(atom) and atom in found
-        return found[atom] if moving else (_least(out), free.read(atom))
+    def form(atom):
+        if not ops.is_literal(atom) and atom in found:
+            return found[atom]
+        shape, dtype = ops.aval(out).shape, ops.aval(out).dtype
+        value = jnp.broadcast_to(jnp.asarray(free.read(atom), dtype), shape)
+        return _Form(_least(out), value, jnp.ones(shape, bool))
 
-    if join := _join(eqn):
-        pairs = zip(*map(pair, eqn.invars), strict=True)
-        return tuple(JOINS[join](*both) for both in pairs)
+    if kind := _join(eqn):
+        x, y = map(form, eqn.invars)
+        join = functools.partial(_joined, JOINS[kind])
+        return _Form(JOINS[kind](x.a, y.a), join(x.b, y.b), x.gone & y.gone)
     if name == "select_n":
         which, *cases = eqn.invars
-        pairs = zip(*map(pair, cases), strict=True)
-        return tuple(jnp.where(free.read(which), yes, no) for no, yes in pairs)
+        no, yes = map(form, cases)
+        choose = functools.partial(jnp.where, free.read(which))
+        b = None
+        if (no.b, yes.b) != (None, None):
+            b = choose(*(_least(out) if c.b is None else c.b for c in (yes, no)))
+        return _Form(choose(yes.a, no.a), b, choose(yes.gone, no.gone))
     if name in ("add", "sub"):
         x, y = eqn.invars
         moves = not ops.is_literal(x) and x in found
-        both, other = (found[x], free.read(y)) if moves else (found[y], free.read(x))
+        of, other = (found[x], free.read(y)) if moves else (found[y], free.read(x))
         other = -other if name == "sub" else other
-        return tuple(plus(part, other) for part in both)
-    return tuple(RULES[name].apply(eqn, [part])[0] for part in found[eqn.invars[0]])
+        b = None if of.b is None else of.b + other
+        return _Form(of.a + other, b, of.gone & jnp.ones(ops.aval(out).shape, bool))
+    of = found[eqn.invars[0]]
+    if name == "convert_element_type":
+        cast = functools.partial(jnp.asarray, dtype=ops.aval(out).dtype)
+        return _Form(cast(of.a), None if of.b is None else cast(of.b), of.gone)
+    return of.mapped(lambda part: RULES[name].apply(eqn, [part])[0])
+
+
+def _joined(join, x, y):
+    """Join two values, of which one may be nothing."""
+    if x is None or y is None:
+        return y if x is None else x
+    return join(x, y)

@@ -72,7 +72,7 @@ class Rules:
       forward_share: the share that may be computed outside a loop at once if there is
         no gradient; None for the same as with a gradient.
       convolves_by_step: without a gradient, convolutions of time inputs are computed
-        step by step.
+        step by step, if a step makes more of them than their kernels take.
       outside_bytes: the bytes that may be computed outside a loop at once.
       trip_steps: the most steps in a trip; their rows are written together.
       pointwise_steps: the same for a step without products and sums.

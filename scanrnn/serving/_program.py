@@ -67,12 +67,27 @@ def make(
         )
     specs = _specs(where, _layer_inputs(where, layer) if inputs is None else inputs)
     if layer is None:
+        model = _pure(model)
         return Program(_leaves(model), specs, _output_names(model, specs, outputs))
     if len(specs) != 1:
         raise ValueError(
             f"{where}: a layer has one input, got {list(specs)}; give inputs one entry"
         )
     return _layer(layer, specs, outputs, carry, lengths)
+
+
+def _pure(model):
+    """A model as a function that may change its state, such as counters of streams."""
+    if not isinstance(model, flax_nnx.Module):
+        return model
+    graphdef, state = flax_nnx.split(model)
+
+    def function(*arrays):
+        # New variables, so that the call may write to them.
+        own = jax.tree.map(lambda leaf: leaf, state)
+        return flax_nnx.merge(graphdef, own)(*arrays)
+
+    return function
 
 
 def _layer_inputs(where, layer):

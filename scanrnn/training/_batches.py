@@ -111,7 +111,9 @@ class Streams(Batches):
         first, last = rows or (0, batch)
         if first % parts or last % parts or batch % parts:
             raise ValueError(
-                f"parts: got {parts}, want a divisor of the {last - first} streams"
+                f"parts: got {parts}, want a divisor of the {batch} streams, and of "
+                f"the bounds of rows={(first, last)}, as rows_of_process(mesh, batch, "
+                "parts) gives them"
             )
         # Columns lie part by part, so stream b is in the same part for any processes.
         own = np.arange(first // parts, last // parts)

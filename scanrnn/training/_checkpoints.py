@@ -253,22 +253,23 @@ class Checkpoints:
         if not isinstance(notes, dict) or set(notes) != {"notes", "checksums"}:
             raise _Damaged("it was not written by scanrnn.training")
         checksum = of_notes(notes["notes"])
-        # Older checkpoints have no checksum of their notes.
-        if notes["checksums"].get(_NOTES, checksum) != checksum:
+        if checksum != notes["checksums"].get(_NOTES, checksum):
             raise _Damaged("the bytes of its notes are not those saved")
         return notes
 
     def _read_state(self, step: int, like: Any) -> Any:
         checksums = self._read_notes(step)["checksums"]
-        check_fits(self._manager, step, like)
         # Without a target, optimizer states would come back as plain lists.
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        with without_late_complaints():
-            state = self._restore(step, "state", ocp.args.StandardRestore(target))
-        for name, checksum in of_arrays(state).items():
-            # An array that several processes saved in parts has no checksum.
-            if checksums.get(name, checksum) != checksum:
-                raise _Damaged(f"the bytes of {name} are not those saved")
+        try:
+            with without_late_complaints():
+                state = self._restore(step, "state", ocp.args.StandardRestore(target))
+            for name, checksum in of_arrays(state).items():
+                # An array that several processes saved in parts has no checksum.
+                if checksums.get(name, checksum) != checksum:
+                    raise _Damaged(f"the bytes of {name} are not those saved")
+        finally:  # Orbax knows the types only now
+            check_fits(self._manager, step, like)
         return state
 
     def _restore(self, step: int, item: str, args: Any) -> Any:
@@ -277,8 +278,7 @@ class Checkpoints:
             return self._manager.restore(step, args=args)[item]
         # The type of the error depends on which byte of the file is damaged.
         except Exception as error:
-            why = textwrap.shorten(brief(error), _LONGEST, placeholder=" ...")
-            raise _Damaged(why) from error
+            raise _Damaged(textwrap.shorten(brief(error), _LONGEST)) from error
 
     def _unreadable(self, step: int, error: Exception, steps: list[int]) -> ValueError:
         before = max((s for s in steps if s < step), default=None)

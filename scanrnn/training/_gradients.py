@@ -45,6 +45,21 @@ def rescale(loss_scale: DynamicScale | None, finite: jax.Array) -> DynamicScale 
     return loss_scale.replace(scale=scale, fin_steps=fin_steps)
 
 
+def _checked(result: Any) -> Any:
+    """Raises TypeError unless a loss function has returned a pair with a pair in it."""
+    found = result
+    for _ in range(2):
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            shown = jax.tree.map(lambda leaf: getattr(leaf, "shape", leaf), result)
+            raise TypeError(
+                f"loss_fn: returned {shown} (arrays as their shapes), want (loss, "
+                "(carry, outputs)): the loss, the carry for the next step, and what "
+                "else must be finite; without these return (loss, (carry, ()))"
+            )
+        found = found[1]
+    return result
+
+
 def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
     """Makes the function that computes the gradient of a batch, or of a part of it.
 
@@ -60,7 +75,7 @@ def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
     """
 
     def scaled_loss(params, carry, batch, key):
-        loss, (carry, outputs) = loss_fn(params, carry, batch, key)
+        loss, (carry, outputs) = _checked(loss_fn(params, carry, batch, key))
         if jnp.finfo(loss.dtype).bits < 32:
             raise TypeError(
                 f"loss_fn: got a loss of {loss.dtype}, want float32: a half type "

@@ -197,8 +197,8 @@ def spectral_radii(params: Any) -> np.ndarray:
 
     Args:
         params: A pytree. Each leaf named `recurrent_kernel`, `[..., H, G*H]`, is cut
-            into G square matrices. Those of a cell with a `projection` are left out:
-            they are not square.
+            into G square matrices. Those beside a `projection` `[H, P]` with P < H are
+            left out: the matrices of their gates are not square.
 
     Returns:
         The largest absolute eigenvalue of each matrix, `[N]`.
@@ -220,7 +220,9 @@ def _radii(params: Any, names: tuple[str, ...]) -> list[tuple[str, float]]:
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
     }
     projected = {
-        text.partition("projection")[0] for text in leaves if "projection" in text
+        text.partition("projection")[0]
+        for text, leaf in leaves.items()
+        if "projection" in text and leaf.shape[-1] < leaf.shape[-2]
     }
     for text, leaf in leaves.items():
         found = re.search(r"recurrent_kernel_?(\w*)", text)

@@ -113,8 +113,8 @@ def fit(
             every `evaluate_every` steps and after the last step, but not after a stop.
         evaluate_every: Steps between two evaluations. Each saves a checkpoint.
         checkpoints: Where to save; None for no checkpoints. They are locked for this
-            process. While steps are skipped in a row, nothing is saved, so that the
-            last good checkpoints stay.
+            process. After more than one skipped step in a row, nothing is saved, so
+            that the last good checkpoints stay.
         notes: What to save with the state and the position of the data.
         patience: How many steps in a row may be skipped.
         stop: A function that is called before every step with the number of steps
@@ -145,15 +145,15 @@ def fit(
         (30, 3.0)
     """
     _check(batches, checkpoints)
-    begin, stopped = time.perf_counter(), False
+    begin, stopped, in_row = time.perf_counter(), False, 0
     pending: deque[tuple[int, Metrics]] = deque()
     if (step := int(state.counts.steps)) >= steps:
         return Fitted(state, step, stopped)
     _lock(checkpoints, step)
 
-    def read(most: int) -> int:
-        """Writes rows of all but `most` steps; returns the last skips in a row."""
-        in_row = 0
+    def read(most: int) -> None:
+        """Writes the rows of all but the newest `most` steps."""
+        nonlocal in_row
         while len(pending) > most:
             number, metrics = pending.popleft()
             row = _row(number, metrics, time.perf_counter() - begin)
@@ -161,11 +161,10 @@ def fit(
                 writer.write(row)
             if (in_row := row["in_row"]) > patience:
                 raise FloatingPointError(_complaint(row, checkpoints))
-        return in_row
 
     def rest() -> None:
         """Waits for the device, evaluates, and saves."""
-        in_row = read(0)
+        read(0)
         if evaluate is not None:
             row = {"step": step} | evaluate(state)
             for writer in writers:

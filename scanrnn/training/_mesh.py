@@ -114,11 +114,10 @@ def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainStat
     """Puts a state on the mesh.
 
     Every device gets its examples of the carry, and a copy of the parameters and of the
-    optimizer's state. Leaves of the carry whose axis of examples this number of devices
-    does not divide are copied. If the "gates" axis has more than one device, the
-    weights of recurrent layers are cut along their last axis instead, and each device
-    along "gates" gets its columns. Weights that this number of devices does not divide
-    are copied.
+    optimizer's state. Numbers in the carry, without an axis of examples, are copied. If
+    the "gates" axis has more than one device, the weights of recurrent layers are cut
+    along their last axis instead, and each device along "gates" gets its columns.
+    Weights that this number of devices does not divide are copied.
 
     Args:
         state: The state, the same in every process.
@@ -140,9 +139,8 @@ def shard_state(state: TrainState, mesh: Mesh, accumulate: int = 1) -> TrainStat
 
     def spec_of(path, leaf):
         if getattr(path[0], "name", None) == "carry":
-            # Others are not of examples: running statistics, say.
-            shared = leaf.ndim > axis and leaf.shape[axis] % mesh.shape[DATA] == 0
-            return P(*(None,) * axis, DATA) if shared else P()
+            # A number is of no example: a running mean, say.
+            return P(*(None,) * axis, DATA) if leaf.ndim > axis else P()
         names = {str(getattr(k, "key", getattr(k, "name", ""))) for k in path}
         gated = "layers" in names and not names.isdisjoint(_GATED)
         if gated and leaf.ndim and leaf.shape[-1] % mesh.shape[GATES] == 0:

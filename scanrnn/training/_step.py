@@ -175,7 +175,8 @@ def make_train_step(
     Raises:
         ValueError: If `clip` or `accumulate` is not positive. When first called, if a
             leaf of batch or carry has another number of parts.
-        TypeError: When first called, if the loss has a half-precision dtype.
+        TypeError: When first called, if the loss has a half-precision dtype, or
+            `loss_fn` returns something else.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax

@@ -96,7 +96,8 @@ def run(
     live, eqns = _live(jaxpr, wanted)
     names: dict[Any, Any] = {}
     for var, const in zip(jaxpr.constvars, consts, strict=True):
-        names[var] = const if isinstance(const, str) else graph.constant(const)
+        if var in live:
+            names[var] = const if isinstance(const, str) else graph.constant(const)
     names.update(zip(jaxpr.invars, arguments, strict=True))
 
     def read(atom):
@@ -174,12 +175,17 @@ def _call(graph, eqn, arguments, wanted):
     return run(graph, *compat.opened(compat.program(eqn)), arguments, wanted)
 
 
-def _body(parent, closed, captured, arguments):
-    """A jaxpr as the body of a node. It reads captured values from the outer graph."""
+def _body(parent, closed, captured, arguments, unread=()):
+    """A jaxpr as the body of a node. It reads captured values from the outer graph.
+
+    The node gives it more inputs than the jaxpr has, of the types in `unread`.
+    """
     graph = Graph(parent)
     inputs = [graph.name("in") for _ in arguments]
     jaxpr, consts = compat.opened(closed)
     results = run(graph, jaxpr, consts, [*captured, *inputs])
+    arguments = [*arguments, *unread]
+    inputs += [graph.name("in") for _ in unread]
     names = [graph.op("Identity", result) for result in results]
     return graph.proto(
         graph.name("body"),
@@ -192,23 +198,31 @@ def _scan(graph, eqn, arguments):
     """A loop as `Scan`, whose body is the step."""
     consts, carries = compat.scan_arity(eqn)
     captured, rest = arguments[:consts], arguments[consts:]
-    count = len(rest) - carries
+    count, unread = len(rest) - carries, []
     if not count:
-        raise Unsupported(
-            "to_onnx: a scan without xs; give it some, such as jnp.arange of its length"
-        )
+        # The operator takes the number of steps from an input.
+        rest = [*rest, _numbers(graph, eqn.params["length"])]
+        count, unread = 1, [jax.ShapeDtypeStruct((), np.int64)]
     body = eqn.params["jaxpr"]
     avals = [var.aval for var in compat.opened(body)[0].invars[consts:]]
     ys, reverse = len(eqn.outvars) - carries, int(eqn.params["reverse"])
+    # ONNX has no empty attributes.
+    directions = {"scan_output_directions": [reverse] * ys} if ys else {}
     return graph.ops(
         "Scan",
         len(eqn.outvars),
         *rest,
-        body=_body(graph, body, captured, avals),
+        body=_body(graph, body, captured, avals, unread),
         num_scan_inputs=count,
         scan_input_directions=[reverse] * count,
-        scan_output_directions=[reverse] * ys,
+        **directions,
     )
+
+
+def _numbers(graph, length):
+    """The numbers of the steps of a loop."""
+    first, step = (graph.constant(k, np.int64) for k in (0, 1))
+    return graph.op("Range", first, graph.op("Squeeze", graph.size(length)), step)
 
 
 def _cond(graph, eqn, arguments):
