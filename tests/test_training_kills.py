@@ -47,10 +47,12 @@ checkpoints = Checkpoints(folder + "/checkpoint")
 state, _ = resume(checkpoints, state, batches)
 step = make_train_step(loss_fn, optimizer, clip=0.5)
 log = Log(folder + "/log.jsonl", last=int(state.counts.steps))
-print("ready", flush=True)
 def slowly(s, batch):
     time.sleep(pause)
-    return step(s, batch)
+    out = step(s, batch)
+    print("a step is compiled", flush=True)
+    return out
+
 fitted = fit(
     slowly, state, batches, steps=48, evaluate_every=3, writers=[log],
     checkpoints=checkpoints,

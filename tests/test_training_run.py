@@ -149,7 +149,7 @@ def test_run_that_was_stopped_goes_on_bit_by_bit(finished, config, interrupt_aft
     interrupt_after(3)
     outcome, text = printed(config)
     assert (outcome.step, outcome.signal) == (3, signal.SIGINT)
-    assert "Stopped after step 3 of 6; the checkpoint is in" in text
+    assert "Stopped after step 3 of 6; checkpoint of step 3" in text
     assert saved(config)[0] == 3
     outcome, text = printed(config)
     assert "Going on after step 3" in text
