@@ -19,7 +19,7 @@ _LEAST, _LEAST_OF_ALL = 1e-4, 1e-6
 
 
 def error(got: Sequence, wanted: Sequence) -> float:
-    """The largest error of an array of a program, as `largest` bounds it.
+    """The largest error of an array among the results of a program.
 
     Both are the results of a program: a pair, such as values and gradients. The error
     of an array is the 2-norm of its difference, divided by that of `wanted`, or by 1e-4

@@ -160,7 +160,7 @@ def _apply(eqn, found, free) -> _Form:
         no, yes = map(form, cases)
         choose = functools.partial(jnp.where, free.read(which))
         b = None
-        if (no.b, yes.b) != (None, None):
+        if no.b is not None or yes.b is not None:
             b = choose(*(_least(out) if c.b is None else c.b for c in (yes, no)))
         return _Form(choose(yes.a, no.a), b, choose(yes.gone, no.gone))
     if name in ("add", "sub"):
