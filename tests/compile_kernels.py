@@ -14,17 +14,19 @@ import scanrnn
 from benchmarks.compiled import targets
 from tests.cell_table import CELLS
 
-T, B = 6, 3
-# For each machine: the executor, how a kernel is called in a compiled program, and H.
+T = 6
+# For each machine: the executor, how a kernel is called in a compiled program, B and H.
 KERNELS = {
-    "v5e": ("pallas_tpu", "tpu_custom_call", 20),
-    "h100": ("pallas_gpu", "__gpu$xla.gpu.triton", 32),
+    "v5e": ("pallas_tpu", "tpu_custom_call", 3, 20),
+    # Each core gets 17 examples.
+    "v5p": ("pallas_tpu", "tpu_custom_call", 34, 20),
+    "h100": ("pallas_gpu", "__gpu$xla.gpu.triton", 3, 32),
 }
 
 
 def kernels_of(machine: str, name: str, dtype: str) -> tuple[int, int]:
     """How many kernels of ours the compiler's program has, and how many loops."""
-    implementation, call, H = KERNELS[machine]
+    implementation, call, B, H = KERNELS[machine]
     options = scanrnn.Options(
         machine=targets.MACHINES[machine], implementation=implementation
     )
@@ -47,7 +49,7 @@ def kernels_of(machine: str, name: str, dtype: str) -> tuple[int, int]:
         (params, carry, xs),
     )
     lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*args)
-    compiled = lowered.compile(compiler_options=targets.TARGETS[machine].options)
+    compiled = lowered.compile(compiler_options=targets.ALL[machine].options)
     text = compiled.as_text() or ""
     return text.count(call), text.count(" while(")
 

@@ -20,13 +20,15 @@ from benchmarks import programs
 from benchmarks.cases import Case
 from benchmarks.compiled import (
     aims,
+    apart,
     costs,
     gpu_kernels,
     hlo,
-    kernels,
+    kernels_page,
     measure,
     report,
     run,
+    schedules,
     suite,
     summary,
     targets,
@@ -333,6 +335,7 @@ def test_decoder_keeps_the_products_of_one_step(monkeypatch):
 # `*` in the place of the names is every cell: half an hour for a TPU.
 COMPILED = {
     "v5e": "lstm,lstm-norm,gru,indrnn,rhn-3",
+    "v5p": "lstm,lstm-norm",
     "h100": "indrnn,lru,sru,elman,lstm,gru",
 }
 
@@ -355,7 +358,7 @@ def test_kernels_compile(machine, dtype):
     assert [name for name, *_ in lines] == names.split(",")
     for name, made, loops in lines:
         assert int(made) >= 1, name
-        assert machine == "v5e" or (made, loops) == ("2", "0"), name
+        assert machine != "h100" or (made, loops) == ("2", "0"), name
 
 
 @pytest.mark.slow
@@ -391,11 +394,11 @@ def test_schedule_of_a_kernel_is_read_by_step(tmp_path):
     path = tmp_path / "1-last_to_first.3-72-final_bundles.txt"
     shapes = "bf16[4,8,128], while the full shape is bf16[12,8,128]"
     path.write_text(SCHEDULE.replace("@", shapes))
-    kernel = kernels._schedule(path)
+    kernel = schedules.schedule(path)
     assert (kernel["name"], kernel["point"], kernel["step"]) == ("reverse", 2, 3)
     assert kernel["rows"] == [("in", "bf16", "4,8,128", "12,8,128")]
     # Two parts of the batch, each with four steps at a point.
-    assert kernels.per_step(kernel) == 2 * (3 + 2 / 4)
+    assert schedules.per_step(kernel) == 2 * (3 + 2 / 4)
 
 
 ASSEMBLED = """\
@@ -414,16 +417,38 @@ def test_registers_are_those_of_our_kernels():
     assert kernel == {"name": "reverse", "registers": 38, "spilled": 20}
 
 
-def test_committed_page_of_gpu_kernels_is_that_of_the_numbers():
-    text = gpu_kernels.RESULTS.read_text()
-    page = gpu_kernels.RESULTS.with_suffix(".md").read_text()
-    assert gpu_kernels.markdown(json.loads(text)) == page
+@pytest.mark.parametrize(
+    ("name", "markdown"),
+    [("kernels", kernels_page.markdown), ("gpu_kernels", gpu_kernels.markdown)],
+)
+def test_committed_page_of_kernels_is_that_of_numbers_of_one_commit(name, markdown):
+    path = workers.ROOT / "benchmarks" / "results" / f"{name}.json"
+    results = json.loads(path.read_text())
+    assert results["commit"] and not results["dirty"]
+    assert markdown(results) == path.with_suffix(".md").read_text()
+
+
+def test_run_of_kernels_drops_rows_of_another_commit(tmp_path, monkeypatch):
+    now = {"commit": "b", "dirty": False, "date": "2026-11-25"}
+    monkeypatch.setattr(apart.origin, "commit", lambda: now)
+    monkeypatch.setattr(apart, "versions", dict)
+    monkeypatch.setattr(apart, "record", lambda _, name, *rest: {"made": name})
+    path, was = tmp_path / "kernels.json", now | {"versions": {}}
+    rows = {"one": {"made": "before"}, "two": {"error": "before"}}
+    page = apart.Page("m", {n: {} for n in rows}, dict, dict, 1.0, path, str)
+    for commit, first in (("a", "one"), ("b", "before")):
+        path.write_text(json.dumps(was | {"commit": commit, "rows": rows}))
+        apart.run(page)
+        found = json.loads(path.read_text())
+        assert found["rows"] == {"one": {"made": first}, "two": {"made": "two"}}
+        assert found["commit"] == "b"
 
 
 def test_gpu_kernel_that_is_refused_has_a_row_that_says_why():
     starts = {"lax_scan": 2058.0, "scanrnn": 974.0}
     record = {"refused": "no room", "starts": starts, "temp_bytes_of_loops": 19e5}
-    page = gpu_kernels.markdown({"versions": {}, "rows": {"a loop": record}})
+    about = {"versions": {}, "commit": "c", "dirty": False, "date": "2026-11-25"}
+    page = gpu_kernels.markdown(about | {"rows": {"a loop": record}})
     assert "| a loop | no room | | | 974.0 | 2,058.0 | | 1.9 | |" in page
 
 

@@ -285,6 +285,43 @@ def test_kernel_takes_the_derivative_of_a_batch_of_products_in_parts(monkeypatch
     assert min(parts.values()) > 1, parts
 
 
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr(_kernel_tiles, "cores_of", lambda machine: 2)
+    monkeypatch.setattr(_kernel_tiles, "_ROWS", 1)
+
+
+@pytest.mark.parametrize("row", EVERY)
+def test_kernel_for_two_cores_equals_lax_scan(row, two_cores):
+    """The interpreter runs both halves of the batch one after the other."""
+    assert_equal_to_lax_scan(row, reverse=False)
+
+
+def test_kernel_for_two_cores_cuts_no_matrix(two_cores):
+    """There are as many examples as the matrix has rows."""
+    with jax.enable_x64(False):
+        step, carry, xs = lstm(3, 4, 4, jnp.float32)
+
+        def slope(implementation, carry):
+            outs = scanrnn.scan(step, carry, xs, implementation=implementation)
+            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(outs))
+
+        got, want = (
+            jax.grad(functools.partial(slope, name)) for name in (NAME, "scan")
+        )
+        assert str(jax.make_jaxpr(got)(carry)).count("grid=(2, ") == 2
+        for a, b in zip(got(carry), want(carry), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("batch", "parts"), [(16, 2), (8, 1), (17, 1)])
+def test_kernel_for_a_tpu_v5p_is_cut_where_each_core_has_a_register(batch, parts):
+    step, carry, xs = lstm(3, batch, 8, jnp.float32)
+    plan = scanrnn.plan(step, carry, xs, machine="tpu v5p", implementation=NAME)
+    found = {_kernel_tiles.part_of(body)[2] for body in emit(plan).values()}
+    assert found == {parts}
+
+
 def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path):
     """The interpreter takes the place of the device."""
     monkeypatch.setenv("SCANRNN_CACHE", str(tmp_path))

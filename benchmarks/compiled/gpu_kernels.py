@@ -7,7 +7,6 @@ own. `--report` writes the page again from the results alone.
 
 import dataclasses
 import importlib.metadata
-import json
 import pathlib
 import re
 import subprocess
@@ -18,7 +17,6 @@ import jax
 from benchmarks.cases import Case
 from benchmarks.compiled import apart, measure, programs, targets
 from benchmarks.compiled.measure import ProgramCase
-from benchmarks.compiled.run import versions
 from benchmarks.compiled.workers import ROOT
 from benchmarks.tables import table
 from scanrnn import Options
@@ -79,9 +77,9 @@ def kernels_of(text: str) -> list[dict]:
     return found
 
 
-def row(number: int, folder: str) -> dict:
+def row(name: str, folder: str) -> dict:
     """The record of a row, by the compilers in this process."""
-    case = CASES[number]
+    case = next(case for case in CASES if case.name == name)
     starts = {}
     for contender in ("lax_scan", "scanrnn"):
         planned = measure.measure(measure.Row("h100", case, "train", contender))[0]
@@ -122,22 +120,9 @@ def _assembled(path: pathlib.Path) -> str:
     return subprocess.run(call, capture_output=True, text=True, check=True).stderr
 
 
-def run(only: str | None) -> None:
-    """Compile every row, and keep it."""
-    done = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else {}
-
-    def environment(folder):
-        del folder
-        return targets.environment("h100")
-
-    for number, case in enumerate(CASES):
-        if only and only not in case.name:
-            continue
-        record = apart.record(MODULE, number, environment, LIMIT)
-        done[case.name] = record | {"case": dataclasses.asdict(case)}
-        text = json.dumps({"versions": versions(), "rows": done}, indent=1)
-        RESULTS.write_text(text + "\n")
-        print(case.name, record)
+def _environment(name: str, folder: str) -> dict[str, str]:
+    del name, folder
+    return targets.environment("h100")
 
 
 def markdown(results: dict) -> str:
@@ -147,11 +132,9 @@ def markdown(results: dict) -> str:
         *("XLA's loops", "lax.scan", "temporaries MB", "XLA's loops", "compile s"),
     ]
     lines = [_line(name, record) for name, record in results["rows"].items()]
-    where = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     about = "Two numbers are those of the forward and of the reverse loop."
-    return "\n".join(
-        [PAGE, about, "", table(head, lines), "", f"Versions: {where}.", ""]
-    )
+    source = apart.source(results)
+    return "\n".join([PAGE, about, "", table(head, lines), "", source, ""])
 
 
 def _line(name, record) -> list[str]:
@@ -173,5 +156,11 @@ def _line(name, record) -> list[str]:
     ]
 
 
+def page() -> apart.Page:
+    """The page and its rows."""
+    rows = {case.name: {"case": dataclasses.asdict(case)} for case in CASES}
+    return apart.Page(MODULE, rows, row, _environment, LIMIT, RESULTS, markdown)
+
+
 if __name__ == "__main__":
-    apart.main(__doc__, row, run, RESULTS, markdown)
+    apart.main(page(), __doc__)

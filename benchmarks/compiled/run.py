@@ -19,7 +19,7 @@ import threading
 from benchmarks import origin
 from benchmarks.compiled import suite
 from benchmarks.compiled.measure import ProgramCase, Row
-from benchmarks.compiled.targets import TARGETS
+from benchmarks.compiled.targets import ALL, TARGETS
 from benchmarks.compiled.workers import ROOT, Worker
 from benchmarks.programs import FILES
 
@@ -122,7 +122,7 @@ def versions() -> dict[str, str]:
 def missing(machine: str) -> list[str]:
     """The packages that a machine's compiler needs and that are not installed."""
     found = versions()
-    return [name for name in TARGETS[machine].packages if found[name] == "absent"]
+    return [name for name in ALL[machine].packages if found[name] == "absent"]
 
 
 def _by_name(records):

@@ -1,4 +1,4 @@
-"""The two machines, and how to compile for them without having them.
+"""The machines of the reports, and how to compile for them without having them.
 
 Both compilers are packages: `libtpu`, and JAX's CUDA plugin with `ptxas`. The devices
 themselves are used with the same compilers.
@@ -71,10 +71,16 @@ TARGETS = {
     ),
 }
 
-
+# A TPU of two cores, which some kernels are compiled for.
+V5P = "v5p"
+TWO_CORES = TARGETS["v5e"]._replace(
+    title="TPU v5p",
+    environment=TARGETS["v5e"].environment | {"TPU_ACCELERATOR_TYPE": "v5p-8"},
+    topology={"platform": "tpu", "topology_name": "v5p:2x2x1"},
+)
 # The machine that this runs on, for single rows.
 HERE = "cpu"
-ALL = {**TARGETS, HERE: Target("this CPU", {}, {}, {}, ())}
+ALL = {**TARGETS, V5P: TWO_CORES, HERE: Target("this CPU", {}, {}, {}, ())}
 
 
 def environment(name: str) -> dict[str, str]:
@@ -91,9 +97,9 @@ def sharding(name: str):
 
     if name == HERE:
         return SingleDeviceSharding(jax.devices()[0])
-    topology = topologies.get_topology_desc(**TARGETS[name].topology)
+    topology = topologies.get_topology_desc(**ALL[name].topology)
     return SingleDeviceSharding(topology.devices[0])
 
 
 # The planner's names of these machines.
-MACHINES = {"h100": "h100", "v5e": "tpu v5e", HERE: "cpu"}
+MACHINES = {"h100": "h100", "v5e": "tpu v5e", V5P: "tpu v5p", HERE: "cpu"}

@@ -18,9 +18,9 @@ from benchmarks import origin
 from benchmarks.cases import Case
 from benchmarks.compiled import apart, summary
 from benchmarks.compiled.kernels import RESULTS as KERNELS
-from benchmarks.compiled.kernels import per_step as bundles
 from benchmarks.compiled.measure import Row, measure
 from benchmarks.compiled.run import versions
+from benchmarks.compiled.schedules import per_step as bundles
 from benchmarks.compiled.targets import MACHINES, environment
 from benchmarks.compiled.workers import ROOT
 

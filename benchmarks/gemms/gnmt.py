@@ -21,7 +21,7 @@ compilers ran, the machines did not. A count is not a time.
   and in the one in reverse: they take a row of the batch in each cycle. **x** is the
   number before it, divided by the floor.
 - **Kernels** are the bundles of the schedules of both kernels for one step, from
-  [the page of kernels](kernels.md), whose rows are of several commits.
+  [the page of kernels](kernels.md), which names its commit.
 - **Loops** are the TPU compiler's estimate of cycles for one step of both loops.
   **In all** is its estimate for the whole training step, divided by 256: it has the
   products outside of the loops, too, which kernels do not change. `lax.scan` has all
