@@ -6,9 +6,7 @@ import dataclasses
 import functools
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +14,7 @@ import jax.numpy as jnp
 from scanrnn import cells
 from scanrnn._scan import EXECUTORS, scan
 from scanrnn._scan import plan as make_plan
+from scanrnn._tune.clock import time_of
 from scanrnn._tune.errors import error, largest
 
 CELLS: Mapping[str, Callable[[], cells.Cell]] = {
@@ -178,7 +177,7 @@ def _checks(name, dtype, sizes, runs) -> list[Check]:
         try:
             made = run(params, carry, xs)
             jax.block_until_ready(made)
-            times = [_seconds(run, params, carry, xs) for _ in range(runs)]
+            times = [time_of(run, params, carry, xs) for _ in range(runs)]
         # A compiler or a device may fail in any way, and that is what to report.
         except Exception as failure:
             if implementation == BASE:
@@ -189,8 +188,8 @@ def _checks(name, dtype, sizes, runs) -> list[Check]:
             continue
         wanted = made if wanted is None else wanted
         off = error(made, wanted)
-        seconds = statistics.median(times) if times else None
-        told = {"error": off, "seconds": seconds, "right": off <= largest(wanted)}
+        median = statistics.median(times) if times else None
+        told = {"error": off, "seconds": median, "right": off <= largest(wanted)}
         found.append(dataclasses.replace(check, **told))
     return found
 
@@ -205,9 +204,3 @@ def _train(cell, implementation, params, carry, xs):
         return sum(jnp.mean(jnp.sin(leaf)) for leaf in leaves), outs
 
     return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(params, carry, xs)
-
-
-def _seconds(run: Callable, *args: Any) -> float:
-    start = time.perf_counter()
-    jax.block_until_ready(run(*args))
-    return time.perf_counter() - start

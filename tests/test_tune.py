@@ -1,5 +1,6 @@
 """The optional tuner: its choices, its cache, and what it checks again."""
 
+import functools
 import dataclasses
 import json
 import os
@@ -43,9 +44,9 @@ class FakeTimes(dict):
     def __init__(self):
         self.runs = 0
 
-    def seconds(self, candidate):
+    def time_of(self, run):
         self.runs += 1
-        return self.get(candidate.label, 1.0)
+        return self.get(run(), 1.0)
 
 
 @pytest.fixture
@@ -53,10 +54,13 @@ def times(monkeypatch):
     times = FakeTimes()
 
     def compiled(plans, goal, args):
-        return [tuner.Candidate(n, p.options, lambda: None) for n, p in plans.items()]
+        return [
+            tuner.Candidate(name, plan.options, functools.partial(str, name))
+            for name, plan in plans.items()
+        ]
 
     monkeypatch.setattr(tuner, "_compiled", compiled)
-    monkeypatch.setattr(tuner, "_seconds", times.seconds)
+    monkeypatch.setattr(tuner, "time_of", times.time_of)
     return times
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import re
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 from jax.core import Tracer
 
 from scanrnn._tune import memory
+from scanrnn._tune.clock import time_of
 from scanrnn._tune.kernels import kernels, without_wrong
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.batching import REFUSALS
@@ -257,7 +257,7 @@ def _compiled(plans, goal, args) -> list[Candidate]:
             run = functools.partial(program.lower().compile(), *args)
             candidate = Candidate(label, plan.options, run)
             with jax.ensure_compile_time_eval():
-                _seconds(candidate)
+                time_of(candidate.run)
         except Exception as error:
             if label == DEFAULT:
                 raise
@@ -277,21 +277,15 @@ def _medians(candidates: list[Candidate]) -> dict[str, float]:
     The rounds are interleaved, so that a slow phase of the machine affects all alike.
     """
     if len(candidates) == 1:
-        return {candidates[0].label: _seconds(candidates[0])}
+        return {candidates[0].label: time_of(candidates[0].run)}
     times: dict[str, list[float]] = {c.label: [] for c in candidates}
     spent, rounds = 0.0, 0
     while rounds < LEAST_ROUNDS or (spent < BUDGET and rounds < MOST_ROUNDS):
         for candidate in candidates[:: -1 if rounds % 2 else 1]:
-            times[candidate.label].append(_seconds(candidate))
+            times[candidate.label].append(time_of(candidate.run))
             spent += times[candidate.label][-1]
         rounds += 1
     return {label: statistics.median(found) for label, found in times.items()}
-
-
-def _seconds(candidate: Candidate) -> float:
-    start = time.perf_counter()
-    jax.block_until_ready(candidate.run())
-    return time.perf_counter() - start
 
 
 def _choice(seconds: dict[str, float]) -> str:

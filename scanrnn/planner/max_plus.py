@@ -173,7 +173,7 @@ def _apply(eqn, found, free) -> _Form:
     of = found[eqn.invars[0]]
     if name == "convert_element_type":
         cast = functools.partial(jnp.asarray, dtype=ops.aval(out).dtype)
-        return _Form(cast(of.a), None if of.b is None else cast(of.b), of.gone)
+        return of.mapped(cast)._replace(gone=of.gone)
     return of.mapped(lambda part: RULES[name].apply(eqn, [part])[0])
 
 

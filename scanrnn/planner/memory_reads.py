@@ -36,10 +36,10 @@ def reads(graph: Graph, leaf: int, S, path) -> list[Read]:
     """All reads of S, apart from those by the equations of `path`."""
     found = []
     for eqn in graph.consumers.get(S, []):
-        if eqn is None and [*graph.carry_out, *graph.ys].count(S) == 1:
-            if S is graph.carry_out[leaf]:
-                continue
         if eqn is None:
+            once = [*graph.carry_out, *graph.ys].count(S) == 1
+            if once and S is graph.carry_out[leaf]:
+                continue
             raise NoMemoryError("it is an output of each step")
         if eqn in path:
             continue

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from scanrnn import cells
 from scanrnn._files import replacing
 from scanrnn.training._batches import Window
 from scanrnn.training._health import Health, probe
-from scanrnn.training._model import LanguageModel, zero_carry
+from scanrnn.training._model import LanguageModel, layers_of, zero_carry
 from scanrnn.training._objective import token_losses
 
 
@@ -35,12 +34,10 @@ def probe_model(model: LanguageModel, batch: Window) -> list[Health]:
     """
     carries = zero_carry(model, batch.inputs.shape[-1])
     carries = [carries] if model.rnn.num_layers == 1 else list(carries)
-    steps, params, gates = [], [], []
-    for ((cell, weights),) in model.rnn.stack:
-        gates.append(getattr(cell, "gates", ()))
-        cell = cells.residual(cell) if model.rnn.residual else cell
-        steps.append(functools.partial(cell.step, weights))
-        params.append(weights)
+    layers = layers_of(model)
+    steps = [functools.partial(cell.step, weights) for cell, weights in layers]
+    params = [weights for _, weights in layers]
+    gates = [getattr(cell, "gates", ()) for ((cell, _),) in model.rnn.stack]
 
     def loss(ys):
         return token_losses(model.read(ys), batch.targets).mean()

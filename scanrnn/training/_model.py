@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import scanrnn.nnx as layers
+from scanrnn import cells
 from scanrnn.training._config import Config
 from scanrnn.training._precision import Precision
 
@@ -200,6 +201,15 @@ def make_model(
         implementation=implementation,
         rngs=nnx.Rngs(config.seed),
     )
+
+
+def layers_of(model: LanguageModel) -> list[tuple[cells.Cell, Any]]:
+    """Returns the cell of each layer, with its residual connection, and its weights."""
+    residual = model.rnn.residual
+    return [
+        (cells.residual(cell) if residual else cell, weights)
+        for ((cell, weights),) in model.rnn.stack
+    ]
 
 
 def zero_carry(model: LanguageModel, batch: int) -> Any:

@@ -3,7 +3,6 @@
 import functools
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from scanrnn import _scan, cells
+from scanrnn import _scan
 from scanrnn.planner import Plan
-from scanrnn.training._model import LanguageModel, zero_carry
+from scanrnn.training._model import LanguageModel, layers_of, zero_carry
 from scanrnn.training._step import TrainState, TrainStep
 
 
@@ -58,20 +57,12 @@ def plans_of_layers(model: LanguageModel, batch: int, window: int) -> list[Plan]
     xs = jax.eval_shape(model.embed, ids)
     carries = zero_carry(model, batch)
     plans = []
-    for number, step in enumerate(_layer_steps(model)):
+    for number, (cell, params) in enumerate(layers_of(model)):
+        step = functools.partial(cell.step, params)
         carry = carries if model.rnn.num_layers == 1 else carries[number]
         plans.append(_scan.plan(step, carry, jnp.zeros(xs.shape, xs.dtype)))
         _, xs = jax.eval_shape(functools.partial(_scan.scan, step), carry, xs)
     return plans
-
-
-def _layer_steps(model: LanguageModel) -> list[Callable]:
-    """Returns the time step of every layer, bound to its parameters."""
-    steps = []
-    for ((cell, params),) in model.rnn.stack:
-        cell = cells.residual(cell) if model.rnn.residual else cell
-        steps.append(functools.partial(cell.step, params))
-    return steps
 
 
 class Timing(NamedTuple):
