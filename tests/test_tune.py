@@ -1,7 +1,7 @@
 """The optional tuner: its choices, its cache, and what it checks again."""
 
-import functools
 import dataclasses
+import functools
 import json
 import os
 from pathlib import Path
