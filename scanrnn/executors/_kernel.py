@@ -1,14 +1,13 @@
 """Run a body as one kernel: all its steps, with weights and carry in fast memory.
 
-The grid of the kernel is the sequence, with some steps at each point. The weights are
-loaded into fast memory once and stay there, and so does the carry. Rows are loaded and
-stored at each point.
+The grid of the kernel is the parts of the batch, and the sequence, with some steps at
+each point. The weights are loaded into fast memory once and stay there, and so does the
+carry. Rows are loaded and stored at each point.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -17,7 +16,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Var
 
-from scanrnn.executors._kernel_forms import Form, Matrix, forms, weights_of, whole
+from scanrnn.executors._kernel_forms import (
+    Form,
+    Matrix,
+    forms,
+    of_its_part,
+    weights_of,
+    whole,
+)
 from scanrnn.executors._kernel_step import step
 from scanrnn.executors._kernel_tiles import part_of
 from scanrnn.executors._opened import opened
@@ -112,45 +118,38 @@ def run(
     interpreter that simulates a TPU.
     """
     body, new = opened(body)
-    constants = {**constants, **new}
+    constants, rows = {**constants, **new}, body.rows
     part, split, parts = part_of(body)
-    if parts == 1:
-        return _run(body, constants, carry, arrays, interpret)
-    graph = body.graph
-    xs = [body.rows.all(arrays, v) for v in graph.xs]
-    weights = [constants[v] for v in graph.weights]
-    at = [0 if v in split else None for v in graph.weights]
-    alone = functools.partial(_part, part, interpret)
-    return _in_parts(alone, parts, at, weights, carry, xs)
-
-
-def _run(body, constants, carry, arrays, interpret) -> Results:
-    """Run a body without calls as one kernel."""
-    graph, rows, found = body.graph, body.rows, _layout(body)
-    T, steps = rows.length, found.steps
-    points = T // steps
-    args = [f.stored(constants[v]) for v, f in found.weights.items()]
-    args += [f.stored(c) for f, c in zip(found.carry, carry, strict=True)]
-    xs = zip(found.xs, graph.xs, strict=True)
-    args += [f.stored(rows.all(arrays, v), T) for f, v in xs]
+    graph, found, T = part.graph, _layout(part), rows.length
+    grid = parts, T // found.steps
 
     def row(form):
-        zeros = (0,) * len(form.shape)
-        last = points - 1
-        at = (lambda t: (last - t, *zeros)) if rows.reverse else lambda t: (t, *zeros)
-        return pl.BlockSpec((steps, *form.shape), at)
+        at = _rows(form, grid[1] - 1 if rows.reverse else None)
+        return pl.BlockSpec((found.steps, None, *form.shape), at)
 
-    held = (*found.weights.values(), *found.carry)
-    ends = [f.struct() for f in found.carry]
+    of_part = dict(zip(graph.weights, body.graph.weights, strict=True))
+    args, places = [], []
+    for v, form in found.weights.items():
+        is_split = of_part[v] in split
+        lead = (parts,) if is_split else ()
+        args.append(form.stored(constants[of_part[v]], *lead))
+        places.append(of_its_part(form) if is_split else whole(form))
+    ends = [of_its_part(form) for form in found.carry]
+    args += [f.stored(c, parts) for f, c in zip(found.carry, carry, strict=True)]
+    xs = [rows.all(arrays, v) for v in body.graph.xs]
+    args += [f.stored(x, T, parts) for f, x in zip(found.xs, xs, strict=True)]
     call = pl.pallas_call(
         functools.partial(_kernel, graph, found, rows.reverse),
-        grid=(points,),
-        in_specs=[*map(whole, held), *map(row, found.xs)],
-        out_specs=[*map(whole, found.carry), *map(row, found.ys)],
-        out_shape=[*ends, *(f.struct(T) for f in found.ys)],
+        grid=grid,
+        in_specs=[*places, *ends, *map(row, found.xs)],
+        out_specs=[*ends, *map(row, found.ys)],
+        out_shape=[
+            *(f.struct(parts) for f in found.carry),
+            *(f.struct(T, parts) for f in found.ys),
+        ],
         interpret=interpret,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("arbitrary",),
+            dimension_semantics=("parallel", "arbitrary"),
             vmem_limit_bytes=min(memory(body), found.asked_bytes),
         ),
         name="last_to_first" if rows.reverse else "first_to_last",
@@ -158,37 +157,25 @@ def _run(body, constants, carry, arrays, interpret) -> Results:
     # If integers have 64 bits by default, Mosaic mistakes the types of indices.
     with jax.enable_x64(any(str(a.dtype) in _WIDE for a in args)):
         outs = call(*args)
-    n = len(carry)
-    final = [f.restored(a) for f, a in zip(found.carry, outs[:n], strict=True)]
-    return final, [f.restored(a, T) for f, a in zip(found.ys, outs[n:], strict=True)]
+    return _restored(body.graph, outs, T)
 
 
-def _part(body, interpret, weights, carry, xs):
-    constants = dict(zip(body.graph.weights, weights, strict=True))
-    arrays = dict(zip(body.graph.xs, xs, strict=True))
-    return _run(body, constants, carry, arrays, interpret)
+def _rows(form: Form, last: int | None):
+    """Where the rows of a point lie. In reverse, `last` is the point of the first."""
+
+    def at(part, point):
+        first = point if last is None else last - point
+        return first, part, *(0,) * len(form.shape)
+
+    return at
 
 
-def _in_parts(run: Callable, parts: int, at: list, weights, carry, xs):
-    """Run a loop for each part of a batch; by `vmap` the parts are an axis of the grid.
-
-    The batch is axis `at` of each of the weights (None if it has none), the first axis
-    of the carry, and the second one of xs.
-    """
-
-    def cut_up(array, axis):
-        shape = array.shape
-        new = (parts, shape[axis] // parts)
-        return array.reshape((*shape[:axis], *new, *shape[axis + 1 :]))
-
-    weights = [
-        w if axis is None else cut_up(w, axis)
-        for w, axis in zip(weights, at, strict=True)
-    ]
-    carry, xs = [cut_up(c, 0) for c in carry], [cut_up(x, 1) for x in xs]
-    final, ys = jax.vmap(run, in_axes=(at, 0, 1), out_axes=(0, 1))(weights, carry, xs)
-    final = [c.reshape(-1, *c.shape[2:]) for c in final]
-    return final, [y.reshape(y.shape[0], -1, *y.shape[3:]) for y in ys]
+def _restored(graph: Graph, outs: list, length: int) -> Results:
+    """The final carry and the ys of the whole batch."""
+    n = len(graph.carry)
+    final = zip(forms(graph.carry), outs[:n], strict=True)
+    ys = zip(forms(graph.ys), outs[n:], strict=True)
+    return [f.restored(a) for f, a in final], [f.restored(a, length) for f, a in ys]
 
 
 def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):
@@ -197,7 +184,7 @@ def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):
     groups = found.weights, found.carry, found.xs, found.carry, found.ys
     weights, first, xs, carry, ys = ([next(given) for _ in g] for g in groups)
 
-    @pl.when(pl.program_id(0) == 0)
+    @pl.when(pl.program_id(1) == 0)
     def start():
         for to, value in zip(carry, first, strict=True):
             to[...] = value[...]

@@ -136,4 +136,14 @@ def forms(atoms: Iterable) -> list[Form]:
 def whole(form: Form) -> pl.BlockSpec:
     """A block that is the whole array at every point of the grid, loaded once."""
     zeros = (0,) * len(form.shape)
-    return pl.BlockSpec(form.shape, lambda _: zeros, pipeline_mode=pl.Buffered(1))
+    return pl.BlockSpec(form.shape, lambda *_: zeros, pipeline_mode=pl.Buffered(1))
+
+
+def of_its_part(form: Form) -> pl.BlockSpec:
+    """A block for each part of the batch; the parts are the first axis of the array."""
+    zeros = (0,) * len(form.shape)
+    return pl.BlockSpec(
+        (None, *form.shape),
+        lambda part, _: (part, *zeros),
+        pipeline_mode=pl.Buffered(1),
+    )
