@@ -10,10 +10,8 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 
 import scanrnn
-from benchmarks.programs.linear_attention import delta_rule
-from scanrnn._tune import errors, tuner
-from scanrnn.executors import _kernel, _kernel_tiles, pallas_tpu
-from scanrnn.planner.emit import emit
+from scanrnn._tune import tuner
+from scanrnn.executors import _kernel, pallas_tpu
 from tests.cell_table import CELLS, ONE_OF_EACH, draw
 from tests.compare import assert_same
 from tests.generated import materialise
@@ -253,75 +251,6 @@ def test_kernel_of_another_platform_is_a_loop_of_xla():
     assert "callback" not in text and "tpu_custom_call" not in text
 
 
-def test_kernel_takes_a_batch_of_products_in_parts(monkeypatch):
-    """The step is a chunk of a delta rule, with a state for each of six sequences."""
-    monkeypatch.setattr(_kernel_tiles, "_MOST", 2**14)
-    program = delta_rule(T=3, S=6, C=8, K=16)
-    fast = scanrnn.accelerate(program.apply, plan=scanrnn.Options(implementation=NAME))
-
-    def slopes(run):
-        def loss(params):
-            return jnp.sum(jnp.sin(run(params, program.inputs)))
-
-        return jax.grad(loss)
-
-    params = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), program.params)
-    assert str(jax.make_jaxpr(slopes(fast))(params)).count("grid=(6, 1)") == 2
-    both = (jax.jit(slopes(run))(params) for run in (fast, program.apply))
-    for a, b in zip(*map(jax.tree.leaves, both), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
-def test_kernel_takes_the_derivative_of_a_batch_of_products_in_parts(monkeypatch):
-    """Its slope of `tanh` has another primitive since JAX 0.12."""
-    monkeypatch.setattr(_kernel_tiles, "_MOST", 2**10)
-
-    def step(h, x):
-        return jnp.tanh(jnp.einsum("bij,bj->bi", x, h)), h
-
-    h, xs = jnp.zeros((6, 16)), jnp.zeros((5, 6, 16, 16))
-    plan = scanrnn.plan(step, h, xs, implementation=NAME)
-    parts = {name: _kernel_tiles.part_of(body)[2] for name, body in emit(plan).items()}
-    assert min(parts.values()) > 1, parts
-
-
-@pytest.fixture
-def two_cores(monkeypatch):
-    monkeypatch.setattr(_kernel_tiles, "cores_of", lambda machine: 2)
-    monkeypatch.setattr(_kernel_tiles, "_ROWS", 1)
-
-
-@pytest.mark.parametrize("row", EVERY)
-def test_kernel_for_two_cores_equals_lax_scan(row, two_cores):
-    """The interpreter runs both halves of the batch one after the other."""
-    assert_equal_to_lax_scan(row, reverse=False)
-
-
-def test_kernel_for_two_cores_cuts_no_matrix(two_cores):
-    """There are as many examples as the matrix has rows."""
-    with jax.enable_x64(False):
-        step, carry, xs = lstm(3, 4, 4, jnp.float32)
-
-        def slope(implementation, carry):
-            outs = scanrnn.scan(step, carry, xs, implementation=implementation)
-            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(outs))
-
-        got, want = (
-            jax.grad(functools.partial(slope, name)) for name in (NAME, "scan")
-        )
-        assert str(jax.make_jaxpr(got)(carry)).count("grid=(2, ") == 2
-        for a, b in zip(got(carry), want(carry), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("batch", "parts"), [(16, 2), (8, 1), (17, 1)])
-def test_kernel_for_a_tpu_v5p_is_cut_where_each_core_has_a_register(batch, parts):
-    step, carry, xs = lstm(3, batch, 8, jnp.float32)
-    plan = scanrnn.plan(step, carry, xs, machine="tpu v5p", implementation=NAME)
-    found = {_kernel_tiles.part_of(body)[2] for body in emit(plan).values()}
-    assert found == {parts}
-
-
 def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path):
     """The interpreter takes the place of the device."""
     monkeypatch.setenv("SCANRNN_CACHE", str(tmp_path))
@@ -357,61 +286,3 @@ def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path)
         with pytest.warns(UserWarning, match=said):
             plan = scanrnn.plan(step, carry, xs, tune=True)
         assert plan.tuning is not None and label not in plan.tuning.seconds
-
-
-@pytest.mark.slow
-def test_selfcheck_finds_every_way_right():
-    with jax.enable_x64(False):
-        report = scanrnn.selfcheck(dtypes=["float32"], sizes=(4, 2, 16), runs=0)
-    ran = [c for c in report.checks if c.error is not None]
-    assert {c.implementation for c in ran} >= {"scan", "planned", NAME}
-    assert all(c.right for c in ran)
-    # An mLSTM has a gradient that is zero but for rounding, and the error is a share of
-    # 1e-4 of the largest gradient there. All others are below 2e-6 on three CPUs.
-    errors = {True: 1e-4, False: 1e-5}
-    assert all(c.error < errors[c.cell == "mlstm"] for c in ran)
-
-
-def test_selfcheck_reports_a_kernel_that_fails(monkeypatch):
-    def fails(*args, **options):
-        raise RuntimeError("out of fast memory")
-
-    monkeypatch.setattr(_kernel, "run", fails)
-    report = scanrnn.selfcheck(["sru"], dtypes=["float32"], sizes=(3, 2, 4), runs=0)
-    (kernel,) = (c for c in report.checks if c.implementation == NAME)
-    assert kernel.right is False and "RuntimeError: out of fast" in kernel.reason
-    planned = next(c for c in report.checks if c.implementation == "planned")
-    assert planned.right and f"error {planned.error:.1e}" in str(report)
-
-
-@pytest.mark.parametrize(
-    "got, wanted, least, most",
-    [
-        ([jnp.full(2, jnp.nan), jnp.ones(2)], [jnp.ones(2)] * 2, np.inf, np.inf),
-        ([jnp.ones(2), jnp.full(2, jnp.nan)], [jnp.ones(2)] * 2, np.inf, np.inf),
-        ([jnp.ones(2), jnp.full(2, 2e-10)], [jnp.ones(2), jnp.zeros(2)], 0, 1e-3),
-        ([jnp.zeros(2)], [jnp.zeros(2)], 0, 0),
-        (
-            [jnp.full(4, 1e6), jnp.zeros(4)],
-            [jnp.full(4, 1e6), jnp.full(4, 0.05)],
-            0.01,
-            1,
-        ),
-        ([jnp.array([-np.inf, 1.0])], [jnp.array([-np.inf, 1.0])], 0, 0),
-        ([jnp.array([np.inf, 1.0])], [jnp.array([-np.inf, 1.0])], np.inf, np.inf),
-        ([jnp.array([3])], [jnp.array([4])], np.inf, np.inf),
-        ([1.25 * jnp.ones(2)], [jnp.ones(2)], 0.25, 0.25),
-    ],
-)
-def test_error_of_results_knows_nan_zeros_and_integers(got, wanted, least, most):
-    assert least <= errors.error(got, wanted) <= most
-
-
-def test_selfcheck_says_what_did_not_run():
-    report = scanrnn.selfcheck(["elman"], dtypes=["float32"], sizes=(2, 1, 4), runs=1)
-    reasons = {c.implementation: c.reason for c in report.checks}
-    assert reasons[NAME] == ""
-    assert "elman" in str(report) and "ms" in str(report)
-    assert "0 of 4 checks are wrong" in str(report)
-    with pytest.raises(ValueError, match="no cell 'gpu'"):
-        scanrnn.selfcheck(["gpu"])
