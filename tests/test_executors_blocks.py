@@ -79,3 +79,16 @@ def test_blocks_multiply_part_by_part():
     for a, b in zip(*map(jax.tree.leaves, both), strict=True):
         assert a.dtype == b.dtype == jnp.bfloat16
         np.testing.assert_allclose(*(c.astype(np.float32) for c in (a, b)), atol=0.03)
+
+
+def test_blocks_refuse_to_join_parts_on_an_axis_of_their_own():
+    """A maxout of two products: Triton joins features alone."""
+    W = jnp.ones((16, 16))
+
+    def step(h, x):
+        parts = jnp.concatenate([(h @ W + x)[:, None], (h @ W.T)[:, None]], 1)
+        h = jnp.tanh(parts.max(1))
+        return h, h
+
+    with pytest.raises(ValueError, match="Triton cannot join parts"):
+        scanrnn.plan(step, W, jnp.ones((3, 16, 16)), implementation=NAME)

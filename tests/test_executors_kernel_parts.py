@@ -77,6 +77,46 @@ def test_kernel_for_two_cores_cuts_no_matrix(two_cores):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+def test_kernel_cuts_no_weight_of_other_axes(monkeypatch):
+    """There are as many heads as examples, and what is kept differs by the head."""
+    monkeypatch.setattr(_kernel_tiles, "_MOST", 2**8)
+    keys = jax.random.split(jax.random.key(0), 4)
+    frozen = jnp.array([True, False])[:, None, None]
+
+    def step(S, inputs):
+        k, v, q = inputs
+        new = 0.9 * S + k[..., :, None] * v[..., None, :]
+        S = jnp.where(frozen, S, new)
+        return S, jnp.einsum("bnkv,bnk->bnv", S, q)
+
+    xs = tuple(jax.random.normal(key, (3, 2, 2, 8), jnp.float32) for key in keys[:3])
+    init = jax.random.normal(keys[3], (2, 2, 8, 8), jnp.float32)
+    with jax.enable_x64(False):
+        got = scanrnn.scan(step, init, xs, implementation=NAME)
+    np.testing.assert_allclose(got[1], jax.lax.scan(step, init, xs)[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mask", ["kept", "added"])
+def test_kernel_for_two_cores_keeps_vectors_of_features(mask, two_cores):
+    """There are as many examples as features."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    U = jax.random.normal(keys[0], (4, 4), jnp.float32)
+    vector = jnp.arange(4.0, dtype=jnp.float32)
+
+    def step(h, x):
+        h = jnp.tanh(h @ U + x + (vector if mask == "added" else 0))
+        h = jnp.where(vector > 1, h, 0.0) if mask == "kept" else h
+        return h, h
+
+    init, xs = jnp.ones((4, 4), jnp.float32), jax.random.normal(keys[1], (3, 4, 4))
+    xs = xs.astype(jnp.float32)
+    with jax.enable_x64(False):
+        run = functools.partial(scanrnn.scan, step, implementation=NAME)
+        assert "grid=(2, " in str(jax.make_jaxpr(run)(init, xs))
+        got = run(init, xs)
+    np.testing.assert_allclose(got[1], jax.lax.scan(step, init, xs)[1], rtol=1e-5)
+
+
 @pytest.mark.parametrize(("batch", "parts"), [(16, 2), (8, 1), (17, 1)])
 def test_kernel_for_a_tpu_v5p_is_cut_where_each_core_has_a_register(batch, parts):
     step, carry, xs = lstm(3, batch, 8, jnp.float32)

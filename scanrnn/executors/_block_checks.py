@@ -46,7 +46,8 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
             if not product and not _in_halves(sizes):
                 raise NotBlockedError(f"Triton cannot split an array into {sizes}")
         elif out in joins:
-            flat = name != "concatenate" or eqn.params["dimension"] == 1
+            flat = ops.aval(out).ndim == 2
+            flat &= name != "concatenate" or eqn.params["dimension"] == 1
             apart = all(_takes_parts(r, joins) for r in consumers[out])
             if not flat or not (apart or _in_halves(joins[out])):
                 raise NotBlockedError(f"Triton cannot join parts of {joins[out]}")

@@ -87,11 +87,16 @@ def cores_of(machine: Machine | None) -> int:
 
 def _has_examples(graph: Graph, v: Var, size: int) -> bool:
     """Whether the first axis of a weight is the batch, and not one of features."""
-    users = [e for e in graph.eqns if v in variables(e.invars)]
-    multiplies = any(
-        e.primitive.name in ops.PRODUCTS for e in users if not _has_batch(e)
-    )
-    return not multiplies and ops.aval(v).shape[:1] == (size,)
+    if ops.aval(v).shape[:1] != (size,):
+        return False
+    users = (e for e in graph.eqns if v in variables(e.invars) and not _has_batch(e))
+    return not any(e.primitive.name in ops.PRODUCTS or _moves_first(e) for e in users)
+
+
+def _moves_first(eqn: JaxprEqn) -> bool:
+    """Whether an equation broadcasts an array along another axis than its first."""
+    name = eqn.primitive.name
+    return name == "broadcast_in_dim" and eqn.params["broadcast_dimensions"][:1] != (0,)
 
 
 def batch_of(graph: Graph) -> int | None:
@@ -185,8 +190,9 @@ def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | No
         whole = params["shape"][0] == size and params["broadcast_dimensions"][:1] == (
             0,
         )
+        new = _spreads(eqn, size) and not any(has)
         shape = (part, *params["shape"][1:])
-        return params | {"shape": shape} if whole or _spreads(eqn, size) else None
+        return params | {"shape": shape} if whole or new else None
     return None
 
 

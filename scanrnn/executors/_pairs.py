@@ -62,8 +62,8 @@ def _by_key(axis: int, after: bool, q, a, k):
 
 def between(a, after: bool):
     """The decay of the steps after j up to i; zero where i < j. See `scores`."""
-    step = jnp.arange(len(a))
-    later = (step[:, None] > step).reshape(len(a), len(a), *[1] * (a.ndim - 1))
+    later = jnp.tri(len(a), k=-1, dtype=bool)
+    later = later.reshape(len(a), len(a), *[1] * (a.ndim - 1))
     found = lax.cumprod(jnp.where(later, a[:, None], 1), 0)
     found = jnp.where(later.swapaxes(0, 1), 0, found)
     return found if after else one_later(found, 0)

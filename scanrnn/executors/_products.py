@@ -93,7 +93,7 @@ def in_chunks(
     rest = step.writes, step.correction, flags, [query.array for query in queries]
     arrays = folded(step.decay, 1), *jax.tree.map(folded, rest)
     S, reads = lax.scan(lambda S, arrays: chunk(S, new, *arrays), S, arrays)
-    return S, [y.reshape(-1, *y.shape[2:])[:length] for y in reads]
+    return S, [y.reshape(count * size, *y.shape[2:])[:length] for y in reads]
 
 
 def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):

@@ -13,9 +13,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
+from scanrnn.executors._mapped import mapped_outs
 from scanrnn.machines import Machine, machine_for
 from scanrnn.planner import compat, ops
 from scanrnn.planner.functions import of_some
@@ -36,8 +38,9 @@ class Ruled:
 
     The program for the plan's machine is traced. If JAX lowers for another platform,
     for several at once (`jax.export`), or for several devices, the program for that
-    machine computes the same values. Under `vmap` the axis of the batch is always the
-    first axis of each output, whatever reaches it. So a function and its rules agree.
+    machine computes the same values. Under `vmap` the axis of the batch is the first
+    axis of each output that has a tangent, whatever reaches it. So a function and its
+    rules agree.
 
     No callable may close over traced values.
 
@@ -197,7 +200,30 @@ def _batched(args, axes, *, program, **_):
         types=(),
     )
     outs = batch(*args)
-    return outs, [0] * len(outs)
+    shared = _unmapped(program, args, axes, outs)
+    return (
+        [out[0] if i in shared else out for i, out in enumerate(outs)],
+        [None if i in shared else 0 for i in range(len(outs))],
+    )
+
+
+def _unmapped(program, args, axes, outs) -> set[int]:
+    """The outputs that are the same for the whole batch, among those without tangents.
+
+    An output with a tangent has the batch, whether something mapped reaches it or not.
+    """
+    fixed = {i for i, out in enumerate(outs) if not ops.is_inexact_dtype(out.dtype)}
+    if not fixed or program.transposed is not None:
+        return set()
+
+    def of_one(*args):
+        pairs = zip(args, axes, strict=True)
+        one = [a if d is None else lax.index_in_dim(a, 0, d, False) for a, d in pairs]
+        return program.build(program.machine, True)(*one)
+
+    jaxpr = jax.make_jaxpr(of_one)(*map(struct_of, map(jax.typeof, args)))
+    mapped = mapped_outs(jaxpr, [d is not None for d in axes])
+    return {i for i in fixed if not mapped[i]}
 
 
 def _lowering(platform: str) -> Callable:

@@ -72,6 +72,7 @@ def entered(
     Returns:
       n arrays `[T, ...]` of the sums, and n arrays `[1, ...]`, the h after all rows.
     """
+    start = [jnp.expand_dims(s, 0) for s in start]
     first = [s + _row(ahead, rows.first) for s, ahead in zip(start, d, strict=True)]
     added = [
         _with_first(ahead + _later(late, rows), begun, rows)
@@ -85,7 +86,7 @@ def entered(
 
 def sums(b, start, rows: Rows):
     """The values after each step of `h' = h + b`."""
-    b = _with_first(b, _row(b, rows.first) + start, rows)
+    b = _with_first(b, _row(b, rows.first) + jnp.expand_dims(start, 0), rows)
     return lax.cumsum(b, 0, rows.reverse)
 
 
@@ -153,7 +154,7 @@ def _in_chunks(steps: _Steps, A: Sequence, b: Sequence, h: list, chunks: int) ->
         h = steps.after(factors, h, added)
         found.append(h)
     return [
-        jnp.stack(parts, 1).reshape(-1, *parts[0].shape[1:])
+        jnp.stack(parts, 1).reshape(chunks * CHUNK, *parts[0].shape[1:])
         for parts in zip(*found, ends, strict=True)
     ]
 

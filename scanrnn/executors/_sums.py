@@ -22,7 +22,7 @@ def sum_over(rank: int, lead: str, over: int | None, *terms):
     """
     names, written, arrays, found = string.ascii_uppercase, [], [], set()
     for steps, array in terms:
-        spanned = [i for i in range(rank) if array.shape[len(steps) + i] > 1]
+        spanned = [i for i in range(rank) if array.shape[len(steps) + i] != 1]
         written.append(steps + "".join(names[i] for i in spanned))
         unit = [len(steps) + i for i in range(rank) if i not in spanned]
         arrays.append(jnp.squeeze(array, unit))

@@ -20,7 +20,7 @@ def inverse(M):
     """The inverse of `I - M`, for strictly lower triangular matrices `[..., L, L]`."""
     size = M.shape[-1]
     if size <= 2:
-        return jnp.eye(size, dtype=M.dtype) + M
+        return jnp.broadcast_to(jnp.eye(size, dtype=M.dtype), M.shape) + M
     if size % 2:
         edges = [*[(0, 0)] * (M.ndim - 2), (0, 1), (0, 1)]
         return inverse(jnp.pad(M, edges))[..., :size, :size]

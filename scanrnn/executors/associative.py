@@ -15,7 +15,7 @@ from jax import lax
 
 from scanrnn.executors import _scans, planned, scan
 from scanrnn.machines import Machine
-from scanrnn.planner import affine, costs, max_plus, ops
+from scanrnn.planner import affine, compat, costs, max_plus, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import NORMS, of_leaves
@@ -125,7 +125,14 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
             for k, start, u, end in zip(group.leaves, starts, *found, strict=True):
                 final[k] = lax.convert_element_type(end[0], start.dtype)
                 values[graph.carry[k]] = lax.convert_element_type(u, start.dtype)
-    return final, over_time(graph, graph.ys, values, rows.length)
+    ys = over_time(graph, graph.ys, values, rows.length)
+    return list(map(_typed, final, graph.carry_out)), list(map(_typed, ys, graph.ys))
+
+
+def _typed(found, atom):
+    """A result with the weak type of an atom, or without one, as that has none."""
+    weak = ops.is_weak(atom)
+    return found if found.weak_type == weak else compat.with_weak_type(found, weak)
 
 
 def over_time(graph: Graph, ys, values: Values, length) -> list:
@@ -198,9 +205,9 @@ def _operands(body: Body, group: Group, starts: list, values) -> tuple:
     A, b = found[: -len(parts)], found[-len(parts) :]
     with jax.numpy_dtype_promotion("standard"):
         dtype = jnp.result_type(*b, *parts)
-    # Factors stay real where the values are complex.
-    real = jnp.finfo(dtype).dtype if jnp.issubdtype(dtype, jnp.inexact) else dtype
-    A = [a.astype(jnp.promote_types(a.dtype, real)) for a in A]
+        # Factors stay real where the values are complex.
+        real = jnp.finfo(dtype).dtype if jnp.issubdtype(dtype, jnp.inexact) else dtype
+        A = [a.astype(jnp.promote_types(a.dtype, real)) for a in A]
     return A, *([p.astype(dtype) for p in of] for of in (b, parts))
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import core, lax
 
 
@@ -155,5 +156,6 @@ def _range(value):
     if any(isinstance(leaf, core.Tracer) for leaf in jax.tree.leaves(value)):
         return None
     with jax.ensure_compile_time_eval():
-        value = jnp.asarray(value)
+        # JAX would wrap integers of more than 32 bits.
+        value = value if isinstance(value, jax.Array) else np.asarray(value)
         return (int(value.min()), int(value.max())) if value.size else (0, 0)

@@ -67,6 +67,11 @@ def draw(
     def plain(family, init):
         def drawn(key, shape, dtype):
             value, more = opened(init(key, shape, dtype))
+            if not hasattr(value, "shape"):
+                raise TypeError(
+                    f"{family}_init: returned {type(value).__name__}, want an array; "
+                    "an initializer such as lecun_normal must be called: lecun_normal()"
+                )
             if more is not None:
                 said[family] = more
             return value

@@ -60,7 +60,9 @@ def run(
             spans,
             lambda x: cell.initialize_carry(key, x.shape),
         )
-        if module.is_initializing():
+        missing = not cell.variables.get("params")
+        may_make = module.is_mutable_collection("params")
+        if module.is_initializing() or (missing and may_make):
             cell(first, jnp.sum(xs, axis=0))  # makes the variables
         variables = _Variables(module, cell, xs.shape[0])
 
@@ -126,7 +128,7 @@ class _Variables:
         self._keys, self.rows = {}, {}
         for names, split in module.split_rngs.items():
             for name in module.scope.rngs:
-                if in_filter(names, name) and name != "params":
+                if in_filter(names, name):
                     key = module.make_rng(name)
                     if split:
                         self.rows[name] = jax.random.split(key, length)

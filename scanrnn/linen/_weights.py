@@ -37,6 +37,8 @@ def _misfit(module, name, place):
         for key, like in wanted.items()
         if key in came and came[key].shape != like.shape
     ]
+    wrong += [f"no {key!r}" for key in wanted if key not in came]
+    wrong += [f"an unknown {key!r}" for key in came if key not in wanted]
     return (
         f"{type(module).__name__}: params[{name!r}] has {'; '.join(wrong)}, for inputs "
         f"of {place.in_features} features and features={place.hidden_features}; were "
@@ -106,7 +108,7 @@ def noise_key(module: Any, deterministic: bool | None) -> jax.Array:
             "give the module or the call deterministic=False in training, True in "
             "evaluation"
         )
-    if not module.has_rng("dropout"):
+    if not (module.has_rng("dropout") or module.has_rng("params")):
         raise ValueError(
             f"{name}: there is dropout or noise to draw, and no stream for it; give "
             'apply rngs={"dropout": jax.random.key(0)}, or deterministic=True'

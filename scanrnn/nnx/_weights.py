@@ -70,6 +70,12 @@ def draw(
             f"RNN: init of {type(place.cell).__name__} returned shapes "
             f"{jax.tree.map(jnp.shape, params)}, want a flat dict of arrays by name"
         )
+    for family, own in metadata.items():
+        if own is not None and not isinstance(own, Mapping):
+            raise TypeError(
+                f"{family}_metadata: got {own!r}, want a dict, such as "
+                '{"sharding_names": (None, "model")}'
+            )
     found = {
         family: {**said.get(family, {}), **(own or {})}
         for family, own in metadata.items()

@@ -210,9 +210,9 @@ def spread(eqn, value):
 
 def _reshaped(eqn, value):
     old, new = (ops.aval(v).shape for v in (eqn.invars[0], eqn.outvars[0]))
-    sizes = iter([n for n, wide in zip(value.shape, old, strict=True) if wide > 1])
-    if [s for s in old if s > 1] == [s for s in new if s > 1]:
-        return lax.reshape(value, [next(sizes) if s > 1 else 1 for s in new])
+    sizes = iter([n for n, wide in zip(value.shape, old, strict=True) if wide != 1])
+    if [s for s in old if s != 1] == [s for s in new if s != 1]:
+        return lax.reshape(value, [next(sizes) if s != 1 else 1 for s in new])
     return lax.reshape(full(value, eqn.invars[0]), new)
 
 

@@ -22,6 +22,7 @@ from scanrnn.planner.graph import (
     Graph,
     free,
     has_own_rule,
+    inside,
     needed,
     variables,
 )
@@ -68,7 +69,8 @@ def classify(graph: Graph, hoist: bool, sink: bool) -> Stages:
     # In the order of the step, because the order of a set differs between processes.
     readout = [v for e in graph.eqns if e in sunk for v in variables(e.invars)]
     readout += variables(graph.ys)
-    stacked = [v for v in readout if bits[v] & CARRY or v in large]
+    by_step = _made_by_step(graph, bits)
+    stacked = [v for v in readout if bits[v] & CARRY or v in large or v in by_step]
     stacked = [v for v in stacked if v not in made_after]
     stacked = tuple(dict.fromkeys(stacked))
     outs = (*graph.carry_out, *stacked)
@@ -98,6 +100,19 @@ def classify(graph: Graph, hoist: bool, sink: bool) -> Stages:
         loop=loop,
         after=after,
     )
+
+
+def _made_by_step(graph, bits) -> set[Var]:
+    """What time inputs alone make, but not for all steps at once: callbacks, some keys.
+
+    Some keys draw other random numbers for all steps at once.
+    """
+    found: set[Var] = set()
+    for eqn in graph.eqns:
+        movable = ops.is_movable(eqn) and found.isdisjoint(variables(eqn.invars))
+        if bits[eqn] == TIME and not movable:
+            found.update(eqn.outvars)
+    return found
 
 
 def _stage(graph, bits, given, wanted, carries: bool = False) -> Graph:
@@ -138,16 +153,22 @@ def can_defer(loop: Graph) -> bool:
     be the derivative, so only JAX may apply it, and once for each order. It also may
     not if something cannot be batched over time: the rule of a `jax.custom_jvp`, or an
     equation of time inputs alone, because its tangents are computed for all steps at
-    once.
+    once. Such an equation is also a `lax.cond`.
     """
     bits = loop.depends
 
     def can(eqn) -> bool:
         if has_own_rule(eqn) or not ops.has_batched_rule(eqn):
             return False
-        timed = not bits[eqn] & CARRY
+        if bits[eqn] & CARRY:
+            return True
+        # For all steps at once JAX makes a `cond` a select with `stop_gradient`, which
+        # has no transpose.
+        within = (e.primitive.name for e in (eqn, *inside(eqn)))
+        if bits[eqn] & TIME and "cond" in within:
+            return False
         # A checkpoint is there to save memory; all its steps at once would use it up.
-        return not timed or (ops.can_be_batched(eqn) and not compat.is_checkpoint(eqn))
+        return ops.can_be_batched(eqn) and not compat.is_checkpoint(eqn)
 
     return all(map(can, loop.eqns))
 

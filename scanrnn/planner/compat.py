@@ -119,6 +119,13 @@ def has_tangent(value: Any) -> bool:
     return isinstance(value, Tracer) and hasattr(value, "tangent")
 
 
+def with_weak_type(array, weak: bool):
+    """An array with a weak type, which adopts other dtypes, or without one."""
+    return primitives.convert_element_type_p.bind(
+        array, new_dtype=array.dtype, weak_type=weak, sharding=None
+    )
+
+
 def manual_axes(aval) -> dict[str, Any]:
     """The mesh axes over which a type varies, as keywords of `jax.ShapeDtypeStruct`.
 

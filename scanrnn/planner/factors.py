@@ -29,7 +29,7 @@ class Factor(NamedTuple):
 def placed(atom, axes: Sequence[int | None]) -> Factor:
     """A value as a factor; its axes of size 1 are no axes of the product."""
     sizes = zip(axes, ops.aval(atom).shape, strict=False)
-    return Factor(atom, tuple(i if n > 1 else None for i, n in sizes))
+    return Factor(atom, tuple(i if n != 1 else None for i, n in sizes))
 
 
 def factors(graph: Graph, atom, axes: Sequence[int | None] | None = None) -> list:
@@ -66,16 +66,16 @@ def _of_product(eqn, axes):
 def _of_broadcast(eqn, axes):
     (a, *_), dims = eqn.invars, eqn.params["broadcast_dimensions"]
     sizes = zip(dims, ops.aval(a).shape, strict=True)
-    return [(a, tuple(axes[d] if n > 1 else None for d, n in sizes))]
+    return [(a, tuple(axes[d] if n != 1 else None for d, n in sizes))]
 
 
 def _of_reshape(eqn, axes):
     (a, *_), (out,) = eqn.invars, eqn.outvars
     old, new = ops.aval(a).shape, ops.aval(out).shape
-    if [n for n in old if n > 1] != [n for n in new if n > 1]:
+    if [n for n in old if n != 1] != [n for n in new if n != 1]:
         return None
-    wide = iter([axis for axis, n in zip(axes, new, strict=True) if n > 1])
-    return [(a, tuple(next(wide) if n > 1 else None for n in old))]
+    wide = iter([axis for axis, n in zip(axes, new, strict=True) if n != 1])
+    return [(a, tuple(next(wide) if n != 1 else None for n in old))]
 
 
 def _of_transpose(eqn, axes):

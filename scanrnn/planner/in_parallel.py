@@ -29,9 +29,6 @@ def obstacle(body: Body) -> str | None:
         return DRAWS
     if not any(group.parallel for group in affine.groups(graph)):
         return "no leaf is affine"
-    # The results of a scan have no weak type.
-    if any(map(ops.is_weak, graph.carry_out)):
-        return "a leaf has a weak type"
     if not isinstance(body.rows.length, int):
         return "the number of steps is not known"
     return None

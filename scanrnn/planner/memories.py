@@ -117,6 +117,11 @@ def _memory(graph: Graph, leaf: int) -> Memory:
     if len(summed := {read.axis for read in asked}) != 1:
         raise NoMemoryError("its reads do not sum over one axis of it")
     (axis,) = summed
+    for choice in filter(None, (reset, held)):
+        if any(axis in factor.spans for factor in choice.factors):
+            raise NoMemoryError(
+                "it is set anew or kept in parts of a sum that reads it"
+            )
     writes = [write(graph, leaf, term, axis, asked) for term in total.terms]
     writes.sort(key=lambda one: one.correction is not None)
     if any(one.correction for one in writes[:-1]):

@@ -36,7 +36,7 @@ class Correction(NamedTuple):
     def spans(self) -> set[int]:
         """The axes of S along which A is not constant."""
         sizes = ops.aval(self.graph.ys[0]).shape
-        return {i for i, n in zip(self.read.order, sizes, strict=True) if n > 1}
+        return {i for i, n in zip(self.read.order, sizes, strict=True) if n != 1}
 
 
 class Write(NamedTuple):

@@ -1,6 +1,7 @@
 """Deterministic iterators over batches, whose position can be saved and restored."""
 
 import abc
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -101,6 +102,9 @@ class Streams(Batches):
         parts: int = 1,
     ):
         """Checks the length of the text and the number of parts."""
+        for name, number in (("batch", batch), ("window", window), ("parts", parts)):
+            if number < 1:
+                raise ValueError(f"{name}: got {number}, want at least 1")
         least = batch * (window + 1)
         if len(ids) < least:
             raise ValueError(
@@ -143,8 +147,18 @@ class Streams(Batches):
         return {"position": self._position}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a saved position."""
-        self._position = state["position"]
+        """Goes to a saved position.
+
+        Raises:
+            ValueError: If it is not one of this text.
+        """
+        position = state.get("position", -1)
+        if not 0 <= position < len(self.ids):
+            raise ValueError(
+                f"state: got {state}, want a position in the {len(self.ids)} tokens; "
+                "give the text of the run that saved it"
+            )
+        self._position = position
 
 
 class Arrays(Batches):
@@ -218,10 +232,10 @@ class Arrays(Batches):
 
     def restore(self, state: dict[str, int]) -> None:
         """Goes to a saved position."""
-        if (state["batch"] + 1) * self.batch > self._size:
+        if (state.get("batch", math.inf) + 1) * self.batch > self._size:
             raise ValueError(
-                f"state: got batch {state['batch']}, but there are {self._size} "
-                "examples; give the arrays of the run that saved it"
+                f"state: got {state}, but there are {self._size} examples, "
+                f"{self.batch} in a batch; give the arrays of the run that saved it"
             )
         self._epoch, self._next = state["epoch"], state["batch"]
 

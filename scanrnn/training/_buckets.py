@@ -59,6 +59,13 @@ class Buckets(Batches):
         """Sorts the sequences into buckets."""
         if not len(sequences):
             raise ValueError("sequences: got none, want at least one")
+        if batch < 1:
+            raise ValueError(f"batch: got {batch}, want at least 1")
+        kinds = {np.asarray(s).dtype for s in sequences if len(s)}
+        if not all(np.issubdtype(kind, np.integer) for kind in kinds):
+            raise ValueError(
+                f"sequences: got {', '.join(sorted(map(str, kinds)))}, want integer ids"
+            )
         self._sequences, self.batch, self._seed = sequences, batch, seed
         order = np.argsort([len(s) for s in sequences], kind="stable")
         # All buckets but the first hold whole batches. The first has the shortest
@@ -121,5 +128,14 @@ class Buckets(Batches):
         return {"epoch": self._epoch, "batch": self._next}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a saved position."""
+        """Goes to a saved position.
+
+        Raises:
+            ValueError: If it is not one of these sequences.
+        """
+        if not 0 <= state.get("batch", -1) < len(self):
+            raise ValueError(
+                f"state: got {state}, but an epoch has {len(self)} batches; give the "
+                "sequences of the run that saved it"
+            )
         self._epoch, self._next = state["epoch"], state["batch"]

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from scanrnn.training._checksums import of_arrays, of_notes
+from scanrnn.training._checksums import check_arrays, of_arrays, of_notes
 from scanrnn.training._complaints import without_late_complaints
 from scanrnn.training._files import brief, retried, writing
 from scanrnn.training._lock import FolderLock
@@ -116,9 +116,11 @@ class Checkpoints:
             notes: A dict that JSON can hold.
 
         Raises:
-            ValueError: If another run has locked the folder, or this checkpoint or the
-                one before it cannot be written.
+            ValueError: If another run has locked the folder, this checkpoint or the one
+                before it cannot be written, an array has no elements, or two arrays
+                have the same name.
         """
+        check_arrays(state)
         self.lock()
         if step == self.latest():
             return

@@ -2,11 +2,40 @@
 
 import json
 import zlib
+from collections import Counter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+
+def check_arrays(state: Any) -> None:
+    """Refuses a state that Orbax would not write, or of which it would lose a part.
+
+    Args:
+        state: A pytree of arrays.
+
+    Raises:
+        ValueError: If an array has no elements, or two have the same name.
+
+    Example:
+        >>> check_arrays({"w": jnp.ones(0)})
+        Traceback (most recent call last):
+            ...
+        ValueError: state: 'w' has no elements; leave it out
+    """
+    paths = jax.tree_util.tree_leaves_with_path(state)
+    names = [jax.tree_util.keystr(p, simple=True, separator=".") for p, _ in paths]
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"state: two arrays have the name {twice[0]!r}, as Orbax joins names by "
+            "dots; rename one"
+        )
+    empty = [n for n, (_, leaf) in zip(names, paths, strict=True) if not np.size(leaf)]
+    if empty:
+        raise ValueError(f"state: {empty[0]!r} has no elements; leave it out")
 
 
 def of_arrays(tree: Any) -> dict[str, int]:

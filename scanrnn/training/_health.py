@@ -110,7 +110,7 @@ def probe(
         return loss(xs), shares
 
     def look(xs):
-        taps = jax.tree.map(lambda a: jnp.zeros((length, *a.shape), a.dtype), carries)
+        taps = jax.tree.map(lambda a: _tap(a, length), carries)
         return jax.grad(run, has_aux=True)(list(taps), xs)
 
     grads, shares = jax.jit(look)(xs)
@@ -133,6 +133,13 @@ def probe(
     return found
 
 
+def _tap(array, length):
+    """Zeros to add to a leaf of the carry at each step; None for a counter, say."""
+    if jnp.issubdtype(array.dtype, jnp.inexact):
+        return jnp.zeros((length, *array.shape), array.dtype)
+    return None
+
+
 class _Watched:
     """A step that adds a tap to its carry, and also returns shares of saturated values.
 
@@ -144,7 +151,10 @@ class _Watched:
 
     def __call__(self, carry, inputs):
         x, tap = inputs
-        carry = jax.tree.map(jnp.add, carry, tap)
+        leaves, tree = jax.tree.flatten(carry)
+        taps = tree.flatten_up_to(tap)
+        added = [a if t is None else a + t for a, t in zip(leaves, taps, strict=True)]
+        carry = tree.unflatten(added)
         closed, shape = jax.make_jaxpr(self._step, return_shape=True)(carry, x)
         seen: list[tuple[str, jax.Array]] = []
         outs = _evaluate(closed.jaxpr, closed.consts, jax.tree.leaves((carry, x)), seen)

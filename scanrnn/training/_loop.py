@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -125,10 +125,10 @@ def fit(
 
     Raises:
         TypeError: If `batches` is no iterator, or there are checkpoints and it has no
-            position.
-        ValueError: If another run has locked the checkpoints, one cannot be written,
-            one is of a later step than the state, or the batches end before the last
-            step.
+            position, or `evaluate` returns something else than a dict of numbers.
+        ValueError: If `evaluate_every` is less than 1, another run has locked the
+            checkpoints, one cannot be written, one is of a later step than the state,
+            or the batches end before the last step.
         FloatingPointError: If more than `patience` steps in a row were skipped, or an
             evaluation returns a number that is not finite.
 
@@ -144,7 +144,7 @@ def fit(
         >>> fitted.step, round(float(fitted.state.params["w"][0]), 2)
         (30, 3.0)
     """
-    _check(batches, checkpoints)
+    _check(batches, checkpoints, evaluate_every)
     begin, stopped, in_row = time.perf_counter(), False, 0
     pending: deque[tuple[int, Metrics]] = deque()
     if (step := int(state.counts.steps)) >= steps:
@@ -166,10 +166,10 @@ def fit(
         """Waits for the device, evaluates, and saves."""
         read(0)
         if evaluate is not None:
-            row = {"step": step} | evaluate(state)
+            row = {"step": step} | _numbers(evaluate(state))
             for writer in writers:
                 writer.write(row)
-            if not np.isfinite([v for v in row.values()]).all():
+            if not np.isfinite(list(row.values())).all():
                 raise FloatingPointError(_complaint(row, checkpoints))
         for writer in writers:
             writer.flush()
@@ -193,8 +193,22 @@ def fit(
     return Fitted(state, step, stopped)
 
 
-def _check(batches, checkpoints):
-    """Refuses data that ends in an error after the first steps."""
+def _numbers(found) -> dict[str, float]:
+    """The numbers of an evaluation, which may be arrays, as numbers of Python."""
+    if not isinstance(found, Mapping):
+        raise TypeError(
+            f"evaluate: returned {type(found).__name__}, want a dict of numbers by name"
+        )
+    for name, value in found.items():
+        if np.size(value) != 1 or np.asarray(value).dtype.kind in "OUS":
+            raise TypeError(f"evaluate: got {name}={value!r}, want a number")
+    return {name: np.asarray(value).item() for name, value in found.items()}
+
+
+def _check(batches, checkpoints, evaluate_every):
+    """Refuses what ends in an error after the first steps."""
+    if evaluate_every < 1:
+        raise ValueError(f"evaluate_every: got {evaluate_every}, want at least 1")
     wanted = ["__next__", *["state"] * (checkpoints is not None)]
     missing = [name for name in wanted if not hasattr(batches, name)]
     if missing:

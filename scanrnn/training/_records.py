@@ -1,11 +1,14 @@
 """Records of a run: a row for every step and evaluation, and a plot of the curves."""
 
+import contextlib
 import json
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+import numpy as np
 
 from scanrnn._files import replacing
 from scanrnn.training._files import writing
@@ -74,26 +77,52 @@ class Log:
         """Reads the rows of the file.
 
         Returns:
-            The rows up to the first line that is not complete. A process that is
+            The rows, without a last line that is not complete: a process that is
             killed may leave half a line.
+
+        Raises:
+            ValueError: If the file is not such a log.
         """
         if not self.path.is_file():
             return []
-        rows: list[dict[str, Any]] = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return rows
+        *lines, last = self.path.read_bytes().split(b"\n")
+        found = [self._row(line) for line in lines if line.strip()]
+        half = last.startswith(b"{")
+        with contextlib.suppress(*[ValueError] * half):
+            found += [self._row(last)] if last else []
+        return found
+
+    def _row(self, line: bytes) -> dict[str, Any]:
+        """The row of a line."""
+        try:
+            row = json.loads(line)
+            known = isinstance(row, dict) and isinstance(row.get("step"), int)
+        except ValueError:
+            known = False
+        if not known:
+            raise ValueError(
+                f"path: {str(self.path)!r} is no log of a run: its line {line[:40]!r} "
+                "has no step; move the file, or choose another folder with --out"
+            )
+        return row
 
 
 def _line(row):
-    finite = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in row.items()
-    }
-    return json.dumps(finite) + "\n"
+    return json.dumps({name: _plain(value) for name, value in row.items()}) + "\n"
+
+
+def _plain(value):
+    """A value as JSON can hold it: no arrays, and null for what is not finite."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(_plain, value))
+    if value is None or isinstance(value, str):
+        return value
+    if np.ndim(value):
+        return _plain(np.asarray(value).tolist())
+    number = np.asarray(value).item()
+    return number if math.isfinite(number) else None
 
 
 class TensorBoard:
@@ -131,8 +160,8 @@ class TensorBoard:
             row: A dict with "step" and other names and numbers.
         """
         for name, value in row.items():
-            if name != "step" and isinstance(value, int | float):
-                self._writer.add_scalar(name, value, row["step"])
+            if name != "step" and np.asarray(value).dtype.kind in "biuf":
+                self._writer.add_scalar(name, np.asarray(value).item(), row["step"])
 
     def flush(self) -> None:
         """Writes the scalars that are not written yet."""

@@ -109,12 +109,20 @@ def generate(
     start = next((t for t in ("\n", END) if t in vocabulary.tokens), None)
     start = [start or vocabulary.tokens[0]]
     if not vocabulary.are_characters:
-        given = [word for word in split_words(prompt) if word != END]
+        given = _words(prompt, vocabulary)
     else:
         given = list(prompt)
     ids = vocabulary.encode(given or start)
     # The generator is `_write`, so the checks above run now, not at the first token.
     return _write(model, vocabulary, length, ids, temperature, key)
+
+
+def _words(prompt: str, vocabulary: Vocabulary) -> list[str]:
+    """The words of a prompt, split as those of the text: PTB's words have spaces."""
+    ways = split_words(prompt), prompt.split()
+    known = {*vocabulary.tokens}
+    fewest = min(ways, key=lambda words: sum(word not in known for word in words))
+    return [word for word in fewest if word != END]
 
 
 def _write(

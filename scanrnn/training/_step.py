@@ -204,6 +204,7 @@ def make_train_step(
         raise ValueError(f"clip: got {clip}, want more than 0, or None for no clipping")
     if accumulate < 1:
         raise ValueError(f"accumulate: got {accumulate}, want at least 1")
+    update = optax.with_extra_args_support(optimizer).update
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         scaling = state.loss_scale
@@ -221,7 +222,10 @@ def make_train_step(
         if clip is not None:
             factor = jnp.where(clipped, clip / norm, 1.0)
             grads = jax.tree.map(lambda g: g * factor, grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        # Some optimizers look at the loss, too: `reduce_on_plateau`, say.
+        updates, opt_state = update(
+            grads, state.opt_state, state.params, value=loss, grad=grads
+        )
         params = optax.apply_updates(state.params, updates)
         old = (state.params, state.opt_state, state.carry)
         # The dtypes stay, so that the next step is the same program.
@@ -250,6 +254,7 @@ def make_train_step(
 
 
 def _as_type_of(new, old):
+    new = jnp.asarray(new)
     return new if new.dtype == old.dtype else new.astype(old.dtype)
 
 

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scanrnn.training._vocabulary import UNKNOWN, Vocabulary
+from scanrnn.training._vocabulary import END, UNKNOWN, Vocabulary
 
-END = "<eos>"
 _PTB = ("ptb.train.txt", "ptb.valid.txt")
 # Words, numbers and single marks, as in PTB. The text is in lower case.
-_WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|[0-9]+|[^\sa-z0-9]")
+_WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|\d+|[^\w\s]|_")
 
 
 class Corpus(NamedTuple):

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+# What stands for the end of a paragraph or a sentence.
+END = "<eos>"
+
 UNKNOWN = "<unk>"
 
 
@@ -43,8 +46,8 @@ class Vocabulary:
 
         Args:
             tokens: The text: a string for characters, or a sequence of words.
-            most: How many tokens to keep: the most frequent ones and `<unk>`, which
-                stands for all others. None keeps all.
+            most: How many tokens to keep: the most frequent ones, `<unk>`, which stands
+                for all others, and `<eos>` if the text has it. None keeps all.
 
         Returns:
             The vocabulary. With `most` None, the tokens are in sorted order. Else the
@@ -57,8 +60,11 @@ class Vocabulary:
         if most is None:
             return cls(sorted(counts))
         counts[UNKNOWN] = 0
-        kept = sorted(counts, key=lambda token: (-counts[token], token))[:most]
-        return cls(kept if UNKNOWN in kept else [*kept[:-1], UNKNOWN])
+        ranked = sorted(counts, key=lambda token: (-counts[token], token))
+        marks = [token for token in (UNKNOWN, END) if token in counts][:most]
+        words = [token for token in ranked if token not in marks]
+        kept = {*marks, *words[: most - len(marks)]}
+        return cls(token for token in ranked if token in kept)
 
     def __len__(self) -> int:
         """Returns the number of different tokens."""

@@ -9,13 +9,13 @@ from scanrnn.serving._onnx.graph import ELSEWHERE, HALF, Graph, Unsupported, is_
 _SAME = {
     **{"abs": "Abs", "add": "Add", "add_any": "Add", "ceil": "Ceil", "cos": "Cos"},
     **{"cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp"},
-    **{"floor": "Floor", "ge": "GreaterOrEqual", "gt": "Greater", "max": "Max"},
-    **{"le": "LessOrEqual", "log": "Log", "logistic": "Sigmoid", "lt": "Less"},
-    **{"min": "Min", "mul": "Mul", "neg": "Neg", "pow": "Pow", "sign": "Sign"},
+    **{"floor": "Floor", "log": "Log", "logistic": "Sigmoid", "max": "Max"},
+    **{"min": "Min", "mul": "Mul", "pow": "Pow", "sign": "Sign"},
     **{"sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "sub": "Sub", "tan": "Tan"},
     **{"tanh": "Tanh", "asin": "Asin", "acos": "Acos", "atan": "Atan"},
     **{"asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh"},
 }
+_ORDERED = {"ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"}
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 _MOVED = (
     *("copy", "stop_gradient", "optimization_barrier"),
@@ -45,10 +45,35 @@ def _number(graph, eqn, value):
     return graph.constant(value, np.float32 if str(dtype) in HALF else dtype)
 
 
+def _ordered(kind):
+    """A comparison. Booleans are compared as numbers."""
+
+    def rule(graph, eqn, *xs):
+        if eqn.invars[0].aval.dtype == np.bool_:
+            xs = [graph.cast(x, np.int32) for x in xs]
+        return graph.op(kind, *xs)
+
+    return rule
+
+
+def _neg(graph, eqn, x):
+    dtype = eqn.outvars[0].aval.dtype
+    if np.issubdtype(dtype, np.unsignedinteger):
+        return graph.op("Sub", graph.constant(0, dtype), x)
+    return graph.op("Neg", x)
+
+
 def _round(graph, eqn, x):
-    if int(eqn.params["rounding_method"]) != 1:
-        raise Unsupported("to_onnx: ONNX rounds halves to even only; use jnp.round")
-    return graph.op("Round", x)
+    if int(eqn.params["rounding_method"]) == 1:
+        return graph.op("Round", x)
+    # Halves away from zero. The difference of two such numbers is exact.
+    size = graph.op("Abs", x)
+    least = graph.op("Floor", size)
+    high = graph.op(
+        "GreaterOrEqual", graph.op("Sub", size, least), _number(graph, eqn, 0.5)
+    )
+    whole = graph.op("Add", least, _one(graph, eqn))
+    return graph.op("Mul", graph.op("Sign", x), graph.op("Where", high, whole, least))
 
 
 def _integer_pow(graph, eqn, x):
@@ -166,10 +191,12 @@ def _moved(graph, eqn, *xs):
 
 RULES = {name: _same(kind) for name, kind in _SAME.items()}
 RULES |= {name: _logical(kind) for name, kind in _LOGICAL.items()}
+RULES |= {name: _ordered(kind) for name, kind in _ORDERED.items()}
 RULES |= {name: _moved for name in _MOVED}
 RULES |= {
     "ne": lambda graph, eqn, x, y: graph.op("Not", graph.op("Equal", x, y)),
     "square": lambda graph, eqn, x: graph.op("Mul", x, x),
+    "neg": _neg,
     "round": _round,
     "integer_pow": _integer_pow,
     "exp2": _exp2,

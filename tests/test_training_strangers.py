@@ -1,0 +1,198 @@
+"""What users bring to training: metrics, logs, names, optimizers, texts."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import scanrnn
+from scanrnn.training import (
+    Arrays,
+    Buckets,
+    Checkpoints,
+    Log,
+    Streams,
+    Vocabulary,
+    fit,
+    init_state,
+    make_train_step,
+    probe,
+    split_sentences,
+)
+from scanrnn.training._sample import _words
+from scanrnn.training._text import split_words
+from tests.test_training_loop import STEP, data, start
+
+
+@pytest.mark.parametrize(
+    "number", [np.float32(0.5), jnp.float32(0.5), jnp.bfloat16(0.5), np.array([0.5])]
+)
+def test_evaluation_may_return_arrays_of_one_number(tmp_path, number):
+    log = Log(tmp_path / "log.jsonl")
+    with Checkpoints(tmp_path / "checkpoint") as checkpoints:
+        fit(
+            STEP, start(), data(), steps=2, writers=[log], checkpoints=checkpoints,
+            evaluate=lambda state: {"accuracy": number},
+        )  # fmt: skip
+        assert checkpoints.latest() == 2
+    assert log.rows()[-1] == {"step": 2, "accuracy": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (0.5, "evaluate: returned float, want a dict"),
+        (None, "evaluate: returned NoneType"),
+        ({"a": [1, 2]}, r"evaluate: got a=\[1, 2\], want a number"),
+        ({"a": "good"}, "evaluate: got a='good', want a number"),
+    ],
+)
+def test_evaluation_that_is_no_dict_of_numbers_is_refused(found, message):
+    with pytest.raises(TypeError, match=message):
+        fit(STEP, start(), data(), steps=1, evaluate=lambda state: found)
+
+
+def test_loop_refuses_to_evaluate_every_zero_steps():
+    with pytest.raises(ValueError, match="evaluate_every: got 0"):
+        fit(STEP, start(), data(), steps=1, evaluate_every=0)
+
+
+def test_log_writes_arrays_and_numbers_that_are_not_finite(tmp_path):
+    log = Log(tmp_path / "log.jsonl")
+    log.write({"step": 1, "a": np.arange(2), "b": [1.0, np.nan], "c": jnp.float32(2)})
+    assert log.rows() == [{"step": 1, "a": [0, 1], "b": [1.0, None], "c": 2.0}]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"step,loss\n1,2\n", b"step,loss", b'{"loss": 1}\n', b"null\n", b"\xff\xfe\n"],
+)
+def test_log_leaves_a_file_of_others_alone(tmp_path, content):
+    path = tmp_path / "results"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is no log of a run"):
+        Log(path)
+    assert path.read_bytes() == content
+
+
+def test_log_goes_on_behind_an_empty_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"step": 1}\n\n{"step": 2}\n{"st')
+    assert [row["step"] for row in Log(path).rows()] == [1, 2]
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"a.b": jnp.ones(1), "a": {"b": jnp.zeros(1)}}, "have the name 'a.b'"),
+        ({"w": jnp.ones(2), "z": jnp.ones((0, 3))}, "'z' has no elements"),
+    ],
+)
+def test_checkpoint_that_could_not_be_read_is_not_written(tmp_path, state, message):
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(ValueError, match=message):
+            checkpoints.save(1, state, {})
+        assert checkpoints.latest() is None
+
+
+def test_vocabulary_keeps_the_end_of_a_sentence():
+    text = ["a"] * 5 + ["b"] * 4 + ["c"] * 3 + ["<eos>"] + ["a", "b", "<eos>"]
+    vocabulary = Vocabulary.of(text, most=4)
+    assert set(vocabulary.tokens) == {"a", "b", "<eos>", "<unk>"}
+    (end,) = vocabulary.encode(["<eos>"])
+    lengths = [len(s) for s in split_sentences(vocabulary.encode(text), end)]
+    assert lengths == [13, 3]
+
+
+def test_words_have_the_letters_of_every_alphabet():
+    words = split_words("Über den Fluß_2. Привет, don't")
+    wanted = "über den fluß _ 2 . привет , don't <eos>".split()
+    assert words == wanted
+
+
+def test_prompt_is_split_as_the_text_was():
+    spaced = Vocabulary("mr. <unk> is N u.s. firms".split())
+    assert _words("mr. <unk> is N", spaced) == ["mr.", "<unk>", "is", "N"]
+    split = Vocabulary([*"it's 42 .".split(), "<unk>"])
+    assert _words("It's 42.", split) == ["it's", "42", "."]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: Arrays(np.arange(n), batch=2),
+        lambda n: Buckets([np.arange(3)] * n, batch=2, buckets=1),
+        lambda n: Streams(np.arange(n), batch=2, window=2),
+    ],
+)
+def test_batches_refuse_a_position_that_they_do_not_have(make):
+    long, short = make(40), make(8)
+    for _ in range(7):
+        next(long)
+    for place in (long.state(), {"elsewhere": 1}):
+        with pytest.raises(ValueError, match="state: got .* saved it"):
+            short.restore(place)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Buckets([np.arange(3)], batch=0), "batch: got 0"),
+        (lambda: Buckets([np.array([0.5, 0.7])], batch=1), "want integer ids"),
+        (lambda: Streams(np.arange(9), 0, 2), "batch: got 0"),
+        (lambda: Streams(np.arange(9), 2, 0), "window: got 0"),
+        (lambda: Streams(np.arange(9), 2, 2, parts=0), "parts: got 0"),
+    ],
+)
+def test_batches_refuse_sizes_and_ids_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_probe_takes_a_carry_with_a_counter():
+    cell = scanrnn.cells.elman()
+    params = cell.init(jax.random.key(0), 3, 4)
+    xs = jnp.ones((5, 2, 3))
+
+    def step(carry, x):
+        carry, count = carry
+        carry, y = cell.step(params, carry, x)
+        return (carry, count + 1), y
+
+    first = cell.initial_carry(params, xs[0])
+    (plain,) = probe([functools.partial(cell.step, params)], [first], xs, jnp.sum)
+    (counted,) = probe([step], [(first, jnp.int32(0))], xs, jnp.sum)
+    np.testing.assert_allclose(counted.grad_norms, plain.grad_norms)
+
+
+def test_step_gives_the_loss_to_optimizers_that_ask_for_it():
+    optimizer = optax.chain(
+        optax.sgd(1.0), optax.contrib.reduce_on_plateau(factor=0.5, patience=1)
+    )
+
+    def loss_fn(params, carry, batch, key):
+        return jnp.sum(0 * params["w"]) + 1.0, (carry, ())
+
+    step = make_train_step(loss_fn, optimizer)
+    state = init_state({"w": jnp.ones(2)}, optimizer, key=jax.random.key(0))
+    for _ in range(4):
+        state, _ = step(state, jnp.ones(1))
+    assert float(state.opt_state[1].scale) < 1.0
+
+
+def test_carry_of_a_loss_function_may_be_a_number_of_python():
+    def loss_fn(params, carry, batch, key):
+        return jnp.sum(params["w"] ** 2), (2, ())
+
+    optimizer = optax.sgd(0.1)
+    state = init_state(
+        {"w": jnp.ones(2)}, optimizer, carry=jnp.int32(0), key=jax.random.key(0)
+    )
+    state, _ = make_train_step(loss_fn, optimizer)(state, jnp.ones(1))
+    assert int(state.carry) == 2
