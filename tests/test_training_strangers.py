@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import scanrnn
 from scanrnn.training import (
@@ -196,3 +197,11 @@ def test_carry_of_a_loss_function_may_be_a_number_of_python():
     )
     state, _ = make_train_step(loss_fn, optimizer)(state, jnp.ones(1))
     assert int(state.carry) == 2
+
+
+def test_state_of_a_model_with_random_streams_is_refused_with_the_way_out():
+    model = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    with pytest.raises(
+        TypeError, match=r"no gradient; .*nnx.state\(model, nnx.Param\)"
+    ):
+        init_state(nnx.state(model), optax.sgd(0.1), key=jax.random.key(0))

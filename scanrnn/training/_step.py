@@ -88,9 +88,9 @@ def init_state(
     """Makes the state that training starts from.
 
     Args:
-        params: The initial parameters, any pytree: `nnx.state(model)`, or the "params"
-            of a Linen module. They are copied, because a training step reuses the
-            memory of its argument.
+        params: The initial parameters, any pytree: `nnx.state(model, nnx.Param)`, or
+            the "params" of a Linen module. A training step reuses memory, so they are
+            copied.
         optimizer: The optimizer.
         carry: The carry of the loss function for the first step.
         key: PRNG key of the run.
@@ -100,7 +100,7 @@ def init_state(
         The state before the first step.
 
     Raises:
-        TypeError: If a parameter has a half-precision dtype.
+        TypeError: If a parameter has a half-precision dtype, or none of floating point.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -111,11 +111,15 @@ def init_state(
         0
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        dtype = jnp.result_type(leaf)
-        if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
+        dtype, name = jnp.result_type(leaf), f"params{jax.tree_util.keystr(path)}"
+        if not jnp.issubdtype(dtype, jnp.inexact):
             raise TypeError(
-                f"params{jax.tree_util.keystr(path)}: got {dtype}, want float32, the "
-                "master weights; compute in a half type by the dtype of the layers"
+                f"{name}: {dtype} has no gradient; give nnx.state(model, nnx.Param)"
+            )
+        if jnp.finfo(dtype).bits < 32:
+            raise TypeError(
+                f"{name}: got {dtype}, want float32, the master weights; compute in a "
+                "half type by the dtype of the layers"
             )
     if loss_scale is not None:
         # With Python numbers here, the second step would be traced again, with arrays.
