@@ -79,12 +79,15 @@ def torch_uses() -> str:
 
 
 def kind() -> str:
-    """A file name for this kind of machine, such as `amd-epyc-2-cores`."""
+    """A file name for this kind of machine, such as `amd-epyc-avx512-2-cores`.
+
+    It names the widest unit for products, if that is wider than AVX2: processors of one
+    name differ in it.
+    """
     name = re.sub(r"\(r\)|\(tm\)|cpu|processor", "", cpu_name().lower())
     slug = re.sub(r"[^a-z0-9]+", "-", name).strip("-")
-    units = [
-        unit.replace("_", "-") for unit in ("amx_bf16",) if unit in _processor.flags()
-    ]
+    wide = {"amx_bf16": "amx-bf16", "avx512f": "avx512"}
+    units = [word for flag, word in wide.items() if flag in _processor.flags()][:1]
     return "-".join([slug, *units, f"{cores()}-cores"])
 
 
