@@ -55,6 +55,23 @@ def test_choice_by_an_input_is_differentiated_twice():
     chex.assert_trees_all_close(*found, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["platform", "weights"])
+def test_choice_that_is_the_same_for_all_steps_leaves_weight_gradients_outside(kind):
+    def step(p, h, x):
+        if kind == "platform":
+            chosen = jax.jit(
+                lambda x: lax.platform_dependent(x, cpu=jnp.sin, default=jnp.sin)
+            )(x)
+        else:
+            chosen = lax.cond(p["V"][0, 0] > 0, jnp.sin, jnp.cos, x)
+        h = jnp.tanh(chosen @ p["V"] + h @ p["U"])
+        return h, h
+
+    make = step, {"U": U, "V": U.T}, ZEROS, XS
+    assert scanrnn.plan(functools.partial(step, make[1]), ZEROS, XS).defer
+    assert_same(make, value_and_gradients, plan=PLANNED)
+
+
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "threefry2x32"])
 def test_noise_that_is_only_an_output_is_drawn_step_by_step(impl):
     keys = jax.random.split(jax.random.key(7, impl=impl), T)

@@ -162,15 +162,26 @@ def can_defer(loop: Graph) -> bool:
             return False
         if bits[eqn] & CARRY:
             return True
-        # For all steps at once JAX makes a `cond` a select with `stop_gradient`, which
-        # has no transpose.
-        within = (e.primitive.name for e in (eqn, *inside(eqn)))
-        if bits[eqn] & TIME and "cond" in within:
+        if bits[eqn] & TIME and _may_choose(eqn, bits):
             return False
         # A checkpoint is there to save memory; all its steps at once would use it up.
         return ops.can_be_batched(eqn) and not compat.is_checkpoint(eqn)
 
     return all(map(can, loop.eqns))
+
+
+def _may_choose(eqn, bits) -> bool:
+    """Whether a `lax.cond` by a time input may be in an equation.
+
+    For all steps at once JAX makes it a select with `stop_gradient`, which has no
+    transpose.
+    """
+    conds = [e for e in inside(eqn) if e.primitive.name == "cond"]
+    if not all(map(compat.is_by_platform, conds)):
+        return True
+    which = eqn.invars[0]
+    timed = not ops.is_literal(which) and bits[which] & TIME
+    return eqn.primitive.name == "cond" and bool(timed)
 
 
 def _before_bias(v, producers, bits) -> Var:
