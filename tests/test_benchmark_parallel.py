@@ -172,6 +172,9 @@ def test_loop_is_timed_and_written(tmp_path, monkeypatch):
 def test_row_that_does_not_fit_says_so():
     row = rows.rows("v5e", quick=True)[0].as_json()
     page = report.compiled(
-        {"versions": {}, "rows": [row | {"error": "RESOURCE_EXHAUSTED: of 15 G"}]}
+        {
+            **{"versions": {}, "commit": "c", "dirty": False, "date": "2026-11-25"},
+            "rows": [row | {"error": "RESOURCE_EXHAUSTED: of 15 G"}],
+        }
     )
     assert "does not fit into memory" in page

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks import origin
 from benchmarks.compiled.run import versions
@@ -63,7 +63,7 @@ def main(page: Page, about: str) -> None:
 def run(page: Page, only: str = "") -> None:
     """Compile the rows whose names have `only` in them, and keep each at once."""
     about = origin.commit() | {"versions": versions()}
-    done = kept(page.results, about)
+    done = kept(page.results, about) or {}
     for name, case in page.rows.items():
         if only not in name or (name in done and "error" not in done[name]):
             continue
@@ -74,11 +74,11 @@ def run(page: Page, only: str = "") -> None:
         print(name, done[name].get("error", "compiled"), flush=True)
 
 
-def kept(results: pathlib.Path, about: dict) -> dict[str, dict]:
-    """The rows of a results file that are of the same commit, without local changes."""
+def kept(results: pathlib.Path, about: dict) -> Any:
+    """The rows of a results file of the same commit, without local changes, or None."""
     found = json.loads(results.read_text()) if results.exists() else {}
     same = all(found.get(k) == about[k] for k in ("commit", "dirty", "versions"))
-    return found["rows"] if same and not about["dirty"] else {}
+    return found["rows"] if same and not about["dirty"] else None
 
 
 def source(results: dict) -> str:

@@ -5,7 +5,7 @@ python -m benchmarks.parallel timed                     # on this CPU
 python -m benchmarks.parallel report                    # the pages, from the results
 
 With `--quick`, only the sizes of the bound on launches. `compiled` runs with the
-compilers of `make compiled`. It keeps rows that are there, unless `--afresh`.
+compilers of `make compiled`. It keeps rows of the same commit that are there.
 """
 
 import argparse
@@ -30,12 +30,11 @@ def main() -> None:
     parser.add_argument("what", choices=("compiled", "timed", "report"))
     parser.add_argument("--machine", choices=TARGETS, default="h100")
     parser.add_argument("--quick", action="store_true", help="few sizes")
-    parser.add_argument("--afresh", action="store_true", help="compile all rows again")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds for a row")
     args = parser.parse_args()
     if args.what == "compiled":
         path = FOLDER / "parallel.json"
-        compiled.run(path, args.machine, args.quick, args.afresh)
+        compiled.run(path, args.machine, args.quick)
     elif args.what == "timed":
         timed.run(FOLDER / f"parallel-{machine.kind()}.json", args.quick, args.budget)
     report.write(FOLDER)

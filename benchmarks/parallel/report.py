@@ -5,6 +5,7 @@ import pathlib
 
 from benchmarks import measure, origin
 from benchmarks.cases import MODES
+from benchmarks.compiled import apart
 from benchmarks.compiled.targets import TARGETS
 from benchmarks.parallel import loops, rows
 from benchmarks.parallel.compiled import of
@@ -59,7 +60,6 @@ def write(folder: pathlib.Path) -> None:
 
 def compiled(results: dict) -> str:
     """The page of all compiled rows."""
-    where = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
     parts = [COMPILED]
     for machine, target in TARGETS.items():
         records = [r for r in results["rows"] if r["machine"] == machine]
@@ -68,7 +68,7 @@ def compiled(results: dict) -> str:
             head = ("loop", "T", "B", "D", "run as", *(c[1] for c in shown))
             lines = [_line(record, shown) for record in records]
             parts += [f"## {target.title}\n", table(head, lines), ""]
-    return "\n".join([*parts, f"Versions: {where}.", ""])
+    return "\n".join([*parts, apart.source(results), ""])
 
 
 def _line(record, shown):
