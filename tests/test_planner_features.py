@@ -10,6 +10,7 @@ import pytest
 import scanrnn
 from scanrnn.executors import _xla, planned
 from scanrnn.machines import MACHINES
+from scanrnn.planner.rules import MB
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import gemms, loops
 from tests.step_table import build
@@ -33,6 +34,7 @@ def put_first(monkeypatch, loop):
         features_first_loop=loop,
     )
     monkeypatch.setattr(_xla, "CPU", rules)
+    monkeypatch.setattr(_xla, "_without_amx", lambda machine: rules)
 
 
 @pytest.fixture(params=[None, ANY], ids=["products", "loops"])
@@ -124,7 +126,8 @@ def plan_of(batch, features, **options):
 def test_features_come_first_where_that_was_measured_to_pay():
     sizes = [(32, 1024), (48, 768), (32, 512), (128, 1024), (2, 1024), (8, 256)]
     sizes.append((8, 1024))
-    cpu = dataclasses.replace(MACHINES["cpu"], units=frozenset({"avx2", "avx512f"}))
+    units = frozenset({"avx2", "avx512f", "amx_bf16"})
+    cpu = dataclasses.replace(MACHINES["cpu"], units=units)
     avx2 = dataclasses.replace(MACHINES["cpu"], units=frozenset({"avx2"}))
     paying = {(32, 1024), (48, 768), (8, 1024)}
     assert {size for size in sizes if any(_transposed(*size, cpu))} == paying
@@ -144,15 +147,19 @@ def _transposed(batch, features, machine):
     return [len(body.transposed) for body in plan.bodies.values()]
 
 
-def test_machine_without_avx512_has_products_first_for_smaller_matrices():
-    """There, whole loops were not measured."""
-    cpu = MACHINES["cpu"]
-    found = [
-        planned.rules(dataclasses.replace(cpu, units=units))
-        for units in (frozenset({"avx2"}), frozenset({"avx2", "avx512f"}))
-    ]
-    assert [rules.features_first_side for rules in found] == [512, 768]
-    assert [rules.features_first_loop for rules in found] == [None, (8, 48)]
+UNITS = {
+    "avx2": (512, 4 * MB, None),  # whole loops were not measured there
+    "avx512f": (768, 16 * MB, (8, 32)),
+    "amx_bf16": (768, 4 * MB, (8, 48)),
+}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_features_lie_first_where_it_pays_on_the_units_of_a_machine(unit):
+    units = frozenset({"avx2", unit} | ({"avx512f"} if unit == "amx_bf16" else set()))
+    rules = planned.rules(dataclasses.replace(MACHINES["cpu"], units=units))
+    found = rules.features_first_side, rules.features_first, rules.features_first_loop
+    assert found == UNITS[unit]
 
 
 def test_half_precision_is_left_as_it_is(always):
