@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import core, lax
 
 
@@ -157,5 +156,5 @@ def _range(value):
         return None
     with jax.ensure_compile_time_eval():
         # JAX would wrap integers of more than 32 bits.
-        value = value if isinstance(value, jax.Array) else np.asarray(value)
+        value = value if hasattr(value, "min") else jnp.asarray(value)
         return (int(value.min()), int(value.max())) if value.size else (0, 0)

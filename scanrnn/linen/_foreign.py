@@ -60,9 +60,7 @@ def run(
             spans,
             lambda x: cell.initialize_carry(key, x.shape),
         )
-        missing = not cell.variables.get("params")
-        may_make = module.is_mutable_collection("params")
-        if module.is_initializing() or (missing and may_make):
+        if _makes_variables(module, cell):
             cell(first, jnp.sum(xs, axis=0))  # makes the variables
         variables = _Variables(module, cell, xs.shape[0])
 
@@ -96,6 +94,12 @@ def run(
         feature_axes=cell.num_feature_axes,
         dtype=None,
     )
+
+
+def _makes_variables(module, cell) -> bool:
+    missing = not cell.variables.get("params")
+    made_here = missing and module.is_mutable_collection("params")
+    return module.is_initializing() or made_here
 
 
 class _Variables:

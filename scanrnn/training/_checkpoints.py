@@ -111,14 +111,12 @@ class Checkpoints:
 
         Args:
             step: Steps taken. Nothing happens if the newest checkpoint is of this step.
-            state: A pytree of arrays, PRNG keys included. It is copied, so its memory
-                may be reused at once.
+            state: A pytree of arrays, PRNG keys included. It is copied at once.
             notes: A dict that JSON can hold.
 
         Raises:
             ValueError: If another run has locked the folder, this checkpoint or the one
-                before it cannot be written, an array has no elements, or two arrays
-                have the same name.
+                before it cannot be written, or as `check_arrays` says.
         """
         check_arrays(state)
         self.lock()

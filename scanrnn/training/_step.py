@@ -226,10 +226,8 @@ def make_train_step(
         if clip is not None:
             factor = jnp.where(clipped, clip / norm, 1.0)
             grads = jax.tree.map(lambda g: g * factor, grads)
-        # Some optimizers look at the loss, too: `reduce_on_plateau`, say.
-        updates, opt_state = update(
-            grads, state.opt_state, state.params, value=loss, grad=grads
-        )
+        seen = {"value": loss, "grad": grads}  # for `reduce_on_plateau`, say
+        updates, opt_state = update(grads, state.opt_state, state.params, **seen)
         params = optax.apply_updates(state.params, updates)
         old = (state.params, state.opt_state, state.carry)
         # The dtypes stay, so that the next step is the same program.
