@@ -29,12 +29,16 @@ def line(found: dict) -> str:
     units = ", ".join(about["matrix_units"]) or "no wide units"
     installed = about["versions"].items()
     versions = ", ".join(f"{k} {v}" for k, v in installed if v != "absent")
-    dirty = " with local changes" if found["dirty"] else ""
     return (
         f"Machine: {about['cpu']}, {about['cores']} cores ({units}; torch uses "
-        f"{about['torch_uses']}). Versions: {versions}. "
-        f"Commit: {found['commit']}{dirty}, {found['date']}."
+        f"{about['torch_uses']}). Versions: {versions}. {of_commit(found)}"
     )
+
+
+def of_commit(found: dict) -> str:
+    """The sentence that says of which commit and day the numbers are."""
+    dirty = " with local changes" if found["dirty"] else ""
+    return f"Commit: {found['commit']}{dirty}, {found['date']}."
 
 
 def _git(*words):

@@ -84,9 +84,7 @@ def kept(results: pathlib.Path, about: dict) -> Any:
 def source(results: dict) -> str:
     """The line of a page that says where its numbers come from."""
     installed = ", ".join(f"{k} {v}" for k, v in results["versions"].items())
-    dirty = " with local changes" if results["dirty"] else ""
-    commit = f"{results['commit']}{dirty}, {results['date']}"
-    return f"Versions: {installed}. Commit: {commit}."
+    return f"Versions: {installed}. {origin.of_commit(results)}"
 
 
 def record(module: str, row: int | str, environment, limit: float) -> dict:

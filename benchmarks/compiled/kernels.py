@@ -17,7 +17,7 @@ from unittest import mock
 import jax
 
 from benchmarks.cases import Case
-from benchmarks.compiled import apart, schedules, targets
+from benchmarks.compiled import apart, programs, schedules, targets
 from benchmarks.compiled.kernels_page import BOUNDS, markdown
 from benchmarks.compiled.measure import ProgramCase
 from benchmarks.compiled.workers import ROOT
@@ -36,7 +36,7 @@ LIMIT = 1800  # seconds for a row
 MODULE = "benchmarks.compiled.kernels"
 # What a kernel takes of the fast memory.
 FAST = (
-    r"%(?:vmap_)?(?:first_to_last|last_to_first).*used_scoped_memory_configs\":\[\{"
+    r"%(?:first_to_last|last_to_first).*used_scoped_memory_configs\":\[\{"
     r".*?\"size\":\"(\d+)\""
 )
 
@@ -52,8 +52,8 @@ def cases() -> dict[str, tuple[str, Case | ProgramCase]]:
         )
         return [(machine, case) for case in found]
 
-    programs = [("v5e", ProgramCase(name)) for name in PROGRAMS]
-    rows = [*named("v5e", (*BOUNDS, *SWEEP, *MORE)), *programs]
+    others = [("v5e", ProgramCase(name)) for name in PROGRAMS]
+    rows = [*named("v5e", (*BOUNDS, *SWEEP, *MORE)), *others]
     return {case.name: (machine, case) for machine, case in rows} | {
         f"{machine}-{case.name}": (machine, case)
         for machine, case in named(targets.V5P, ON_TWO_CORES)
@@ -77,8 +77,6 @@ def measure(name: str, folder: str) -> dict:
 
 def _compiled(machine: str, case: Case | ProgramCase, folder: str) -> dict:
     """What the compiler says of a training step."""
-    from benchmarks.compiled import programs
-
     # The plan must ask for the kernels: by default the TPU runs XLA's loops.
     programs._options = lambda machine: Options(
         machine=targets.MACHINES[machine], implementation="pallas_tpu"

@@ -35,7 +35,8 @@ compiler ran; no TPU did: no number here is a time on a device.
 - **Moved KB** are the bytes of a step's rows in both loops, which is the least that
   memory has to move; and in brackets with weights and carry, which each kernel loads
   once.
-- **Fast memory MB** is what the larger kernel takes of the 128 MB.
+- **Fast memory MB** is what the larger kernel takes of the 128 MB of a TPU v5e, or of
+  the 64 MB of a core of a TPU v5p.
 - **Compile s** is the wall time of the compiler for the whole training step, the
   schedules written out.
 """

@@ -153,7 +153,7 @@ def can_defer(loop: Graph) -> bool:
     be the derivative, so only JAX may apply it, and once for each order. It also may
     not if something cannot be batched over time: the rule of a `jax.custom_jvp`, or an
     equation of time inputs alone, because its tangents are computed for all steps at
-    once. Such an equation is also a `lax.cond`.
+    once. A `lax.cond` by a time input is such an equation.
     """
     bits = loop.depends
 

@@ -115,8 +115,8 @@ class Checkpoints:
             notes: A dict that JSON can hold.
 
         Raises:
-            ValueError: If another run has locked the folder, this checkpoint or the one
-                before it cannot be written, or as `check_arrays` says.
+            ValueError: If another run has locked the folder, a checkpoint cannot be
+                written, an array has no elements, or two have the same name.
         """
         check_arrays(state)
         self.lock()

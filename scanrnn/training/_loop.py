@@ -199,10 +199,11 @@ def _numbers(found) -> dict[str, float]:
         raise TypeError(
             f"evaluate: returned {type(found).__name__}, want a dict of numbers by name"
         )
-    for name, value in found.items():
-        if np.size(value) != 1 or np.asarray(value).dtype.kind in "OUS":
-            raise TypeError(f"evaluate: got {name}={value!r}, want a number")
-    return {name: np.asarray(value).item() for name, value in found.items()}
+    arrays = {name: np.asarray(value) for name, value in found.items()}
+    for name, array in arrays.items():
+        if array.size != 1 or array.dtype.kind in "OUS":
+            raise TypeError(f"evaluate: got {name}={found[name]!r}, want a number")
+    return {name: array.item() for name, array in arrays.items()}
 
 
 def _check(batches, checkpoints, evaluate_every):

@@ -87,9 +87,11 @@ class Log:
             return []
         *lines, last = self.path.read_bytes().split(b"\n")
         found = [self._row(line) for line in lines if line.strip()]
-        half = last.startswith(b"{")
-        with contextlib.suppress(*[ValueError] * half):
-            found += [self._row(last)] if last else []
+        if last.startswith(b"{"):
+            with contextlib.suppress(ValueError):
+                found.append(self._row(last))
+        elif last:
+            found.append(self._row(last))
         return found
 
     def _row(self, line: bytes) -> dict[str, Any]:
