@@ -211,15 +211,37 @@ def test_scan_of_one_factor_equals_that_of_many(length, reverse):
             np.testing.assert_allclose(a, w, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 4, 5, 63, 64])
+def test_scan_whose_values_are_padded_is_the_scan_whose_values_are_joined(
+    length, reverse
+):
+    """A GPU adds padded arrays up. Infinities and NaN stay in their steps."""
+    draw = functools.partial(np.random.default_rng(length).uniform, -0.5, 0.5)
+    A, b, d = (jnp.asarray(draw(size=(length, B, D))) for _ in range(3))
+    b = b.at[length // 2, 0].set(jnp.inf).at[length // 2, 1].set(jnp.nan)
+    A, start = A.at[length // 2].set(0.0), jnp.asarray(draw(size=(B, D)))
+    gone, rows = A == 0, Rows(length, reverse)
+
+    def scans(pads):
+        largest = _scans.joined(jnp.maximum, A, b, gone, start, rows, pads)
+        summed = _scans.entered([A], [b], [d], [start], rows, pads)
+        return *_scans.affine([A], [b], [start], rows, pads), largest, summed
+
+    jax.tree.map(np.testing.assert_array_equal, scans(True), scans(False))
+
+
+@pytest.mark.parametrize("pads", [False, True])
 @pytest.mark.parametrize("length", [1, 9])
-def test_scan_with_factors_of_zero_has_the_derivatives_of_lax_scan(length):
+def test_scan_with_factors_of_zero_has_the_derivatives_of_lax_scan(length, pads):
     """JAX differentiates it: in chunks of a GPU, and twice in a solver."""
     draw = np.random.default_rng(0).normal
     A = jnp.asarray(draw(size=(length, D))).at[length // 2].set(0.0)
     args = A, jnp.asarray(draw(size=(length, D))), jnp.asarray(draw(size=D))
 
     def ours(A, b, start):
-        return jnp.sin(_scans.affine([A], [b], [start], Rows(length))[0]).sum()
+        (h,) = _scans.affine([A], [b], [start], Rows(length), pads)
+        return jnp.sin(h).sum()
 
     def wanted(A, b, start):
         def step(h, x):

@@ -36,7 +36,9 @@ class _Steps(NamedTuple):
     after: Callable
 
 
-def affine(A: Sequence, b: Sequence, start: Sequence, rows: Rows) -> list:
+def affine(
+    A: Sequence, b: Sequence, start: Sequence, rows: Rows, pads: bool = False
+) -> list:
     """The values after each step of `h' = A h + b`, where h has n coupled numbers.
 
     An array may have size 1 along an axis (also that of time) where it is constant.
@@ -46,16 +48,22 @@ def affine(A: Sequence, b: Sequence, start: Sequence, rows: Rows) -> list:
       b: n arrays `[T, ...]`.
       start: n arrays `[...]`, the values before the first step.
       rows: where the rows of the steps lie.
+      pads: as `pads_scans` in `Rules`.
 
     Returns:
       n arrays `[T, ...]`.
     """
     start = [jnp.expand_dims(s, 0) for s in start]
-    return _scanned(_AFFINE, A, b, start, rows)
+    return _scanned(_AFFINE, A, b, start, rows, pads)
 
 
 def entered(
-    A: Sequence, b: Sequence, d: Sequence, start: Sequence, rows: Rows
+    A: Sequence,
+    b: Sequence,
+    d: Sequence,
+    start: Sequence,
+    rows: Rows,
+    pads: bool = False,
 ) -> tuple[list, list]:
     """The sums `u = h + d` at each step, where `h' = A u + b`.
 
@@ -68,6 +76,7 @@ def entered(
       d: n arrays `[T, ...]`.
       start: n arrays `[...]`, the h before the first step.
       rows: where the rows of the steps lie.
+      pads: as `pads_scans` in `Rules`.
 
     Returns:
       n arrays `[T, ...]` of the sums, and n arrays `[1, ...]`, the h after all rows.
@@ -80,7 +89,7 @@ def entered(
     ]
     nothing = [jnp.zeros_like(begun) for begun in first]
     factors = [_later(a, rows) for a in A]
-    u = _scanned(_AFFINE, factors, added, nothing, rows)
+    u = _scanned(_AFFINE, factors, added, nothing, rows, pads)
     return u, _stepped(*([_row(a, rows.last) for a in of] for of in (A, u, b)))
 
 
@@ -90,7 +99,7 @@ def sums(b, start, rows: Rows):
     return lax.cumsum(b, 0, rows.reverse)
 
 
-def joined(join: Callable, a, b, gone, start, rows: Rows):
+def joined(join: Callable, a, b, gone, start, rows: Rows, pads: bool = False):
     """The values after each step of `h' = join(h + a, b)`: join is max or logaddexp.
 
     Where `gone`, they are b alone, whatever h is.
@@ -104,7 +113,8 @@ def joined(join: Callable, a, b, gone, start, rows: Rows):
         return [join(jnp.where(gone, -jnp.inf, h[0] + a), b[0])]
 
     start = jnp.expand_dims(start, 0)
-    return _scanned(_Steps(both, after), [a, gone], [b], [start], rows)[0]
+    steps = _Steps(both, after)
+    return _scanned(steps, [a, gone], [b], [start], rows, pads)[0]
 
 
 def before(after, start, rows: Rows):
@@ -114,12 +124,14 @@ def before(after, start, rows: Rows):
     return lax.concatenate(parts, 0)
 
 
-def _scanned(steps: _Steps, A: Sequence, b: Sequence, start: list, rows: Rows) -> list:
+def _scanned(
+    steps: _Steps, A: Sequence, b: Sequence, start: list, rows: Rows, pads: bool
+) -> list:
     """The values after each step, where the rows lie."""
     b = [jnp.broadcast_to(e, (rows.length, *e.shape[1:])) for e in b]
     if not rows.reverse:
-        return _values(steps, A, b, start)
-    found = _values(steps, _turned(A), _turned(b), start)
+        return _values(steps, A, b, start, pads)
+    found = _values(steps, _turned(A), _turned(b), start, pads)
     return _turned(found)
 
 
@@ -127,12 +139,18 @@ def _turned(arrays: Sequence) -> list:
     return [lax.rev(a, [0]) if len(a) > 1 else a for a in arrays]
 
 
-def _values(steps: _Steps, A: Sequence, b: Sequence, h: list) -> list:
-    """The values after each step, from h `[1, ...]` on."""
+def _values(
+    steps: _Steps, A: Sequence, b: Sequence, h: list, pads: bool = False
+) -> list:
+    """The values after each step, from h `[1, ...]` on.
+
+    Only the longest arrays are padded: the shorter scans are not read by other code.
+    """
     chunks = len(b[0]) // CHUNK if len(b[0]) > CHUNK else 0
     found = [[] for _ in b]
     if chunks:
-        parts = _in_chunks(steps, A, b, h, chunks)
+        whole = _in_chunks(steps, A, b, h, chunks)
+        parts = [_in_turns(of_leaf, pads) for of_leaf in zip(*whole, strict=True)]
         h = [part[-1:] for part in parts]
         found = [[part] for part in parts]
     for row in range(chunks * CHUNK, len(b[0])):
@@ -142,7 +160,7 @@ def _values(steps: _Steps, A: Sequence, b: Sequence, h: list) -> list:
 
 
 def _in_chunks(steps: _Steps, A: Sequence, b: Sequence, h: list, chunks: int) -> list:
-    """The values after each step of whole chunks."""
+    """The values after the first step of each whole chunk, the second, and so on."""
     each = [_of_chunks(i, chunks, A, b) for i in range(CHUNK)]
     factors, added = each[0]
     for late, more in each[1:]:
@@ -153,10 +171,21 @@ def _in_chunks(steps: _Steps, A: Sequence, b: Sequence, h: list, chunks: int) ->
     for factors, added in each[:-1]:
         h = steps.after(factors, h, added)
         found.append(h)
-    return [
-        jnp.stack(parts, 1).reshape(chunks * CHUNK, *parts[0].shape[1:])
-        for parts in zip(*found, ends, strict=True)
-    ]
+    return [*found, ends]
+
+
+def _in_turns(parts: Sequence, pads: bool):
+    """One array of the rows of several: the first of each, then the second of each."""
+    if not pads:
+        rows = sum(map(len, parts))
+        return jnp.stack(parts, 1).reshape(rows, *parts[0].shape[1:])
+    after = [(0, 0, 0)] * (parts[0].ndim - 1)
+    last = len(parts) - 1
+    padded = (
+        lax.pad(part, jnp.zeros((), part.dtype), [(i, last - i, last), *after])
+        for i, part in enumerate(parts)
+    )
+    return functools.reduce(jnp.add, padded)
 
 
 def _of_chunks(i: int, chunks: int, *lists: Sequence) -> list:

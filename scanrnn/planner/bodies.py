@@ -44,6 +44,7 @@ class Body:
       own: rows that each step computes itself. They are not recomputed where they are
         stacked.
       row_tile: as in `Rules`, how the arrays lie that it reads and stacks.
+      pads_scans: as in `Rules`, how a parallel scan makes its values of all steps.
       separate: whether the steps of a trip are compiled one by one, so that nothing is
         fused across them.
       machine: the machine of the plan.
@@ -58,6 +59,7 @@ class Body:
     features_first: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
     own: tuple[Var, ...] = ()
     row_tile: tuple[int, int, int] | None = None
+    pads_scans: bool = False
     separate: bool = False
     machine: Machine | None = None
     keeps_inputs: bool = False

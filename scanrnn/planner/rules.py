@@ -51,6 +51,8 @@ class Rules:
       row_tile: if given, arrays that a loop reads or stacks have time as their major
         axis, and rows that fit tiles of memory: the rows and the columns of a tile, and
         the most tiles of a small row.
+      pads_scans: a scan that is parallel over time makes its values of all steps as a
+        sum of padded arrays; if not, it joins arrays along a new axis.
       delays_copies: copies that only the code after a loop needs are made after it.
       sums_gains_in_loop: gradients of gains are summed in the reverse loop.
       sums_biases_by_products: gradients of biases are products with ones.
@@ -123,6 +125,7 @@ class Rules:
     packs_statistics: bool = False
     keeps_statistics: bool = True
     row_tile: tuple[int, int, int] | None = None
+    pads_scans: bool = False
     delays_copies: bool = False
     sums_gains_in_loop: bool = False
     sums_biases_by_products: bool = False
