@@ -94,7 +94,7 @@ def _check_product(eqn: JaxprEqn, matrices, joins, consumers) -> None:
     widths = [ops.aval(out).shape[1]]
     depths = joins.get(left, [ops.aval(left).shape[1]])
     if [r.primitive.name for r in readers] == ["split"]:
-        widths = list(readers[0].params["sizes"])
+        widths = list(map(int, readers[0].params["sizes"]))
     if min(*depths, *widths) < EXAMPLES:
         raise NotBlockedError("each product needs at least 16 features")
     if any(size & (size - 1) for size in (*depths, *widths)):
