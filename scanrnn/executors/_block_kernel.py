@@ -53,7 +53,7 @@ class _Product(NamedTuple):
         made = (
             lax.dot(
                 a,
-                ref[(*head, slice(at, at + size), columns)],
+                ref[(*head, slice(at, at + size), columns)].astype(a.dtype),
                 precision=self.precision,
                 preferred_element_type=wide(self.dtype),
             )

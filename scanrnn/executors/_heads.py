@@ -33,7 +33,9 @@ def count_of(graph: Graph) -> int | None:
     if not sizes:
         return None
     if len(sizes) > 1 or len(next(iter(sizes))) > 1:
-        raise NotBlockedError(f"its products have heads of several sizes: {sizes}")
+        raise NotBlockedError(
+            f"its products have the heads {sorted(sizes)}, not one axis"
+        )
     return sizes.pop()[0]
 
 

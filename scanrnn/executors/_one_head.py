@@ -213,6 +213,5 @@ def _product(eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph) -
         precision=eqn.params["precision"],
         preferred_element_type=ops.aval(out).dtype,
     )
-    return (
-        jnp.split(product, layout.count(out), 1) if layout.count(out) > 1 else [product]
-    )
+    sizes = [layout.pieces[out]] * layout.count(out)
+    return lax.split(product, sizes, 1) if len(sizes) > 1 else [product]
