@@ -18,7 +18,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors._block_checks import EXAMPLES, NotBlockedError, casts, check
+from scanrnn.executors._block_checks import (
+    EXAMPLES,
+    NUMBERS,
+    NotBlockedError,
+    casts,
+    check,
+)
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._kernel_forms import multiplied
 from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
@@ -26,6 +32,7 @@ from scanrnn.executors._lanes import ELEMENTWISE
 from scanrnn.executors._one_head import OneHead
 from scanrnn.executors._triton import computed, loaded
 from scanrnn.planner import ops
+from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph, eval_eqn
 from scanrnn.planner.rows import spans
 from scanrnn.planner.wide_sums import wide
@@ -75,6 +82,7 @@ class BlockView:
       graph: the step of one program.
       part: the step of one head, for the whole batch.
       batch: the size of the batch.
+      examples: the number of examples of a program.
       matrices: the weights that are read part by part.
       warps: the number of warps of a program.
       steps: the most steps whose rows are loaded together: rows take many registers.
@@ -83,6 +91,7 @@ class BlockView:
     graph: Graph
     part: OneHead
     batch: int
+    examples: int
     matrices: frozenset[Var]
     warps: int = 8
     steps: int = 1
@@ -99,12 +108,13 @@ class BlockView:
         if size is None:
             raise NotBlockedError("not all its arrays have a batch as their first axis")
         try:
-            own = in_part(part.graph, (), size, EXAMPLES)
+            examples = _examples(part.graph)
+            own = in_part(part.graph, (), size, examples)
         except MixesBatchError as name:
             raise NotBlockedError(f"{name} does not keep the batch apart") from name
         matrices = frozenset(multiplied(own))
         check(own, matrices)
-        return cls(own, part, size, matrices)
+        return cls(own, part, size, examples, matrices)
 
     @property
     def inputs(self) -> Sequence[Piece]:
@@ -119,7 +129,7 @@ class BlockView:
     @property
     def grid(self) -> tuple[int, int]:
         """A program for some examples of each head."""
-        return pl.cdiv(self.batch, EXAMPLES), self.part.heads
+        return pl.cdiv(self.batch, self.examples), self.part.heads
 
     def form(self, v: Var) -> Form:
         """How an array lies in memory, with the whole batch and all heads."""
@@ -127,7 +137,7 @@ class BlockView:
 
     def places(self, pieces: Sequence[Piece]) -> list[tuple]:
         """The examples of this program, and its head."""
-        lane = pl.program_id(0) * EXAMPLES + lax.iota("int32", EXAMPLES)
+        lane = pl.program_id(0) * self.examples + lax.iota("int32", self.examples)
         own = {"examples": lane % self.batch, "head": pl.program_id(1)}
         return [piece.at(own) for piece in pieces]
 
@@ -181,6 +191,15 @@ class BlockView:
             for v, o in zip(graph.carry, graph.carry_out, strict=True)
         ]
         return carry, [jnp.asarray(read(y)) for y in graph.ys]
+
+
+def _examples(graph: Graph) -> int:
+    """The examples of a program: fewer if each has a large state, and no product."""
+    made = [v for e in graph.eqns for v in e.outvars]
+    if any(e.primitive.name in ops.PRODUCTS for e in graph.eqns):
+        return EXAMPLES
+    sizes = (ops.product(ops.aval(v).shape[1:]) for v in (*graph.carry, *made))
+    return cut(EXAMPLES, max(1, NUMBERS // max(sizes)))
 
 
 def _joined(parts: list):

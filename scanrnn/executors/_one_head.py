@@ -214,4 +214,4 @@ def _product(eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph) -
         preferred_element_type=ops.aval(out).dtype,
     )
     sizes = [layout.pieces[out]] * layout.count(out)
-    return lax.split(product, sizes, 1) if len(sizes) > 1 else [product]
+    return list(lax.split(product, sizes, 1)) if len(sizes) > 1 else [product]
