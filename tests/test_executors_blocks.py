@@ -61,6 +61,24 @@ def test_blocks_run_a_batch_of_one():
     assert_equal_to_lax_scan(make, drawn(cell, 3, 1, 16))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [scanrnn.cells.deltanet, pytest.param(scanrnn.cells.mlstm, marks=pytest.mark.slow)],
+)
+def test_blocks_have_fewer_examples_if_states_are_large(make):
+    """A delta rule has a matrix for each head, and no product by a weight."""
+    cell = make(heads=2)
+    for H, programs in ((64, 1), (128, 3)):
+        params, carry, xs = drawn(cell, 2, 3, H)
+        step = functools.partial(cell.step, params)
+        plan = scanrnn.plan(step, carry, xs, implementation=NAME)
+        bodies = emit(plan).values()
+        views = [pallas_gpu.view_of(_triton.prepared(body).graph) for body in bodies]
+        assert {view.grid for view in views} == {(programs, 1)}
+    make_step = functools.partial(functools.partial, cell.step)
+    assert_equal_to_lax_scan(make_step, (params, carry, xs))
+
+
 def test_blocks_multiply_part_by_part():
     """Four gates are four products with the columns of one matrix."""
     cell = CELLS["lstm"]

@@ -255,7 +255,7 @@ def test_lanes_of_a_program_are_as_many_as_its_threads():
             lambda h, x: (jnp.tanh(h + x), h), jnp.zeros((B, F)), jnp.zeros((4, B, F))
         )
         assert {v.threads for v in views} == {threads}
-        assert {v.programs for v in views} == {B * F // threads}
+        assert {v.grid for v in views} == {(B * F // threads,)}
 
 
 def test_lanes_say_what_is_in_the_way():

@@ -31,6 +31,8 @@ CASES = (
       for dtype in ("float32", "bfloat16")),
     Case("lstm", 512, 64, 64, 64, "bfloat16", throughout=True),
     Case("ln_lstm", 512, 64, 64, 64, "bfloat16", throughout=True),
+    # Each program of the kernel runs one of the heads.
+    ProgramCase("LSTM with 4 heads"),
     ProgramCase("advantage estimation"),
     ProgramCase("cells.indrnn"),
     ProgramCase("cells.sru"),

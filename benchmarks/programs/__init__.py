@@ -52,6 +52,7 @@ FILES = {
     "LSTM with a mask, Keras": "keras",
     "LSTM with variational dropout": "plain",
     "LSTM under jax.checkpoint": "plain",
+    "LSTM with 4 heads": "plain",
     "layers of a transformer": "transformer",
     "selective scan (Mamba)": "state_space",
     "RWKV's state": "linear_attention",

@@ -1,4 +1,4 @@
-"""LSTMs in plain JAX: one with recurrent dropout, and one under `jax.checkpoint`."""
+"""LSTMs in plain JAX: with recurrent dropout, under `jax.checkpoint`, with heads."""
 
 import functools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks.programs._base import Program, normal
-from benchmarks.steps import lstm
+from benchmarks.steps import dot, lstm, lstm_pointwise
 
 T, B, D, H = 64, 16, 128, 256
 SIZES = f"T={T} B={B} D={D} H={H}"
@@ -49,7 +49,33 @@ def _checkpointed():
     return Program(SIZES, _params(), normal(T, B, D), apply)
 
 
+def _heads(heads=4):
+    """Each head has a recurrent matrix of its own, and sees only its part of h."""
+
+    def apply(params, xs):
+        wx = dot(xs, params["wx"]) + params["b"]
+
+        def step(carry, x):
+            h, c = carry
+            z = jnp.einsum("bnk,nkj->bnj", h, params["wh"]) + x
+            o, c = lstm_pointwise(z, c)
+            h = o * jnp.tanh(c)
+            return (h, c), h.reshape(B, H)
+
+        zeros = jnp.zeros((B, heads, H // heads))
+        xs = wx.reshape(T, B, heads, -1)
+        return lax.scan(step, (zeros, zeros), xs)[1]
+
+    params = {
+        "wx": normal(D, 4 * H, scale=0.05),
+        "wh": normal(heads, H // heads, 4 * H // heads, scale=0.05),
+        "b": normal(4 * H, scale=0.1),
+    }
+    return Program(SIZES, params, normal(T, B, D), apply)
+
+
 PROGRAMS = {
     "LSTM with variational dropout": _dropout,
     "LSTM under jax.checkpoint": _checkpointed,
+    "LSTM with 4 heads": _heads,
 }

@@ -13,6 +13,9 @@ from scanrnn.planner.graph import Graph
 
 # The examples of a program: the fewest that a product of Triton has.
 EXAMPLES = 16
+# The numbers of an array that a program has in registers: 32 for each thread. A delta
+# rule with 512 for each (two heads of 64, sixteen examples) spilled 55 KB of a thread.
+NUMBERS = 2**13
 # The bytes of a part of a matrix that a program multiplies by at once.
 MOST_BYTES = 2**17
 _SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
@@ -94,7 +97,7 @@ def _check_product(eqn: JaxprEqn, matrices, joins, consumers) -> None:
     widths = [ops.aval(out).shape[1]]
     depths = joins.get(left, [ops.aval(left).shape[1]])
     if [r.primitive.name for r in readers] == ["split"]:
-        widths = list(readers[0].params["sizes"])
+        widths = list(map(int, readers[0].params["sizes"]))
     if min(*depths, *widths) < EXAMPLES:
         raise NotBlockedError("each product needs at least 16 features")
     if any(size & (size - 1) for size in (*depths, *widths)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -18,22 +18,34 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors._block_checks import EXAMPLES, NotBlockedError, casts, check
+from scanrnn.executors._block_checks import (
+    EXAMPLES,
+    NUMBERS,
+    NotBlockedError,
+    casts,
+    check,
+)
+from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._kernel_forms import multiplied
 from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE
+from scanrnn.executors._one_head import OneHead
 from scanrnn.executors._triton import computed, loaded
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph, eval_eqn, variables
+from scanrnn.planner.cuts import cut
+from scanrnn.planner.graph import Graph, eval_eqn
 from scanrnn.planner.rows import spans
 from scanrnn.planner.wide_sums import wide
 
 
 class _Product(NamedTuple):
-    """Columns of `left @ matrix`, computed when they are read."""
+    """Columns of `left @ matrix`, computed when they are read.
+
+    The matrix is an array in memory, and the index of the matrix in it.
+    """
 
     left: list
-    matrix: Any
+    matrix: tuple[Any, tuple]
     start: int
     size: int
     dtype: Any
@@ -43,11 +55,12 @@ class _Product(NamedTuple):
         return self._replace(start=self.start + start, size=size)
 
     def value(self):
+        ref, head = self.matrix
         columns = slice(self.start, self.start + self.size)
         made = (
             lax.dot(
                 a,
-                self.matrix[at : at + size, columns],
+                ref[(*head, slice(at, at + size), columns)].astype(a.dtype),
                 precision=self.precision,
                 preferred_element_type=wide(self.dtype),
             )
@@ -67,16 +80,18 @@ class BlockView:
 
     Attributes:
       graph: the step of one program.
-      whole: the step of the whole batch.
+      part: the step of one head, for the whole batch.
       batch: the size of the batch.
+      examples: the number of examples of a program.
       matrices: the weights that are read part by part.
       warps: the number of warps of a program.
       steps: the most steps whose rows are loaded together: rows take many registers.
     """
 
     graph: Graph
-    whole: Graph
+    part: OneHead
     batch: int
+    examples: int
     matrices: frozenset[Var]
     warps: int = 8
     steps: int = 1
@@ -88,45 +103,47 @@ class BlockView:
         Raises:
           NotBlockedError: if a program cannot run it.
         """
-        size = batch_of(graph)
+        part = OneHead.of(graph)
+        size = batch_of(part.graph)
         if size is None:
             raise NotBlockedError("not all its arrays have a batch as their first axis")
         try:
-            part = in_part(graph, (), size, EXAMPLES)
+            examples = _examples(part.graph)
+            own = in_part(part.graph, (), size, examples)
         except MixesBatchError as name:
             raise NotBlockedError(f"{name} does not keep the batch apart") from name
-        matrices = frozenset(multiplied(part))
-        check(part, matrices)
-        return cls(part, graph, size, matrices)
+        matrices = frozenset(multiplied(own))
+        check(own, matrices)
+        return cls(own, part, size, examples, matrices)
 
     @property
-    def programs(self) -> int:
-        """The number of programs."""
-        return pl.cdiv(self.batch, EXAMPLES)
+    def inputs(self) -> Sequence[Piece]:
+        """The inputs of the step, for one head."""
+        return self.part.inputs
 
-    def stored(self, v: Var) -> tuple[int, ...]:
-        """The shape with the whole batch; a number is an array of one."""
-        return self._shapes[v] or (1,)
+    @property
+    def ys(self) -> Sequence[Piece]:
+        """The ys of the step, for one head."""
+        return self.part.ys
 
-    @functools.cached_property
-    def _shapes(self) -> Mapping[Var, tuple[int, ...]]:
-        pairs = zip(self.graph.inputs, self.whole.inputs, strict=True)
-        found = {v: ops.aval(u).shape for v, u in pairs}
-        for v in variables(self.graph.ys):
-            found.setdefault(v, (self.batch, *ops.aval(v).shape[1:]))
-        return found
+    @property
+    def grid(self) -> tuple[int, int]:
+        """A program for some examples of each head."""
+        return pl.cdiv(self.batch, self.examples), self.part.heads
 
-    def places(self, names: Sequence[Var]) -> dict[Var, tuple]:
-        """The examples of this program in the arrays of some variables."""
-        lane = pl.program_id(0) * EXAMPLES + lax.iota("int32", EXAMPLES)
-        own = (lane % self.batch,)
-        weights = {*self.graph.weights}
-        whole = {v: () if ops.aval(v).shape else (0,) for v in weights}
-        return {v: whole.get(v, own) for v in names}
+    def form(self, v: Var) -> Form:
+        """How an array lies in memory, with the whole batch and all heads."""
+        return self.part.forms[v]
+
+    def places(self, pieces: Sequence[Piece]) -> list[tuple]:
+        """The examples of this program, and its head."""
+        lane = pl.program_id(0) * self.examples + lax.iota("int32", self.examples)
+        own = {"examples": lane % self.batch, "head": pl.program_id(1)}
+        return [piece.at(own) for piece in pieces]
 
     def weight(self, v: Var, ref, place: tuple) -> Any:
         """Vectors stay in registers; matrices are read in parts."""
-        return ref if v in self.matrices else loaded(v, ref[place])
+        return (ref, place) if v in self.matrices else loaded(v, ref[place])
 
     def step(self, values: dict[Any, Any]) -> tuple[list, list]:
         """The next carry and the ys of the examples of a program."""
@@ -174,6 +191,15 @@ class BlockView:
             for v, o in zip(graph.carry, graph.carry_out, strict=True)
         ]
         return carry, [jnp.asarray(read(y)) for y in graph.ys]
+
+
+def _examples(graph: Graph) -> int:
+    """The examples of a program: fewer if each has a large state, and no product."""
+    made = [v for e in graph.eqns for v in e.outvars]
+    if any(e.primitive.name in ops.PRODUCTS for e in graph.eqns):
+        return EXAMPLES
+    sizes = (ops.product(ops.aval(v).shape[1:]) for v in (*graph.carry, *made))
+    return cut(EXAMPLES, max(1, NUMBERS // max(sizes)))
 
 
 def _joined(parts: list):

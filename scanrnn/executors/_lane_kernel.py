@@ -12,10 +12,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import Var
 
+from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._lanes import MOVES, Lanes, lanes
 from scanrnn.executors._triton import MOST_STEPS, computed, loaded
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, variables
 
 # The threads of a warp, which run together, and of a program if there are many lanes.
 WARP, PROGRAM = 32, 128
@@ -53,27 +54,37 @@ class LaneView:
         return cls(graph, found, PROGRAM if many else WARP)
 
     @property
-    def programs(self) -> int:
+    def inputs(self) -> list[Piece]:
+        """The inputs of the step."""
+        return list(map(Piece, self.graph.inputs))
+
+    @property
+    def ys(self) -> list[Piece]:
+        """The ys of the step."""
+        return list(map(Piece, variables(self.graph.ys)))
+
+    @property
+    def grid(self) -> tuple[int]:
         """The number of programs."""
-        return pl.cdiv(self.lanes.count, self.threads)
+        return (pl.cdiv(self.lanes.count, self.threads),)
 
     @property
     def warps(self) -> int:
         """The number of warps of a program."""
         return self.threads // WARP
 
-    def stored(self, v: Var) -> tuple[int, ...]:
+    def form(self, v: Var) -> Form:
         """All elements on one axis."""
-        return (math.prod(ops.aval(v).shape),)
+        return Form.of(v, (math.prod(ops.aval(v).shape),))
 
-    def places(self, names: Sequence[Var]) -> dict[Var, tuple]:
-        """The places of this program's lanes in the arrays of some variables."""
+    def places(self, pieces: Sequence[Piece]) -> list[tuple]:
+        """The places of this program's lanes in the arrays."""
         lane = pl.program_id(0) * self.threads + lax.iota("int32", self.threads)
         coordinates: list = []
         for size in reversed(self.lanes.sizes):
             coordinates.insert(0, lane % size)
             lane = lane // size
-        return {v: (self.lanes.places(v, coordinates),) for v in names}
+        return [(self.lanes.places(p.array, coordinates),) for p in pieces]
 
     def weight(self, v: Var, ref, place: tuple) -> Any:
         """Weights stay in registers."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -20,6 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.extend.core import JaxprEqn, Var
 
+from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._opened import opened
 from scanrnn.planner import ops
 from scanrnn.planner.around import joined, without
@@ -42,8 +43,18 @@ class View(Protocol):
         ...
 
     @property
-    def programs(self) -> int:
-        """The number of programs."""
+    def inputs(self) -> Sequence[Piece]:
+        """Which part of the step's arrays each input of the graph is."""
+        ...
+
+    @property
+    def ys(self) -> Sequence[Piece]:
+        """Which part of the step's arrays each of the ys of the graph is."""
+        ...
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The number of programs, by axis."""
         ...
 
     @property
@@ -56,12 +67,12 @@ class View(Protocol):
         """The most steps whose rows are loaded together."""
         ...
 
-    def stored(self, v: Var) -> tuple[int, ...]:
-        """The shape of a variable in memory, without the axis of time."""
+    def form(self, v: Var) -> Form:
+        """How an array of the step lies in memory, without the axis of time."""
         ...
 
-    def places(self, names: Sequence[Var]) -> dict[Var, tuple]:
-        """Inside the kernel: the indices of this program's part of each variable."""
+    def places(self, pieces: Sequence[Piece]) -> list[tuple]:
+        """Inside the kernel: the indices of this program's part of some pieces."""
         ...
 
     def weight(self, v: Var, ref, place: tuple) -> Any:
@@ -107,21 +118,20 @@ def run(
 
     On a CPU, Pallas's interpreter runs it. The view is that of each program.
     """
-    graph, T = view.graph, body.rows.length
-    values, weights = {**constants, **step.constants}, read_weights(graph)
-    args = [_stored(values[v], view.stored(v)) for v in weights]
+    graph, T = step.graph, body.rows.length
+    values, forms = {**constants, **step.constants}, view.form
+    weights, made = read_weights(graph), variables(graph.ys)
+    args = [forms(v).stored(values[v]) for v in weights]
     pairs = zip(carry, graph.carry, strict=True)
-    args += [_stored(a, view.stored(v)) for a, v in pairs]
-    rows = (body.rows.all(arrays, v) for v in step.graph.xs)
-    pairs = zip(rows, graph.xs, strict=True)
-    args += [_stored(a, (T, *view.stored(v))) for a, v in pairs]
-    made = stacked(graph)
-    shapes = [_struct(v, view.stored(v)) for v in graph.carry]
-    shapes += [_struct(v, (T, *view.stored(v))) for v in made]
+    args += [forms(v).stored(a) for a, v in pairs]
+    args += [forms(v).stored(body.rows.all(arrays, v), T) for v in graph.xs]
+    shapes = [forms(v).struct() for v in graph.carry]
+    shapes += [forms(v).struct(T) for v in made]
     assert body.machine is not None
+    groups = (*weights, *graph.carry, *graph.xs), graph.carry, made
     call = pl.pallas_call(
-        functools.partial(_kernel, view, weights, T, body.rows.reverse),
-        grid=(view.programs,),
+        functools.partial(_kernel, view, groups, T, body.rows.reverse),
+        grid=view.grid,
         out_shape=shapes,
         interpret=body.machine.platform == "cpu",
         compiler_params=triton.CompilerParams(num_warps=view.warps, num_stages=1),
@@ -129,19 +139,11 @@ def run(
     )
     with jax.enable_x64(any(a.dtype.itemsize == 8 for a in args)):
         outs = call(*args)
-    pairs = zip(outs, step.graph.carry, strict=False)
-    final = [_restored(a, ops.aval(v)) for a, v in pairs]
-    found = dict(zip(made, outs[len(carry) :], strict=True))
-    pairs = zip(step.after.xs, graph.ys, strict=True)
-    row_ys = {v: _row(v, y, found, T) for v, y in pairs}
+    pairs = zip(graph.carry, outs, strict=False)
+    final = [forms(v).restored(a) for v, a in pairs]
+    pairs = zip(made, outs[len(carry) :], strict=True)
+    row_ys = {v: forms(v).restored(a, T) for v, a in pairs}
     return final, stage_over_time(step.after, row_ys, T)
-
-
-def _row(v: Var, y: Any, found: Mapping[Any, Any], T: int):
-    """The rows of one of the ys, which may be a constant in the kernel's step."""
-    if ops.is_literal(y):
-        return jnp.full(T, y.val, ops.aval(y).dtype)
-    return _restored(found[y], ops.aval(v), T)
 
 
 def read_weights(graph: Graph) -> list[Var]:
@@ -150,64 +152,43 @@ def read_weights(graph: Graph) -> list[Var]:
     return [v for v in graph.weights if v in read]
 
 
-def stacked(graph: Graph) -> list[Var]:
-    """What a step stacks, each variable once."""
-    return [*dict.fromkeys(variables(graph.ys))]
-
-
-def _struct(v: Var, shape) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, _held(ops.aval(v).dtype))
-
-
-def _held(dtype):
-    """The dtype in memory: Triton does not load booleans."""
-    return jnp.dtype("int8") if dtype == jnp.bool_ else dtype
-
-
 def loaded(v: Var, value):
     """The value of a variable, from one that is read from memory."""
     return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
 
 
-def _stored(array, shape):
-    array = jnp.asarray(array)
-    return jnp.reshape(array.astype(_held(array.dtype)), shape)
-
-
-def _restored(array, aval, *lead):
-    return lax.reshape(array, (*lead, *aval.shape)).astype(aval.dtype)
-
-
-def _kernel(view: View, weights: list[Var], length: int, reverse: bool, *refs):
-    """All steps of the part of one program."""
+def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
+    """All steps of the part of one program; `groups` says what the arrays are."""
     graph, given = view.graph, iter(refs)
-    made = stacked(graph)
-    at = view.places((*weights, *graph.carry, *graph.xs, *made))
-    groups = weights, graph.carry, graph.xs, graph.carry, made
-    ins, first, xs, last, ys = ([next(given) for _ in g] for g in groups)
+    arrays, last, ys = ({v: next(given) for v in group} for group in groups)
+    pieces = dict(zip(graph.inputs, view.inputs, strict=True))
+    weights = read_weights(graph)
+    read = (*weights, *graph.carry, *graph.xs)
+    at = dict(zip(read, view.places([pieces[v] for v in read]), strict=True))
+    rows_at = list(zip(view.ys, view.places(view.ys), strict=True))
     steps = cut(length, view.steps)
 
-    def load(v, ref, *t):
-        return loaded(v, ref[(*t, *at[v])])
+    def load(v, *t):
+        return loaded(v, arrays[pieces[v].array][(*t, *at[v])])
 
     def trip(i, carry):
         times = [i * steps + j for j in range(steps)]
         if reverse:
             times = [length - 1 - t for t in times]
-        rows = [[load(v, ref, t) for v, ref in zip(graph.xs, xs, strict=True)]
-                for t in times]  # fmt: skip
+        rows = [[load(v, t) for v in graph.xs] for t in times]
         for t, row in zip(times, rows, strict=True):
             values = dict(zip((*graph.carry, *graph.xs), (*carry, *row), strict=True))
-            carry, rows_out = view.step(constants | values)
-            for v, ref in zip(made, ys, strict=True):
-                ref[(t, *at[v])] = rows_out[graph.ys.index(v)].astype(ref.dtype)
+            carry, made = view.step(constants | values)
+            for (piece, place), value in zip(rows_at, made, strict=True):
+                ref = ys[piece.array]
+                ref[(t, *place)] = value.astype(ref.dtype)
         return tuple(carry)
 
-    pairs = list(zip(weights, ins, strict=True))
-    constants = {v: view.weight(v, ref, at[v]) for v, ref in pairs}
-    carry = tuple(map(load, graph.carry, first))
+    constants = {v: view.weight(v, arrays[pieces[v].array], at[v]) for v in weights}
+    carry = tuple(map(load, graph.carry))
     carry = lax.fori_loop(jnp.int32(0), jnp.int32(length // steps), trip, carry)
-    for v, ref, value in zip(graph.carry, last, carry, strict=True):
+    for v, value in zip(graph.carry, carry, strict=True):
+        ref = last[pieces[v].array]
         ref[at[v]] = value.astype(ref.dtype)
 
 

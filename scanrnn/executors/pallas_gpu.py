@@ -2,8 +2,8 @@
 
 A step without recurrent products (an average, a return, a gate without a matrix) is one
 recurrence for each example and feature: the kernel gives each of them to a thread. For
-other steps it gives sixteen examples to each program. All time steps run inside the
-kernel, so a loop is one launch.
+other steps it gives sixteen examples to each program; of a step with heads, one head of
+them. All time steps run inside the kernel, so a loop is one launch.
 
 These kernels have never run on a GPU. Pallas's interpreter runs them in tests, and the
 compiler of an H100 compiles them. So they run only if asked for by name, or if `tune`

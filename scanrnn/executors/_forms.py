@@ -1,0 +1,72 @@
+"""Forms: how a kernel for a GPU finds the arrays of a step in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Var
+
+from scanrnn.planner import ops
+
+
+class Form(NamedTuple):
+    """How an array lies in memory.
+
+    Attributes:
+      aval: the type of the array in the step.
+      shape: its shape in memory.
+      order: the order of its axes in memory, before they get this shape.
+    """
+
+    aval: Any
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @classmethod
+    def of(cls, v: Var, shape: tuple[int, ...]) -> Form:
+        """The form of a variable whose axes keep their order."""
+        return cls(ops.aval(v), shape, tuple(range(ops.aval(v).ndim)))
+
+    @property
+    def dtype(self):
+        """The dtype in memory: Triton does not load booleans."""
+        dtype = self.aval.dtype
+        return jnp.dtype("int8") if dtype == jnp.bool_ else dtype
+
+    def struct(self, *lead) -> jax.ShapeDtypeStruct:
+        """The type of the array in memory, with `lead` axes."""
+        return jax.ShapeDtypeStruct((*lead, *self.shape), self.dtype)
+
+    def stored(self, array, *lead):
+        """An array of the step as it lies in memory."""
+        array = jnp.asarray(array, self.dtype)
+        axes = (*range(len(lead)), *(len(lead) + i for i in self.order))
+        return jnp.reshape(jnp.transpose(array, axes), (*lead, *self.shape))
+
+    def restored(self, array, *lead):
+        """An array of the step from one as it lies in memory."""
+        sizes = (self.aval.shape[i] for i in self.order)
+        back = (len(lead) + self.order.index(i) for i in range(len(self.order)))
+        array = lax.reshape(array, (*lead, *sizes))
+        return jnp.transpose(array, (*range(len(lead)), *back)).astype(self.aval.dtype)
+
+
+class Piece(NamedTuple):
+    """A part of an array of the step that is a variable of a kernel's step.
+
+    Attributes:
+      array: the array.
+      index: where the part lies in memory. "examples" and "head" stand for those of a
+        program.
+    """
+
+    array: Var
+    index: tuple[int | str, ...] = ()
+
+    def at(self, own: Mapping[str, Any]) -> tuple:
+        """The index, given what is a program's own."""
+        return tuple(own[i] if isinstance(i, str) else i for i in self.index)

@@ -1,0 +1,135 @@
+"""Loops with block-diagonal products as kernels for a GPU: a program runs one head."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from scanrnn.executors import _triton, pallas_gpu
+from scanrnn.planner.emit import emit
+from tests.test_executors_blocks import drawn
+from tests.test_executors_lanes import assert_equal_to_lax_scan
+
+NAME = pallas_gpu.NAME
+RUN = {
+    "elman": (scanrnn.cells.elman(heads=6), 96),
+    "lstm": (scanrnn.cells.lstm(heads=2), 64),
+    "lstm-peephole": (scanrnn.cells.lstm(heads=3, peephole=True), 48),
+    "lstm-mi": (scanrnn.cells.lstm(heads=2, integration="multiplicative"), 32),
+    "gru": (scanrnn.cells.gru(heads=3), 48),
+    "gru-cho2014": (scanrnn.cells.gru(heads=2, dialect="cho2014"), 32),
+    "ugrnn": (scanrnn.cells.ugrnn(heads=2), 32),
+    "slstm": (scanrnn.cells.slstm(heads=2), 32),
+}
+QUICK = ("lstm", "gru")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RUN],
+)
+@pytest.mark.parametrize(("T", "B"), [(1, 1), (5, 3), (3, 17), (4, 2)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_heads_equal_lax_scan(name, T, B, dtype):
+    cell, H = RUN[name]
+    make = functools.partial(functools.partial, cell.step)
+    rtol = 1e-9 if dtype == "float64" else 1e-5
+    args = drawn(cell, T, B, H, dtype)
+    assert_equal_to_lax_scan(make, args, reverse=B == 17, rtol=rtol)
+
+
+def slopes(cell, implementation, args):
+    def loss(params, carry, xs):
+        step = functools.partial(cell.step, params)
+        outs = scanrnn.scan(step, carry, xs, implementation=implementation)
+        leaves = (leaf.astype(jnp.float64) for leaf in jax.tree.leaves(outs))
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in leaves)
+
+    return jax.tree.leaves(jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*args))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_heads_in_bfloat16_are_as_exact_as_lax_scan(name):
+    cell, H = RUN[name]
+    args = drawn(cell, 9, 3, H, "bfloat16")
+    exact = slopes(cell, "scan", jax.tree.map(lambda a: a.astype("float64"), args))
+    both = (slopes(cell, implementation, args) for implementation in ("scan", NAME))
+    for wanted, theirs, ours in zip(exact, *both, strict=True):
+        assert ours.dtype == jnp.bfloat16
+        errors = (np.linalg.norm(np.ravel(a - wanted)) for a in (theirs, ours))
+        theirs, ours = map(float, errors)
+        assert ours <= 1.5 * theirs + 2**-7 * float(np.linalg.norm(np.ravel(wanted)))
+
+
+def views(step, carry, xs):
+    plan = scanrnn.plan(step, carry, xs, implementation=NAME)
+    bodies = emit(plan).values()
+    return [pallas_gpu.view_of(_triton.prepared(body).graph) for body in bodies]
+
+
+def test_heads_are_an_axis_of_the_grid():
+    cell, H = RUN["gru"]
+    params, carry, xs = drawn(cell, 5, 17, H)
+    made = views(functools.partial(cell.step, params), carry, xs)
+    assert {view.grid for view in made} == {(2, 3)}
+    for view in made:
+        assert {e.primitive.name for e in view.graph.eqns}.isdisjoint(
+            {"transpose", "reshape"}
+        )
+
+
+def by_einsum(heads, gates=2):
+    """A step with heads as a user writes it: a norm of each head, and gates."""
+
+    def make(w):
+        def step(h, inputs):
+            x, keep = inputs
+            z = jnp.einsum("bhk,hkn->bhn", h, w["U"]) + x
+            z = z / jnp.sqrt(1 + jnp.mean(z**2, axis=-1, keepdims=True))
+            f, u = jnp.split(z, gates, axis=-1)
+            h = jax.nn.sigmoid(f + w["f"]) * h + jnp.tanh(u) * w["scale"][:, None]
+            h = jnp.where(keep[:, None, None], h, 0.0)
+            return h, h.reshape(len(h), -1)
+
+        return step
+
+    return make
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+@pytest.mark.parametrize("B", [1, 3, 17])
+def test_heads_of_an_einsum_equal_lax_scan(heads, B):
+    keys = jax.random.split(jax.random.key(0), 5)
+    draw, T, K = jax.random.normal, 4, 16
+    w = {
+        "U": draw(keys[0], (heads, K, 2 * K)),
+        "f": draw(keys[1], (K,)),
+        "scale": draw(keys[2], (heads,)),
+    }
+    h, x = draw(keys[3], (B, heads, K)), draw(keys[4], (T, B, heads, 2 * K))
+    keep = (jnp.arange(T * B) % 3 > 0).reshape(T, B)
+
+    def make(w):
+        step = by_einsum(heads)(w)
+        return lambda h, x: step(h, (x[0], x[1] > 0))
+
+    args = w, h, (x, keep.astype(x.dtype))
+    assert_equal_to_lax_scan(make, args, reverse=B == 3)
+
+
+def test_heads_that_meet_are_refused_with_the_reason():
+    def reason(cell, H):
+        params, carry, xs = drawn(cell, 3, 2, H)
+        step = functools.partial(cell.step, params)
+        with pytest.raises(ValueError, match="cannot run this step") as caught:
+            scanrnn.plan(step, carry, xs, implementation=NAME)
+        return str(caught.value)
+
+    cells = scanrnn.cells
+    assert "a product mixes the heads" in reason(cells.lstm(heads=2, projection=32), 32)
+    assert "reduce_sum mixes the heads" in reason(cells.gru(heads=2, norm="ba2016"), 32)
+    assert "at least 16 features" in reason(cells.lstm(heads=4), 32)
+    assert "powers of two, got [24" in reason(cells.lstm(heads=2), 48)
