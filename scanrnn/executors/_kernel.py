@@ -147,6 +147,7 @@ def run(
             *(f.struct(parts) for f in found.carry),
             *(f.struct(T, parts) for f in found.ys),
         ],
+        input_output_aliases=_reused(body, found, len(args) - len(xs)),
         interpret=interpret,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"),
@@ -158,6 +159,20 @@ def run(
     with jax.enable_x64(any(str(a.dtype) in _WIDE for a in args)):
         outs = call(*args)
     return _restored(body.graph, outs, T)
+
+
+def _reused(body: Body, found: Layout, first: int) -> dict[int, int]:
+    """The outputs that take the memory of rows that nothing reads later.
+
+    A point writes its rows after it has read them, and no other point reads them.
+
+    Returns:
+      For some arguments, by index, the index of the output. The time inputs are the
+      arguments from `first` on.
+    """
+    at, n = {v: i for i, v in enumerate(body.graph.xs)}, len(found.carry)
+    pairs = [(i, at[v]) for i, v in body.rows.over.items() if v in at]
+    return {first + j: n + i for i, j in pairs}
 
 
 def _rows(form: Form, last: int | None):

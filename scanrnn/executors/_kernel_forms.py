@@ -20,6 +20,8 @@ from scanrnn.planner.graph import Graph, free, variables
 ROWS, COLUMNS = 8, 128
 # Dimension numbers of `a @ b`.
 _PRODUCT = (((1,), (0,)), ((), ()))
+# Rounded to bfloat16, their results in float32 are those of bfloat16.
+_EXACT = ops.ADDITIVE | {"mul"}
 
 
 class Form(NamedTuple):
@@ -30,10 +32,13 @@ class Form(NamedTuple):
       packed: whether it is a bfloat16 matrix whose rows lie in pairs, each pair as one
         row of 32 bits. This is the layout that the matrix units take. Any other layout
         would be converted at every step.
+      wide: whether it is one bfloat16 row, held in float32. The units that read it
+        compute in float32, and would convert it for each row of registers.
     """
 
     aval: Any
     packed: bool = False
+    wide: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -47,6 +52,8 @@ class Form(NamedTuple):
         """The dtype in the kernel."""
         if self.packed:
             return jnp.dtype("uint32")
+        if self.wide:
+            return jnp.dtype("float32")
         return jnp.dtype("int32") if self.aval.dtype == bool else self.aval.dtype
 
     def struct(self, *lead) -> jax.ShapeDtypeStruct:
@@ -99,13 +106,13 @@ class Matrix(NamedTuple):
 def weights_of(graph: Graph) -> tuple[dict[Var, Form], set[Var]]:
     """The forms of the weights that a step reads; and those it only multiplies by."""
     read, matrices = free(graph.eqns, graph.outs), multiplied(graph)
-    found = {}
+    found, rows = {}, _half_rows(graph)
     for v in graph.weights:
         aval = ops.aval(v)
         half = v in matrices and aval.dtype == jnp.bfloat16
         packed = half and not (aval.shape[0] % (2 * ROWS) or aval.shape[1] % COLUMNS)
         if v in read:
-            found[v] = Form(aval, packed)
+            found[v] = Form(aval, packed, v in rows)
     return found, matrices
 
 
@@ -117,6 +124,17 @@ def multiplied(graph: Graph) -> set[Var]:
             group = found if side == 1 and _is_product(eqn) else others
             group.update(variables([v]))
     return (found - others) & {*graph.weights}
+
+
+def _half_rows(graph: Graph) -> set[Var]:
+    """The weights of one bfloat16 row that a step only adds or multiplies."""
+    others = {*variables(graph.outs)}
+    for eqn in graph.eqns:
+        if eqn.primitive.name not in _EXACT:
+            others.update(variables(eqn.invars))
+    avals = {v: ops.aval(v) for v in graph.weights if v not in others}
+    rows = {v: aval for v, aval in avals.items() if aval.shape[:-1] == (1,)}
+    return {v for v, aval in rows.items() if aval.dtype == jnp.bfloat16}
 
 
 def _is_product(eqn) -> bool:

@@ -25,6 +25,8 @@ def step(graph: Graph, values: Values) -> list:
             outs = [_product(eqn, ins[0], ins[1], made.get(eqn.invars[0]))]
         elif eqn.primitive.name == "div" and _is_column(eqn.invars[1]):
             outs = [_quotient(ins[0], ins[1])]
+        elif any(map(_is_wide, ins, eqn.invars)):
+            outs = [_in_float32(eqn, ins)]
         else:
             outs = eval_eqn(eqn, ins)
         env.update(zip(eqn.outvars, outs, strict=True))
@@ -35,6 +37,17 @@ def _is_column(atom) -> bool:
     """Whether a value has one number for each row."""
     aval = ops.aval(atom)
     return aval.ndim > 1 and aval.shape[-1] == 1 and ops.is_inexact(atom)
+
+
+def _is_wide(value, atom) -> bool:
+    """Whether a value is held in more bits than the plan says."""
+    return not ops.is_literal(atom) and value.dtype != ops.aval(atom).dtype
+
+
+def _in_float32(eqn: JaxprEqn, ins: list):
+    """A sum or a product of operands of which some are held in float32."""
+    (made,) = eval_eqn(eqn, [jnp.asarray(x, jnp.float32) for x in ins])
+    return made.astype(ops.aval(eqn.outvars[0]).dtype)
 
 
 def _quotient(a, b):

@@ -15,6 +15,7 @@ from jax.extend.core import JaxprEqn, Var
 from scanrnn.planner import ops
 from scanrnn.planner.costs import grows
 from scanrnn.planner.crossing import out_of_loop
+from scanrnn.planner.equal import merged
 from scanrnn.planner.graph import TIME, Graph, free, needed, variables
 
 
@@ -31,6 +32,7 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
       Three graphs: the one before makes new time inputs of the step, the one after
       makes the ys from those of the step.
     """
+    graph = merged(graph) if sums else graph
     early = _early(graph) if pays or sums else set()
     early = early if pays else _for_sums(early, graph)
     step, after = without(graph, joined(graph) if pays else [])

@@ -24,8 +24,6 @@ from scanrnn.planner.graph import Graph, variables
 _START, _END = "start", "end"
 # The width of an edge that is never cut.
 _MANY = 2**30
-# Bytes that a row of its own counts for, so that no row is divided in vain.
-_ROW = 1
 
 
 def cheapest_crossing(
@@ -66,7 +64,8 @@ def out_of_loop(
     """The equations that leave the loop, so that its rows have the fewest bytes.
 
     If several choices have as few bytes, the one is taken in which most equations
-    leave the loop.
+    leave the loop. A split stays in it if the loop reads all parts: they would be more
+    rows, in vain.
 
     Args:
       graph: the step.
@@ -78,12 +77,18 @@ def out_of_loop(
     edges: dict[tuple[Any, Any], int] = {(_START, (v, 0)): _MANY for v in rows}
     consumers = graph.consumers
     for v in dict.fromkeys((*rows, *made)):
-        edges[(v, 0), (v, 1)] = _width(v) + _ROW
+        edges[(v, 0), (v, 1)] = _width(v)
         for eqn in (e for e in consumers.get(v, ()) if e not in out):
             ends = [(w, 0) for w in eqn.outvars] if eqn in early else [_END]
             edges |= {((v, 1), end): _MANY for end in ends}
     below = _end_side(edges)
-    return out | {e for e in early if not any((v, 0) in below for v in e.outvars)}
+    left = {e for e in early if not any((v, 0) in below for v in e.outvars)} | out
+
+    def divides(eqn) -> bool:
+        users = itertools.chain(*(consumers.get(v, ()) for v in eqn.outvars))
+        return eqn.primitive.name == "split" and left.isdisjoint(users)
+
+    return left - {e for e in left - out if divides(e)}
 
 
 def _width(v: Var) -> int:

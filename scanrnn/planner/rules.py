@@ -27,7 +27,7 @@ class Rules:
 
     Attributes:
       overwrites: buffer reuse: the loop stacks over arrays that are no longer needed.
-        Each row is written one trip late.
+        A loop of XLA then writes each row one trip late.
       fences: with `overwrites`, the rows of the last trip get a loop of their own.
       zero_fills: an array is filled with zeros before the loop stacks into it.
       reads_gates_apart: each gate is sliced from the sequence by itself.

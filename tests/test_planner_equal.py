@@ -1,0 +1,41 @@
+"""Values that a step computes twice, and what a reverse loop of a kernel reads then."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+import scanrnn
+from scanrnn.executors import pallas_tpu
+from scanrnn.planner.equal import merged
+from scanrnn.planner.graph import Graph
+
+
+def names(graph):
+    return [eqn.primitive.name for eqn in graph.eqns]
+
+
+def test_equal_equations_of_a_step_are_computed_once():
+    def step(h, x):
+        a, b = jnp.tanh(x) + h, jnp.tanh(x) + h
+        return a * b, (2.0 * x, 3.0 * x)
+
+    one = jnp.ones(2)
+    graph = Graph.of(jax.make_jaxpr(step)(one, one).jaxpr, weights=0, carry=1)
+    assert names(graph) == ["tanh", "add", "tanh", "add", "mul", "mul", "mul"]
+    assert names(merged(graph)) == ["tanh", "add", "mul", "mul", "mul"]
+
+
+def test_reverse_kernel_reads_the_gates_and_does_not_compute_them():
+    """One row of four gates has as many bytes as a row of each gate's function."""
+    cell = scanrnn.cells.lstm(integration="multiplicative")
+    params = cell.init(jax.random.key(0), 8, 16)
+    xs = jnp.ones((4, 2, 8))
+    step, carry = (
+        functools.partial(cell.step, params),
+        cell.initial_carry(params, xs[0]),
+    )
+    plan = scanrnn.plan(step, carry, xs, implementation=pallas_tpu.NAME)
+    body = plan.bodies["in reverse"]
+    assert names(body.graph).count("logistic") == 0
+    assert names(body.graph).count("tanh") == 1
