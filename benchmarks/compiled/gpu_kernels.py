@@ -10,7 +10,6 @@ import importlib.metadata
 import pathlib
 import re
 import subprocess
-import time
 
 import jax
 
@@ -59,7 +58,7 @@ device.
   that did not fit into them.
 - **Starts by the host** are launches and graphs of the whole training step, beside
   those of XLA's loops and of `lax.scan`.
-- **Compile s** is wall time, on a machine that others use.
+- **Compile s** are processor seconds of the compiler.
 """
 
 
@@ -91,7 +90,6 @@ def row(name: str, folder: str) -> dict:
     programs._options = lambda machine: Options(
         machine=targets.MACHINES[machine], implementation="pallas_gpu"
     )
-    begin = time.time()
     try:
         record, _ = measure.measure(measure.Row("h100", case, "train", "scanrnn"))
     except ValueError as error:
@@ -99,7 +97,6 @@ def row(name: str, folder: str) -> dict:
             about = {"starts": starts, "temp_bytes_of_loops": temporaries}
             return {"refused": reason[1], **about}
         raise
-    seconds = time.time() - begin
     fn, args, donate = programs._program(case, "train", "scanrnn", "h100")
     options = targets.ALL["h100"].options | {"xla_dump_to": folder}
     jax.jit(fn, donate_argnums=donate).lower(*args).compile(compiler_options=options)
@@ -110,7 +107,7 @@ def row(name: str, folder: str) -> dict:
         "starts": {**starts, "pallas_gpu": record["host_starts"]},
         "temp_bytes": record["temp_bytes"],
         "temp_bytes_of_loops": temporaries,
-        "compile_seconds": round(seconds, 1),
+        "compile_seconds": round(record["compile_seconds"], 1),
     }
 
 

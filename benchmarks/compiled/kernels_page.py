@@ -37,7 +37,7 @@ compiler ran; no TPU did: no number here is a time on a device.
   once.
 - **Fast memory MB** is what the larger kernel takes of the 128 MB of a TPU v5e, or of
   the 64 MB of a core of a TPU v5p.
-- **Compile s** is the wall time of the compiler for the whole training step, the
+- **Compile s** are processor seconds of the compiler for the whole training step, the
   schedules written out.
 """
 TWO_CORES = """\

@@ -43,16 +43,16 @@ def compile_(
 ) -> Program:
     """Compiles the training step or the forward pass of a case for a machine."""
     fn, args, donate = _program(case, mode, contender, machine)
-    begin = _processor_seconds()
+    begin = processor_seconds()
     lowered = jax.jit(fn, donate_argnums=donate).lower(*args)
-    middle = _processor_seconds()
+    middle = processor_seconds()
     options = targets.ALL[machine].options
     with tempfile.TemporaryDirectory() as folder:
         if targets.ALL[machine].has_thunks:
             # The expression matches no pass of XLA: only the thunks are written.
             options = options | {"xla_dump_to": folder, "xla_dump_hlo_pass_re": "^$"}
         compiled = lowered.compile(compiler_options=options)
-        end = _processor_seconds()
+        end = processor_seconds()
         # The last file has the thunks after all of XLA's passes over them.
         paths = sorted(pathlib.Path(folder).glob("*.thunk_sequence*.txt"))
         thunks = paths[-1].read_text() if paths else ""
@@ -127,6 +127,6 @@ def _model(contender, problem, machine):
     return _base.Model(params, apply, export=dict)
 
 
-def _processor_seconds():
+def processor_seconds():
     """Processor seconds of this process, its threads, and assemblers it started."""
     return sum(os.times()[:4])
