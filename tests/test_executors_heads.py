@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import scanrnn
 from scanrnn.executors import _triton, pallas_gpu
@@ -120,16 +121,77 @@ def test_heads_of_an_einsum_equal_lax_scan(heads, B):
     assert_equal_to_lax_scan(make, args, reverse=B == 3)
 
 
+def refused(step, carry, xs):
+    with pytest.raises(ValueError, match="cannot run this step") as caught:
+        scanrnn.plan(step, carry, xs, implementation=NAME)
+    return str(caught.value)
+
+
 def test_heads_that_meet_are_refused_with_the_reason():
     def reason(cell, H):
         params, carry, xs = drawn(cell, 3, 2, H)
-        step = functools.partial(cell.step, params)
-        with pytest.raises(ValueError, match="cannot run this step") as caught:
-            scanrnn.plan(step, carry, xs, implementation=NAME)
-        return str(caught.value)
+        return refused(functools.partial(cell.step, params), carry, xs)
 
     cells = scanrnn.cells
     assert "a product mixes the heads" in reason(cells.lstm(heads=2, projection=32), 32)
     assert "reduce_sum mixes the heads" in reason(cells.gru(heads=2, norm="ba2016"), 32)
     assert "at least 16 features" in reason(cells.lstm(heads=4), 32)
     assert "powers of two, got [24" in reason(cells.lstm(heads=2), 48)
+
+
+def first_of_all(z, shared, V):
+    del shared, V
+    return jnp.concatenate([lax.split(z, (1, 1), 1)[1]] * 2, 1)
+
+
+def one_for_each(z, shared, V):
+    """The kernel's step had the first part in both heads, and no slope told it so."""
+    del V
+    both = jnp.concatenate([shared[:, None], jnp.sin(shared)[:, None]], 1)
+    return z + lax.stop_gradient(both)
+
+
+def other_example(z, shared, V):
+    del shared, V
+    return jnp.concatenate(lax.split(z, (1, 1), 0)[::-1], 0)
+
+
+def of_shared(z, shared, V):
+    return z + jnp.einsum("bk,khn->bhn", shared, V)
+
+
+def before_batch(z, shared, V):
+    del shared, V
+    return z.swapaxes(0, 1)
+
+
+REFUSED = {
+    first_of_all: "does not keep the heads apart",
+    one_for_each: "does not keep the heads apart",
+    other_example: "does not keep the batch apart",
+    of_shared: "a product makes all heads of what they share",
+    before_batch: "does not keep the heads apart",
+}
+
+
+@pytest.mark.parametrize("meet", REFUSED)
+def test_heads_that_are_cut_or_share_a_state_are_refused_with_the_reason(meet):
+    """Two of two: each part of the heads, or of the batch, is one index."""
+    U, V, h = jnp.ones((2, 16, 16)), jnp.ones((16, 2, 16)), jnp.ones((2, 2, 16))
+
+    def step(carry, x):
+        h, shared = carry
+        z = meet(jnp.einsum("bhk,hkn->bhn", h, U) + x, shared, V)
+        return (jnp.tanh(z), 0.9 * shared), z
+
+    assert REFUSED[meet] in refused(step, (h, h[0]), jnp.stack([h] * 3))
+
+
+def test_heads_before_the_batch_are_refused_with_the_reason():
+    U, h = jnp.ones((2, 16, 16)), jnp.ones((2, 3, 16))
+
+    def step(h, x):
+        h = jnp.tanh(jnp.einsum("hbk,hkn->hbn", h, U) + x)
+        return h, h
+
+    assert "the heads before the batch" in refused(step, h, jnp.stack([h] * 3))

@@ -104,6 +104,8 @@ class Layout:
             if axes
         }
         head = followed(graph, heads, known, "heads") if heads > 1 else {}
+        if any(v in head and head[v].axis == 0 for v in graph.carry):
+            raise NotBlockedError("its arrays have the heads before the batch")
         example = _examples(graph, batch) if batch > 1 else {}
         for v, place in example.items():
             whole = ops.aval(v).shape[place.axis] == batch

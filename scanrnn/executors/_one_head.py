@@ -121,6 +121,8 @@ def _matrices(products, graph: Graph, layout: Layout) -> dict[Var, Form]:
         summed, head = [i for i, _ in pairs], layout.head.get(data)
         if head is not None and head.axis in summed:
             raise NotBlockedError("a product mixes the heads")
+        if v in layout.head and layout.head[v].axis not in batch[side]:
+            raise NotBlockedError("a product makes all heads of what they share")
         if _wide(summed, data) != [i for i, _ in layout.rest(data)]:
             raise NotBlockedError("a product is not over all features of a head")
         rows = [j for _, j in pairs]

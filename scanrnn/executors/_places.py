@@ -17,8 +17,10 @@ from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
+# Primitives that cut an axis or join parts of it: a part may be one index of it.
+_CUTS = {"split", "concatenate"}
 # Primitives that leave every axis where it is.
-_STAYS = ops.ELEMENTWISE | {"copy", "split", "concatenate"}
+_STAYS = ops.ELEMENTWISE | {"copy"} | _CUTS
 # Axes of one variable, each with the same axis of another; None for a reshape.
 _Pairs = Sequence[tuple[int, int]] | None
 
@@ -60,7 +62,9 @@ def followed(
         for other, pairs, by in links.get(v, ()):
             place = _moved(found[v], v, other, pairs, size)
             if place is None:
-                continue
+                if by not in _CUTS:
+                    continue
+                place = Place(-1)
             if other not in found:
                 new.append(other)
             width = ops.aval(other).shape[place.axis] if place.axis >= 0 else 1
