@@ -110,3 +110,24 @@ def test_blocks_refuse_to_join_parts_on_an_axis_of_their_own():
 
     with pytest.raises(ValueError, match="Triton cannot join parts"):
         scanrnn.plan(step, W, jnp.ones((3, 16, 16)), implementation=NAME)
+
+
+@pytest.mark.parametrize(("data", "matrix"), [("bf16", "f4"), ("f4", "bf16")])
+def test_blocks_round_no_factor_of_a_product(data, matrix):
+    """Triton multiplies one dtype: the narrower one gets the digits of the other."""
+    data, matrix = (jnp.bfloat16 if d == "bf16" else d for d in (data, matrix))
+    keys = jax.random.split(jax.random.key(0), 3)
+    draw, shapes = jax.random.normal, ((16, 16), (3, 16), (2, 3, 16))
+    W, h, xs = (draw(k, s, "float32") for k, s in zip(keys, shapes, strict=True))
+    W = W.astype(matrix)
+
+    def step(h, x):
+        both = h.astype(data), W
+        z = jax.lax.dot(*both, preferred_element_type=jnp.float32)
+        h = jnp.tanh(z + x)
+        return h, h
+
+    run = functools.partial(scanrnn.scan, step, implementation=NAME)
+    both = jax.jit(run)(h, xs), jax.lax.scan(step, h, xs)
+    for a, b in zip(*map(jax.tree.leaves, both), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

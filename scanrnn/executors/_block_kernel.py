@@ -58,17 +58,19 @@ class _Product(NamedTuple):
         ref, head = self.matrix
         columns = slice(self.start, self.start + self.size)
         made = (
-            lax.dot(
-                a,
-                ref[(*head, slice(at, at + size), columns)].astype(a.dtype),
-                precision=self.precision,
-                preferred_element_type=wide(self.dtype),
-            )
+            self._multiplied(a, ref[(*head, slice(at, at + size), columns)])
             for a, (at, size) in zip(
                 self.left, spans(a.shape[1] for a in self.left), strict=True
             )
         )
         return functools.reduce(jnp.add, made).astype(self.dtype)
+
+    def _multiplied(self, a, b):
+        """A product as Triton has it, of one dtype: no factor is rounded for it."""
+        dtype = wide(self.dtype)
+        if a.dtype != b.dtype:
+            a, b = a.astype(dtype), b.astype(dtype)
+        return lax.dot(a, b, precision=self.precision, preferred_element_type=dtype)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
