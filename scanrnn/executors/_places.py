@@ -18,7 +18,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
 # Primitives that leave every axis where it is.
-_STAYS = ops.ELEMENTWISE | {"copy", "split", "concatenate"}
+_STAYS = ops.ELEMENTWISE | {"copy", "split", "concatenate", "slice", "pad"}
 # Axes of one variable, each with the same axis of another; None for a reshape.
 _Pairs = Sequence[tuple[int, int]] | None
 
