@@ -11,11 +11,17 @@ from scanrnn.executors._triton import read_weights
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
 
-# The examples of a program: the fewest that a product of Triton has.
-EXAMPLES = 16
+# The fewest rows and columns of a product of Triton, and so the examples of a program.
+LEAST_SIDE = EXAMPLES = 16
 # The numbers of an array that a program has in registers: 32 for each thread. A delta
 # rule with 512 for each (two heads of 64, sixteen examples) spilled 55 KB of a thread.
 NUMBERS = 2**13
+# The numbers of an array of a program that runs one state, of a step without and with
+# products of matrices: 64 and 16 for each thread. Bytes spilled forward and in reverse,
+# by the compiler of an H100: a delta rule with 128x128 none, an mLSTM 0 and 112. Chunks
+# of a gated delta rule spill 192 and 3,844 with 64x64, 5,028 and 8,056 with 128x128:
+# many arrays are needed at once, and registers also hold addresses for each product.
+OF_A_STATE, BESIDE_PRODUCTS = 2**14, 2**12
 # The bytes of a part of a matrix that a program multiplies by at once.
 MOST_BYTES = 2**17
 _SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
@@ -60,9 +66,35 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
     parted = {*joins} | {e.invars[0] for e in graph.eqns if e.primitive.name == "split"}
     made = (v for e in graph.eqns for v in e.outvars)
     for v in {*made, *read_weights(graph), *graph.carry, *graph.xs} - parted - matrices:
-        if any(size & (size - 1) for size in ops.aval(v).shape):
-            shape = ops.aval(v).str_short()
-            raise NotBlockedError(f"sizes must be powers of two, got {shape}")
+        _check_powers(v)
+
+
+def check_one_state(graph: Graph) -> None:
+    """Check what Triton can do with the step of one state.
+
+    Raises:
+      NotBlockedError: if it cannot evaluate it, or has no room for its arrays.
+    """
+    names = {e.primitive.name for e in graph.eqns}
+    for name in sorted(names - {*ELEMENTWISE, *MOVES, *_SUMS, "dot_general", "iota"}):
+        raise NotBlockedError(f"Triton has no {name}")
+    made = [v for e in graph.eqns for v in e.outvars]
+    arrays = (*read_weights(graph), *graph.carry, *graph.xs, *made)
+    for v in arrays:
+        _check_powers(v)
+    largest = max(arrays, key=lambda v: ops.product(ops.aval(v).shape))
+    room = BESIDE_PRODUCTS if "dot_general" in names else OF_A_STATE
+    if ops.product(ops.aval(largest).shape) > room:
+        raise NotBlockedError(
+            f"for one state it has {ops.aval(largest).str_short()}, and in registers "
+            f"there is room for {room:,} numbers of an array"
+        )
+
+
+def _check_powers(v: Var) -> None:
+    if any(size & (size - 1) for size in ops.aval(v).shape):
+        shape = ops.aval(v).str_short()
+        raise NotBlockedError(f"sizes must be powers of two, got {shape}")
 
 
 def _joins(graph: Graph) -> dict[Var, list[int]]:

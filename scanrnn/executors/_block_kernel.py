@@ -30,7 +30,7 @@ from scanrnn.executors._kernel_forms import multiplied
 from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE
 from scanrnn.executors._one_head import OneHead
-from scanrnn.executors._triton import computed, loaded
+from scanrnn.executors._triton import Store, computed, loaded
 from scanrnn.planner import ops
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph, eval_eqn
@@ -143,12 +143,12 @@ class BlockView:
         own = {"examples": lane % self.batch, "head": pl.program_id(1)}
         return [piece.at(own) for piece in pieces]
 
-    def weight(self, v: Var, ref, place: tuple) -> Any:
-        """Vectors stay in registers; matrices are read in parts."""
+    def read(self, v: Var, ref, place: tuple) -> Any:
+        """Vectors and rows are in registers; matrices are read in parts."""
         return (ref, place) if v in self.matrices else loaded(v, ref[place])
 
-    def step(self, values: dict[Any, Any]) -> tuple[list, list]:
-        """The next carry and the ys of the examples of a program."""
+    def step(self, values: dict[Any, Any], store: Store) -> list:
+        """The next carry of the examples of a program."""
 
         def read(atom):
             if ops.is_literal(atom):
@@ -188,11 +188,12 @@ class BlockView:
                 ]
             else:
                 values[out] = computed(eqn, _alike(eqn, map(read, eqn.invars)))
-        carry = [
+        for k, y in enumerate(graph.ys):
+            store(k, jnp.asarray(read(y)))
+        return [
             jnp.broadcast_to(read(o), ops.aval(v).shape).astype(ops.aval(v).dtype)
             for v, o in zip(graph.carry, graph.carry_out, strict=True)
         ]
-        return carry, [jnp.asarray(read(y)) for y in graph.ys]
 
 
 def _examples(graph: Graph) -> int:

@@ -60,12 +60,12 @@ class Piece(NamedTuple):
 
     Attributes:
       array: the array.
-      index: where the part lies in memory. "examples" and "head" stand for those of a
-        program.
+      index: where the part lies in memory. A string, such as "examples" or "head",
+        stands for what is a program's own.
     """
 
     array: Var
-    index: tuple[int | str, ...] = ()
+    index: tuple[int | str | slice, ...] = ()
 
     def at(self, own: Mapping[str, Any]) -> tuple:
         """The index, given what is a program's own."""

@@ -14,7 +14,7 @@ from jax.extend.core import Var
 
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._lanes import MOVES, Lanes, lanes
-from scanrnn.executors._triton import MOST_STEPS, computed, loaded
+from scanrnn.executors._triton import MOST_STEPS, Store, computed, loaded
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
@@ -86,12 +86,12 @@ class LaneView:
             lane = lane // size
         return [(self.lanes.places(p.array, coordinates),) for p in pieces]
 
-    def weight(self, v: Var, ref, place: tuple) -> Any:
-        """Weights stay in registers."""
+    def read(self, v: Var, ref, place: tuple) -> Any:
+        """Weights stay in registers; rows are loaded before the first step."""
         return loaded(v, ref[place])
 
-    def step(self, values: dict[Any, Any]) -> tuple[list, list]:
-        """The next carry and the ys; each value has an element for each lane."""
+    def step(self, values: dict[Any, Any], store: Store) -> list:
+        """The next carry; each value has an element for each lane."""
 
         def read(atom):
             if not ops.is_literal(atom):
@@ -103,8 +103,9 @@ class LaneView:
             ins = list(map(read, eqn.invars))
             moves = eqn.primitive.name in MOVES
             values[eqn.outvars[0]] = ins[0] if moves else computed(eqn, ins)
-        carry = [
+        for k, y in enumerate(graph.ys):
+            store(k, read(y))
+        return [
             read(out).astype(ops.aval(v).dtype)
             for v, out in zip(graph.carry, graph.carry_out, strict=True)
         ]
-        return carry, list(map(read, graph.ys))

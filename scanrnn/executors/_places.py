@@ -18,7 +18,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
 # Primitives that cut an axis or join parts of it: a part may be one index of it.
-_CUTS = {"split", "concatenate"}
+_CUTS = {"split", "concatenate", "slice", "pad"}
 # Primitives that leave every axis where it is.
 _STAYS = ops.ELEMENTWISE | {"copy"} | _CUTS
 # Axes of one variable, each with the same axis of another; None for a reshape.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -32,6 +32,8 @@ from scanrnn.planner.wide_sums import wide
 
 # The steps whose rows are loaded together. A load takes as long as many steps.
 MOST_STEPS = 8
+
+Store = Callable[[int, Any], None]
 
 
 class View(Protocol):
@@ -75,12 +77,15 @@ class View(Protocol):
         """Inside the kernel: the indices of this program's part of some pieces."""
         ...
 
-    def weight(self, v: Var, ref, place: tuple) -> Any:
-        """Inside the kernel: the value that a step reads for a weight."""
+    def read(self, v: Var, ref, place: tuple) -> Any:
+        """Inside the kernel: what a step gets for a weight or a row."""
         ...
 
-    def step(self, values: dict[Any, Any]) -> tuple[list, list]:
-        """Inside the kernel: the next carry and the ys, given the inputs of a step."""
+    def step(self, values: dict[Any, Any], store: Store) -> list:
+        """Inside the kernel: the next carry, given the inputs of a step.
+
+        `store` takes each of the ys, by its index.
+        """
         ...
 
 
@@ -168,24 +173,26 @@ def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
     rows_at = list(zip(view.ys, view.places(view.ys), strict=True))
     steps = cut(length, view.steps)
 
-    def load(v, *t):
-        return loaded(v, arrays[pieces[v].array][(*t, *at[v])])
+    def given_for(v, *t):
+        return view.read(v, arrays[pieces[v].array], (*t, *at[v]))
+
+    def store(t, k, value):
+        piece, place = rows_at[k]
+        ref = ys[piece.array]
+        ref[(t, *place)] = value.astype(ref.dtype)
 
     def trip(i, carry):
         times = [i * steps + j for j in range(steps)]
         if reverse:
             times = [length - 1 - t for t in times]
-        rows = [[load(v, t) for v in graph.xs] for t in times]
+        rows = [[given_for(v, t) for v in graph.xs] for t in times]
         for t, row in zip(times, rows, strict=True):
             values = dict(zip((*graph.carry, *graph.xs), (*carry, *row), strict=True))
-            carry, made = view.step(constants | values)
-            for (piece, place), value in zip(rows_at, made, strict=True):
-                ref = ys[piece.array]
-                ref[(t, *place)] = value.astype(ref.dtype)
+            carry = view.step(constants | values, functools.partial(store, t))
         return tuple(carry)
 
-    constants = {v: view.weight(v, arrays[pieces[v].array], at[v]) for v in weights}
-    carry = tuple(map(load, graph.carry))
+    constants = {v: given_for(v) for v in weights}
+    carry = tuple(loaded(v, arrays[pieces[v].array][at[v]]) for v in graph.carry)
     carry = lax.fori_loop(jnp.int32(0), jnp.int32(length // steps), trip, carry)
     for v, value in zip(graph.carry, carry, strict=True):
         ref = last[pieces[v].array]

@@ -1,7 +1,8 @@
 """Run each loop as one kernel for an NVIDIA GPU.
 
 A step without recurrent products (an average, a return, a gate without a matrix) is one
-recurrence for each example and feature: the kernel gives each of them to a thread. For
+recurrence for each example and feature: the kernel gives each of them to a thread. If
+the state is a matrix, each program has one state, that of one head of one example. For
 other steps it gives sixteen examples to each program; of a step with heads, one head of
 them. All time steps run inside the kernel, so a loop is one launch.
 
@@ -21,6 +22,8 @@ from scanrnn.executors._block_kernel import BlockView
 from scanrnn.executors._kernel_checks import refusal, unsuitable
 from scanrnn.executors._lane_kernel import LaneView
 from scanrnn.executors._lanes import NotElementwiseError
+from scanrnn.executors._state_kernel import StateView
+from scanrnn.executors._states import state_of
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
@@ -71,16 +74,17 @@ def _unlike(body: Body) -> str | None:
 
 
 def view_of(graph: Graph) -> _triton.View:
-    """The view of a step: by lanes if it is elementwise, else by examples.
+    """The view of a step: by lanes if it is elementwise, else by states or examples.
 
     Raises:
-      NotBlockedError: if it is neither.
+      NotBlockedError: if it is none of these.
     """
     try:
         return LaneView.of(graph)
     except NotElementwiseError as mixed:
+        state = state_of(graph)
         try:
-            return BlockView.of(graph)
+            return StateView.of(graph, state) if state else BlockView.of(graph)
         except NotBlockedError as reason:
             raise NotBlockedError(f"{mixed}, and {reason}") from reason
 
