@@ -194,8 +194,14 @@ def keep_inputs(*_, **__) -> bool:
 
 
 def keep_products(primitive, *args, **params) -> bool:
-    """A policy for `jax.checkpoint`: keep inputs and results of contractions."""
-    del args, params
+    """A policy for `jax.checkpoint`: keep inputs and results of contractions.
+
+    `jax.checkpoint` cannot keep complex results: it rounds what it keeps by a
+    `reduce_precision`, which refuses them. They are computed again.
+    """
+    del params
+    if any(jnp.issubdtype(a.dtype, jnp.complexfloating) for a in args):
+        return False
     return primitive.name in HEAVY or primitive.name == PRODUCT
 
 
