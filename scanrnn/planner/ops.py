@@ -157,6 +157,11 @@ def is_movable(eqn: JaxprEqn) -> bool:
     return not has_subjaxpr(eqn) and can_be_batched(eqn)
 
 
+def is_cheap_over_time(eqn: JaxprEqn) -> bool:
+    """Whether an equation for all steps at once certainly takes no more work."""
+    return eqn.primitive.name in _BATCHED or eqn.primitive.name == "custom_jvp_call"
+
+
 def draws_by_step(eqn: JaxprEqn) -> bool:
     """Whether an equation draws other random numbers under `vmap` than step by step."""
     if not eqn.primitive.name.startswith(_RANDOM):
