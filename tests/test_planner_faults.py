@@ -118,6 +118,33 @@ def test_product_with_a_sparse_matrix_equals_lax_scan(arrays, where):
     assert_equal(step, arrays)
 
 
+def test_gradient_of_a_sparse_matrix_is_summed_in_the_loop(arrays):
+    """Over time it has the matrix's places at each step: 13 times the bytes of JAX."""
+    places = jnp.argwhere(jnp.ones((H, H), bool))
+
+    def step(p, h, x):
+        m = sparse.BCOO((p["V"].ravel(), places), shape=(H, H))
+        h = jnp.tanh(x @ p["W"] + (m @ h.T).T)
+        return h, h
+
+    assert_equal(step, arrays, implementation="planned")
+    bound = functools.partial(step, arrays)
+    plan = scanrnn.plan(bound, arrays["h"], arrays["xs"], implementation="planned")
+    assert (H * H,) in {v.aval.shape for v in plan.derivative.inner_weights}
+
+
+@pytest.mark.parametrize("residuals", ["minimal", "recompute", "everything"])
+def test_complex_products_outside_the_loop_equal_lax_scan(arrays, residuals):
+    """`jax.checkpoint` raises for a complex result that a policy keeps."""
+
+    def step(p, h, x):
+        h = h * jnp.exp(1j * p["V"][0]) + x @ (p["W"] + 1j * p["V"])
+        return h, jnp.tanh((h @ (p["U"] - 1j * p["V"])).real)
+
+    complex_start = arrays | {"h": arrays["h"].astype(complex)}
+    assert_equal(step, complex_start, implementation="planned", residuals=residuals)
+
+
 def test_readout_products_are_kept_and_counted(arrays):
     """JAX's policies do not know `gemm`, the planner's own product."""
 

@@ -157,6 +157,11 @@ def is_movable(eqn: JaxprEqn) -> bool:
     return not has_subjaxpr(eqn) and can_be_batched(eqn)
 
 
+def is_cheap_over_time(eqn: JaxprEqn) -> bool:
+    """Whether an equation for all steps at once certainly takes no more work."""
+    return eqn.primitive.name in _BATCHED or eqn.primitive.name == "custom_jvp_call"
+
+
 def draws_by_step(eqn: JaxprEqn) -> bool:
     """Whether an equation draws other random numbers under `vmap` than step by step."""
     if not eqn.primitive.name.startswith(_RANDOM):
@@ -194,8 +199,14 @@ def keep_inputs(*_, **__) -> bool:
 
 
 def keep_products(primitive, *args, **params) -> bool:
-    """A policy for `jax.checkpoint`: keep inputs and results of contractions."""
-    del args, params
+    """A policy for `jax.checkpoint`: keep inputs and results of contractions.
+
+    `jax.checkpoint` cannot keep complex results: it rounds what it keeps by a
+    `reduce_precision`, which refuses them. They are computed again.
+    """
+    del params
+    if any(jnp.issubdtype(a.dtype, jnp.complexfloating) for a in args):
+        return False
     return primitive.name in HEAVY or primitive.name == PRODUCT
 
 

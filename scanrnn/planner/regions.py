@@ -6,7 +6,10 @@ weights and hoisted inputs within a region are added once, at its cuts.
 
 The cotangent of a cut is stacked. It may be larger than the weights and the time inputs
 together, as for the state of a matrix memory. Then the gradient of the weights is
-summed in the loop instead. Gradients of gains may be summed in the loop, too.
+summed in the loop instead. Gradients of gains may be summed in the loop, too. So are
+those of weights of an equation that the planner does not know. To batch it over time
+may take far more work and memory: a product with a sparse matrix then has the places of
+the matrix once for each step.
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ def find_regions(loop: Graph, sums: bool) -> Regions:
             continue
         borne = set().union(*(weight_borne.get(v, ()) for v in ins))
         if not heavy and (not borne or eqn.primitive.name in ops.POINTWISE and sums):
+            continue
+        if not ops.is_cheap_over_time(eqn):
             continue
         outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
         found = [_follow(v, consumers) for v in filter(ops.is_inexact, outs)]
