@@ -140,6 +140,26 @@ def test_shard_map_splits_the_batch(kind):
     jax.tree.map(close, jax.tree.leaves(got), jax.tree.leaves(want))
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_shard_map_over_one_axis_leaves_the_other_to_the_compiler(name):
+    want = on_one_device(name)
+    rnn = make(name)
+    specs = P(), spec(rnn.time_major)
+    with jax.set_mesh(
+        jax.make_mesh((2, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    ):
+
+        @functools.partial(
+            jax.shard_map, in_specs=specs, out_specs=P(), axis_names={"data"}
+        )
+        def split_loss(rnn, xs):
+            return jax.lax.psum(loss(rnn, xs), "data")
+
+        xs = batch(rnn.time_major)
+        got = jax.jit(jax.value_and_grad(split_loss))(rnn, xs)
+    jax.tree.map(close, jax.tree.leaves(got), jax.tree.leaves(want))
+
+
 @every_mesh
 def test_flax_cell_in_our_layer_takes_a_sharded_batch(kind, mesh):
     cell = nnx.OptimizedLSTMCell(D, H, param_dtype=jnp.float64, rngs=nnx.Rngs(0))

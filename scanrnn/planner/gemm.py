@@ -25,7 +25,7 @@ from jax.extend.core import Primitive, Var
 from jax.interpreters import ad, batching, mlir
 
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import struct, variables_for
+from scanrnn.planner.graph import struct
 from scanrnn.planner.ordering import in_branch
 from scanrnn.planner.rules import Rules
 
@@ -63,8 +63,10 @@ def copy_transposed(matrix):
 
 def transposes(matrices: Iterable[Any]) -> dict[Any, Var]:
     """A new variable for the transpose of each matrix."""
-    types = {v: jax.eval_shape(copy_transposed, struct(v)) for v in matrices}
-    return variables_for(types)
+    # `jax.eval_shape` drops the mesh of a type if one of its axes is Auto, and a value
+    # that varies over another axis of that mesh then has no type.
+    traced = {v: jax.make_jaxpr(copy_transposed)(struct(v)) for v in matrices}
+    return {v: Var(jaxpr.out_avals[0]) for v, jaxpr in traced.items()}
 
 
 def on_the_left(eqn, side: int, matrix, data):
