@@ -196,3 +196,23 @@ def test_reverse_loop_that_reads_nothing_is_exported_for_any_length(machine):
     exported = jax.export.export(jax.jit(ours))(weights, init, spec)
     wanted = jax.grad(functools.partial(loss, lax.scan), (0, 1, 2))(weights, init, xs)
     chex.assert_trees_all_close(exported.call(weights, init, xs), wanted, rtol=1e-12)
+
+
+def test_profilers_show_the_named_scopes_of_a_step():
+    def step(u, h, x):
+        with jax.named_scope("before"):
+            x = jnp.sin(x @ u)
+        with jax.named_scope("gate"):
+            h = jnp.tanh(x + h @ u)
+        with jax.named_scope("readout"), jax.named_scope("wave"):
+            return h, jnp.cos(h @ u)
+
+    plan = scanrnn.Options(implementation="planned")
+    arguments = jnp.eye(3), jnp.ones((2, 3)), jnp.ones((4, 2, 3))
+
+    def loss(u, init, xs):
+        return score(scanrnn.scan(functools.partial(step, u), init, xs, plan=plan))
+
+    text = jax.jit(jax.grad(loss)).lower(*arguments).as_text(debug_info=True)
+    found = [name in text for name in ("before", "gate", "readout/wave")]
+    assert found == [True] * 3

@@ -37,8 +37,15 @@ def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
 def bind_here(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
     """Evaluate one equation in the present context."""
     bound = eqn.primitive.get_bind_params(params or eqn.params)
-    out = eqn.primitive.bind(*values, **bound)
+    with _scope(eqn):
+        out = eqn.primitive.bind(*values, **bound)
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def _scope(eqn: JaxprEqn) -> contextlib.AbstractContextManager:
+    """The `jax.named_scope` of an equation, by which profilers show its operations."""
+    names = str(eqn.source_info.name_stack)
+    return jax.named_scope(names) if names else contextlib.nullcontext()
 
 
 # The context in which an equation was traced.
