@@ -1,4 +1,4 @@
-"""Random streams and variables of Linen layers, as Flax's own layer takes them."""
+"""Random streams, variables and tables of Linen layers, as Flax's own has them."""
 
 import flax.linen as nn
 import jax
@@ -93,3 +93,13 @@ def test_lengths_beyond_the_integers_of_jax_are_refused(wrong):
         pytest.raises(ValueError, match="seq_lengths has values"),
     ):
         rnn.apply(variables, XS, seq_lengths=np.array([3, wrong]))
+
+
+@pytest.mark.filterwarnings("error")
+def test_table_of_a_layer_counts_operations_without_a_warning():
+    """Flax asks each method for the shape of its results, also of ones without arrays."""
+    layer, xs = linen.LSTM(4), jnp.ones((2, 5, 3))
+    table = layer.tabulate(
+        jax.random.key(0), xs, compute_flops=True, compute_vjp_flops=True
+    )
+    assert "vjp_flops" in table

@@ -5,6 +5,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+from flax import linen as nn
+
 from scanrnn import cells
 from scanrnn.layers import cell_of, named_class
 from scanrnn.linen._rnn import Recurrent
@@ -22,6 +24,7 @@ class CellLayer(Recurrent):
     keep_order: bool = dataclasses.field(default=False, kw_only=True)
     unroll: int | bool = dataclasses.field(default=1, kw_only=True)
 
+    @nn.nowrap
     def cells_and_features(self) -> tuple[Any, Any]:
         """The cell with the given options, and H."""
         return cell_of(self), self.features

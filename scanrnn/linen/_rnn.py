@@ -119,6 +119,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
     # The name in Python's errors about arguments: this class is private.
     __call__.__qualname__ = "RNN.__call__"
 
+    @nn.nowrap
     def cells_and_features(self) -> tuple[Any, Any]:
         """The cell and the size H of all layers, or a sequence with those of each."""
         raise NotImplementedError
@@ -241,6 +242,7 @@ class RNN(Recurrent):
     split_rngs: Mapping[Any, bool] = FrozenDict({"params": False})
     features: int | Sequence[int] | None = None
 
+    @nn.nowrap
     def cells_and_features(self) -> tuple[Any, Any]:
         """The fields `cell` and `features`."""
         return self.cell, self.features
