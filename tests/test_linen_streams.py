@@ -97,7 +97,7 @@ def test_lengths_beyond_the_integers_of_jax_are_refused(wrong):
 
 @pytest.mark.filterwarnings("error")
 def test_table_of_a_layer_counts_operations_without_a_warning():
-    """Flax asks each method for the shape of its results, also of ones without arrays."""
+    """Flax asks for the shapes of what each method returns, also if it is a cell."""
     layer, xs = linen.LSTM(4), jnp.ones((2, 5, 3))
     table = layer.tabulate(
         jax.random.key(0), xs, compute_flops=True, compute_vjp_flops=True
