@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._forms import Form, Piece
-from scanrnn.executors._places import Place, followed
+from scanrnn.executors._places import Place, followed, found_in_all
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
@@ -49,19 +49,6 @@ def by_weight(eqn: JaxprEqn, graph: Graph) -> int | None:
 
 def _batch(eqn: JaxprEqn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return eqn.params["dimension_numbers"][1]
-
-
-def _examples(graph: Graph, batch: int) -> dict[Var, Place]:
-    """The places of the batch: the first axis of the carry, and of what never met it.
-
-    Zeros, for example, are the cotangents of what has no slope.
-    """
-    known = dict.fromkeys(graph.carry, Place(0))
-    found = followed(graph, batch, known, "batch")
-    for v in (*graph.xs, *variables(graph.ys)):
-        if ops.aval(v).shape[:1] == (batch,):
-            found.setdefault(v, Place(0))
-    return followed(graph, batch, found, "batch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +93,10 @@ class Layout:
         head = followed(graph, heads, known, "heads") if heads > 1 else {}
         if any(v in head and head[v].axis == 0 for v in graph.carry):
             raise NotBlockedError("its arrays have the heads before the batch")
-        example = _examples(graph, batch) if batch > 1 else {}
+        carry = dict.fromkeys(graph.carry, Place(0))
+        example = {}
+        if batch > 1:
+            example = found_in_all(graph, (batch,), carry, "batch")
         for v, place in example.items():
             whole = ops.aval(v).shape[place.axis] == batch
             if not whole or place.axis == head.get(v, Place(-1)).axis:

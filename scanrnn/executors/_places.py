@@ -74,6 +74,22 @@ def followed(
     return found
 
 
+def found_in_all(
+    graph: Graph, lead: tuple[int, ...], known: Mapping[Var, Place], name: str
+) -> dict[Var, Place]:
+    """The places of the last axis of `lead`, also in arrays that never meet it.
+
+    Such arrays, for example cotangents that are zero, have the axis where the carry has
+    it, if their first axes have the sizes `lead`. Otherwise it is as `followed`.
+    """
+    size, place = lead[-1], Place(len(lead) - 1)
+    found = followed(graph, size, known, name)
+    for v in (*graph.carry, *graph.xs, *variables(graph.ys)):
+        if ops.aval(v).shape[: len(lead)] == lead:
+            found.setdefault(v, place)
+    return followed(graph, size, found, name)
+
+
 def _moved(place: Place, v: Var, other: Var, pairs: _Pairs, size) -> Place | None:
     """The place in another array; None if the axis is not in that array."""
     shape = ops.aval(other).shape

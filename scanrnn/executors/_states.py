@@ -15,7 +15,7 @@ from jax.extend.core import Var
 
 from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._forms import Form, Piece
-from scanrnn.executors._places import Place, followed
+from scanrnn.executors._places import Place, found_in_all
 from scanrnn.planner import ops
 from scanrnn.planner.graph import WEIGHTS, Graph, variables
 
@@ -129,16 +129,8 @@ def _name(k: int) -> str:
 
 
 def _followed(graph: Graph, state: Var, axis: int) -> Mapping[Var, Place]:
-    """The places of an axis of the state; none if it has one index.
-
-    Arrays that never meet the state, such as cotangents that are zero, have the axis
-    where the state has it.
-    """
-    shape = ops.aval(state).shape[: axis + 1]
-    if shape[axis] == 1:
+    """The places of an axis of the state; none if it has one index."""
+    lead = ops.aval(state).shape[: axis + 1]
+    if lead[axis] == 1:
         return {}
-    found = followed(graph, shape[axis], {state: Place(axis)}, "states")
-    for v in (*graph.carry, *graph.xs, *variables(graph.ys)):
-        if ops.aval(v).shape[: axis + 1] == shape:
-            found.setdefault(v, Place(axis))
-    return followed(graph, shape[axis], found, "states")
+    return found_in_all(graph, lead, {state: Place(axis)}, "states")
