@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import _triton, pallas_gpu
+from scanrnn.executors import _parts, _triton, pallas_gpu
 from scanrnn.executors._block_kernel import BlockView
+from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
 from tests.test_executors_lanes import assert_equal_to_lax_scan
 
@@ -84,7 +85,7 @@ def test_blocks_multiply_part_by_part():
     step = functools.partial(cell.step, params)
     plan = scanrnn.plan(step, carry, xs, implementation=NAME)
     view = pallas_gpu.view_of(_triton.prepared(emit(plan)["for values"]).graph)
-    assert isinstance(view, BlockView) and len(view.matrices) == 1
+    assert isinstance(view, BlockView) and len(view.kept) == 1
     run = functools.partial(scanrnn.scan, step, implementation=NAME)
     text = str(jax.make_jaxpr(run)(carry, xs))
     assert text.count("dot_general") == 4
@@ -129,3 +130,27 @@ def test_blocks_round_no_factor_of_a_product(data, matrix):
     both = jax.jit(run)(h, xs), jax.lax.scan(step, h, xs)
     for a, b in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_keep_the_parts_that_fit_their_fast_memory():
+    """What does not fit takes turns in the room of the largest part."""
+    cell = CELLS["lstm"]
+    params, carry, xs = drawn(cell, 3, 2, 32)
+    step = functools.partial(cell.step, params)
+    plan = scanrnn.plan(step, carry, xs, implementation=NAME)
+    graph = _triton.prepared(emit(plan)["for values"]).graph
+    part = 32 * 32 * 8
+    for room, count in ((4, 4), (3, 2), (2, 1), (1, 0), (0, 0)):
+        view = pallas_gpu.view_of(graph, _parts.EXCHANGE + room * part)
+        (kept,) = view.kept.values()
+        assert [p.columns for p in kept] == [(32 * i, 32) for i in range(count)]
+
+
+@pytest.mark.parametrize("room", (0, 3))
+def test_blocks_that_keep_some_parts_equal_lax_scan(room, monkeypatch):
+    """Of the four parts of an LSTM's matrix none, or two, stay in fast memory."""
+    memory = MACHINES["cpu"].fast_memory
+    monkeypatch.setattr(_parts, "EXCHANGE", memory - room * 32 * 32 * 8)
+    cell = CELLS["lstm"]
+    make = functools.partial(functools.partial, cell.step)
+    assert_equal_to_lax_scan(make, drawn(cell, 5, 3, 32))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors._lanes import ELEMENTWISE, MOVES
+from scanrnn.executors._parts import joins_of, sides_of
 from scanrnn.executors._triton import read_weights
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
@@ -31,24 +32,17 @@ class NotBlockedError(Exception):
     """The reason why no program can run a step for some of its examples."""
 
 
-def casts(eqn: JaxprEqn) -> bool:
-    """Whether an equation changes the dtype of a value."""
-    return eqn.primitive.name == "convert_element_type" and not ops.is_literal(
-        eqn.invars[0]
-    )
-
-
 def check(graph: Graph, matrices: frozenset[Var]) -> None:
     """Check what Triton can do with the equations of a step.
 
     Raises:
       NotBlockedError: if it cannot evaluate one.
     """
-    producers, consumers, joins = graph.producers, graph.consumers, _joins(graph)
+    producers, consumers, joins = graph.producers, graph.consumers, joins_of(graph)
     for eqn in graph.eqns:
         name, (out, *_) = eqn.primitive.name, eqn.outvars
         if name in ops.PRODUCTS:
-            _check_product(eqn, matrices, joins, consumers)
+            _check_product(eqn, matrices, joins, graph)
         elif name == "split":
             made, sizes = producers.get(eqn.invars[0]), eqn.params["sizes"]
             product = made is not None and made.primitive.name in ops.PRODUCTS
@@ -97,17 +91,6 @@ def _check_powers(v: Var) -> None:
         raise NotBlockedError(f"sizes must be powers of two, got {shape}")
 
 
-def _joins(graph: Graph) -> dict[Var, list[int]]:
-    """The arrays that a program has in parts, with the sizes of the parts."""
-    found: dict[Var, list[int]] = {}
-    for eqn in graph.eqns:
-        if eqn.primitive.name == "concatenate":
-            found[eqn.outvars[0]] = [ops.aval(v).shape[-1] for v in eqn.invars]
-        elif casts(eqn) and eqn.invars[0] in found:
-            found[eqn.outvars[0]] = found[eqn.invars[0]]
-    return found
-
-
 def _takes_parts(reader: JaxprEqn | None, joins: Mapping[Var, list[int]]) -> bool:
     """Whether an equation reads an array part by part; None stands for an output."""
     if reader is None:
@@ -120,21 +103,16 @@ def _in_halves(sizes: Sequence[int]) -> bool:
     return len({*sizes}) == 1 and not len(sizes) & (len(sizes) - 1)
 
 
-def _check_product(eqn: JaxprEqn, matrices, joins, consumers) -> None:
-    left, right = eqn.invars
+def _check_product(eqn: JaxprEqn, matrices, joins, graph: Graph) -> None:
+    right = eqn.invars[1]
     if ops.is_literal(right) or right not in matrices:
         raise NotBlockedError("it has a product that is not by a matrix")
-    aval, (out,) = ops.aval(right), eqn.outvars
-    readers = [r for r in consumers[out] if r is not None]
-    widths = [ops.aval(out).shape[1]]
-    depths = joins.get(left, [ops.aval(left).shape[1]])
-    if [r.primitive.name for r in readers] == ["split"]:
-        widths = list(map(int, readers[0].params["sizes"]))
+    depths, widths = sides_of(eqn, joins, graph)
     if min(*depths, *widths) < EXAMPLES:
         raise NotBlockedError("each product needs at least 16 features")
     if any(size & (size - 1) for size in (*depths, *widths)):
         raise NotBlockedError(f"sizes must be powers of two, got {widths}")
-    size = max(depths) * max(widths) * aval.dtype.itemsize
+    size = max(depths) * max(widths) * ops.aval(right).dtype.itemsize
     if size > MOST_BYTES:
         raise NotBlockedError(
             f"a part of a matrix takes {size / 2**10:.0f} KB, and a program has room "

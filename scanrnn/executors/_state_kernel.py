@@ -30,11 +30,13 @@ class StateView:
       one: the step of one state.
       warps: the number of warps of a program.
       steps: the most steps whose rows are loaded together: rows take many registers.
+      loads_ahead: whether these are loaded while the steps before them are computed.
     """
 
     one: OneState
     warps: int = 8
     steps: int = 1
+    loads_ahead: bool = False
 
     @classmethod
     def of(cls, graph: Graph, state: Var) -> StateView:

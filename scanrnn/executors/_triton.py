@@ -3,7 +3,8 @@
 A kernel consists of programs that run side by side, each for a part of the batch. A
 `View` says what part of each array a program has, and computes one step of its part.
 The carry stays in registers. The rows of some steps are loaded before the first of
-these steps, so that the loads overlap.
+these steps, so that the loads overlap, and if a view says so, while the steps before
+them are computed.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ class View(Protocol):
     @property
     def steps(self) -> int:
         """The most steps whose rows are loaded together."""
+        ...
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether these are loaded while the steps before them are computed."""
         ...
 
     def form(self, v: Var) -> Form:
@@ -172,6 +178,7 @@ def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
     at = dict(zip(read, view.places([pieces[v] for v in read]), strict=True))
     rows_at = list(zip(view.ys, view.places(view.ys), strict=True))
     steps = cut(length, view.steps)
+    trips = length // steps
 
     def given_for(v, *t):
         return view.read(v, arrays[pieces[v].array], (*t, *at[v]))
@@ -181,19 +188,25 @@ def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
         ref = ys[piece.array]
         ref[(t, *place)] = value.astype(ref.dtype)
 
-    def trip(i, carry):
-        times = [i * steps + j for j in range(steps)]
-        if reverse:
-            times = [length - 1 - t for t in times]
-        rows = [[given_for(v, t) for v in graph.xs] for t in times]
-        for t, row in zip(times, rows, strict=True):
+    def times(i):
+        found = [i * steps + j for j in range(steps)]
+        return [length - 1 - t for t in found] if reverse else found
+
+    def rows(i):
+        return [[given_for(v, t) for v in graph.xs] for t in times(i)]
+
+    def trip(i, state):
+        carry, given = state
+        ahead = rows(jnp.minimum(i + 1, trips - 1)) if view.loads_ahead else None
+        for t, row in zip(times(i), given or rows(i), strict=True):
             values = dict(zip((*graph.carry, *graph.xs), (*carry, *row), strict=True))
             carry = view.step(constants | values, functools.partial(store, t))
-        return tuple(carry)
+        return tuple(carry), ahead
 
     constants = {v: given_for(v) for v in weights}
     carry = tuple(loaded(v, arrays[pieces[v].array][at[v]]) for v in graph.carry)
-    carry = lax.fori_loop(jnp.int32(0), jnp.int32(length // steps), trip, carry)
+    state = carry, rows(0) if view.loads_ahead else None
+    carry, _ = lax.fori_loop(jnp.int32(0), jnp.int32(trips), trip, state)
     for v, value in zip(graph.carry, carry, strict=True):
         ref = last[pieces[v].array]
         ref[at[v]] = value.astype(ref.dtype)

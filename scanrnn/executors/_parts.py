@@ -1,0 +1,98 @@
+"""The parts of matrices that a program multiplies by, and which of them it keeps.
+
+Triton has no slices. So a program reads the matrix of each gate by itself, or the rows
+for each of the arrays that are joined on the left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from jax.extend.core import JaxprEqn, Var
+
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.rows import spans
+
+# The fast memory that a program needs besides matrices, to exchange numbers between its
+# threads: 8 KB for an LSTM of 128 features in float32, by the compiler of an H100.
+EXCHANGE = 20 * 2**10
+
+
+class Part(NamedTuple):
+    """Some rows and columns of a matrix, each a start and a size."""
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+
+def casts(eqn: JaxprEqn) -> bool:
+    """Whether an equation changes the dtype of a value."""
+    return eqn.primitive.name == "convert_element_type" and not ops.is_literal(
+        eqn.invars[0]
+    )
+
+
+def joins_of(graph: Graph) -> dict[Var, list[int]]:
+    """The arrays that a program has in parts, with the sizes of the parts."""
+    found: dict[Var, list[int]] = {}
+    for eqn in graph.eqns:
+        if eqn.primitive.name == "concatenate":
+            found[eqn.outvars[0]] = [ops.aval(v).shape[-1] for v in eqn.invars]
+        elif casts(eqn) and eqn.invars[0] in found:
+            found[eqn.outvars[0]] = found[eqn.invars[0]]
+    return found
+
+
+def sides_of(
+    eqn: JaxprEqn, joins: Mapping[Var, list[int]], graph: Graph
+) -> tuple[list[int], list[int]]:
+    """The rows and the columns of the parts of the matrix of a product."""
+    left, (out,) = eqn.invars[0], eqn.outvars
+    assert isinstance(left, Var)
+    readers = [r for r in graph.consumers[out] if r is not None]
+    depths = joins.get(left, [ops.aval(left).shape[1]])
+    if [r.primitive.name for r in readers] == ["split"]:
+        return depths, list(map(int, readers[0].params["sizes"]))
+    return depths, [ops.aval(out).shape[1]]
+
+
+def kept_parts(
+    graph: Graph, matrices: Iterable[Var], memory: int
+) -> dict[Var, list[Part]]:
+    """The parts of each matrix that stay in the fast memory of a program for all steps.
+
+    All others share the room of the largest of them, one after the other.
+
+    Args:
+      graph: the step of a program.
+      matrices: the weights that it reads part by part.
+      memory: the bytes of the fast memory.
+    """
+    every = [
+        (v, part, ops.aval(v).dtype.itemsize * part.rows[1] * part.columns[1])
+        for v, part in _parts(graph, frozenset(matrices))
+    ]
+    sizes = [size for *_, size in every]
+    room = memory - EXCHANGE
+    if sum(sizes) > room:
+        room -= max(sizes, default=0)
+    kept: dict[Var, list[Part]] = {v: [] for v in matrices}
+    for v, part, size in every:
+        if size <= room:
+            kept[v].append(part)
+            room -= size
+    return kept
+
+
+def _parts(graph: Graph, matrices: frozenset[Var]) -> list[tuple[Var, Part]]:
+    """Every part of a matrix that a step multiplies by, once."""
+    joins, found = joins_of(graph), {}
+    for eqn in graph.eqns:
+        if eqn.primitive.name in ops.PRODUCTS and eqn.invars[1] in matrices:
+            rows, columns = map(spans, sides_of(eqn, joins, graph))
+            for place in itertools.product(rows, columns):
+                found[eqn.invars[1], Part(*place)] = None
+    return list(found)
