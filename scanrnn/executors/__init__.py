@@ -5,8 +5,8 @@ An executor is a module, or any object, with the attribute `NAME` and
 - `rules(machine) -> Rules`: what it prefers on a machine; its plans follow these rules;
 - `refuse(plan) -> str | None`: why it does not run a plan, or None;
 - `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
-- `PLATFORM`, only if its kernels have never run on that platform. It then runs only if
-  it is asked for by name, or if `tune` has checked it on the device.
+- `PLATFORM`, only if its kernels have not been proven on devices of that platform. It
+  then runs only if it is asked for by name, or if `tune` has checked it on the device.
 - `run(plan, weights, init, xs)`, only if it runs whole plans and not bodies, by a
   program that JAX differentiates; with it, `told(plan) -> list[str]`: how each leaf of
   the carry runs, for `print(plan)`;

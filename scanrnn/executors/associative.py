@@ -77,23 +77,25 @@ def refuse(plan: Plan) -> str | None:
 
 def work(plan: Plan) -> costs.Work:
     """What a training step's loops take."""
-    launches = moved = 0.0
-    bodies = plan.emitted
-    for name in ("that records", "in reverse"):
-        if name not in bodies:
-            continue
-        body = bodies[name]
-        if not runs(body):
-            launches += plan.length
-            continue
-        for group in affine.groups(body.graph):
-            size = ops.bytes_in(body.graph.carry[k] for k in group.leaves)
-            if not group.parallel:
-                launches += plan.length
-            elif group.kind != "constant":
-                launches += AROUND + LEVEL * plan.length.bit_length()
-                moved += PASSES * plan.length * size * (1 + group.size)
-    return costs.Work(launches, moved)
+    works = [costs.Work(0.0, 0.0)]
+    for name, body in plan.emitted.items():
+        if name in planned.TRAINING and not runs(body):
+            works.append(costs.Work(plan.length * costs.starts(body, plan.rules), 0.0))
+        elif name in planned.TRAINING:
+            groups = affine.groups(body.graph)
+            works += [work_of(body.graph, group, plan.length) for group in groups]
+    return costs.Work(*(sum(w[:2][i] for w in works) for i in (0, 1)))
+
+
+def work_of(graph: Graph, group: Group, length: int) -> costs.Work:
+    """What some leaves of a loop take, forward or in reverse."""
+    if not group.parallel:
+        return costs.Work(length, 0.0)
+    if group.kind == "constant":
+        return costs.Work(0.0, 0.0)
+    size = ops.bytes_in(graph.carry[k] for k in group.leaves)
+    launches = AROUND + LEVEL * length.bit_length()
+    return costs.Work(launches, PASSES * length * size * (1 + group.size))
 
 
 def runs(body: Body) -> bool:

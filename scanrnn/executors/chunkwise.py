@@ -75,7 +75,10 @@ def work(plan: Plan) -> costs.Work:
             works.append(_work(plan, ops.aval(graph.carry[one.leaf]), one))
         else:
             kept = plan.length * ops.bytes_in(graph.carry[k] for k in group.leaves)
-            works.append(costs.Work(2.0 * plan.length, 0.0, 0.0, kept))
+            one_way = costs.Work(plan.length, 0.0)
+            if plan.rules.in_parallel:
+                one_way = associative.work_of(graph, group, plan.length)
+            works.append(costs.Work(2 * one_way.launches, 2 * one_way.moved, 0.0, kept))
     return costs.Work(*map(math.fsum, zip(*works, strict=True)))
 
 

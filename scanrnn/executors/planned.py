@@ -21,6 +21,8 @@ from scanrnn.planner.plan import Plan
 from scanrnn.planner.rows import folded, put
 
 NAME = "planned"
+# The loops of a training step, by their names in a plan.
+TRAINING = ("that records", "in reverse")
 
 
 def refuse(plan: Plan) -> str | None:
@@ -38,6 +40,15 @@ def refuse(plan: Plan) -> str | None:
         f"a step is only {work} operations, too few to gain from a plan "
         "(implementation='planned' makes one)"
     )
+
+
+def work(plan: Plan) -> costs.Work | None:
+    """What a training step's loops take; None if a step counts as one kernel."""
+    if plan.rules.starts_of_trip is None or not isinstance(plan.length, int):
+        return None
+    loops = (b for name, b in plan.emitted.items() if name in TRAINING)
+    launches = plan.length * sum(costs.starts(body, plan.rules) for body in loops)
+    return costs.Work(launches, 0.0)
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:

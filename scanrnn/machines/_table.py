@@ -33,8 +33,9 @@ def _cpu(flags: Iterable[str]) -> Machine:
     return Machine("cpu", "cpu", cores, 2 * MB, 2e10, peaks, 1e-7, units)
 
 
-# The data sheets. The cost of a launch is a rule of thumb. The last row is for unknown
-# machines: it describes a large accelerator.
+# The data sheets. The cost of a launch is a rule of thumb. On an H100 kernels in a loop
+# took 1.0 to 2.1 microseconds each, by times of nine programs and their compiled loops.
+# The last row is for unknown machines: it describes a large accelerator.
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
         row.kind: row
@@ -43,7 +44,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
             Machine(
                 *("h100", "cuda", 132, 228 * 1024, 3.35e12),
                 _peaks(float64=6.7e13, float32=4.9e14, bfloat16=9.9e14, float16=9.9e14),
-                3e-6,
+                2e-6,
                 persistent=_PERSISTENT,
             ),
             Machine(

@@ -10,7 +10,9 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import counts, ops
+from scanrnn.planner.bodies import Body
 from scanrnn.planner.graph import variables
+from scanrnn.planner.rules import Rules
 
 
 def excess(kept: Iterable[Var], *anyway: Iterable[Var]) -> int:
@@ -79,6 +81,24 @@ class Work(NamedTuple):
     kept: float | None = None
 
 
+def starts(body: Body, rules: Rules) -> float:
+    """The kernels of a step of a loop besides its products: each sum is one."""
+    heavy = [e for e in body.graph.eqns if ops.is_heavy(e)]
+    sums = [e for e in body.graph.eqns if ops.is_reduction(e)]
+    if heavy or sums or rules.starts_of_trip is None:
+        return 1.0 + len(sums)
+    steps = body.rows.block * max(1, body.unroll)
+    return (rules.starts_of_trip + len(body.graph.ys)) / steps
+
+
+def starts_in_scan(plan) -> float:
+    """The same for a training step by `lax.scan`, which stacks each array by itself."""
+    if plan.rules.starts_of_trip is None:
+        return 2.0
+    sums = sum(map(ops.is_reduction, plan.step.eqns))
+    return 4.0 + 4 * sums + len(_kept(plan, in_loop=True))
+
+
 class Cost(NamedTuple):
     """The cost of a training step, by a simple model.
 
@@ -129,8 +149,8 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     heavy = [e for e in plan.step.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
     peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
-    # Besides products, each step launches one kernel forward and one in reverse.
-    launches, moved, flops, kept = loops or Work(2.0 * steps, 0.0)
+    starts = starts_in_scan(plan) if in_loop else 2.0
+    launches, moved, flops, kept = loops or Work(starts * steps, 0.0)
     if kept is None:
         kept = steps * ops.bytes_in(_kept(plan, in_loop))
     seconds = {

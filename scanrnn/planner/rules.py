@@ -83,6 +83,9 @@ class Rules:
         a trip with norms are compiled one by one, so that nothing is fused across them.
       separates_products: the steps of a trip are also compiled one by one in a forward
         loop without half precision that multiplies by weights.
+      starts_of_trip: for estimates, the kernels of a trip without products and sums,
+        besides one for each array that it stacks; in other loops a sum is a kernel.
+        None if a step counts as one kernel.
       unroll_small: the unroll factor of a loop with small rows; each step writes its
         own rows.
       small_row: the most bytes of such a row.
@@ -146,6 +149,7 @@ class Rules:
     trip_bytes: int = 4 * MB
     separate_bytes: int = 0
     separates_products: bool = False
+    starts_of_trip: int | None = None
     unroll_small: int = 1
     small_row: int = 2**14
     unroll: int = 1
