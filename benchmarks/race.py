@@ -61,9 +61,13 @@ class Race:
     """Sets up and checks programs; `round()` times each once."""
 
     def __init__(
-        self, programs: Iterable[tuple[Any, Contender]], modes=MODES, ready=ready
+        self,
+        programs: Iterable[tuple[Any, Contender]],
+        modes=MODES,
+        ready=ready,
+        slot: float = SLOT,
     ):
-        self.modes, self._ready = tuple(modes), ready
+        self.modes, self._ready, self._seconds = tuple(modes), ready, slot
         self.others: list[float] = []
         self.entries = [self._enter(case, contender) for case, contender in programs]
         self.running = [entry for entry in self.entries if entry.runs]
@@ -77,7 +81,7 @@ class Race:
             return entry
         for mode in self.modes:
             once = _timed(runner, mode, 1)  # the gate has warmed it up
-            entry.calls[mode] = max(1, math.ceil(SLOT / once))
+            entry.calls[mode] = max(1, math.ceil(self._seconds / once))
             entry.seconds[mode] = []
         return entry
 

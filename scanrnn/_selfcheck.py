@@ -59,8 +59,8 @@ class Check:
         if that is more; infinite if it is not finite; None if it was not run.
       seconds: the median time of a training step, in seconds; None if it was not timed.
       reason: why it was not run, or ""; the error, if it failed.
-      right: whether the error is at most 1e-3, or 4e-2 for half precision and on a TPU;
-        None if it was not run.
+      right: whether the error is at most 1e-3, or 1e-2 for float32 on a GPU, or 4e-2
+        for half precision and on a TPU; None if it was not run.
     """
 
     cell: str
@@ -112,9 +112,9 @@ def selfcheck(
 
     Convolutions and cells that wrap others are left out.
 
-    If you have a TPU or a GPU, run this and send us what it prints. Some kernels were
-    compiled for such a device but have never run on one. The report says whether they
-    are right there, and how fast they are.
+    If you have a TPU or a GPU, run this and send us what it prints. Our kernels have
+    never run on a TPU, and on no GPU but one H100. The report says whether they are
+    right on your device, and how fast they are.
 
     Args:
       names: names of cells, as in the printed report; None for all of them.

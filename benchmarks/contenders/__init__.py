@@ -12,6 +12,8 @@ FILES = {
     "torch": "torch",
     "torch_loop": "torch",
     "torch_lstm": "torch",
+    "torch_graph": "torch",
+    "torch_lstm_graph": "torch",
     "torch_eager": "torch_steps",
     "torch_compile": "torch_steps",
     "torch_script": "torch_steps",

@@ -9,6 +9,7 @@ from benchmarks.contenders.lax_scan import naive
 # The rungs of the ladder: each adds one pass to the one before.
 PASSES = ("split", "hoist", "merge", "layout", "sink", "defer")
 RESIDUALS = ("minimal", "recompute", "chunked", "everything")
+EXECUTORS = ("planned", "associative", "chunkwise", "pallas_gpu", "pallas_tpu")
 
 
 def with_options(name: str, **options) -> Contender:
@@ -30,9 +31,13 @@ def with_options(name: str, **options) -> Contender:
 def parse(spec: str) -> Contender:
     """The scan with these options alone, such as `"split+hoist+recompute+chunk5"`.
 
+    The name of an executor is taken alone: all passes run.
+
     Raises:
       ValueError: if an option is unknown, or if there are two residual policies.
     """
+    if spec in EXECUTORS:
+        return with_options(f"scanrnn:{spec}", implementation=spec)
     words = [word for word in spec.split("+") if word]
     chunks = [word for word in words if word[5:].isdigit() and word[:5] == "chunk"]
     words = [word for word in words if word not in chunks]

@@ -1,16 +1,20 @@
-"""torch's built-in layers on the CPU (oneDNN and MKL): the speed to beat.
+"""torch's built-in layers: the speed to beat. They run where JAX runs.
+
+On a CPU they are oneDNN's and MKL's, on a GPU cuDNN's.
 
 `torch` computes the same function with the same weights by torch's layer for the cell.
 `torch_loop` calls torch's cell once for each step from Python (eager) and stacks the
 outputs, as people do who change a cell. `torch_lstm` is the stock `nn.LSTM` at the
 sizes of the case, whatever its cell is: the yardstick for cells for which torch has no
-layer.
+layer. `torch_graph` and `torch_lstm_graph` are these on a GPU, recorded in CUDA graphs:
+then nothing waits for Python.
 """
 
 import contextlib
 import dataclasses
 import functools
 
+import jax
 import numpy as np
 import torch
 
@@ -19,6 +23,8 @@ from benchmarks.machine import cores
 
 # As many threads as XLA has: the cores that this process may use.
 torch.set_num_threads(cores())
+GPU = jax.default_backend() == "gpu" and torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
 
 LAYERS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "elman": torch.nn.RNN}
 CELLS = {
@@ -62,9 +68,9 @@ class TorchRunner:
 
     def __init__(self, problem, make=None):
         self._case = problem.case
-        self._module = self.build(problem, make or _layer)
-        self._xs = torch.from_numpy(problem.xs.copy())
-        self._target = torch.from_numpy(problem.target.copy())
+        self._module = self.build(problem, make or _layer).to(DEVICE)
+        self._xs = torch.from_numpy(problem.xs.copy()).to(DEVICE)
+        self._target = torch.from_numpy(problem.target.copy()).to(DEVICE)
         # foreach: all parameters updated in one call.
         self._sgd = torch.optim.SGD(
             self._module.parameters(), lr=problem.lr, foreach=True
@@ -77,13 +83,21 @@ class TorchRunner:
     def _autocast(self):
         if self._case.dtype == "float32":
             return contextlib.nullcontext()
-        return torch.autocast("cpu", dtype=getattr(torch, self._case.dtype))
+        dtype = getattr(torch, self._case.dtype)
+        # A graph cannot keep what the cache holds from one call to the next.
+        return torch.autocast(DEVICE, dtype=dtype, cache_enabled=not GPU)
 
     def forward(self):
+        return _ended(self._forward())
+
+    def train(self):
+        return _ended(self._train())
+
+    def _forward(self):
         with torch.inference_mode(), self._autocast():
             return self._case.outputs(self._module(self._xs)[0])
 
-    def train(self):
+    def _train(self):
         self._sgd.zero_grad(set_to_none=True)
         with self._autocast():
             ys = self._case.outputs(self._module(self._xs)[0])
@@ -94,10 +108,51 @@ class TorchRunner:
         return loss.detach()
 
     def ys(self):
-        return self.forward().float().numpy()
+        return self.forward().float().cpu().numpy()
 
     def weights(self):
         return _export(self._case.cell, self._module)
+
+
+class GraphRunner(TorchRunner):
+    """The same, each recorded once in a CUDA graph, which is then replayed."""
+
+    def __init__(self, problem):
+        super().__init__(problem)
+        # What warms up trains, too: the weights are restored before recording.
+        before = [p.detach().clone() for p in self._module.parameters()]
+        self._graphs, self._results = {}, {}
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._forward(), self._train()
+        torch.cuda.current_stream().wait_stream(stream)
+        for name, run in (("forward", self._forward), ("train", self._train)):
+            self._graphs[name] = torch.cuda.CUDAGraph()
+            graph = self._graphs[name]
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._results[name] = run()
+        with torch.no_grad():
+            for p, old in zip(self._module.parameters(), before, strict=True):
+                p.copy_(old)
+
+    def forward(self):
+        return self._replay("forward")
+
+    def train(self):
+        return self._replay("train")
+
+    def _replay(self, name):
+        self._graphs[name].replay()
+        return _ended(self._results[name])
+
+
+def _ended(result):
+    """The result, once it is computed."""
+    if GPU:
+        torch.cuda.synchronize()
+    return result
 
 
 def _layer(case):
@@ -140,7 +195,7 @@ def _export(cell, module):
     holds after one training step, when the gate asks; later the second has moved, too.
     """
     params = {
-        name: p.detach().numpy().copy() for name, p in _parameters(module).items()
+        name: p.detach().cpu().numpy().copy() for name, p in _parameters(module).items()
     }
     wx, wh = params["weight_ih"].T, params["weight_hh"].T
     b, second = params["bias_ih"], params["bias_hh"]
@@ -150,8 +205,8 @@ def _export(cell, module):
         return {"wx": wx, "wh": wh, "b": b}
     weights = {"w": np.concatenate([wx, wh]), "b": b}
     if isinstance(module, Head):
-        weights["wo"] = module.linear.weight.detach().numpy().T.copy()
-        weights["bo"] = module.linear.bias.detach().numpy().copy()
+        weights["wo"] = module.linear.weight.detach().cpu().numpy().T.copy()
+        weights["bo"] = module.linear.bias.detach().cpu().numpy().copy()
     return weights
 
 
@@ -161,7 +216,7 @@ def lacks_half(dtype: str) -> str | None:
     Without instructions for bfloat16 torch has no LSTM in it, and its GRU takes 27
     times as long as in float32 (T=30, B=32, D=H=1024, two cores with AVX2).
     """
-    if dtype == "float32" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if dtype == "float32" or GPU or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return None
     return "torch has no fast layer in bfloat16 for this processor"
 
@@ -180,6 +235,11 @@ def _refuses(case):
     return "it is `torch`" if case.cell == "lstm" else lacks_half(case.dtype)
 
 
+def _no_graph(reason):
+    """The reason of a function, or that there is no GPU."""
+    return lambda case: reason(case) if GPU else "CUDA graphs need a GPU"
+
+
 CONTENDERS = [
     Contender(name="torch", supports=_has_no_layer, setup=TorchRunner),
     Contender(
@@ -195,5 +255,13 @@ CONTENDERS = [
         setup=TorchRunner,
         computes=lambda case: dataclasses.replace(case, cell="lstm"),
         runs_as="torch",
+    ),
+    Contender(name="torch_graph", supports=_no_graph(_has_no_layer), setup=GraphRunner),
+    Contender(
+        name="torch_lstm_graph",
+        supports=_no_graph(_refuses),
+        setup=GraphRunner,
+        computes=lambda case: dataclasses.replace(case, cell="lstm"),
+        runs_as="torch_graph",
     ),
 ]

@@ -72,15 +72,19 @@ def _contender(name, apply):
 class Checked:
     """Gives the runner of each contender, and checks it against the first one."""
 
-    def __init__(self):
-        self._wanted = None
+    def __init__(self, tolerance: float = TOLERANCES["float32"]):
+        self._wanted, self._tolerance = None, tolerance
 
     def __call__(self, program, contender):
         runner = contender.setup(program)
+        return runner, self.check(program, runner)
+
+    def check(self, program, runner) -> gate.Verdict:
+        """The verdict on a runner's answers."""
         weights = _by_name(program.params)
         got, slack = gate.answer(runner, weights, LEARNING_RATE)
         self._wanted = self._wanted or got
-        return runner, gate.compare(got, self._wanted, slack, TOLERANCES["float32"])
+        return gate.compare(got, self._wanted, slack, self._tolerance)
 
 
 def _by_name(params) -> dict[str, np.ndarray]:

@@ -1,0 +1,158 @@
+"""The page of what was timed on a GPU, and what the terminal says of a row."""
+
+import json
+import pathlib
+
+from benchmarks import measure, origin
+from benchmarks.cases import MODES
+from benchmarks.device.rows import (
+    GRAPH,
+    KERNEL,
+    LOOPS,
+    OURS,
+    SCAN,
+    SCANS,
+    TOLERANCE,
+    TORCH,
+)
+from benchmarks.tables import table
+
+ABOUT = """\
+# Loops on a GPU, timed
+
+{device}: bfloat16 products of 8192 x 8192 at {half:.0f} TFLOP/s, float32 ones (by TF32,
+as is usual on a GPU, also in torch) at {single:.0f} TFLOP/s, and memory at
+{memory:.1f} TB/s. {origin}
+
+## In turns
+
+The ways to run a program take turns in one process, {rounds} rounds. Times are
+milliseconds of a call that is waited for: medians, and in brackets the ratio to
+`lax.scan` with its 95 % interval. Outputs, loss and all gradients were compared with
+float64, or for programs of other people with `lax.scan`, before anything was timed:
+*wrong* is what was off by more than {tolerance:.0%}. Training is a loss, its gradients
+and an update. The last column is what the planner chose, as a multiple of torch's time
+in a CUDA graph."""
+SINGLE = """\
+## Each way in a process of its own
+
+Training steps: medians of 15 calls, one process after the other, in milliseconds; in
+brackets the ratio to `lax.scan`. They show which way to choose, and what each part of
+the kernels gains: no intervals are known, and gradients were not compared here (losses
+were equal to five digits)."""
+# The columns of the first table besides that of `lax.scan`.
+COLUMNS = {
+    OURS: "chosen by the planner",
+    LOOPS: "`planned`",
+    SCANS: "`associative`",
+    KERNEL: "`pallas_gpu`",
+    TORCH: "cuDNN",
+    GRAPH: "cuDNN in a CUDA graph",
+}
+
+
+def line(record: dict) -> str:
+    """One line on a row."""
+    if "error" in record:
+        return f"{record['name']}: {record['error']}"
+    words = []
+    for who, found in record["contenders"].items():
+        shown = [f"{1e3 * found[m]['median']:.3g} ms" for m in MODES if m in found]
+        words.append(f"{who} {found.get('absent') or ', '.join(shown) or 'wrong'}")
+    return f"{record['name']}{measure.mark(record)}: {'; '.join(words)}"
+
+
+def write(path: pathlib.Path) -> pathlib.Path:
+    """Writes the page beside the results."""
+    page = path.with_suffix(".md")
+    page.write_text(markdown(json.loads(path.read_text())))
+    return page
+
+
+def markdown(results: dict) -> str:
+    """The page."""
+    records = [record for record in results["rows"] if "error" not in record]
+    failed = [line(record) for record in results["rows"] if "error" in record]
+    parts = [_about(results, records)]
+    for mode in MODES:
+        heads = ["", "`lax.scan`", *COLUMNS.values(), "chosen / cuDNN in a graph"]
+        body = [_row(record, mode) for record in records]
+        parts.append(f"**{mode}**\n\n{table(heads, body)}")
+    parts += failed
+    if single := results.get("single"):
+        parts += [SINGLE, _single(single)]
+    return "\n\n".join(parts) + "\n"
+
+
+def short(results: dict) -> str:
+    """A table for the documentation: what the planner chose, by ratios."""
+    pairs = [(mode, other) for mode in MODES for other in (SCAN, GRAPH)]
+    heads = [f"{m} / {'`lax.scan`' if o == SCAN else COLUMNS[o]}" for m, o in pairs]
+    body = [
+        [
+            record["name"],
+            *(_interval(measure.ratio_interval(record, m, OURS, o)) for m, o in pairs),
+        ]
+        for record in results["rows"]
+    ]
+    return table(["on an H100", *heads], body)
+
+
+def _about(results, records):
+    about = results["machine"]
+    versions = about["versions"].items()
+    told = ", ".join(f"{k} {v}" for k, v in versions if v != "absent")
+    rounds = {
+        times["rounds"]
+        for record in records
+        for found in record["contenders"].values()
+        for mode, times in found.items()
+        if mode in MODES
+    }
+    return ABOUT.format(
+        device=about["device"],
+        half=about["gemm_bfloat16"] / 1e3,
+        single=about["gemm_float32"] / 1e3,
+        memory=about["memory"] / 1e3,
+        origin=f"Versions: {told}. {origin.of_commit(results)}",
+        rounds="-".join(map(str, sorted({min(rounds), max(rounds)}))),
+        tolerance=TOLERANCE,
+    )
+
+
+def _row(record, mode):
+    cells = [_cell(record, mode, who) for who in (SCAN, *COLUMNS)]
+    estimate = measure.ratio_interval(record, mode, OURS, GRAPH)
+    return [record["name"] + measure.mark(record), *cells, _interval(estimate)]
+
+
+def _cell(record, mode, who):
+    found = record["contenders"].get(who, {"absent": ""})
+    if mode not in found:
+        return "-" if "absent" in found else f"wrong ({found['gate']['error']:.0%})"
+    shown = f"{1e3 * found[mode]['median']:.3g}"
+    estimate = measure.ratio_interval(record, mode, who, SCAN)
+    if who == SCAN or estimate is None:
+        return shown
+    return f"{shown} ({_interval(estimate)})"
+
+
+def _interval(estimate):
+    if estimate is None:
+        return "-"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _single(rows):
+    ways = dict.fromkeys(way for row in rows for way in row["ways"])
+    body = []
+    for row in rows:
+        found = {way: times["milliseconds"] for way, times in row["ways"].items()}
+        base = found[SCAN]
+        cells = [
+            f"{found[way]:.3g} ({found[way] / base:.3f})" if way in found else "-"
+            for way in ways
+            if way != SCAN
+        ]
+        body.append([row["name"], f"{base:.3g}", *cells])
+    return table(["", SCAN, *(way for way in ways if way != SCAN)], body)

@@ -1,0 +1,144 @@
+"""Which programs are timed on a GPU, and in which ways each is run."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import scanrnn
+from benchmarks import gate, programs
+from benchmarks.cases import Case, problem
+from benchmarks.contenders import Absent, find
+from benchmarks.contenders._base import Contender
+from benchmarks.parallel import loops
+from benchmarks.parallel import rows as parallel
+from benchmarks.programs._base import normal
+from benchmarks.programs.measure import Checked, Runner
+
+SCAN, OURS, HAND = "lax.scan", "scanrnn", "associative_scan by hand"
+TORCH, GRAPH = "torch (cuDNN)", "torch (cuDNN) in a CUDA graph"
+LOOPS, SCANS, CHUNKS, KERNEL = "planned", "associative", "chunkwise", "pallas_gpu"
+# Contenders of `benchmarks.contenders`, by their names here.
+CELLS = {
+    SCAN: "lax_scan",
+    OURS: "scanrnn",
+    **{name: f"scanrnn:{name}" for name in (LOOPS, SCANS, CHUNKS, KERNEL)},
+}
+# The size of loops with matrix memories: `lax.scan` keeps the memories of all steps.
+MEMORY = 1024, 4, 512
+# Products of float32 round their operands to TF32, as is usual on a GPU.
+TOLERANCE = 4e-2
+
+
+class Row(NamedTuple):
+    """A program, and the ways to run it.
+
+    Attributes:
+      name: a readable and unique name.
+      enter: gives the problem of each contender, by the contender's name, or the
+        reason why it is absent; and `check(problem, runner)`, the verdict on answers.
+    """
+
+    name: str
+    enter: Callable[[], tuple[dict[str, tuple[Any, Contender] | str], Callable]]
+
+
+def rows() -> list[Row]:
+    """All rows: cells, programs of other people, loops that are parallel over time."""
+    return [*(_cell(*one) for one in _cells()), *_programs(), *_loops()]
+
+
+def _cells():
+    """Cases, and how they are run besides `lax.scan` and what the planner chooses."""
+    for dtype in ("float32", "bfloat16"):
+        yield Case("lstm", 30, 32, 512, 512, dtype), (TORCH, GRAPH)
+        yield Case("lstm", 1024, 2, 256, 128, dtype), (KERNEL, TORCH, GRAPH)
+        yield Case("gru", 1024, 2, 256, 128, dtype), (KERNEL, TORCH, GRAPH)
+    yield Case("lstm", 4096, 2, 256, 128), (KERNEL, TORCH, GRAPH)
+    # fastrnns of PyTorch, and the same with layer norm.
+    yield Case("lstm", 100, 64, 512, 512), (TORCH, GRAPH)
+    yield Case("ln_lstm", 100, 64, 512, 512), (TORCH, GRAPH)
+    yield Case("ln_mi_res_lstm", 30, 32, 512, 512), (TORCH, GRAPH)
+    yield Case("lstm", 256, 64, 1024, 1024, "bfloat16"), (TORCH, GRAPH)
+    yield Case("gru", 1024, 16, 768, 768, "bfloat16"), (TORCH, GRAPH)
+    for cell in ("lstm", "ln_lstm"):
+        small = Case(cell, 512, 64, 64, 64, "bfloat16", throughout=True)
+        yield small, (KERNEL, TORCH, GRAPH)
+
+
+def _programs():
+    ways = {
+        "LSTM with 4 heads": (LOOPS, KERNEL),
+        "actor and critic with resets, Flax Linen": (LOOPS,),
+        "selective scan (Mamba)": (LOOPS, SCANS),
+        "RWKV's state": (LOOPS, SCANS, CHUNKS, KERNEL),
+        "chunks of a gated delta rule": (LOOPS, KERNEL),
+        "attention decoder": (LOOPS,),
+        "Kalman filter": (LOOPS,),
+        "cells.indrnn": (LOOPS, KERNEL),
+        "cells.slstm": (LOOPS,),
+        "layers of a transformer": (LOOPS,),
+    }
+    for name, chosen in ways.items():
+        yield Row(name, functools.partial(_program, name, chosen))
+
+
+def _loops():
+    affine = LOOPS, SCANS, HAND, KERNEL
+    sizes = {name: parallel.BOUND for name in loops.LOOPS}
+    sizes |= {name: MEMORY for name in loops.MEMORIES}
+    for name, (T, B, D) in [*sizes.items(), (parallel.LEAKY, (8192, 8, 64))]:
+        ways = (LOOPS, CHUNKS, KERNEL) if name in loops.MEMORIES else affine
+        title = f"{name}, T={T} B={B} D={D}"
+        yield Row(title, functools.partial(_loop, name, (T, B, D), ways))
+
+
+def _cell(case: Case, ways) -> Row:
+    return Row(case.name, functools.partial(_of_case, case, ways))
+
+
+def _of_case(case, ways):
+    found: dict = {}
+    for name in (SCAN, OURS, LOOPS, *ways):
+        known = {TORCH: "torch", GRAPH: "torch_graph"}.get(name) or CELLS[name]
+        if name in (TORCH, GRAPH) and case.cell not in ("lstm", "gru"):
+            known = known.replace("torch", "torch_lstm")
+        try:
+            contender = find(known)
+        except Absent as reason:
+            found[name] = str(reason)
+            continue
+        computed = contender.computes(case)
+        found[name] = contender.supports(case) or (problem(computed), contender)
+
+    return found, lambda problem, runner: gate.check(runner, problem.case, TOLERANCE)
+
+
+def _program(name, ways):
+    program = programs.find(name)
+    applied = {SCAN: program.apply, OURS: scanrnn.accelerate(program.apply)}
+    return _applied(program, applied | _accelerated(program.apply, ways))
+
+
+def _loop(name, sizes, ways):
+    loop = parallel.made(name, *sizes, normal)
+    apply = loop.program.apply
+    applied = {SCAN: apply, OURS: scanrnn.accelerate(apply)}
+    if HAND in ways and loop.hand is not None:
+        applied[HAND] = loops.function(loop, loops.HAND)
+    chosen = [way for way in ways if way != HAND]
+    return _applied(loop.program, applied | _accelerated(apply, chosen))
+
+
+def _accelerated(apply, ways) -> dict[str, Callable]:
+    def by(name):
+        return scanrnn.accelerate(apply, plan=scanrnn.Options(implementation=name))
+
+    return {name: by(name) for name in ways}
+
+
+def _applied(program, applied):
+    def contender(name, apply):
+        return Contender(name, lambda _: None, lambda program: Runner(program, apply))
+
+    found = {name: (program, contender(name, f)) for name, f in applied.items()}
+    return found, Checked(TOLERANCE).check
