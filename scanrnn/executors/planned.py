@@ -43,10 +43,11 @@ def refuse(plan: Plan) -> str | None:
 
 
 def work(plan: Plan) -> costs.Work | None:
-    """What a training step's loops take; None if a step counts as one kernel."""
-    if plan.rules.starts_of_trip is None or not isinstance(plan.length, int):
+    """What a training step's loops take; None if each step counts as one kernel."""
+    counted = plan.rules.starts_of_trip is not None and isinstance(plan.length, int)
+    if not counted or not plan.defer:
         return None
-    loops = (b for name, b in plan.emitted.items() if name in TRAINING)
+    loops = (plan.emitted[name] for name in TRAINING if name in plan.emitted)
     launches = plan.length * sum(costs.starts(body, plan.rules) for body in loops)
     return costs.Work(launches, 0.0)
 

@@ -83,10 +83,11 @@ class Work(NamedTuple):
 
 def starts(body: Body, rules: Rules) -> float:
     """The kernels of a step of a loop besides its products: each sum is one."""
-    heavy = [e for e in body.graph.eqns if ops.is_heavy(e)]
-    sums = [e for e in body.graph.eqns if ops.is_reduction(e)]
-    if heavy or sums or rules.starts_of_trip is None:
-        return 1.0 + len(sums)
+    if rules.starts_of_trip is None:
+        return 1.0
+    sums = sum(map(ops.is_reduction, body.graph.eqns))
+    if sums or any(map(ops.is_heavy, body.graph.eqns)):
+        return 1.0 + sums
     steps = body.rows.block * max(1, body.unroll)
     return (rules.starts_of_trip + len(body.graph.ys)) / steps
 
