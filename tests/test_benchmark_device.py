@@ -52,6 +52,14 @@ def test_docs_quote_the_numbers_of_a_device():
         assert f"in {word.format(min(found), max(found))}" in text
     (mlstm,) = (ways for name, ways in single.items() if name.startswith("mLSTM"))
     assert f"in {mlstm[rows.CHUNKS] / mlstm[rows.SCAN]:.3f} of the time" in text
+    mingru = single["minGRU, T=2048 B=8 D=32"]
+    text += " ".join(pathlib.Path("docs/parallel_in_time.md").read_text().split())
+    found = [mlstm[way] for way in (rows.CHUNKS, rows.LOOPS, rows.SCAN)]
+    words = "trained in {:.1f} ms by chunks, {:.0f} ms by planned loops, and {:.0f} ms"
+    assert words.format(*found) in text
+    ways = rows.SCANS, rows.HAND, rows.LOOPS, rows.SCAN
+    words = "took {:.2f} ms in parallel, {:.2f} ms by hand, {:.1f} ms in planned loops"
+    assert f"{words} and {{:.0f}} ms".format(*(mingru[way] for way in ways)) in text
     lstm, gru = (
         single[f"{cell}, T=1024 B=2 D=256 H=128, bfloat16"][rows.KERNEL]
         for cell in ("LSTM", "GRU")
