@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.sparse import BCOO
 
 import scanrnn
 from scanrnn.executors import planned
@@ -174,3 +175,71 @@ def test_reductions_of_a_loop_on_a_cpu_read_no_axis_of_size_one(shape):
         read = [e.invars[0].aval for e in body.graph.eqns if is_reduction(e)]
         assert read, name
         assert not any(1 in a.shape for a in read), name
+
+
+def loop_on(machine, step, init):
+    """The planned loop of a step that reads 16 features of a batch of four."""
+    args = step, init, jnp.ones([T, 4, 16])
+    return scanrnn.plan(*args, machine=machine, residuals="minimal").loop
+
+
+def test_costly_value_is_kept_for_the_reverse_loop_on_a_cpu():
+    places = jnp.argwhere(jnp.ones([16, 16], bool))
+
+    def step(carry, x):
+        h, memory = carry
+        gate = jax.nn.softplus(h[:, ::-1] + x)
+        product = BCOO((jnp.ones(256), places), shape=(16, 16)) @ h.T
+        memory = 0.9 * memory + h[:, :, None] * gate[:, None, :]
+        read = jnp.einsum("bi,bij->bj", jnp.tanh(product.T), memory)
+        return (jnp.tanh(gate * jax.nn.relu(read)), memory), None
+
+    def kept(machine):
+        loop = loop_on(machine, step, (jnp.zeros([4, 16]), jnp.zeros([4, 16, 16])))
+        made = {v: e.primitive.name for e in loop.graph.eqns for v in e.outvars}
+        next_memory = loop.graph.carry_out[1]
+        names = [made[v] for v in loop.derivative.saved if v is not next_memory]
+        return sorted(names), next_memory in loop.derivative.saved
+
+    costly = ["bcoo_dot_general", "custom_jvp_call"]
+    assert kept("cpu") == ([*costly, "dot_general"], True)
+    assert kept("h100") == (["dot_general"], False)
+
+
+def test_costly_value_larger_than_carries_and_products_is_not_kept():
+    """Those of 64 features, kept, took 21 times the temporaries, and no less time."""
+    weights = jnp.ones([16, 16])
+
+    def step(h, x):
+        pairs = jax.nn.softplus((h @ weights)[:, :, None] + weights)
+        return jnp.tanh((pairs**2).sum(1) + x), None
+
+    saved = loop_on("cpu", step, jnp.zeros([4, 16])).derivative.saved
+    assert saved
+    assert {v.aval.shape for v in saved} == {(4, 16)}
+
+
+def test_softplus_of_a_kept_value_is_not_kept_too():
+    """Kept, that of an sLSTM's gate took 1.1 times as long in training."""
+    weights = jnp.ones([16, 16])
+
+    def step(h, x):
+        return jnp.tanh(jax.nn.softplus(-(h @ weights + x))) * h, None
+
+    loop = loop_on("cpu", step, jnp.zeros([4, 16]))
+    made = {v: e.primitive.name for e in loop.graph.eqns for v in e.outvars}
+    assert loop.derivative.saved
+    assert "custom_jvp_call" not in map(made.get, loop.derivative.saved)
+
+
+def test_input_that_is_a_next_carry_is_not_kept_again():
+    def step(carry, x):
+        h, before, memory = carry
+        memory = 0.9 * memory + h[:, :, None] * before[:, None, :]
+        h = jnp.tanh(h + jnp.einsum("bi,bij->bj", x, memory))
+        return (h, x, memory), None
+
+    init = jnp.zeros([4, 16]), jnp.zeros([4, 16]), jnp.zeros([4, 16, 16])
+    loop = loop_on("cpu", step, init)
+    assert loop.graph.carry_out[2] in loop.derivative.saved
+    assert not {*loop.derivative.saved} & {*loop.graph.xs}

@@ -58,6 +58,11 @@ CPU = Rules(
     squeezes_reductions=True,
     # Reading memory is faster than multiplying, so recompute nothing unless asked.
     recomputes="never",
+    # Training on an AMD EPYC with AVX-512 and 2 cores, relative to `lax.scan`, without
+    # and with this rule: an sLSTM with log-sigmoid gates and heads 1.40 0.87, fast
+    # weights 1.55 0.76, CTC 1.9 1.35, a sparse reservoir 1.4 1.06. Temporaries of the
+    # sLSTM grew by 1 %, of CTC by 33 %.
+    keeps_costly=True,
     # A piece then stays in the second-level cache.
     norm_share=1.0,
     # XLA sums over the columns of a single step five times more slowly.

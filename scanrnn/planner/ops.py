@@ -162,6 +162,12 @@ def is_cheap_over_time(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name in _BATCHED or eqn.primitive.name == "custom_jvp_call"
 
 
+def is_costly(eqn: JaxprEqn) -> bool:
+    """Whether an equation takes long: unknown, or a function such as `softplus`."""
+    logarithm = any(e.primitive.name in ("log", "log1p") for e in inside(eqn))
+    return logarithm or not is_cheap_over_time(eqn)
+
+
 def draws_by_step(eqn: JaxprEqn) -> bool:
     """Whether an equation draws other random numbers under `vmap` than step by step."""
     if not eqn.primitive.name.startswith(_RANDOM):
