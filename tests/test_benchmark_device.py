@@ -120,6 +120,8 @@ def test_a_request_that_fails_comes_back_as_an_error():
     assert answer["error"].startswith("ValueError: no row 'nothing'")
     ours.send(None)
     thread.join()
+    theirs.close()
+    assert worker.ask(ours, ("about",), 60) == {"error": "its process died"}
 
 
 @pytest.mark.slow

@@ -1,9 +1,9 @@
 """`python -m benchmarks.device`: programs in turns on a GPU, in each way to run them.
 
 Processes compile and check all rows at the same time; then each row is timed alone. It
-writes `benchmarks/results/device-NAME.json` and its page. `--quick` runs tiny sizes for
-two rounds and writes into `.benchmarks`. `--selfcheck` runs `scanrnn.selfcheck` of each
-cell in these processes. `--report` makes the page again from the results alone.
+writes `benchmarks/results/device-NAME.json` and its page. `--selfcheck` runs
+`scanrnn.selfcheck` of each cell in these processes, and writes `selfcheck.json`.
+`--report` makes the page again from the results alone.
 """
 
 import argparse

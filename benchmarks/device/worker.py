@@ -28,12 +28,15 @@ def serve(pipe) -> None:
 
 def ask(pipe, request, limit: float):
     """The answer to a request; an error if it takes more than `limit` seconds."""
-    pipe.send(request)
     end = time.monotonic() + limit
-    while pipe.poll(max(0.0, end - time.monotonic())):
-        asked, answer = pipe.recv()
-        if asked == request:
-            return answer
+    try:
+        pipe.send(request)
+        while pipe.poll(max(0.0, end - time.monotonic())):
+            asked, answer = pipe.recv()
+            if asked == request:
+                return answer
+    except (EOFError, OSError):
+        return {"error": "its process died"}
     return {"error": f"over {limit:g} s"}
 
 
