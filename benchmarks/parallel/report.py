@@ -27,7 +27,7 @@ number here is a time on a device.
 - **launches** are kernels, library calls and copies. **cycles** are the estimate of the
   TPU's compiler. **temporaries** are bytes by the compiler's buffer assignment; on a
   TPU, they are those outside of its fast memory.
-- **compile s** is wall time, on a machine that others use.
+- **compile s** are processor seconds of the compiler.
 """
 TIMED = """\
 # Affine loops in parallel over time, timed on a CPU
