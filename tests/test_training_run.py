@@ -337,6 +337,9 @@ def test_run_names_out_when_the_disk_is_full(config, monkeypatch):
         printed(config)
 
 
+# A checkpoint may be replaced while it is read. It is then read again; but callbacks of
+# the first read find its event loop closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 def test_readers_and_a_second_run_leave_one_that_is_training_alone(config):
     words = [sys.executable, "-m", "scanrnn", "train", "--steps", "600"]
