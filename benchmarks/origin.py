@@ -27,12 +27,17 @@ def line(found: dict) -> str:
     """The line of a report that says where its numbers come from."""
     about = found["machine"]
     units = ", ".join(about["matrix_units"]) or "no wide units"
-    installed = about["versions"].items()
-    versions = ", ".join(f"{k} {v}" for k, v in installed if v != "absent")
     return (
         f"Machine: {about['cpu']}, {about['cores']} cores ({units}; torch uses "
-        f"{about['torch_uses']}). Versions: {versions}. {of_commit(found)}"
+        f"{about['torch_uses']}). {of_versions(found)} {of_commit(found)}"
     )
+
+
+def of_versions(found: dict) -> str:
+    """The sentence that says of which versions the numbers are."""
+    installed = found["machine"]["versions"].items()
+    versions = ", ".join(f"{k} {v}" for k, v in installed if v != "absent")
+    return f"Versions: {versions}."
 
 
 def of_commit(found: dict) -> str:

@@ -100,8 +100,6 @@ def short(results: dict) -> str:
 
 def _about(results, records):
     about = results["machine"]
-    versions = about["versions"].items()
-    told = ", ".join(f"{k} {v}" for k, v in versions if v != "absent")
     rounds = {
         times["rounds"]
         for record in records
@@ -114,7 +112,7 @@ def _about(results, records):
         half=about["gemm_bfloat16"] / 1e3,
         single=about["gemm_float32"] / 1e3,
         memory=about["memory"] / 1e3,
-        origin=f"Versions: {told}. {origin.of_commit(results)}",
+        origin=f"{origin.of_versions(results)} {origin.of_commit(results)}",
         rounds="-".join(map(str, sorted({min(rounds), max(rounds)}))),
         tolerance=TOLERANCE,
     )

@@ -12,9 +12,9 @@ from benchmarks.contenders._base import Contender
 from benchmarks.parallel import loops
 from benchmarks.parallel import rows as parallel
 from benchmarks.programs._base import normal
-from benchmarks.programs.measure import Checked, Runner
+from benchmarks.programs.measure import Checked, contender
 
-SCAN, OURS, HAND = "lax.scan", "scanrnn", "associative_scan by hand"
+SCAN, OURS, HAND = loops.SCAN, "scanrnn", loops.HAND
 TORCH, GRAPH = "torch (cuDNN)", "torch (cuDNN) in a CUDA graph"
 LOOPS, SCANS, CHUNKS, KERNEL = "planned", "associative", "chunkwise", "pallas_gpu"
 # Contenders of `benchmarks.contenders`, by their names here.
@@ -103,42 +103,31 @@ def _of_case(case, ways):
         if name in (TORCH, GRAPH) and case.cell not in ("lstm", "gru"):
             known = known.replace("torch", "torch_lstm")
         try:
-            contender = find(known)
+            peer = find(known)
         except Absent as reason:
             found[name] = str(reason)
             continue
-        computed = contender.computes(case)
-        found[name] = contender.supports(case) or (problem(computed), contender)
+        found[name] = peer.supports(case) or (problem(peer.computes(case)), peer)
 
     return found, lambda problem, runner: gate.check(runner, problem.case, TOLERANCE)
 
 
 def _program(name, ways):
-    program = programs.find(name)
-    applied = {SCAN: program.apply, OURS: scanrnn.accelerate(program.apply)}
-    return _applied(program, applied | _accelerated(program.apply, ways))
+    return _in_ways(programs.find(name), ways)
 
 
 def _loop(name, sizes, ways):
     loop = parallel.made(name, *sizes, normal)
-    apply = loop.program.apply
-    applied = {SCAN: apply, OURS: scanrnn.accelerate(apply)}
-    if HAND in ways and loop.hand is not None:
-        applied[HAND] = loops.function(loop, loops.HAND)
-    chosen = [way for way in ways if way != HAND]
-    return _applied(loop.program, applied | _accelerated(apply, chosen))
+    by_hand = HAND in ways and loop.hand is not None
+    hand = {HAND: loops.function(loop, HAND)} if by_hand else {}
+    return _in_ways(loop.program, [way for way in ways if way != HAND], hand)
 
 
-def _accelerated(apply, ways) -> dict[str, Callable]:
-    def by(name):
-        return scanrnn.accelerate(apply, plan=scanrnn.Options(implementation=name))
-
-    return {name: by(name) for name in ways}
-
-
-def _applied(program, applied):
-    def contender(name, apply):
-        return Contender(name, lambda _: None, lambda program: Runner(program, apply))
-
+def _in_ways(program, ways, more=None):
+    """A program as it is, as planned, by some executors, and in other ways."""
+    accelerate, apply = scanrnn.accelerate, program.apply
+    applied = {SCAN: apply, OURS: accelerate(apply), **(more or {})}
+    for way in ways:
+        applied[way] = accelerate(apply, plan=scanrnn.Options(implementation=way))
     found = {name: (program, contender(name, f)) for name, f in applied.items()}
     return found, Checked(TOLERANCE).check

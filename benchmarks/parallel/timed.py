@@ -6,10 +6,9 @@ import pathlib
 from benchmarks import machine, measure, origin
 from benchmarks.cases import MODES
 from benchmarks.compiled.targets import HERE
-from benchmarks.contenders._base import Contender
 from benchmarks.parallel import loops, rows
 from benchmarks.programs._base import normal
-from benchmarks.programs.measure import Checked, Runner
+from benchmarks.programs.measure import Checked, contender
 from benchmarks.race import Race
 
 # The least rounds of a row; one of the largest takes three seconds.
@@ -37,7 +36,8 @@ def _record(size, budget):
     name, *sides = size
     loop = rows.made(name, *sides, normal)
     forms = rows.forms(*size)
-    entered = [(loop.program, _contender(loop, form)) for form in forms]
+    ways = [contender(form, loops.function(loop, form)) for form in forms]
+    entered = [(loop.program, way) for way in ways]
     race = Race(entered, MODES, ready=Checked())
     race.run(budget, LEAST)
     return {
@@ -46,11 +46,6 @@ def _record(size, budget):
         "settled": race.settled,
         "contenders": {e.contender.name: _entry(e) for e in race.entries},
     }
-
-
-def _contender(loop, form):
-    apply = loops.function(loop, form)
-    return Contender(form, lambda _: None, lambda program: Runner(program, apply))
 
 
 def _entry(entry):

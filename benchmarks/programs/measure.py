@@ -1,6 +1,7 @@
 """Measures a program as it is, and the same program through `scanrnn.accelerate`."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -57,15 +58,16 @@ def enter(name: str) -> Race | Absent:
     except Absent as reason:
         return reason
     contenders = [
-        _contender(ORIGINAL, program.apply),
-        _contender(OURS, scanrnn.accelerate(program.apply)),
+        contender(ORIGINAL, program.apply),
+        contender(OURS, scanrnn.accelerate(program.apply)),
     ]
     if program.layer is not None:
-        contenders.append(_contender(LAYER, program.layer))
+        contenders.append(contender(LAYER, program.layer))
     return Race([(program, one) for one in contenders], MODES, ready=Checked())
 
 
-def _contender(name, apply):
+def contender(name: str, apply: Callable) -> Contender:
+    """One way to run a program: its forward function, or another of the same params."""
     return Contender(name, lambda _: None, lambda program: Runner(program, apply))
 
 

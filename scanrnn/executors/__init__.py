@@ -10,7 +10,7 @@ An executor is a module, or any object, with the attribute `NAME` and
 - `run(plan, weights, init, xs)`, only if it runs whole plans and not bodies, by a
   program that JAX differentiates; with it, `told(plan) -> list[str]`: how each leaf of
   the carry runs, for `print(plan)`;
-- `work(plan) -> costs.Work`, optional: what its loops cost, for the estimate;
+- `work(plan) -> costs.Work | None`, optional: what its loops cost, for the estimate;
 - `holds(plan) -> str | None` and `WEIGHTS`, only for `advise`: why its memory does not
   suffice for a plan, and where it keeps the weights, in words.
 

@@ -7,7 +7,7 @@ for each of the arrays that are joined on the left.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from jax.extend.core import JaxprEqn, Var
@@ -60,7 +60,7 @@ def sides_of(
 
 
 def kept_parts(
-    graph: Graph, matrices: Iterable[Var], memory: int
+    graph: Graph, matrices: frozenset[Var], memory: int
 ) -> dict[Var, list[Part]]:
     """The parts of each matrix that stay in the fast memory of a program for all steps.
 
@@ -73,7 +73,7 @@ def kept_parts(
     """
     every = [
         (v, part, ops.aval(v).dtype.itemsize * part.rows[1] * part.columns[1])
-        for v, part in _parts(graph, frozenset(matrices))
+        for v, part in _parts(graph, matrices)
     ]
     sizes = [size for *_, size in every]
     room = memory - EXCHANGE

@@ -18,7 +18,7 @@ from scanrnn.machines import Machine
 from scanrnn.planner import affine, compat, costs, max_plus, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.emit import NORMS, of_leaves
+from scanrnn.planner.emit import NORMS, REVERSE, TRAINING, of_leaves
 from scanrnn.planner.entries import entered
 from scanrnn.planner.graph import Env, Graph, Values, variables
 from scanrnn.planner.in_parallel import obstacle
@@ -69,8 +69,8 @@ def refuse(plan: Plan) -> str | None:
         return "no loop of it is affine in its carry"
     if asked:
         return None
-    if all(name.startswith("in reverse") for name in able):
-        if any(g.mixed for g in affine.groups(bodies["in reverse"].graph)):
+    if all(name.startswith(REVERSE) for name in able):
+        if any(g.mixed for g in affine.groups(bodies[REVERSE].graph)):
             return "only in reverse it is affine, with features that are coupled"
     held = work(plan).moved / PASSES
     if held > plan.rules.outside_bytes:
@@ -80,14 +80,14 @@ def refuse(plan: Plan) -> str | None:
 
 def work(plan: Plan) -> costs.Work:
     """What a training step's loops take."""
-    works = [costs.Work(0.0, 0.0)]
-    for name, body in plan.emitted.items():
-        if name in planned.TRAINING and not runs(body):
-            works.append(costs.Work(plan.length * costs.starts(body, plan.rules), 0.0))
-        elif name in planned.TRAINING:
+    works = []
+    for body in (plan.emitted[name] for name in TRAINING if name in plan.emitted):
+        if runs(body):
             groups = affine.groups(body.graph)
             works += [work_of(body.graph, group, plan.length) for group in groups]
-    return costs.Work(*(sum(w[:2][i] for w in works) for i in (0, 1)))
+        else:
+            works.append(costs.Work(plan.length * costs.starts(body, plan.rules), 0.0))
+    return costs.Work(sum(w.launches for w in works), sum(w.moved for w in works))
 
 
 def work_of(graph: Graph, group: Group, length: int) -> costs.Work:

@@ -15,14 +15,13 @@ from scanrnn.executors._xla import rules as rules
 from scanrnn.planner import costs, ops
 from scanrnn.planner.around import joined, parts
 from scanrnn.planner.bodies import Body, Results
+from scanrnn.planner.emit import TRAINING
 from scanrnn.planner.gemm import copy_transposed
 from scanrnn.planner.graph import Env, Values
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rows import folded, put
 
 NAME = "planned"
-# The loops of a training step, by their names in a plan.
-TRAINING = ("that records", "in reverse")
 
 
 def refuse(plan: Plan) -> str | None:

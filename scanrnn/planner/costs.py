@@ -66,7 +66,7 @@ def _work_of(eqn) -> int:
 
 
 class Work(NamedTuple):
-    """The cost of loops that are no plain loops of XLA.
+    """What the loops of a training step take, as their executor counts it.
 
     Attributes:
       launches: the number of launches.
@@ -141,8 +141,8 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     Args:
       plan: the plan.
       in_loop: whether everything runs in the loop, as by `lax.scan`.
-      loops: for loops that XLA does not run, what they take besides the products of
-        the step.
+      loops: what the loops take besides the products of the step, if their executor
+        counts it; else a step starts one kernel forward and one in reverse.
     """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
     steps = ops.product([plan.length])
@@ -150,8 +150,8 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     heavy = [e for e in plan.step.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
     peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
-    starts = starts_in_scan(plan) if in_loop else 2.0
-    launches, moved, flops, kept = loops or Work(starts * steps, 0.0)
+    each = starts_in_scan(plan) if in_loop else 2.0
+    launches, moved, flops, kept = loops or Work(each * steps, 0.0)
     if kept is None:
         kept = steps * ops.bytes_in(_kept(plan, in_loop))
     seconds = {

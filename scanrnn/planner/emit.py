@@ -30,6 +30,8 @@ from scanrnn.planner.transposed import transposed
 
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")
+# The loops of a training step, and those of its norms.
+TRAINING = RECORDS, REVERSE = "that records", "in reverse"
 NORMS = "of norms in reverse"
 
 
@@ -217,9 +219,9 @@ def emit(plan) -> dict[str, Body]:
     for loop, part in zip(plan.value_loops or plan.loops, _PARTS, strict=False):
         found[f"for values{part}"] = Bodies(loop, target).forward()
     for loop, part in zip(plan.loops, _PARTS, strict=False):
-        found[f"that records{part}"] = Bodies(loop.recording.loop, target).forward()
+        found[f"{RECORDS}{part}"] = Bodies(loop.recording.loop, target).forward()
         made = Bodies(loop, target)
-        more = {"in reverse": _reverse(made), NORMS: _norms(made, plan.stages.norms)}
+        more = {REVERSE: _reverse(made), NORMS: _norms(made, plan.stages.norms)}
         found |= {f"{name}{part}": body for name, body in more.items() if body}
     return found
 
