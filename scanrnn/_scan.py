@@ -132,13 +132,13 @@ def plan(
       reverse: as for `scan`.
       unroll: as for `scan`.
       tune: False, True, "train" or "forward". The tuner measures a few plans, for
-        about ten seconds in all, and takes another plan only if it is clearly faster.
-        "train" measures the loop with its gradient, "forward" the loop alone. True
-        means "train", or "forward" for a step that has no gradient. Options that you
-        give are not changed. The arrays you give are used; for `jax.ShapeDtypeStruct`,
-        and inside `jax.jit`, made-up numbers are used. The choice is kept in the folder
-        `$SCANRNN_CACHE`, or in `scanrnn` in the user's cache folder. It is read again
-        for the same step, shapes, versions and machine.
+        about ten seconds besides the time to compile them, and takes another plan only
+        if it is clearly faster. "train" measures the loop with its gradient, "forward"
+        the loop alone. True means "train", or "forward" for a step that has no
+        gradient. Options that you give are not changed. The arrays you give are used;
+        for `jax.ShapeDtypeStruct`, and inside `jax.jit`, made-up numbers are used. The
+        choice is kept in the folder `$SCANRNN_CACHE`, or in `scanrnn` in the user's
+        cache folder. It is read again for the same step, shapes, versions and machine.
       **options: fields of `Options`, such as `residuals="recompute"`.
 
     Returns:

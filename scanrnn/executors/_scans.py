@@ -22,6 +22,9 @@ from scanrnn.planner.rows import Rows
 # Compiled for an H100 and a TPU v5e, 2 starts more kernels and takes more cycles; 8
 # needs more memory and, on the TPU, more cycles.
 CHUNK = 4
+# More coupled numbers than these are one array. As an array for each, a training step
+# with four of them took 24 s to compile on a CPU, and one with six over 100 s.
+_APART = 2
 
 
 class _Steps(NamedTuple):
@@ -128,6 +131,11 @@ def _scanned(
     steps: _Steps, A: Sequence, b: Sequence, start: list, rows: Rows, pads: bool
 ) -> list:
     """The values after each step, where the rows lie."""
+    if steps is _AFFINE and len(b) > _APART:
+        n = len(b)
+        matrices, added, h = _together(A, n, n), _together(b, n), _together(start, n)
+        (found,) = _scanned(_MATRICES, [matrices], [added], [h], rows, pads)
+        return list(jnp.unstack(found, axis=1))
     b = [jnp.broadcast_to(e, (rows.length, *e.shape[1:])) for e in b]
     if not rows.reverse:
         return _values(steps, A, b, start, pads)
@@ -208,6 +216,27 @@ def _in_turn(early: Sequence, late: Sequence) -> list:
 
 
 _AFFINE = _Steps(_in_turn, _stepped)
+
+
+def _together(arrays: Sequence, *sizes: int):
+    """One array of several, with axes of these sizes after that of time."""
+    value = jnp.stack(jnp.broadcast_arrays(*arrays), 1)
+    return value.reshape(len(value), *sizes, *value.shape[2:])
+
+
+def _multiplied(early: Sequence, late: Sequence) -> list:
+    """The factor of two steps in a row, of arrays of matrices `[T, n, n, ...]`."""
+    (a,), (b,) = late, early
+    return [_times(a[:, :, :, None], b[:, None]).sum(2)]
+
+
+def _applied(A: Sequence, h: Sequence, b: Sequence) -> list:
+    """The values after a step, of arrays of vectors `[T, n, ...]`."""
+    (a,), (value,), (added,) = A, h, b
+    return [_times(a, value[:, None]).sum(2) + added]
+
+
+_MATRICES = _Steps(_multiplied, _applied)
 
 
 def _product(A: Sequence, B: Sequence) -> list:
