@@ -222,6 +222,8 @@ def test_kernel_is_refused_with_the_reason():
         plan(elman(), machine="h100")
     with pytest.raises(ValueError, match="Mosaic does not lower .*: sort"):
         plan(elman(sorted_=True), machine="tpu v5e")
+    with pytest.raises(ValueError, match="computes no complex numbers"):
+        plan(lambda h, x: (jnp.sin(h) * 1j + x.sum(), h), h + 0j)
     with pytest.raises(ValueError, match="derivative of its loop is left to JAX"):
         plan(elman(), defer=False)
     (T,) = jax.export.symbolic_shape("T")

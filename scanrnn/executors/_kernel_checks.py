@@ -13,7 +13,7 @@ from scanrnn.executors import _kernel
 from scanrnn.executors._names import named
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.graph import struct
+from scanrnn.planner.graph import inside, struct
 from scanrnn.planner.plan import Plan
 
 
@@ -55,6 +55,11 @@ def unsuitable(body: Body) -> str | None:
     keys = [a for a in avals if jnp.issubdtype(a.dtype, jax.dtypes.extended)]
     if keys:
         return f"a kernel reads no {keys[0].str_short()}"
+    every = (f for e in graph.eqns for f in (e, *inside(e)))
+    avals += [ops.aval(v) for e in every for v in e.outvars]
+    dtypes = {aval.dtype for aval in avals}
+    if any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in dtypes):
+        return "a kernel computes no complex numbers"
     return None
 
 

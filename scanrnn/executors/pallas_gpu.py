@@ -15,8 +15,6 @@ JAX 0.12 deprecates Pallas's way to Triton: it warns when it lowers these kernel
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
 from scanrnn.executors import _triton
 from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._block_kernel import BlockView
@@ -26,7 +24,6 @@ from scanrnn.executors._lanes import NotElementwiseError
 from scanrnn.executors._state_kernel import StateView
 from scanrnn.executors._states import state_of
 from scanrnn.machines import Machine
-from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.graph import Graph, Values
 from scanrnn.planner.plan import Plan
@@ -63,12 +60,8 @@ def refuse(plan: Plan) -> str | None:
 
 def _unlike(body: Body) -> str | None:
     """Why the step of a body is not one that a program can run, or None."""
-    graph = _triton.prepared(body).graph
-    for v in (*graph.inputs, *(v for e in graph.eqns for v in e.outvars)):
-        if jnp.issubdtype(ops.aval(v).dtype, jnp.complexfloating):
-            return "Triton computes no complex numbers"
     try:
-        view_of(graph)
+        view_of(_triton.prepared(body).graph)
     except NotBlockedError as reason:
         return str(reason)
     return None
