@@ -10,7 +10,7 @@ from jax.extend.core import Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import layout, ops, rewrite, tidy
-from scanrnn.planner.checkpoints import is_checkpointed
+from scanrnn.planner.checkpoints import chunks_pay, is_checkpointed
 from scanrnn.planner.classify import can_defer, classify
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph, inside
@@ -92,7 +92,8 @@ def _keeps_less(plan: Plan) -> bool:
     There is no gain if the rule keeps nothing and has no cuts.
     """
     rules = plan.derivative if plan.defer else None
-    return rules is not None and bool(rules.cuts or rules.saved or rules.carry_saved)
+    keeps = rules is not None and (rules.cuts or rules.saved or rules.carry_saved)
+    return bool(keeps) and chunks_pay(plan)
 
 
 def _kept(plan: Plan) -> Plan:
