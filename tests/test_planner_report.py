@@ -95,8 +95,7 @@ def test_plan_in_parallel_says_how_each_group_runs_and_why():
         "float64[3] by an associative scan (diagonal)."
     )
     assert reverse == (
-        "Reverse over time: float64[3] by an associative scan (diagonal); "
-        "float64[1] by one sum (sum)."
+        "Reverse over time: float64[3] by an associative scan (diagonal)."
     )
     forward, _ = lines_over_time("rotation")
     assert forward == (

@@ -119,16 +119,32 @@ def _stage(graph, bits, given, wanted, carries: bool = False) -> Graph:
     """The part of a step that computes `wanted` from the values `given` of each step.
 
     With `carries` it has the carry of the step. What depends on weights alone is not
-    computed here, except a broadcast that is larger than what it reads.
+    computed here, except a broadcast that is larger than what it reads, and numbers
+    that XLA computes when it compiles: they have no gradients, as weights may.
     """
     carry, carry_out = (graph.carry, graph.carry_out) if carries else ((), ())
     outs = (*carry_out, *wanted)
     eqns = needed(graph.eqns, outs, (*given, *carry))
-    eqns = [e for e in eqns if any(bits[v] for v in e.outvars) or grows(e)]
+    known = _of_numbers(eqns)
+    eqns = [
+        e for e in eqns if any(bits[v] for v in e.outvars) or grows(e) or e in known
+    ]
     read = [v for v in free(eqns, outs) if v not in carry]
     weights = tuple(v for v in read if bits[v] == WEIGHTS)
     xs = tuple(v for v in read if bits[v] != WEIGHTS)
     return Graph(weights, carry, xs, tuple(eqns), carry_out, tuple(wanted))
+
+
+def _of_numbers(eqns) -> set:
+    """The equations that compute one number of numbers in the program."""
+    found: set = set()
+    made: set[Var] = set()
+    for eqn in eqns:
+        single = all(ops.size_of(ops.aval(v)) == 1 for v in eqn.outvars)
+        if single and made.issuperset(variables(eqn.invars)) and not eqn.effects:
+            found.add(eqn)
+            made.update(eqn.outvars)
+    return found
 
 
 def _before(graph, bits, wanted) -> tuple[Graph, Graph]:

@@ -26,10 +26,10 @@ class Options:
         takes the executor with the lowest estimate, of those that may be chosen. A step
         that is too small to gain anything is left to `lax.scan`.
       residuals: what the forward loop keeps for the reverse loop: "minimal" (carries
-        and matrix products; on a CPU also what takes long to compute again, such as a
-        sparse product), "recompute" (carries; matrix products are recomputed, for all
-        steps of a chunk at once), "chunked" (the carry at the start of each chunk) or
-        "everything". None means "chunked" for a step that is wholly under
+        and matrix products; on a CPU also what takes long to compute again, such as
+        noise or a sparse product), "recompute" (carries; matrix products are recomputed
+        for all steps of a chunk at once), "chunked" (the carry at the start of each
+        chunk) or "everything". None means "chunked" for a step that is wholly under
         `jax.checkpoint`, "minimal" on a CPU, and elsewhere "recompute" if it pays.
       chunk: the number of steps that are computed at a time, before, in and after the
         loop. None means about sqrt(T) with "chunked", and what suits the machine with

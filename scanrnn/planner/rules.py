@@ -48,8 +48,9 @@ class Rules:
       packs_statistics: statistics of norms (a mean, say) are stacked as one array.
       keeps_statistics: statistics of norms are kept for the reverse loop; if not, they
         are recomputed.
-      keeps_costly: values that take long to compute again, such as a sparse product,
-        are kept for the reverse loop, unless results of contractions are recomputed.
+      keeps_costly: values that take long to compute again, such as noise or a sparse
+        product, are kept for the reverse loop, unless results of contractions are
+        recomputed.
       row_tile: if given, arrays that a loop reads or stacks have time as their major
         axis, and rows that fit tiles of memory: the rows and the columns of a tile, and
         the most tiles of a small row.

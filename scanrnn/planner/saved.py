@@ -28,6 +28,8 @@ from scanrnn.planner.steps import Steps
 # A value that takes this share of the largest saved one, or less, is small: it is kept,
 # not recomputed, and a statistic may only be small.
 _SMALL_SHARE = 1 / 16
+# Primitives that XLA for a CPU computes element by element.
+_MOVES = {"concatenate", "pad", "gather", "dynamic_slice", "rev", "cumsum"}
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
@@ -55,11 +57,12 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     )
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = _read(draft, found)
-    saved = tuple(v for v in found if v in inside | outside)
+    saved = [v for v in found if v in inside | outside]
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
     recomputed = _recomputed(taken, saved if policy == "recompute" else ())
     used = {*inside, *outside, *recomputed.xs}
+    saved = tuple(v for v in found if v in used)
     derivative = dataclasses.replace(
         draft,
         read_inside=inside,
@@ -80,10 +83,11 @@ def _matrices(loop) -> list[Var]:
 def _recomputed(loop, saved) -> Graph:
     """The graph that recomputes, for all steps at once, what is not stacked."""
     most = _small(saved)
-    stacked = {*variables(loop.outs), *_drawn(loop)}
+    drawn = {*_drawn(loop)}
+    stacked = {*variables(loop.outs), *drawn}
     stacked |= {v for v in saved if ops.bytes_of(v) <= most}
     made = tuple(v for v in saved if v not in stacked)
-    return loop.part(made, set(saved) - set(made))
+    return loop.part(made, {*saved, *drawn} - set(made))
 
 
 def _inner(loop, bits, region) -> set[Var]:
@@ -157,32 +161,48 @@ def _costly(draft, saved) -> list[Var]:
     """What takes long to compute again, and the next carries that contractions read.
 
     XLA would compute such a carry again in each contraction that reads it. If the carry
-    before the step is kept too, both are one array. Values that are larger than every
-    carry and every saved value are computed again: when `softplus` of all pairs of 64
-    features was kept, training took 21 times the temporaries, and no less time.
+    before the step is kept too, both are one array.
     """
     loop, bits = draft.loop, draft.loop.depends
-    read = {v for e in loop.eqns if ops.is_heavy(e) for v in variables(e.invars)}
-    costly = [e for e in loop.eqns if ops.is_costly(e) and _is_far(loop, e, saved)]
-    made = [v for e in costly for v in e.outvars]
-    found = [v for v in variables(loop.carry_out) if v in read]
-    found += [v for v in made if not isinstance(v, DropVar)]
+    multiplied = {v for e in loop.eqns if ops.is_heavy(e) for v in variables(e.invars)}
+    found = [v for v in variables(loop.carry_out) if v in multiplied]
+    found = [v for v in found if bits[v] & CARRY and ops.is_inexact(v)]
+    kept, without = {*loop.inputs, *saved, *found}, {*loop.carry, *draft.internal}
     most = max(map(ops.bytes_of, (*loop.carry, *saved)), default=0)
-    without = {*loop.carry, *draft.internal}
-    found = [v for v in found if bits[v] & CARRY and v not in without]
-    return [v for v in found if ops.is_inexact(v) and ops.bytes_of(v) <= most]
+    for v in _read_of_all(draft, saved) if any(map(_is_slow, loop.eqns)) else ():
+        if _takes_long(needed(loop.eqns, [v], kept), ops.bytes_of(v) > most):
+            found.append(v)
+            kept.add(v)
+    return [v for v in found if v not in without]
 
 
-def _is_far(loop, eqn, saved) -> bool:
-    """Whether more than elementwise work lies between kept values and a result.
+def _read_of_all(draft, saved) -> list[Var]:
+    """The values of the loop that its tangents read, if they may read all of them."""
+    loop = draft.loop
+    made = [v for e in loop.eqns for v in e.outvars if not isinstance(v, DropVar)]
+    made = [v for v in made if loop.depends[v] and v not in draft.internal]
+    inside, _, _ = _read(draft, list(dict.fromkeys([*saved, *made])))
+    return [v for v in made if v in inside]
 
-    If not, XLA computes the result where it is read. Training an sLSTM (64, 16, 128)
-    took 0.75 of `lax.scan`'s time when the softplus of a saved gate was kept too, and
-    0.66 without.
+
+def _is_slow(eqn) -> bool:
+    """Whether XLA for a CPU runs an equation, or what reads it, much more slowly.
+
+    It computes what is joined, padded or gathered element by element, with a branch or
+    an address for each.
     """
-    between = needed(loop.eqns, variables(eqn.invars), {*loop.inputs, *saved})
-    elementwise = all(e.primitive.name in ops.ELEMENTWISE for e in between)
-    return not (elementwise and ops.is_cheap_over_time(eqn))
+    return ops.is_costly(eqn) or eqn.primitive.name in _MOVES
+
+
+def _takes_long(eqns, large: bool) -> bool:
+    """Whether equations take long to compute again.
+
+    If `large`, the result is larger than every carry and every saved value. When
+    `softplus` of all pairs of 64 features was kept, training took 21 times the
+    temporaries, and no less time. A factor of a matrix is worth it.
+    """
+    slow = [e for e in eqns if _is_slow(e)]
+    return bool(slow) and not (large and all(map(ops.is_cheap_over_time, slow)))
 
 
 def _drawn(loop) -> list[Var]:

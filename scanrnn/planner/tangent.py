@@ -21,7 +21,7 @@ from jax.extend.core import JaxprEqn, primitives
 from scanrnn.planner import compat, ops
 from scanrnn.planner.functions import of_some
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import eval_eqn, struct
+from scanrnn.planner.graph import Env, eval_eqn, struct
 
 
 def push(
@@ -54,7 +54,7 @@ def push(
         return [_push_mul(eqn, tangents, primal)]
     if name in ops.FROM_OUTPUT and output(eqn.outvars[0]) is not None:
         return [lax.mul(tangents[0], ops.FROM_OUTPUT[name](output(eqn.outvars[0])))]
-    return _push_general(eqn, tangents, primal)
+    return _push_general(eqn, tangents, primal, output)
 
 
 def push_in_pieces(
@@ -162,9 +162,46 @@ def _transposed_params(dot, side) -> dict:
     return dot.params | {"dimension_numbers": (tuple(contract), batch)}
 
 
-def _push_general(eqn, tangents, primal):
-    values = [primal(a) for a in eqn.invars]
-    _, outs = pushed(lambda *args: eval_eqn(eqn, args), values, tangents)
+def _push_general(eqn, tangents, primal, output):
+    primals, saved = map(primal, eqn.invars), map(output, eqn.outvars)
+    outs = _pushed_given(eqn, list(primals), tangents, list(saved))
     # Integers have no tangents.
     pairs = zip(eqn.outvars, outs, strict=True)
     return [t if ops.is_inexact(v) else None for v, t in pairs]
+
+
+def _pushed_given(eqn, primals, tangents, saved) -> list:
+    """Tangents of the outputs by `jax.jvp`; some outputs are given, others are None.
+
+    Many rules read an output: those of `logaddexp`, of a factor of a matrix. They would
+    compute it again.
+    """
+
+    def f(*args):
+        return eval_eqn(eqn, args)
+
+    if all(value is None for value in saved):
+        return pushed(f, primals, tangents)[1]
+    closed = jax.make_jaxpr(functools.partial(pushed, f))(primals, tangents)
+    jaxpr, n = closed.jaxpr, len(saved)
+    values = [*closed.consts, *jax.tree.leaves((primals, tangents))]
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
+    for outs in _same_outputs(eqn, jaxpr):
+        for v, value in zip(outs, saved, strict=True):
+            if value is not None and not ops.is_literal(v):
+                known.setdefault(v, value)
+    return Env(jaxpr.eqns, known).read_all(jaxpr.outvars[n:])
+
+
+def _same_outputs(eqn, jaxpr) -> list:
+    """The values in the derivative of an equation that are the equation's outputs.
+
+    For a function with a `jax.custom_jvp` these are the values beside the tangents; see
+    `differentiated`. Other rules may change them: that of a Cholesky factor sets one
+    triangle to zero. There they are the outputs of the same equation.
+    """
+    ins, count = jaxpr.invars[: len(eqn.invars)], len(eqn.outvars)
+    if eqn.primitive is primitives.custom_jvp_call_p:
+        return [jaxpr.outvars[:count]]
+    alike = (e for e in jaxpr.eqns if e.primitive is eqn.primitive)
+    return [e.outvars for e in alike if e.invars == ins and e.params == eqn.params]
