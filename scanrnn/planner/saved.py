@@ -170,10 +170,25 @@ def _costly(draft, saved) -> list[Var]:
     kept, without = {*loop.inputs, *saved, *found}, {*loop.carry, *draft.internal}
     most = max(map(ops.bytes_of, (*loop.carry, *saved)), default=0)
     for v in _read_of_all(draft, saved) if any(map(_is_slow, loop.eqns)) else ():
-        if _takes_long(needed(loop.eqns, [v], kept), ops.bytes_of(v) > most):
-            found.append(v)
-            kept.add(v)
+        new = _worth_keeping(v, needed(loop.eqns, [v], kept), most)
+        found += new
+        kept |= {*new}
     return [v for v in found if v not in without]
+
+
+def _worth_keeping(v: Var, eqns, most: int) -> list[Var]:
+    """What to keep for a value, which these equations would compute again.
+
+    A value of more than `most` bytes is kept only if it takes very long: a factor of a
+    matrix. Of others, such as `exp` of all pairs of features, the sums and maxima that
+    they read are kept. When `softplus` of all pairs of 64 features was kept, training
+    took 21 times the temporaries, and no less time.
+    """
+    slow = [e for e in eqns if _is_slow(e)]
+    if ops.bytes_of(v) <= most or not all(map(ops.is_cheap_over_time, slow)):
+        return [v] if slow else []
+    reduced = [o for e in slow if ops.is_reduction(e) for o in e.outvars]
+    return [o for o in reduced if ops.bytes_of(o) <= most]
 
 
 def _read_of_all(draft, saved) -> list[Var]:
@@ -191,18 +206,8 @@ def _is_slow(eqn) -> bool:
     It computes what is joined, padded or gathered element by element, with a branch or
     an address for each.
     """
-    return ops.is_costly(eqn) or eqn.primitive.name in _MOVES
-
-
-def _takes_long(eqns, large: bool) -> bool:
-    """Whether equations take long to compute again.
-
-    If `large`, the result is larger than every carry and every saved value. When
-    `softplus` of all pairs of 64 features was kept, training took 21 times the
-    temporaries, and no less time. A factor of a matrix is worth it.
-    """
-    slow = [e for e in eqns if _is_slow(e)]
-    return bool(slow) and not (large and all(map(ops.is_cheap_over_time, slow)))
+    moves = eqn.primitive.name in _MOVES
+    return moves or ops.is_costly(eqn) or ops.is_reduction(eqn)
 
 
 def _drawn(loop) -> list[Var]:
