@@ -177,3 +177,27 @@ def test_a_memory_matrix_is_read_in_the_loop_and_not_stacked():
     plan = scanrnn.plan(step, jnp.zeros((2, 8, 8)), jnp.ones((5, 2, 8)))
     graph = plan.source if plan.stages is None else plan.stages.loop
     assert {v.aval.shape for v in graph.ys} == {(2, 8)}
+
+
+def resampled(p, h, x):
+    """`searchsorted` is a primitive in JAX 0.12, and not known to its lowering."""
+    shares = jnp.cumsum(jax.nn.softmax(x.sum(1)))
+    rows = jnp.searchsorted(shares, jnp.linspace(0.1, 0.9, B)).clip(0, B - 1)
+    h = jnp.tanh(x @ p["W"] + h[rows] @ p["U"])
+    return h, h
+
+
+@pytest.mark.parametrize("transform", [value_and_gradients, reverse_of_vmap])
+@pytest.mark.parametrize("machine", [None, "h100"])
+def test_primitive_that_jax_expands_is_lowered(arrays, transform, machine):
+    assert_equal(resampled, arrays, transform, machine=machine)
+
+
+def test_primitive_that_jax_expands_is_exported(arrays):
+    def run(p, h, xs):
+        step = functools.partial(resampled, p)
+        return scanrnn.scan(step, h, xs, implementation="planned")[1].sum()
+
+    args = arrays, arrays["h"], arrays["xs"]
+    exported = jax.export.export(jax.jit(run), platforms=["cpu", "cuda"])(*args)
+    chex.assert_trees_all_close(exported.call(*args), run(*args))

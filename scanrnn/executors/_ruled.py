@@ -20,7 +20,7 @@ from jax.interpreters import ad, batching, mlir
 from scanrnn.executors._mapped import mapped_outs
 from scanrnn.machines import Machine, machine_for
 from scanrnn.planner import compat, ops
-from scanrnn.planner.functions import of_some
+from scanrnn.planner.functions import evaluate, of_some
 from scanrnn.planner.graph import struct_of
 from scanrnn.planner.tangent import pushed
 
@@ -77,7 +77,21 @@ class Ruled:
 
     def traced(self, *args):
         """The program for the plan's machine, as a jaxpr."""
-        return jax.make_jaxpr(self.build(self.machine, True))(*args)
+        return _expanded(jax.make_jaxpr(self.build(self.machine, True))(*args))
+
+
+def _expanded(closed):
+    """A jaxpr without equations that JAX expands before it lowers a program.
+
+    Derivatives are those of the equations themselves, which may have their own rules.
+    """
+    if not getattr(closed, "is_high", False):
+        return closed
+
+    def run(*args):
+        return evaluate(closed.jaxpr, closed.consts, args, compat.expanded)
+
+    return jax.make_jaxpr(run)(*map(struct_of, closed.in_avals))
 
 
 def keep_loops(primitive, *args, **params) -> bool:
@@ -233,8 +247,9 @@ def _lowering(platform: str) -> Callable:
             here = machine_for(platform)
         if jaxpr is not None and here is program.machine and alone:
             return compat.lower_traced(ctx, jaxpr, *args)
-        f = program.build(here, alone)
-        return mlir.lower_fun(f, multiple_results=True)(ctx, *args)
+        made = jax.make_jaxpr(program.build(here, alone))
+        traced = _expanded(made(*map(struct_of, ctx.avals_in)))
+        return compat.lower_traced(ctx, traced, *args)
 
     return rule
 

@@ -101,6 +101,18 @@ def joining(eqn: JaxprEqn, parts: Sequence, whole: Sequence, axis: int) -> Jaxpr
     )
 
 
+def expanded(eqn: JaxprEqn, values: Sequence) -> list | None:
+    """The results of an equation that JAX expands before it lowers; None for others.
+
+    In JAX 0.12 `searchsorted` is such a primitive, with all programs that contain it.
+    """
+    is_high = getattr(eqn.primitive, "is_high", None)
+    if is_high is None or not is_high(*(a.aval for a in eqn.invars), **eqn.params):
+        return None
+    outs = eqn.primitive.to_lojax(*values, **eqn.params)
+    return list(outs) if eqn.primitive.multiple_results else [outs]
+
+
 def is_by_platform(eqn: JaxprEqn) -> bool:
     """Whether a `cond` has a branch for each platform."""
     return eqn.params.get("branches_platforms") is not None
