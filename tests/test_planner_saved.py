@@ -22,9 +22,12 @@ def in_reverse(step, *args):
     The gradients are compared with those of `lax.scan`, too.
     """
     assert_same((lambda _, *of_step: step(*of_step), {}, *args), value_and_gradients)
-    options = {"machine": "cpu", "implementation": "planned"}
-    body = scanrnn.plan(step, *args, **options).bodies["in reverse"]
+    body = planned(step, *args).bodies["in reverse"]
     return collections.Counter(e.primitive.name for e in body.graph.eqns)
+
+
+def planned(step, *args):
+    return scanrnn.plan(step, *args, machine="cpu", implementation="planned")
 
 
 def test_rule_of_a_function_reads_its_saved_output():
@@ -82,8 +85,8 @@ def test_maxima_and_sums_of_pairs_are_kept_and_the_pairs_are_not():
     made = in_reverse(*args)
     assert not made["reduce_max"]
     assert made["exp"] == 1
-    loop = scanrnn.plan(*args, machine="cpu", implementation="planned").loop
-    assert {v.aval.shape for v in loop.derivative.saved} == {(3, 8)}
+    saved = planned(*args).loop.derivative.saved
+    assert {v.aval.shape for v in saved} == {(3, 8)}
 
 
 def test_values_that_are_cheap_to_compute_again_are_not_kept():
@@ -92,5 +95,4 @@ def test_values_that_are_cheap_to_compute_again_are_not_kept():
 
     args = step, draw(3, 4), draw(T, 3, 4)
     assert in_reverse(*args)["sin"]
-    loop = scanrnn.plan(*args, machine="cpu", implementation="planned").loop
-    assert not loop.derivative.saved
+    assert not planned(*args).loop.derivative.saved

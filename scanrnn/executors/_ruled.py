@@ -75,9 +75,10 @@ class Ruled:
         jaxpr = None if untraced else self.traced(*args)
         return ruled_p.bind(*args, jaxpr=jaxpr, program=self)
 
-    def traced(self, *args):
-        """The program for the plan's machine, as a jaxpr."""
-        return _expanded(jax.make_jaxpr(self.build(self.machine, True))(*args))
+    def traced(self, *args, machine: Machine | None = None, alone: bool = True):
+        """The program for a machine, by default that of the plan, as a jaxpr."""
+        f = self.build(machine or self.machine, alone)
+        return _expanded(jax.make_jaxpr(f)(*args))
 
 
 def _expanded(closed):
@@ -245,11 +246,10 @@ def _lowering(platform: str) -> Callable:
         here, alone = program.machine, compat.on_one_device(ctx)
         if platform != here.platform:
             here = machine_for(platform)
-        if jaxpr is not None and here is program.machine and alone:
-            return compat.lower_traced(ctx, jaxpr, *args)
-        made = jax.make_jaxpr(program.build(here, alone))
-        traced = _expanded(made(*map(struct_of, ctx.avals_in)))
-        return compat.lower_traced(ctx, traced, *args)
+        if jaxpr is None or here is not program.machine or not alone:
+            structs = map(struct_of, ctx.avals_in)
+            jaxpr = program.traced(*structs, machine=here, alone=alone)
+        return compat.lower_traced(ctx, jaxpr, *args)
 
     return rule
 

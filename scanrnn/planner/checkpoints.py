@@ -16,7 +16,8 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import Graph, inside, variables
+from scanrnn.planner.graph import Graph, inside
+from scanrnn.planner.moved import is_shared
 
 _POLICIES = jax.checkpoint_policies
 _RECOMPUTES = (None, _POLICIES.nothing_saveable)
@@ -53,8 +54,7 @@ def chunks_pay(plan) -> bool:
     if not checkpointed or plan.chunk is None:
         return True
     loop = plan.loop.graph
-    factors = (v for e in loop.eqns if ops.is_heavy(e) for v in variables(e.invars))
-    if not {*loop.weights}.isdisjoint(factors):
+    if any(is_shared(e, loop.depends) for e in loop.eqns):
         return True
     carry, saved = ops.bytes_in(loop.carry), ops.bytes_in(plan.derivative.saved)
     starts = carry * math.ceil(plan.length / plan.chunk)

@@ -23,7 +23,7 @@ from scanrnn.planner.graph import (
 )
 from scanrnn.planner.regions import Regions
 from scanrnn.planner.rules import Rules
-from scanrnn.planner.steps import Steps
+from scanrnn.planner.steps import Step, Steps
 
 # A value that takes this share of the largest saved one, or less, is small: it is kept,
 # not recomputed, and a statistic may only be small.
@@ -112,27 +112,40 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     differentiate some functions by some operands only. If it cannot differentiate by
     all at once, then everything counts as read.
     """
-    loop, readable = draft.loop, frozenset((*draft.loop.inputs, *found))
-    every = tuple(range(len(loop.carry)))
-    kept = {"saved": found, "carry_saved": every}
-    steps = Steps(
-        dataclasses.replace(draft, read_inside=readable, read_outside=readable, **kept)
-    )
-    inner = {*loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
-    outer = {*loop.weights, *loop.xs}
+    draft = _reading(draft, found)
+    steps, loop = Steps(draft), draft.loop
+    inner, outer = _moving_inside(draft), {*loop.weights, *loop.xs}
     read, made = [], {}
     for make, moving in ((steps.inside, inner), (steps.outside, outer)):
-        try:
-            step = make(frozenset(v for v in moving if ops.is_inexact(v)))
-        except REFUSALS:
-            read.append(readable)
-            continue
-        found = {*free(step.graph.eqns, step.graph.outs)}
-        xs = tuple(v for v in step.graph.xs if v in found or v not in readable)
-        graph = dataclasses.replace(step.graph, xs=xs)
-        made[make.__name__, frozenset(step.moving)] = step._replace(graph=graph)
-        read.append(readable & found)
+        names, step = _read_by(make, moving, draft.read_inside)
+        read.append(names)
+        if step is not None:
+            made[make.__name__, frozenset(step.moving)] = step
     return read[0], read[1], made
+
+
+def _reading(draft, found) -> Derivative:
+    """The derivative, if it may read all inputs of the loop and the values `found`."""
+    readable = frozenset((*draft.loop.inputs, *found))
+    every = tuple(range(len(draft.loop.carry)))
+    read = {"read_inside": readable, "read_outside": readable}
+    return dataclasses.replace(draft, saved=tuple(found), carry_saved=every, **read)
+
+
+def _moving_inside(draft) -> set[Var]:
+    return {*draft.loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
+
+
+def _read_by(make, moving, readable) -> tuple[frozenset[Var], Step | None]:
+    """What a step reads of `readable`, and the step without the rest of it."""
+    try:
+        step = make(frozenset(v for v in moving if ops.is_inexact(v)))
+    except REFUSALS:
+        return readable, None
+    found = {*free(step.graph.eqns, step.graph.outs)}
+    xs = tuple(v for v in step.graph.xs if v in found or v not in readable)
+    graph = dataclasses.replace(step.graph, xs=xs)
+    return readable & found, step._replace(graph=graph)
 
 
 def _candidates(draft, regions, policy, rules) -> list[Var]:
@@ -196,8 +209,10 @@ def _read_of_all(draft, saved) -> list[Var]:
     loop = draft.loop
     made = [v for e in loop.eqns for v in e.outvars if not isinstance(v, DropVar)]
     made = [v for v in made if loop.depends[v] and v not in draft.internal]
-    inside, _, _ = _read(draft, list(dict.fromkeys([*saved, *made])))
-    return [v for v in made if v in inside]
+    draft = _reading(draft, dict.fromkeys([*saved, *made]))
+    moving = _moving_inside(draft)
+    read, _ = _read_by(Steps(draft).inside, moving, draft.read_inside)
+    return [v for v in made if v in read]
 
 
 def _is_slow(eqn) -> bool:
