@@ -1,9 +1,11 @@
 """Only one module uses what JAX does not promise; it works with this version of JAX."""
 
 import dataclasses
+import functools
 import re
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,12 @@ from jax import lax
 from jax.extend.core import primitives
 from jax.sharding import PartitionSpec as P
 
+import scanrnn
 from scanrnn.planner import compat
 from scanrnn.planner.graph import Env
 from scanrnn.planner.trace import inline, trace
+from tests.compare import score, split_floats
+from tests.step_table import STEPS, T, build
 
 PACKAGE = Path(__file__).parents[1] / "scanrnn"
 FRAGILE = re.compile(
@@ -23,6 +28,7 @@ FRAGILE = re.compile(
     r"|remat2|pjit|closed_call|core_call"
 )
 X = jnp.arange(3.0)
+QUICK = ("ln_lstm", "with_cond", "nested_scan")
 
 
 def wave(x):
@@ -166,3 +172,53 @@ def test_only_threefry_keys_are_counter_based():
 def test_type_of_a_product_is_the_one_that_jax_gives_it():
     params = traced(jnp.dot, X, X).params
     assert compat.type_of(lax.dot_general_p, *[jax.typeof(X)] * 2, **params).shape == ()
+
+
+@pytest.fixture
+def arrays_in_equations():
+    """Closed-over arrays are parts of equations, as is to become JAX's default."""
+    name = "jax_use_simplified_jaxpr_constants"
+    before = getattr(jax.config, name)
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)
+
+
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else slow(n) for n in STEPS])
+def test_arrays_in_equations_are_weights_of_a_step(name, arrays_in_equations):
+    step, params, init, xs = build(name)
+    run, floats = functools.partial(step, params), split_floats(init)
+
+    def slopes(scan):
+        def loss(leaves):
+            outs = scan(run, floats[1](leaves), xs, T if xs is None else None)
+            return score(outs), split_floats(outs)[0]
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(floats[0])
+
+    chex.assert_trees_all_close(slopes(scanrnn.scan), slopes(lax.scan), rtol=1e-6)
+
+
+def test_arrays_that_equations_hold_are_constants_as_they_are_read(
+    arrays_in_equations,
+):
+    first, second = jnp.eye(3), jnp.ones((3, 3))
+
+    def f(x, second):
+        closed = jax.make_jaxpr(lambda x: ((x @ first) @ second @ first, first))(x)
+        held.append(closed)
+        return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, x)
+
+    held = []
+    want = f(X, second)
+    jax.jit(f)(X, second)
+    for closed, variables in zip(held, (0, 1), strict=True):
+        jaxpr, consts = compat.opened(closed)
+        assert len(closed.consts) == variables and len(consts) == 2
+        assert consts[0] is first
+    jaxpr, consts = compat.opened(held[0])
+    chex.assert_trees_all_close(jax.core.eval_jaxpr(jaxpr, consts, X), want)

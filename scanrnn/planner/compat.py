@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.core import Tracer
-from jax.extend.core import JaxprEqn, primitives
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, primitives
 from jax.interpreters import mlir
 
 # Calls that only group equations.
@@ -80,7 +82,39 @@ def program(eqn: JaxprEqn) -> Any:
 
 def opened(jaxpr) -> tuple[Any, Sequence]:
     """A jaxpr and its constants, from a closed one or an open one."""
-    return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+    jaxpr, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+    atoms = itertools.chain(jaxpr.outvars, *(eqn.invars for eqn in jaxpr.eqns))
+    return (
+        _arrays_apart(jaxpr, consts) if any(map(_is_array, atoms)) else (jaxpr, consts)
+    )
+
+
+def _is_array(atom) -> bool:
+    return isinstance(atom, Literal) and np.ndim(atom.val) > 0
+
+
+def _arrays_apart(jaxpr, consts: Sequence) -> tuple[Any, Sequence]:
+    """A jaxpr whose arrays are constants, in the order in which they are first read.
+
+    Under `jax_use_simplified_jaxpr_constants`, which is to become JAX's default, the
+    arrays that a function closes over are parts of its equations.
+    """
+    given = dict(zip(jaxpr.constvars, consts, strict=True))
+    found: dict[Any, tuple] = {}
+
+    def named(atom):
+        if _is_array(atom):
+            return found.setdefault(id(atom.val), (Var(atom.aval), atom.val))[0]
+        if not isinstance(atom, Literal) and atom in given:
+            found[atom] = atom, given[atom]
+        return atom
+
+    eqns = [eqn.replace(invars=list(map(named, eqn.invars))) for eqn in jaxpr.eqns]
+    outs = list(map(named, jaxpr.outvars))
+    names, arrays = zip(*found.values(), strict=True)
+    jaxpr = jaxpr.replace(constvars=list(names), eqns=eqns, outvars=outs)
+    # In JAX 0.12 a jaxpr knows its constants by their values.
+    return ClosedJaxpr(jaxpr, list(arrays)).jaxpr, arrays
 
 
 def calling(eqn: JaxprEqn, closed) -> JaxprEqn:

@@ -282,11 +282,11 @@ def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
     def run(*values):
         return f(OrderedDict(zip(names, values, strict=True)))
 
-    closed = jax.make_jaxpr(run)(*map(struct, names))
-    graph = Graph.of(closed.jaxpr, len(weights), len(carry))
+    jaxpr, consts = compat.opened(jax.make_jaxpr(run)(*map(struct, names)))
+    graph = Graph.of(jaxpr, len(weights), len(carry))
     graph = dataclasses.replace(graph, eqns=tuple(needed(graph.eqns, graph.outs)))
-    graph = renamed(graph, dict(zip(closed.jaxpr.invars, names, strict=True)))
-    return graph, dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    graph = renamed(graph, dict(zip(jaxpr.invars, names, strict=True)))
+    return graph, dict(zip(jaxpr.constvars, consts, strict=True))
 
 
 def variables_like(structs: Iterable[jax.ShapeDtypeStruct]) -> list[Var]:

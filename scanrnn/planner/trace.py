@@ -75,9 +75,10 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
         init_flat = promoted
         closed, shapes = attempt(init_flat)
     _check_carry(init, init_flat, closed.out_avals[:n])
+    jaxpr, weights = compat.opened(closed)
     return Traced(
-        graph=Graph.of(closed.jaxpr, 0, n),
-        weights=list(closed.consts),
+        graph=Graph.of(jaxpr, 0, n),
+        weights=list(weights),
         init=init_flat,
         xs=xs_flat,
         out_tree=jax.tree.structure(shapes),

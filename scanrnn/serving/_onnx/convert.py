@@ -51,7 +51,7 @@ def convert(
                 )
     # An input of a half type comes as float32, with numbers that need rounding.
     arguments = [graph.rounded(name, spec.dtype) for name, spec in inputs.items()]
-    results = run(graph, closed.jaxpr, closed.consts, arguments)
+    results = run(graph, *compat.opened(closed), arguments)
     if len(results) != len(outputs):
         raise ValueError(
             f"to_onnx: the function returns {len(results)} arrays, and outputs has "
