@@ -19,6 +19,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, primitives
 
 from scanrnn.planner import compat, ops
+from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.functions import of_some
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, eval_eqn, struct
@@ -74,6 +75,7 @@ def differentiated(eqn: JaxprEqn) -> JaxprEqn:
 
     For a function with a `jax.custom_jvp` this is the value that its rule returns
     beside the tangent. A second derivative differentiates this value, not the function.
+    If the rule raises an error, it will do so again when something is differentiated.
     """
     if eqn.primitive is not primitives.custom_jvp_call_p:
         return eqn
@@ -82,7 +84,10 @@ def differentiated(eqn: JaxprEqn) -> JaxprEqn:
         f, zeros = functools.partial(eval_eqn, eqn), map(_zero_tangent, primals)
         return jax.jvp(lambda *p: f(p), primals, tuple(zeros))[0]
 
-    closed = jax.make_jaxpr(value)(*map(struct, eqn.invars))
+    try:
+        closed = jax.make_jaxpr(value)(*map(struct, eqn.invars))
+    except REFUSALS:
+        return eqn
     return compat.calling(eqn, closed)
 
 
