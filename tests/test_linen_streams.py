@@ -95,10 +95,18 @@ def test_lengths_beyond_the_integers_of_jax_are_refused(wrong):
         rnn.apply(variables, XS, seq_lengths=np.array([3, wrong]))
 
 
+TABLES = {
+    "layer": linen.LSTM(4),
+    "Flax's cell": linen.RNN(nn.GRUCell(4)),
+    "Flax's cell of many modules": linen.RNN(nn.OptimizedLSTMCell(4)),
+}
+
+
+@pytest.mark.parametrize("layer", TABLES.values(), ids=TABLES)
 @pytest.mark.filterwarnings("error")
-def test_table_of_a_layer_counts_operations_without_a_warning():
+def test_table_of_a_layer_counts_operations_without_a_warning(layer):
     """Flax asks for the shapes of what each method returns, also if it is a cell."""
-    layer, xs = linen.LSTM(4), jnp.ones((2, 5, 3))
+    xs = jnp.ones((2, 5, 3), jnp.float32)
     table = layer.tabulate(
         jax.random.key(0), xs, compute_flops=True, compute_vjp_flops=True
     )

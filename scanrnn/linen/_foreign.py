@@ -129,6 +129,9 @@ class _Variables:
             *(name for name in self.carried if module.is_mutable_collection(name)),
             *self.stacked,
         ]
+        if module.is_initializing():
+            # `tabulate` initializes each module again, in the scope of its call.
+            self._mutable += ["params"]
         self._keys, self.rows = {}, {}
         for names, split in module.split_rngs.items():
             for name in module.scope.rngs:
