@@ -36,10 +36,10 @@ demo: $(VENV)/.demo
 test: lint test-quick
 
 test-quick: $(VENV)/.test
-	$(RUN) -m pytest -n $(JOBS) -p no:benchmark -m "not slow" -q $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -p no:benchmark -m "not slow" -q $(ARGS)
 
 test-slow: $(VENV)/.test test-compiled
-	$(RUN) -m pytest -n $(JOBS) -p no:benchmark -m slow -q $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) --dist worksteal -p no:benchmark -m slow -q $(ARGS)
 
 # The tests that compile for an H100 and a TPU v5e: everywhere else they are skipped.
 test-compiled: $(COMPILERS)/.compiled

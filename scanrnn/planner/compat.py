@@ -84,9 +84,9 @@ def opened(jaxpr) -> tuple[Any, Sequence]:
     """A jaxpr and its constants, from a closed one or an open one."""
     jaxpr, consts = getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
     atoms = itertools.chain(jaxpr.outvars, *(eqn.invars for eqn in jaxpr.eqns))
-    return (
-        _arrays_apart(jaxpr, consts) if any(map(_is_array, atoms)) else (jaxpr, consts)
-    )
+    if any(map(_is_array, atoms)):
+        return _arrays_apart(jaxpr, consts)
+    return jaxpr, consts
 
 
 def _is_array(atom) -> bool:
