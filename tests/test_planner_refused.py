@@ -84,7 +84,7 @@ def test_derivative_that_raises_an_error_is_not_needed_for_what_does_not_move(ma
     assert_same((step, U, carry, XS), in_weights)
 
 
-# JAX evaluates their rules for float operands only.
+# Their derivative rules take floats only.
 INTEGERS = {
     "fresnel": lambda h: special.fresnel(jnp.int32(10 * h))[0],
     "poch": lambda h: special.poch(h, 1),
