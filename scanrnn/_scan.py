@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 import operator
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +13,12 @@ import jax
 import numpy as np
 from jax import lax
 
+from scanrnn._plans import keep, plans_of
 from scanrnn._tune import tuned
 from scanrnn.executors import EXECUTORS as EXECUTORS
 from scanrnn.executors import assign, check_name
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Options, Plan, Traced, compat, make_plan, trace
-
-# The plans of each traced step. JAX returns the same jaxpr object for the same
-# function and shapes, and keeps it as long as the function lives.
-_plans: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
-# So many plans of a step are kept, the newest ones: every call may have another length.
-_MOST_PLANS = 256
 
 
 def scan(
@@ -228,16 +222,14 @@ def _fitted(traced: Traced, plan, reverse, unroll, implementation=None) -> Plan:
     if implementation is not None:
         options = dataclasses.replace(options, implementation=implementation)
     machine = _machine(traced, plan, options)
-    plans = _plans.setdefault(traced.source, {})
-    key = (options, machine, traced.length, reverse, unroll)
+    plans = plans_of(traced)
+    key = (traced.length, reverse, unroll, options, machine)
     if key not in plans:
 
         def make(rules):
             return make_plan(traced, options, machine, rules, reverse, unroll)
 
-        plans[key] = assign(make, machine, options.implementation)
-        if len(plans) > _MOST_PLANS:
-            del plans[next(iter(plans))]
+        keep(plans, key, assign(make, machine, options.implementation))
     if isinstance(plan, Plan) and plan.signature() != plans[key].signature():
         raise ValueError(
             "scan: plan was made for other arguments: it is for (weights, carry, xs), "

@@ -29,7 +29,11 @@ ROOMS = {
     "planner": ({"machines"}, {"jax", "numpy", "scipy"}),
     "executors": ({"machines", "planner"}, {"jax"}),
     "_tune": ({"_files", "machines", "planner", "executors"}, {"jax", "numpy"}),
-    "_scan": ({"machines", "planner", "executors", "_tune"}, {"jax", "numpy"}),
+    "_plans": ({"planner", "executors"}, {"jax"}),
+    "_scan": (
+        {"_plans", "_tune", "executors", "machines", "planner"},
+        {"jax", "numpy"},
+    ),
     "_solve": ({"planner", "executors"}, {"jax", "numpy"}),
     "_selfcheck": ({"_scan", "_tune", "cells"}, {"jax"}),
     "_objects": (set(), {"jax"}),

@@ -11,7 +11,7 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn import _scan
+from scanrnn import _plans
 from scanrnn.executors import _xla
 from tests.jaxprs import equations
 from tests.step_table import STEPS, build
@@ -98,17 +98,17 @@ def test_same_step_and_options_give_the_same_plan():
 
 
 def test_plans_of_many_lengths_are_not_all_kept(monkeypatch):
-    monkeypatch.setattr(_scan, "_MOST_PLANS", 2)
+    monkeypatch.setattr(_plans, "_MOST_PLANS", 2)
     plans = {}
 
     def step(h, x):
         return jnp.tanh(h + x), h
 
-    monkeypatch.setattr(_scan, "_plans", plans)
+    monkeypatch.setattr(_plans, "_of_steps", plans)
     for length in (5, 6, 7):
         scanrnn.plan(step, jnp.ones(3), jnp.ones((length, 3)))
     (kept,) = plans.values()
-    assert [length for _, _, length, *_ in kept] == [6, 7]
+    assert [length for length, *_ in kept] == [6, 7]
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint])

@@ -46,8 +46,13 @@ def bind_here(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> li
 
 def _scope(eqn: JaxprEqn) -> contextlib.AbstractContextManager:
     """The `jax.named_scope` of an equation, by which profilers show its operations."""
-    names = str(eqn.source_info.name_stack)
+    names = scope(eqn)
     return jax.named_scope(names) if names else contextlib.nullcontext()
+
+
+def scope(eqn: JaxprEqn) -> str:
+    """The names of the scopes in which an equation was traced."""
+    return str(eqn.source_info.name_stack)
 
 
 # The context in which an equation was traced.
@@ -72,6 +77,17 @@ def is_checkpoint(eqn: JaxprEqn) -> bool:
 def only_runs(eqn: JaxprEqn) -> bool:
     """Whether an equation is any call: its outputs are the outputs of its program."""
     return eqn.primitive in _RUNS
+
+
+def has_rule(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a function with a derivative rule of its own."""
+    return eqn.primitive in (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+
+
+def has_simple_jvp(eqn: JaxprEqn) -> bool:
+    """Whether it is a `jax.custom_jvp` whose rule gets every tangent as an array."""
+    sees = eqn.params.get("symbolic_zeros", False)
+    return eqn.primitive is primitives.custom_jvp_call_p and not sees
 
 
 def program(eqn: JaxprEqn) -> Any:

@@ -1,0 +1,72 @@
+"""The plans that are kept, so that no step is planned twice.
+
+Steps of one structure share their plans, and with them all that JAX traces for a plan.
+So a network of many equal layers is planned and traced once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+
+from scanrnn.executors import EXECUTORS
+from scanrnn.planner import Plan, Traced
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.structure import structure
+
+# So many plans of a step are kept, the newest ones: every call may have another length.
+_MOST_PLANS = 256
+# So many structures are kept, those that were used last.
+_MOST_STRUCTURES = 256
+
+# The plans of each traced step. JAX returns the same jaxpr object for the same
+# function and shapes, and keeps it as long as the function lives.
+_of_steps: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+# The plans of each structure, under each setting of JAX.
+_of_structures: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+
+
+def plans_of(traced: Traced) -> dict[Hashable, Plan]:
+    """The plans that are kept for a traced step, by what they were made for."""
+    found = _of_steps.get(traced.source)
+    if found is None:
+        found = _of_steps[traced.source] = _shared(traced.graph)
+    return found
+
+
+def keep(plans: dict[Hashable, Plan], key: Hashable, plan: Plan) -> None:
+    """Keep a plan, in the place of the oldest one if there are many."""
+    plans[key] = plan
+    if len(plans) > _MOST_PLANS:
+        del plans[next(iter(plans))]
+
+
+def _shared(graph: Graph) -> dict[Hashable, Plan]:
+    """The plans of all steps with the structure of a graph."""
+    program = structure(graph)
+    if program is None:
+        return {}
+    # Executors may be registered at any time, and need not be hashable.
+    key = program, *map(id, EXECUTORS.values())
+    structures = _of_structures.setdefault(_setting(), {})
+    plans = structures.pop(key, {})
+    structures[key] = plans
+    if len(structures) > _MOST_STRUCTURES:
+        del structures[next(iter(structures))]
+    return plans
+
+
+def _setting() -> Any:
+    """An object for the present settings of JAX, such as that of 64-bit numbers.
+
+    JAX returns the same jaxpr for the same function, as long as no setting that changes
+    what is traced differs.
+    """
+    return jax.make_jaxpr(_nothing)().jaxpr
+
+
+def _nothing():
+    return 0
