@@ -65,8 +65,9 @@ def _setting() -> Any:
     JAX returns the same jaxpr for the same function, as long as no setting that changes
     what is traced differs.
     """
-    return jax.make_jaxpr(_nothing)().jaxpr
+    return _nothing.trace().jaxpr.jaxpr
 
 
+@jax.jit
 def _nothing():
     return 0

