@@ -11,7 +11,7 @@ import scanrnn
 from benchmarks.programs.linear_attention import delta_rule
 from scanrnn.executors import _kernel_tiles, pallas_tpu
 from scanrnn.planner.emit import emit
-from tests.test_executors_kernels import EVERY, assert_equal_to_lax_scan, lstm
+from tests.test_executors_kernels import FEW, assert_equal_to_lax_scan, lstm
 
 NAME = pallas_tpu.NAME
 
@@ -54,7 +54,7 @@ def two_cores(monkeypatch):
     monkeypatch.setattr(_kernel_tiles, "_ROWS", 1)
 
 
-@pytest.mark.parametrize("row", EVERY)
+@pytest.mark.parametrize("row", FEW)
 def test_kernel_for_two_cores_equals_lax_scan(row, two_cores):
     """The interpreter runs both halves of the batch one after the other."""
     assert_equal_to_lax_scan(row, reverse=False)
