@@ -9,7 +9,8 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
-PIP := $(RUN) -m pip install --quiet --disable-pip-version-check
+# Python compiles what is imported when it is imported first.
+PIP := $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile
 # Torch is a peer to test and to measure against, never a dependency.
 TORCH := torch==2.13.0
 
@@ -43,7 +44,8 @@ test-slow: $(VENV)/.test test-compiled
 
 # The tests that compile for an H100 and a TPU v5e: everywhere else they are skipped.
 test-compiled: $(COMPILERS)/.compiled
-	$(COMPILERS)/bin/python -m pytest -p no:benchmark -m slow -q tests/test_compiled.py
+	$(COMPILERS)/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:benchmark -m slow -q \
+	  tests/test_compiled.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

@@ -41,7 +41,7 @@ def keep(plans: dict[Hashable, Plan], key: Hashable, plan: Plan) -> None:
     """Keep a plan, in the place of the oldest one if there are many."""
     plans[key] = plan
     if len(plans) > _MOST_PLANS:
-        del plans[next(iter(plans))]
+        plans.pop(next(iter(plans)), None)
 
 
 def _shared(graph: Graph) -> dict[Hashable, Plan]:
@@ -55,7 +55,7 @@ def _shared(graph: Graph) -> dict[Hashable, Plan]:
     plans = structures.pop(key, {})
     structures[key] = plans
     if len(structures) > _MOST_STRUCTURES:
-        del structures[next(iter(structures))]
+        structures.pop(next(iter(structures)), None)
     return plans
 
 
