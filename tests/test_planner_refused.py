@@ -1,5 +1,7 @@
 """Steps that nobody can differentiate run forward, and raise JAX's own errors."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -111,3 +113,32 @@ def test_special_function_of_integers_has_the_gradients_of_lax_scan():
         return h, h
 
     assert_same((step, U, HS, XS), value_and_gradients)
+
+
+def test_rule_that_reads_a_traced_value_is_left_to_lax_scan():
+    """JAX has such a rule only where it is traced; a plan would take it elsewhere."""
+
+    def loss(scan, w, h, xs):
+        @jax.custom_jvp
+        def scaled(x):
+            return x * w[0, 0]
+
+        @scaled.defjvp
+        def rule(primals, tangents):
+            return scaled(*primals), tangents[0] * w[0, 0]
+
+        def step(h, x):
+            h = jnp.tanh(h @ w + scaled(x))
+            return h, h
+
+        return score(scan(step, h, xs))
+
+    found, wanted = (
+        jax.jit(jax.grad(functools.partial(loss, scan), (1, 2)))(U, HS, XS)
+        for scan in (scanrnn.scan, lax.scan)
+    )
+    for got, want in zip(found, wanted, strict=True):
+        assert jnp.allclose(got, want, rtol=1e-12)
+    planned = functools.partial(scanrnn.scan, implementation="planned")
+    with pytest.raises(ValueError, match="reads a traced value of another function"):
+        jax.jit(functools.partial(loss, planned))(U, HS, XS)

@@ -6,10 +6,11 @@ import dataclasses
 import itertools
 import math
 
+from jax.core import Tracer
 from jax.extend.core import Var
 
 from scanrnn.machines import Machine
-from scanrnn.planner import layout, ops, rewrite, tidy
+from scanrnn.planner import compat, layout, ops, rewrite, tidy
 from scanrnn.planner.checkpoints import chunks_pay, is_checkpointed
 from scanrnn.planner.classify import can_defer, classify
 from scanrnn.planner.cuts import cut
@@ -19,6 +20,7 @@ from scanrnn.planner.moved import is_shared
 from scanrnn.planner.options import Options
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
+from scanrnn.planner.tangent import derivative_of
 from scanrnn.planner.trace import Traced, inline
 
 
@@ -247,10 +249,18 @@ def _left_alone(graph, length, options) -> str | None:
     effects = {str(e) for eqn in graph.eqns for e in eqn.effects}
     if effects:
         return f"the step has side effects, whose order is kept ({', '.join(effects)})"
-    every = itertools.chain.from_iterable((e, *inside(e)) for e in graph.eqns)
+    every = [*itertools.chain.from_iterable((e, *inside(e)) for e in graph.eqns)]
     if any(eqn.primitive.name == "rng_uniform" for eqn in every):
         return "the step draws random numbers without a key (lax.rng_uniform)"
+    if any(map(_reads_a_tracer, every)):
+        return "the rule of a jax.custom_jvp reads a traced value of another function"
     return None
+
+
+def _reads_a_tracer(eqn) -> bool:
+    """Whether an equation has a derivative rule that closes over a traced value."""
+    rule = derivative_of(eqn) if compat.has_simple_jvp(eqn) else None
+    return rule is not None and any(isinstance(c, Tracer) for c in rule.consts)
 
 
 def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:

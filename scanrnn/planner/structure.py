@@ -16,15 +16,13 @@ import sys
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import Mesh
 
-from scanrnn.planner import compat, ops
-from scanrnn.planner.batching import REFUSALS
-from scanrnn.planner.graph import Graph, eval_eqn, struct_of
-from scanrnn.planner.tangent import pushed
+from scanrnn.planner import compat
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.tangent import derivative_of
 
 _FLOATS = (float, complex, np.generic)
 # A rule mostly calls its own function, which has the rule, and so on without end. Rules
@@ -88,16 +86,9 @@ def _ruled(eqn: JaxprEqn, rules: int) -> tuple:
     program = _key(compat.program(eqn), rules)
     if rules == _MOST_RULES:
         return program, None
-    values = [struct_of(a.aval) for a in eqn.invars]
-    tangents = [a if ops.is_inexact_dtype(a.dtype) else None for a in values]
-
-    def run(*values):
-        return eval_eqn(eqn, values)
-
-    try:
-        rule = jax.make_jaxpr(functools.partial(pushed, run))(values, tangents)
-    except REFUSALS:
-        raise _Unknown from None
+    rule = derivative_of(eqn)
+    if rule is None:
+        raise _Unknown
     return program, _key(rule, rules + 1)
 
 

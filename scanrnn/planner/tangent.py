@@ -22,7 +22,7 @@ from scanrnn.planner import compat, ops
 from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.functions import of_some
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import Env, eval_eqn, struct
+from scanrnn.planner.graph import Env, eval_eqn, struct, struct_of
 
 
 def push(
@@ -119,6 +119,20 @@ def pushed(f: Callable, primals: Sequence, tangents: Sequence) -> tuple:
     at = [i for i, t in enumerate(tangents) if t is not None]
     some = [primals[i] for i in at], [tangents[i] for i in at]
     return jax.jvp(of_some(f, primals, at), *some)
+
+
+def derivative_of(eqn) -> Any:
+    """The derivative of an equation as a program; None if JAX has no derivative."""
+    values = [struct_of(a.aval) for a in eqn.invars]
+    tangents = [a if ops.is_inexact_dtype(a.dtype) else None for a in values]
+
+    def run(*values):
+        return eval_eqn(eqn, values)
+
+    try:
+        return jax.make_jaxpr(functools.partial(pushed, run))(values, tangents)
+    except REFUSALS:
+        return None
 
 
 def _push_padding(eqn, t):
