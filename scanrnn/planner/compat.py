@@ -20,14 +20,11 @@ from jax.interpreters import mlir
 
 # Calls that only group equations.
 _CALLS = (primitives.jit_p, primitives.call_p, primitives.closed_call_p)
-# JAX's calls, with those that have a derivative rule of their own. Their names are not
-# the same in all versions: in JAX 0.12, `closed_call` is `eval_jaxpr`.
-_RUNS = (
-    *_CALLS,
-    primitives.remat_p,
-    primitives.custom_jvp_call_p,
-    primitives.custom_vjp_call_p,
-)
+# Calls of functions that have a derivative rule of their own.
+_RULED = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+# All calls of JAX. Their names are not the same in all versions: in JAX 0.12,
+# `closed_call` is `eval_jaxpr`.
+_RUNS = (*_CALLS, primitives.remat_p, *_RULED)
 
 
 def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
@@ -81,7 +78,7 @@ def only_runs(eqn: JaxprEqn) -> bool:
 
 def has_rule(eqn: JaxprEqn) -> bool:
     """Whether an equation is a function with a derivative rule of its own."""
-    return eqn.primitive in (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
+    return eqn.primitive in _RULED
 
 
 def has_simple_jvp(eqn: JaxprEqn) -> bool:

@@ -22,7 +22,7 @@ from scanrnn.planner import compat, ops
 from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.functions import of_some
 from scanrnn.planner.gemm import gemm
-from scanrnn.planner.graph import Env, eval_eqn, struct, struct_of
+from scanrnn.planner.graph import Env, eval_eqn, struct
 
 
 def push(
@@ -123,7 +123,7 @@ def pushed(f: Callable, primals: Sequence, tangents: Sequence) -> tuple:
 
 def derivative_of(eqn) -> Any:
     """The derivative of an equation as a program; None if JAX has no derivative."""
-    values = [struct_of(a.aval) for a in eqn.invars]
+    values = list(map(struct, eqn.invars))
     tangents = [a if ops.is_inexact_dtype(a.dtype) else None for a in values]
 
     def run(*values):
