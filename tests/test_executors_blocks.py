@@ -1,5 +1,6 @@
 """Loops with products as kernels for a GPU: by Pallas's interpreter, on a CPU."""
 
+import dataclasses
 import functools
 
 import jax
@@ -42,10 +43,38 @@ def drawn(cell, T, B, H, dtype="float64"):
     return params, jax.tree.map(lambda c: draw(c.shape), carry), xs
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CELLS],
-)
+def slopes(cell, options, args):
+    def loss(params, carry, xs):
+        step = functools.partial(cell.step, params)
+        outs = scanrnn.scan(step, carry, xs, plan=options)
+        leaves = (leaf.astype(jnp.float64) for leaf in jax.tree.leaves(outs))
+        return sum(jnp.sum(jnp.sin(leaf)) for leaf in leaves)
+
+    return jax.tree.leaves(jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*args))
+
+
+def assert_as_exact_as_lax_scan(cell, args, machine=None):
+    """Gradients in narrow dtypes, against float64; `machine` is that of the kernels."""
+    dtype = args[2].dtype
+    exact, theirs, ours = (
+        slopes(cell, scanrnn.Options(machine=of, implementation=name), values)
+        for of, name, values in (
+            (None, "scan", jax.tree.map(lambda a: a.astype("float64"), args)),
+            (None, "scan", args),
+            (machine, NAME, args),
+        )
+    )
+    slack = 4 * float(jnp.finfo(dtype).eps)
+    for wanted, *both in zip(exact, theirs, ours, strict=True):
+        assert both[1].dtype == dtype
+        theirs, ours = (float(np.linalg.norm(np.ravel(a - wanted))) for a in both)
+        assert ours <= 1.5 * theirs + slack * float(np.linalg.norm(np.ravel(wanted)))
+
+
+SOME = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CELLS]
+
+
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize(("T", "B"), [(3, 3), (4, 17), (1, 2)])
 def test_blocks_equal_lax_scan(name, T, B):
     cell = CELLS[name]
@@ -54,6 +83,40 @@ def test_blocks_equal_lax_scan(name, T, B):
         return functools.partial(cell.step, params)
 
     assert_equal_to_lax_scan(make, drawn(cell, T, B, 16), reverse=B == 17)
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(("cores", "dtype"), [(132, "float32"), (1, "bfloat16")])
+def test_blocks_are_as_exact_as_lax_scan(name, cores, dtype):
+    """An example in each program, or eight; and matrices of half precision."""
+    machine = dataclasses.replace(MACHINES["cpu"], cores=cores)
+    assert_as_exact_as_lax_scan(
+        CELLS[name], drawn(CELLS[name], 5, 3, 16, dtype), machine
+    )
+
+
+@pytest.mark.parametrize(
+    ("B", "dtype", "memory", "programs"),
+    [
+        (128, "float32", 2**20, 128),
+        (256, "float32", 2**20, 32),
+        # The matrix unit for float64 takes no fewer than eight examples.
+        (128, "float64", 2**20, 16),
+        # Each program would read the matrices at every step.
+        (128, "float32", 0, 16),
+        (128, "bfloat16", 0, 128),
+    ],
+)
+def test_blocks_have_one_example_while_there_are_cores(B, dtype, memory, programs):
+    """Matrices of half precision lie in registers, and need no memory."""
+    cell = CELLS["gru"]
+    params, carry, xs = drawn(cell, 2, B, 16, dtype)
+    machine = dataclasses.replace(MACHINES["cpu"], cores=132, fast_memory=memory)
+    step = functools.partial(cell.step, params)
+    plan = scanrnn.plan(step, carry, xs, implementation=NAME, machine=machine)
+    for body in emit(plan).values():
+        view = pallas_gpu.view_of(_triton.prepared(body).graph, machine)
+        assert view.grid == (programs, 1)
 
 
 def test_blocks_run_a_batch_of_one():
@@ -69,11 +132,13 @@ def test_blocks_have_fewer_examples_if_arrays_are_large():
         h = h / jnp.sqrt(1 + jnp.sum(h**2, -1, keepdims=True)) + x
         return h, h
 
+    machine = dataclasses.replace(MACHINES["cpu"], cores=1)
     for H, programs in ((64, 1), (8192, 3)):
         xs = jax.random.normal(jax.random.key(0), (2, 3, H))
-        plan = scanrnn.plan(step, xs[0], xs, implementation=NAME)
+        plan = scanrnn.plan(step, xs[0], xs, implementation=NAME, machine=machine)
         bodies = emit(plan).values()
-        views = [pallas_gpu.view_of(_triton.prepared(body).graph) for body in bodies]
+        graphs = [_triton.prepared(body).graph for body in bodies]
+        views = [pallas_gpu.view_of(g, plan.machine) for g in graphs]
         assert {view.grid for view in views} == {(programs, 1)}
     assert_equal_to_lax_scan(lambda _: step, ((), xs[0], xs))
 
@@ -84,11 +149,13 @@ def test_blocks_multiply_part_by_part():
     params, carry, xs = drawn(cell, 3, 2, 32, "bfloat16")
     step = functools.partial(cell.step, params)
     plan = scanrnn.plan(step, carry, xs, implementation=NAME)
-    view = pallas_gpu.view_of(_triton.prepared(emit(plan)["for values"]).graph)
-    assert isinstance(view, BlockView) and len(view.kept) == 1
+    graph = _triton.prepared(emit(plan)["for values"]).graph
+    view = pallas_gpu.view_of(graph, plan.machine)
+    assert isinstance(view, BlockView) and len(view.matrices) == 1
     run = functools.partial(scanrnn.scan, step, implementation=NAME)
     text = str(jax.make_jaxpr(run)(carry, xs))
-    assert text.count("dot_general") == 4
+    # Besides, each part is multiplied by ones twice, before the loop.
+    assert text.count("dot_general") == 4 + 8
     both = (
         jax.jit(run)(carry, xs),
         jax.jit(lambda c, x: jax.lax.scan(step, c, x))(carry, xs),
@@ -141,9 +208,12 @@ def test_blocks_keep_the_parts_that_fit_their_fast_memory():
     graph = _triton.prepared(emit(plan)["for values"]).graph
     part = 32 * 32 * 8
     for room, count in ((4, 4), (3, 2), (2, 1), (1, 0), (0, 0)):
-        view = pallas_gpu.view_of(graph, _parts.EXCHANGE + room * part)
-        (kept,) = view.kept.values()
-        assert [p.columns for p in kept] == [(32 * i, 32) for i in range(count)]
+        memory = _parts.EXCHANGE + room * part
+        machine = dataclasses.replace(MACHINES["h100"], fast_memory=memory)
+        kept = pallas_gpu.view_of(graph, machine).kept
+        (parts,) = kept.fast_memory.values()
+        assert [p.columns for p in parts] == [(32 * i, 32) for i in range(count)]
+        assert kept.stays == (count == 4)
 
 
 @pytest.mark.parametrize("room", (0, 3))

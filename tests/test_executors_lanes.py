@@ -90,7 +90,9 @@ def is_of_lanes(name) -> bool:
     except ValueError:
         return False
     graphs = (_triton.prepared(body).graph for body in emit(plan).values())
-    return all(isinstance(pallas_gpu.view_of(g), LaneView) for g in graphs)
+    return all(
+        isinstance(pallas_gpu.view_of(g, plan.machine), LaneView) for g in graphs
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,8 +247,8 @@ def test_lanes_are_one_kernel_for_each_loop():
 def view(step, h, xs, **options):
     """The views of the loops of a step."""
     plan = scanrnn.plan(step, h, xs, implementation=NAME, **options)
-    bodies = emit(plan).values()
-    return [pallas_gpu.view_of(_triton.prepared(body).graph) for body in bodies]
+    graphs = [_triton.prepared(body).graph for body in emit(plan).values()]
+    return [pallas_gpu.view_of(graph, plan.machine) for graph in graphs]
 
 
 def test_lanes_of_a_program_are_as_many_as_its_threads():

@@ -12,8 +12,8 @@ from scanrnn.executors._triton import read_weights
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
 
-# The fewest rows and columns of a product of Triton, and so the examples of a program.
-LEAST_SIDE = EXAMPLES = 16
+# The fewest rows and columns of a matrix in a product of Triton.
+LEAST_SIDE = 16
 # The numbers of an array that a program has in registers: 32 for each thread. A delta
 # rule with 512 for each (two heads of 64, sixteen examples) spilled 55 KB of a thread.
 NUMBERS = 2**13
@@ -108,7 +108,7 @@ def _check_product(eqn: JaxprEqn, matrices, joins, graph: Graph) -> None:
     if ops.is_literal(right) or right not in matrices:
         raise NotBlockedError("it has a product that is not by a matrix")
     depths, widths = sides_of(eqn, joins, graph)
-    if min(*depths, *widths) < EXAMPLES:
+    if min(*depths, *widths) < LEAST_SIDE:
         raise NotBlockedError("each product needs at least 16 features")
     if any(size & (size - 1) for size in (*depths, *widths)):
         raise NotBlockedError(f"sizes must be powers of two, got {widths}")

@@ -1,85 +1,45 @@
 """The view of a step with products: each program runs some examples of the batch.
 
 All features of these examples lie in one program, so nothing is exchanged between
-programs. Parts of matrices stay in the fast memory of the program for all steps, as
-many as fit; the others are read again at every step, from a cache. A product of which a
-step reads parts, an LSTM's gates say, is computed part by part: Triton has no slices.
+programs. A program with one example runs a step in the fewest instructions, and the
+multiprocessors of a GPU are many. So each example gets a program, as long as there are
+multiprocessors and matrices need not be read at every step.
+
+Parts of matrices stay in registers or in the fast memory of the program for all steps,
+as many as fit; the others are read again at every step, from a cache. A product of
+which a step reads parts, an LSTM's gates say, is computed part by part: Triton has no
+slices.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors._block_checks import (
-    EXAMPLES,
-    NUMBERS,
-    NotBlockedError,
-    check,
-)
+from scanrnn.executors._block_checks import NUMBERS, NotBlockedError, check
+from scanrnn.executors._block_products import Matrix, Product, in_registers
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._kernel_forms import multiplied
 from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE
 from scanrnn.executors._one_head import OneHead
-from scanrnn.executors._parts import Part, casts, kept_parts
+from scanrnn.executors._parts import Kept, casts, kept_parts, warps_for
 from scanrnn.executors._triton import Store, computed, loaded
+from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.graph import Graph, eval_eqn
 from scanrnn.planner.rows import spans
-from scanrnn.planner.wide_sums import wide
 
-
-class _Matrix(NamedTuple):
-    """A matrix in memory: an array, the index of the matrix in it, and loaded parts."""
-
-    ref: Any
-    head: tuple
-    loaded: Mapping[Part, Any] = {}
-
-    def part(self, part: Part):
-        """Some rows and columns."""
-        if part in self.loaded:
-            return self.loaded[part]
-        at = (slice(start, start + size) for start, size in part)
-        return self.ref[(*self.head, *at)]
-
-
-class _Product(NamedTuple):
-    """Columns of `left @ matrix`, computed when they are read."""
-
-    left: list
-    matrix: _Matrix
-    start: int
-    size: int
-    dtype: Any
-    precision: Any
-
-    def part(self, start: int, size: int) -> _Product:
-        return self._replace(start=self.start + start, size=size)
-
-    def value(self):
-        columns, rows = (self.start, self.size), spans(a.shape[1] for a in self.left)
-        made = (
-            self._multiplied(a, self.matrix.part(Part(at, columns)))
-            for a, at in zip(self.left, rows, strict=True)
-        )
-        return functools.reduce(jnp.add, made).astype(self.dtype)
-
-    def _multiplied(self, a, b):
-        """A product as Triton has it, of one dtype: no factor is rounded for it."""
-        dtype = wide(self.dtype)
-        if a.dtype != b.dtype:
-            a, b = a.astype(dtype), b.astype(dtype)
-        return lax.dot(a, b, precision=self.precision, preferred_element_type=dtype)
+# The examples of a program that has several: the columns of a tile.
+EXAMPLES = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,11 +54,10 @@ class BlockView:
       part: the step of one head, for the whole batch.
       batch: the size of the batch.
       examples: the number of examples of a program.
-      kept: the weights that are read part by part, and the parts that stay in the fast
-        memory for all steps. Of the training of an LSTM and a GRU (1024, 2, 128) in
-        bfloat16 that leaves 0.78 of the time on an H100.
-      warps: the number of warps of a program. On an H100 an LSTM of that size takes
-        1.11 times as long with 4 of them, and 1.16 times as long with 16.
+      matrices: the weights that are read part by part.
+      kept: where their parts are. If those of a GRU (1024, 2, 128) in bfloat16 are in
+        registers, that leaves 0.77 of the time that they take in the fast memory.
+      warps: the number of warps of a program.
       steps: the most steps whose rows are loaded together: rows take many registers.
       loads_ahead: the rows of the next steps are loaded while these steps are computed.
         It leaves 0.75 and 0.79 of the time.
@@ -108,14 +67,15 @@ class BlockView:
     part: OneHead
     batch: int
     examples: int
-    kept: Mapping[Var, Sequence[Part]]
-    warps: int = 8
+    matrices: frozenset[Var]
+    kept: Kept
+    warps: int
     steps: int = 1
     loads_ahead: bool = True
 
     @classmethod
-    def of(cls, graph: Graph, memory: int = 0) -> BlockView:
-        """The view of a step; `memory` is the fast memory of a program, in bytes.
+    def of(cls, graph: Graph, machine: Machine) -> BlockView:
+        """The view of a step on a machine.
 
         Raises:
           NotBlockedError: if a program cannot run it.
@@ -124,15 +84,18 @@ class BlockView:
         size = batch_of(part.graph)
         if size is None:
             raise NotBlockedError("not all its arrays have a batch as their first axis")
+        matrices = frozenset(multiplied(part.graph))
+        stays = kept_parts(part.graph, matrices, machine.fast_memory).stays
+        few = stays and size * part.heads <= machine.cores
         try:
-            examples = _examples(part.graph)
+            examples = _examples(part.graph, few)
             own = in_part(part.graph, (), size, examples)
         except MixesBatchError as name:
             raise NotBlockedError(f"{name} does not keep the batch apart") from name
         matrices = frozenset(multiplied(own))
         check(own, matrices)
-        kept = kept_parts(own, matrices, memory)
-        return cls(own, part, size, examples, kept)
+        kept = kept_parts(own, matrices, machine.fast_memory)
+        return cls(own, part, size, examples, matrices, kept, warps_for(own, matrices))
 
     @property
     def inputs(self) -> Sequence[Piece]:
@@ -151,7 +114,14 @@ class BlockView:
 
     def form(self, v: Var) -> Form:
         """How an array lies in memory, with the whole batch and all heads."""
-        return self.part.forms[v]
+        form = self.part.forms[v]
+        return form._replace(turned=v in self._turned)
+
+    @functools.cached_property
+    def _turned(self) -> frozenset[Var]:
+        """The arrays that are matrices, of the whole step."""
+        pairs = zip(self.graph.inputs, self.inputs, strict=True)
+        return frozenset(piece.array for v, piece in pairs if v in self.matrices)
 
     def places(self, pieces: Sequence[Piece]) -> list[tuple]:
         """The examples of this program, and its head."""
@@ -161,10 +131,13 @@ class BlockView:
 
     def read(self, v: Var, ref, place: tuple) -> Any:
         """Vectors and rows are in registers; matrices are read in parts."""
-        if v not in self.kept:
+        if v not in self.matrices:
             return loaded(v, ref[place])
-        matrix = _Matrix(ref, place)
-        return _Matrix(ref, place, {at: matrix.part(at) for at in self.kept[v]})
+        matrix, kept = Matrix(ref, place), self.kept
+        own = {at: in_registers(matrix.part(at)) for at in kept.registers[v]}
+        return matrix._replace(
+            loaded=own | {at: matrix.part(at) for at in kept.fast_memory[v]}
+        )
 
     def step(self, values: dict[Any, Any], store: Store) -> list:
         """The next carry of the examples of a program."""
@@ -172,7 +145,7 @@ class BlockView:
         def read(atom):
             if ops.is_literal(atom):
                 return jnp.asarray(atom.val, ops.aval(atom).dtype)
-            if isinstance(values[atom], _Product):
+            if isinstance(values[atom], Product):
                 values[atom] = values[atom].value()
             found = values[atom]
             return _joined(found) if isinstance(found, list) else found
@@ -184,7 +157,7 @@ class BlockView:
                 left = values[eqn.invars[0]]
                 parts = left if isinstance(left, list) else [read(eqn.invars[0])]
                 params, aval = eqn.params, ops.aval(out)
-                values[out] = _Product(
+                values[out] = Product(
                     parts,
                     values[eqn.invars[1]],
                     0,
@@ -194,7 +167,7 @@ class BlockView:
                 )
             elif name == "split":
                 whole = values[eqn.invars[0]]
-                if isinstance(whole, _Product):
+                if isinstance(whole, Product):
                     outs = [whole.part(*place) for place in spans(eqn.params["sizes"])]
                 else:
                     outs = eval_eqn(eqn, [read(eqn.invars[0])])
@@ -215,10 +188,19 @@ class BlockView:
         ]
 
 
-def _examples(graph: Graph) -> int:
-    """The examples of a program: fewer if each has a large state, and no product."""
+def _examples(graph: Graph, few: bool) -> int:
+    """The examples of a program.
+
+    Args:
+      graph: the step for the whole batch.
+      few: whether each example can have a program of its own. If there are products in
+        float64, it cannot: a tile of them has 8 columns.
+    """
     made = [v for e in graph.eqns for v in e.outvars]
-    if any(e.primitive.name in ops.PRODUCTS for e in graph.eqns):
+    products = [e for e in graph.eqns if e.primitive.name in ops.PRODUCTS]
+    if few and all(ops.aval(e.outvars[0]).dtype != "float64" for e in products):
+        return 1
+    if products:
         return EXAMPLES
     sizes = (ops.product(ops.aval(v).shape[1:]) for v in (*graph.carry, *made))
     return cut(EXAMPLES, max(1, NUMBERS // max(sizes)))

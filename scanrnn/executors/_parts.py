@@ -1,4 +1,4 @@
-"""The parts of matrices that a program multiplies by, and which of them it keeps.
+"""The parts of matrices that a program multiplies by, and where it keeps them.
 
 Triton has no slices. So a program reads the matrix of each gate by itself, or the rows
 for each of the arrays that are joined on the left.
@@ -21,11 +21,33 @@ from scanrnn.planner.rows import spans
 EXCHANGE = 20 * 2**10
 
 
+# The bytes of matrices that a thread has in its registers: half of all registers.
+OF_A_THREAD = 512
+# Threads of a warp, and rows of the tiles that the tensor cores multiply.
+THREADS, TILE = 32, 16
+LEAST_WARPS, MOST_WARPS = 4, 8
+
+
 class Part(NamedTuple):
     """Some rows and columns of a matrix, each a start and a size."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
+
+
+class Kept(NamedTuple):
+    """Where a program keeps parts of each matrix for all steps.
+
+    Attributes:
+      registers: parts that lie in registers, as the tensor cores read them.
+      fast_memory: parts that lie in the fast memory. All others share the room of the
+        largest of them, one after the other: they are read again at every step.
+      stays: whether there are no others.
+    """
+
+    registers: Mapping[Var, list[Part]]
+    fast_memory: Mapping[Var, list[Part]]
+    stays: bool
 
 
 def casts(eqn: JaxprEqn) -> bool:
@@ -59,32 +81,50 @@ def sides_of(
     return depths, [ops.aval(out).shape[1]]
 
 
-def kept_parts(
-    graph: Graph, matrices: frozenset[Var], memory: int
-) -> dict[Var, list[Part]]:
-    """The parts of each matrix that stay in the fast memory of a program for all steps.
-
-    All others share the room of the largest of them, one after the other.
+def kept_parts(graph: Graph, matrices: frozenset[Var], memory: int) -> Kept:
+    """Where a program keeps the parts of matrices.
 
     Args:
       graph: the step of a program.
       matrices: the weights that it reads part by part.
       memory: the bytes of the fast memory.
     """
-    every = [
-        (v, part, ops.aval(v).dtype.itemsize * part.rows[1] * part.columns[1])
-        for v, part in _parts(graph, matrices)
-    ]
-    sizes = [size for *_, size in every]
+    registers: dict[Var, list[Part]] = {v: [] for v in matrices}
+    fast: dict[Var, list[Part]] = {v: [] for v in matrices}
+    free = OF_A_THREAD * THREADS * warps_for(graph, matrices)
+    others, mixed = [], _of_two_dtypes(graph)
+    for v, part in _parts(graph, matrices):
+        size = ops.aval(v).dtype.itemsize * part.rows[1] * part.columns[1]
+        half = ops.aval(v).dtype.itemsize == 2 and v not in mixed
+        if half and part.columns[1] >= part.rows[1] and size <= free:
+            registers[v].append(part)
+            free -= size
+        else:
+            others.append((v, part, size))
+    sizes = [size for *_, size in others]
     room = memory - EXCHANGE
-    if sum(sizes) > room:
-        room -= max(sizes, default=0)
-    kept: dict[Var, list[Part]] = {v: [] for v in matrices}
-    for v, part, size in every:
+    stays = sum(sizes) <= room
+    if not stays:
+        room -= max(sizes)
+    for v, part, size in others:
         if size <= room:
-            kept[v].append(part)
+            fast[v].append(part)
             room -= size
-    return kept
+    return Kept(registers, fast, stays)
+
+
+def warps_for(graph: Graph, matrices: frozenset[Var]) -> int:
+    """The warps of a program: each multiplies one tile of rows, if there are enough."""
+    widths = [part.columns[1] for _, part in _parts(graph, matrices)]
+    tiles = max(widths, default=MOST_WARPS * TILE) // TILE
+    return max(LEAST_WARPS, min(MOST_WARPS, tiles))
+
+
+def _of_two_dtypes(graph: Graph) -> set:
+    """The matrices of products whose factors differ in dtype."""
+    products = (e for e in graph.eqns if e.primitive.name in ops.PRODUCTS)
+    pairs = (e.invars for e in products)
+    return {b for a, b in pairs if ops.aval(a).dtype != ops.aval(b).dtype}
 
 
 def _parts(graph: Graph, matrices: frozenset[Var]) -> list[tuple[Var, Part]]:

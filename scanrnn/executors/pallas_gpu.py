@@ -60,17 +60,16 @@ def refuse(plan: Plan) -> str | None:
 
 def _unlike(body: Body) -> str | None:
     """Why the step of a body is not one that a program can run, or None."""
+    assert body.machine is not None
     try:
-        view_of(_triton.prepared(body).graph)
+        view_of(_triton.prepared(body).graph, body.machine)
     except NotBlockedError as reason:
         return str(reason)
     return None
 
 
-def view_of(graph: Graph, memory: int = 0) -> _triton.View:
+def view_of(graph: Graph, machine: Machine) -> _triton.View:
     """The view of a step: by lanes if it is elementwise, else by states or examples.
-
-    `memory` is the fast memory of a program, in bytes.
 
     Raises:
       NotBlockedError: if it is none of these.
@@ -80,7 +79,7 @@ def view_of(graph: Graph, memory: int = 0) -> _triton.View:
     except NotElementwiseError as mixed:
         state = state_of(graph)
         try:
-            return StateView.of(graph, state) if state else BlockView.of(graph, memory)
+            return StateView.of(graph, state) if state else BlockView.of(graph, machine)
         except NotBlockedError as reason:
             raise NotBlockedError(f"{mixed}, and {reason}") from reason
 
@@ -89,5 +88,6 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
     """Run a body as one kernel. Returns the final carry and the stacked ys."""
     step = _triton.prepared(body)
     assert body.machine is not None
-    view = view_of(step.graph, body.machine.fast_memory)
+    assert body.machine is not None
+    view = view_of(step.graph, body.machine)
     return _triton.run(body, step, view, constants, carry, arrays)
