@@ -105,6 +105,7 @@ def selfcheck(
     names: Iterable[str] | None = None,
     *,
     dtypes: Iterable[str] = ("float32", "bfloat16"),
+    implementations: Iterable[str] | None = None,
     sizes: tuple[int, int, int] = (16, 8, 128),
     runs: int = 5,
 ) -> SelfCheck:
@@ -113,12 +114,13 @@ def selfcheck(
     Convolutions and cells that wrap others are left out.
 
     If you have a TPU or a GPU, run this and send us what it prints. Our kernels have
-    never run on a TPU, and on no GPU but one H100. The report says whether they are
+    never run on a TPU, and on no GPU but an H100. The report says whether they are
     right on your device, and how fast they are.
 
     Args:
       names: names of cells, as in the printed report; None for all of them.
       dtypes: names of the dtypes of parameters, inputs and carry.
+      implementations: names of executors; None for all of them. "scan" always runs.
       sizes: `(T, B, H)`: the number of steps, the batch size, and the number of
         features of inputs and carry.
       runs: how many training steps are timed; 0 for none.
@@ -127,7 +129,7 @@ def selfcheck(
       A `SelfCheck`: errors of values and gradients, and times in seconds.
 
     Raises:
-      ValueError: if there is no cell of such a name.
+      ValueError: if there is no cell or executor of such a name.
 
     Example:
       >>> import scanrnn
@@ -143,10 +145,16 @@ def selfcheck(
     if unknown:
         known = ", ".join(map(repr, CELLS))
         raise ValueError(f"selfcheck: no cell {unknown[0]!r}; there are {known}")
+    asked = list(EXECUTORS if implementations is None else implementations)
+    unknown = [each for each in asked if each not in EXECUTORS]
+    if unknown:
+        known = ", ".join(map(repr, EXECUTORS))
+        raise ValueError(f"selfcheck: no executor {unknown[0]!r}; there are {known}")
+    ways = [BASE, *(each for each in EXECUTORS if each in asked and each != BASE)]
     checks = []
     for name in names:
         for dtype in dtypes:
-            checks += _checks(name, jnp.dtype(dtype), sizes, runs)
+            checks += _checks(name, jnp.dtype(dtype), ways, sizes, runs)
     device = jax.devices()[0]
     where = f"{device.device_kind} ({device.platform}), jax {jax.__version__}"
     # The package itself cannot be imported from here; by now it is loaded.
@@ -154,7 +162,7 @@ def selfcheck(
     return SelfCheck(f"{where}, scanrnn {version}", tuple(checks))
 
 
-def _checks(name, dtype, sizes, runs) -> list[Check]:
+def _checks(name, dtype, ways, sizes, runs) -> list[Check]:
     T, B, H = sizes
     cell = CELLS[name]()
     params = cell.init(jax.random.key(0), H, H)
@@ -162,7 +170,7 @@ def _checks(name, dtype, sizes, runs) -> list[Check]:
     xs = jax.random.normal(jax.random.key(1), (T, B, H), jnp.float32).astype(dtype)
     carry = cell.initial_carry(params, xs[0])
     wanted, found = None, []
-    for implementation in sorted(EXECUTORS, key=lambda each: each != BASE):
+    for implementation in ways:
         check = Check(name, str(dtype), implementation)
         try:
             make_plan(

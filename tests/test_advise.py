@@ -112,7 +112,7 @@ def test_a_larger_batch_is_advised_where_a_step_waits_to_be_started():
 
 def test_layers_side_by_side_are_advised_where_a_step_waits_to_be_started():
     """Two layers share the waiting time: nearly twice the work in the same time."""
-    found = {c.what: c.gain for c in advise(B=8, H=64, D=64).changes}
+    found = {c.what: c.gain for c in advise(B=8, H=512, D=512).changes}
     (gain,) = [gain for what, gain in found.items() if "side by side" in what]
     assert 1.9 < gain <= 2.0
     for sizes in ({"machine": "cpu"}, {"B": 2048, "H": 4096, "D": 4096}):
@@ -193,14 +193,15 @@ def test_kernel_takes_the_features_that_its_memory_holds(machine, dtype, room):
     small, large = (advise(H=H, **sizes) for H in (most, 2 * most))
     assert "these sizes fit; " in small.kernel and "not these sizes: " in large.kernel
     assert largest(small) == largest(large) == most
-    assert small.kernel in str(small) and "only if you ask for it" in small.kernel
+    when = "if the estimate" if machine == "h100" else "only if you ask for it"
+    assert small.kernel in str(small) and when in small.kernel
 
 
 def test_kernel_says_where_it_keeps_the_weights():
     told = advise(T=4, H=64, machine="tpu v5e").kernel
     assert 'implementation="pallas_tpu"' in told and "stay in fast memory" in told
     told = advise(T=4, H=64, machine="h100").kernel
-    assert 'implementation="pallas_gpu"' in told and "weights from a cache" in told
+    assert 'implementation="pallas_gpu"' in told and "weights stay in registers" in told
 
 
 def test_kernel_that_refuses_sizes_says_which_it_takes():

@@ -106,7 +106,7 @@ def test_estimates_of_loops_are_near_the_times_of_an_h100(name):
 
 def test_rows_have_names_of_their_own():
     names = [row.name for row in rows.rows()]
-    assert len({*names}) == len(names) > 30
+    assert len({*names}) == len(names) > 20
 
 
 def test_a_request_that_fails_comes_back_as_an_error():
@@ -127,10 +127,10 @@ def test_a_request_that_fails_comes_back_as_an_error():
 @pytest.mark.slow
 def test_a_row_is_compiled_checked_and_timed():
     known: dict = {}
-    told = worker.prepare(known, "Kalman filter")
-    assert {*told} == {rows.SCAN, rows.OURS, rows.LOOPS}
+    told = worker.prepare(known, "cells.slstm")
+    assert {*told} == {rows.SCAN, rows.OURS, rows.KERNEL}
     assert all(words.startswith("ok") for words in told.values())
-    record = worker.timed(known, "Kalman filter", 0.0, 2)
+    record = worker.timed(known, "cells.slstm", 0.0, 2)
     assert not known
     assert all(found["train"]["rounds"] >= 2 for found in record["contenders"].values())
-    assert "Kalman filter" in page.line(record)
+    assert "cells.slstm" in page.line(record)

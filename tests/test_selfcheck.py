@@ -68,3 +68,17 @@ def test_selfcheck_says_what_did_not_run():
     assert "0 of 4 checks are wrong" in str(report)
     with pytest.raises(ValueError, match="no cell 'gpu'"):
         scanrnn.selfcheck(["gpu"])
+    with pytest.raises(ValueError, match="no executor 'cudnn'; there are 'planned'"):
+        scanrnn.selfcheck(["gru"], implementations=["cudnn"])
+
+
+def test_selfcheck_runs_the_executors_that_are_asked_for():
+    report = scanrnn.selfcheck(
+        ["gru"],
+        dtypes=["float32"],
+        implementations=["planned"],
+        sizes=(2, 1, 4),
+        runs=0,
+    )
+    assert [check.implementation for check in report.checks] == ["scan", "planned"]
+    assert all(check.right for check in report.checks)

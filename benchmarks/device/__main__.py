@@ -19,6 +19,7 @@ from benchmarks.device import page, rows, worker
 from benchmarks.race import MIN_ROUNDS
 
 ROOT = pathlib.Path(__file__).parents[2]
+DTYPES = ("float32", "bfloat16", "float64")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,10 +74,10 @@ def _selfcheck(pipes, args) -> int:
     from scanrnn._selfcheck import CELLS
 
     asked = [
-        ("selfcheck", name, dtype)
+        ("selfcheck", name, dtype, args.ways)
         for name in CELLS
         if not args.only or name in args.only
-        for dtype in ("float32", "bfloat16", "float64")
+        for dtype in args.dtypes
     ]
     checks, end = [], time.monotonic() + args.limit
     args.out.mkdir(exist_ok=True)
@@ -130,6 +131,8 @@ def _parser():
     out = ROOT / "benchmarks" / "results"
     parser.add_argument("--selfcheck", action="store_true", help="every cell")
     parser.add_argument("--report", action="store_true", help="from the results alone")
+    parser.add_argument("--ways", nargs="*", help="of the checks; all if not given")
+    parser.add_argument("--dtypes", nargs="*", default=DTYPES, help="of the checks")
     parser.add_argument("--only", action="append", help="rows with this in their names")
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds to compile")

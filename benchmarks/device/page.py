@@ -7,13 +7,12 @@ from benchmarks import measure, origin
 from benchmarks.cases import MODES
 from benchmarks.device.rows import (
     GRAPH,
+    HAND,
     KERNEL,
     LOOPS,
     OURS,
     SCAN,
-    SCANS,
     TOLERANCE,
-    TORCH,
 )
 from benchmarks.tables import table
 
@@ -24,29 +23,21 @@ ABOUT = """\
 as is usual on a GPU, also in torch) at {single:.0f} TFLOP/s, and memory at
 {memory:.1f} TB/s. {origin}
 
-## In turns
-
 The ways to run a program take turns in one process, {rounds} rounds. Times are
 milliseconds of a call that is waited for: medians, and in brackets the ratio to
 `lax.scan` with its 95 % interval. Outputs, loss and all gradients were compared with
 float64, or for programs of other people with `lax.scan`, before anything was timed:
 *wrong* is what was off by more than {tolerance:.0%}. Training is a loss, its gradients
-and an update. The last column is what the planner chose, as a multiple of torch's time
-in a CUDA graph."""
-SINGLE = """\
-## Each way in a process of its own
-
-Training steps: medians of 15 calls, one process after the other, in milliseconds; in
-brackets the ratio to `lax.scan`. They show which way to choose, and what each part of
-the kernels gains: no intervals are known, and gradients were not compared here (losses
-were equal to five digits)."""
-# The columns of the first table besides that of `lax.scan`.
+and an update. Where the planner chose our kernels, XLA's loops (`planned`) were timed
+beside them; where it chose XLA's loops, our kernels if they could run; where it chose
+another way, both. The last column is what it chose, as a multiple of torch's time in a
+CUDA graph."""
+# The columns of the tables besides that of `lax.scan`.
 COLUMNS = {
     OURS: "chosen by the planner",
     LOOPS: "`planned`",
-    SCANS: "`associative`",
     KERNEL: "`pallas_gpu`",
-    TORCH: "cuDNN",
+    HAND: "`associative_scan` by hand",
     GRAPH: "cuDNN in a CUDA graph",
 }
 
@@ -79,8 +70,6 @@ def markdown(results: dict) -> str:
         body = [_row(record, mode) for record in records]
         parts.append(f"**{mode}**\n\n{table(heads, body)}")
     parts += failed
-    if single := results.get("single"):
-        parts += [SINGLE, _single(single)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -139,18 +128,3 @@ def _interval(estimate):
     if estimate is None:
         return "-"
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
-
-
-def _single(rows):
-    ways = dict.fromkeys(way for row in rows for way in row["ways"])
-    body = []
-    for row in rows:
-        found = {way: times["milliseconds"] for way, times in row["ways"].items()}
-        base = found[SCAN]
-        cells = [
-            f"{found[way]:.3g} ({found[way] / base:.3f})" if way in found else "-"
-            for way in ways
-            if way != SCAN
-        ]
-        body.append([row["name"], f"{base:.3g}", *cells])
-    return table(["", SCAN, *(way for way in ways if way != SCAN)], body)

@@ -15,14 +15,17 @@ from benchmarks.programs._base import normal
 from benchmarks.programs.measure import Checked, contender
 
 SCAN, OURS, HAND = loops.SCAN, "scanrnn", loops.HAND
-TORCH, GRAPH = "torch (cuDNN)", "torch (cuDNN) in a CUDA graph"
+GRAPH = "torch (cuDNN) in a CUDA graph"
 LOOPS, SCANS, CHUNKS, KERNEL = "planned", "associative", "chunkwise", "pallas_gpu"
 # Contenders of `benchmarks.contenders`, by their names here.
 CELLS = {
     SCAN: "lax_scan",
     OURS: "scanrnn",
+    GRAPH: "torch_graph",
     **{name: f"scanrnn:{name}" for name in (LOOPS, SCANS, CHUNKS, KERNEL)},
 }
+# Loops that are parallel over time.
+AFFINE = parallel.LEAKY, "minGRU", "LRU", "SRU"
 # The size of loops with matrix memories: `lax.scan` keeps the memories of all steps.
 MEMORY = 1024, 4, 512
 # Products of float32 round their operands to TF32, as is usual on a GPU.
@@ -48,46 +51,42 @@ def rows() -> list[Row]:
 
 
 def _cells():
-    """Cases, and how they are run besides `lax.scan` and what the planner chooses."""
-    for dtype in ("float32", "bfloat16"):
-        yield Case("lstm", 30, 32, 512, 512, dtype), (TORCH, GRAPH)
-        yield Case("lstm", 1024, 2, 256, 128, dtype), (KERNEL, TORCH, GRAPH)
-        yield Case("gru", 1024, 2, 256, 128, dtype), (KERNEL, TORCH, GRAPH)
-    yield Case("lstm", 4096, 2, 256, 128), (KERNEL, TORCH, GRAPH)
+    """Cases, and how they are run besides `lax.scan` and what the planner chooses.
+
+    Where it chooses kernels, XLA's loops run, too; and kernels where it does not.
+    """
+    small = {"dtype": "bfloat16", "throughout": True}
+    for dtype, lstm in (("bfloat16", LOOPS), ("float32", KERNEL)):
+        yield Case("lstm", 1024, 2, 256, 128, dtype), (lstm, GRAPH)
+        yield Case("gru", 1024, 2, 256, 128, dtype), (LOOPS, GRAPH)
+    yield Case("lstm", 512, 64, 64, 64, **small), (LOOPS, GRAPH)
+    yield Case("ln_lstm", 512, 64, 64, 64, **small), (LOOPS, GRAPH)
+    yield Case("lstm", 256, 64, 128, 128, "bfloat16"), (LOOPS, GRAPH)
+    yield Case("gru", 256, 1024, 128, 128, "bfloat16"), (LOOPS, GRAPH)
+    yield Case("lstm", 30, 32, 512, 512, "bfloat16"), (GRAPH,)
     # fastrnns of PyTorch, and the same with layer norm.
-    yield Case("lstm", 100, 64, 512, 512), (TORCH, GRAPH)
-    yield Case("ln_lstm", 100, 64, 512, 512), (TORCH, GRAPH)
-    yield Case("ln_mi_res_lstm", 30, 32, 512, 512), (TORCH, GRAPH)
-    yield Case("lstm", 256, 64, 1024, 1024, "bfloat16"), (TORCH, GRAPH)
-    yield Case("gru", 1024, 16, 768, 768, "bfloat16"), (TORCH, GRAPH)
-    for cell in ("lstm", "ln_lstm"):
-        small = Case(cell, 512, 64, 64, 64, "bfloat16", throughout=True)
-        yield small, (KERNEL, TORCH, GRAPH)
+    yield Case("lstm", 100, 64, 512, 512), (GRAPH,)
+    yield Case("ln_lstm", 100, 64, 512, 512), (GRAPH,)
+    yield Case("lstm", 256, 64, 1024, 1024, "bfloat16"), (GRAPH,)
+    yield Case("gru", 1024, 16, 768, 768, "bfloat16"), (GRAPH,)
 
 
 def _programs():
     ways = {
-        "LSTM with 4 heads": (LOOPS, KERNEL),
+        "LSTM with 4 heads": (LOOPS,),
         "actor and critic with resets, Flax Linen": (LOOPS,),
-        "selective scan (Mamba)": (LOOPS, SCANS),
-        "RWKV's state": (LOOPS, SCANS, CHUNKS, KERNEL),
-        "chunks of a gated delta rule": (LOOPS, KERNEL),
-        "attention decoder": (LOOPS,),
-        "Kalman filter": (LOOPS,),
+        "cells.slstm": (KERNEL,),
         "cells.indrnn": (LOOPS, KERNEL),
-        "cells.slstm": (LOOPS,),
-        "layers of a transformer": (LOOPS,),
     }
     for name, chosen in ways.items():
         yield Row(name, functools.partial(_program, name, chosen))
 
 
 def _loops():
-    affine = LOOPS, SCANS, HAND, KERNEL
-    sizes = {name: parallel.BOUND for name in loops.LOOPS}
-    sizes |= {name: MEMORY for name in loops.MEMORIES}
-    for name, (T, B, D) in [*sizes.items(), (parallel.LEAKY, (8192, 8, 64))]:
-        ways = (LOOPS, CHUNKS, KERNEL) if name in loops.MEMORIES else affine
+    affine = LOOPS, HAND, KERNEL
+    sizes = {name: parallel.BOUND for name in AFFINE}
+    for name, (T, B, D) in (sizes | {"mLSTM": MEMORY}).items():
+        ways = (LOOPS, KERNEL) if name in loops.MEMORIES else affine
         title = f"{name}, T={T} B={B} D={D}"
         yield Row(title, functools.partial(_loop, name, (T, B, D), ways))
 
@@ -98,9 +97,9 @@ def _cell(case: Case, ways) -> Row:
 
 def _of_case(case, ways):
     found: dict = {}
-    for name in (SCAN, OURS, LOOPS, *ways):
-        known = {TORCH: "torch", GRAPH: "torch_graph"}.get(name) or CELLS[name]
-        if name in (TORCH, GRAPH) and case.cell not in ("lstm", "gru"):
+    for name in (SCAN, OURS, *ways):
+        known = CELLS[name]
+        if name == GRAPH and case.cell not in ("lstm", "gru"):
             known = known.replace("torch", "torch_lstm")
         try:
             peer = find(known)

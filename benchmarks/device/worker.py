@@ -11,6 +11,8 @@ from benchmarks.cases import MODES
 
 # Seconds of repeated calls in a turn.
 SLOT = 0.004
+# Of the checks: a program of a kernel has room for the matrices of most cells.
+SIZES = 16, 8, 64
 
 
 def serve(pipe) -> None:
@@ -97,7 +99,7 @@ def timed(known, name: str, budget: float, least: int) -> dict:
     return record
 
 
-def selfcheck(known, name: str, dtype: str) -> list[dict]:
+def selfcheck(known, name: str, dtype: str, ways: list[str] | None) -> list[dict]:
     """What `scanrnn.selfcheck` finds of a cell; products of float32 are exact."""
     import jax
 
@@ -106,7 +108,9 @@ def selfcheck(known, name: str, dtype: str) -> list[dict]:
     wide = jax.enable_x64(True) if dtype == "float64" else contextlib.nullcontext()
     exact = jax.default_matmul_precision("highest")
     with wide, exact if dtype != "bfloat16" else contextlib.nullcontext():
-        found = scanrnn.selfcheck([name], dtypes=[dtype], runs=0)
+        found = scanrnn.selfcheck(
+            [name], dtypes=[dtype], implementations=ways, sizes=SIZES, runs=0
+        )
     return [dataclasses.asdict(check) for check in found.checks]
 
 

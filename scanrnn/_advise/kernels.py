@@ -1,4 +1,4 @@
-"""Whether our kernels, which run only if asked for by name, could run a layer."""
+"""Whether our kernels could run a layer."""
 
 import bisect
 from collections.abc import Callable
@@ -43,8 +43,10 @@ def _told(executor: Any, cell, sizes, dtype, machine) -> str:
         words.append(f"of the powers of two, H fits up to {most}")
     if refused is None or most is not None:
         words += filter(None, [getattr(executor, "WEIGHTS", None)])
-    by_name = f'implementation="{executor.NAME}", only if you ask for it'
-    return f"{by_name}: {'; '.join(words)}"
+    name = f'implementation="{executor.NAME}"'
+    proven = machine.kind in getattr(executor, "PROVEN", ())
+    when = "if the estimate prefers it" if proven else "only if you ask for it"
+    return f"{name}, {when}: {'; '.join(words)}"
 
 
 def _largest(fits: Callable[[int], bool]) -> int | None:

@@ -11,6 +11,11 @@ from scanrnn.executors import EXECUTORS
 from scanrnn.planner import Options, Plan
 
 
+def has_kernels(plan: Plan) -> bool:
+    """Whether the executor of a plan runs kernels of its own."""
+    return getattr(plan.executor.executor, "PLATFORM", None) is not None
+
+
 def kernels(plan: Plan, make: Callable[[Options], Plan]) -> dict[str, Options]:
     """Options for each executor with kernels that can run the plan here, by label."""
     found = {}
@@ -27,7 +32,7 @@ def kernels(plan: Plan, make: Callable[[Options], Plan]) -> dict[str, Options]:
 
 
 def without_wrong(candidates: list, labels: Mapping[str, Options]) -> list:
-    """Leave out kernels whose results differ from those of the first candidate.
+    """Leave out kernels whose results differ from those of the first other candidate.
 
     Args:
       candidates: each with a `label`, and a `run` that returns the results to compare.
@@ -39,9 +44,10 @@ def without_wrong(candidates: list, labels: Mapping[str, Options]) -> list:
     Warns:
       UserWarning: for each kernel that differs.
     """
-    if not any(candidate.label in labels for candidate in candidates):
+    others = [candidate for candidate in candidates if candidate.label not in labels]
+    if not others or len(others) == len(candidates):
         return candidates
-    wanted, kept = candidates[0].run(), []
+    wanted, kept = others[0].run(), []
     most = largest(wanted)
     for candidate in candidates:
         found = 0.0

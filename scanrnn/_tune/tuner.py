@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import re
 import statistics
 import warnings
@@ -18,7 +19,7 @@ from jax.core import Tracer
 
 from scanrnn._tune import memory
 from scanrnn._tune.clock import time_of
-from scanrnn._tune.kernels import kernels, without_wrong
+from scanrnn._tune.kernels import has_kernels, kernels, without_wrong
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.graph import struct_of
@@ -75,22 +76,25 @@ def tuned(
         )
     _check_sizes(traced)
     given, base = options, make(options)
-    if base.nothing is None and base.reason is not None:
-        # The estimate prefers `lax.scan`, but a measurement may prefer a plan.
+    first = base
+    if base.nothing is None and (base.reason is not None or has_kernels(base)):
+        # The estimate prefers `lax.scan` or a kernel, but a measurement may not.
         options = dataclasses.replace(given, implementation="planned")
         base = make(options)
     if base.reason is not None and not _runs_over_time(given, make):
         return base  # nothing to choose from: every variation is lax.scan too
     goal = _goal(base, traced, tune)
-    known = _candidates(given, options, base.executor.name)
-    by_name = {} if given.implementation else kernels(base, make)
-    known |= by_name
+    known = _candidates(given, options, {first.executor.name, base.executor.name})
+    found_kernels = {} if given.implementation else kernels(base, make)
+    known |= found_kernels
+    if first is not base and has_kernels(first):
+        found_kernels[DEFAULT] = given
     key = memory.key_of(traced, given, base, goal)
     where = memory.path_of(key)
     found = memory.recalled(where, key, known)
     if found is None:
         plans = _plans(known, make)
-        seconds = _measure(traced, plans, goal, by_name)
+        seconds = _measure(traced, plans, goal, found_kernels)
         chosen = _choice(seconds)
         if not memory.remember(where, key, known[chosen], seconds):
             where = None
@@ -134,11 +138,13 @@ def _check_sizes(traced: Traced) -> None:
         )
 
 
-def _candidates(given: Options, options: Options, chosen: str) -> dict[str, Options]:
+def _candidates(
+    given: Options, options: Options, known: set[str]
+) -> dict[str, Options]:
     """What was asked for, and variations of `options`, by label.
 
-    `options` are those asked for, or with "planned" if the estimate prefers `lax.scan`;
-    `chosen` is the name of the executor that runs them.
+    `options` are those asked for, or with "planned" if the estimate prefers `lax.scan`
+    or a kernel; `known` are the names of the executors that run both.
     """
     found, default = {DEFAULT: given}, Options()
     if options != given:
@@ -148,9 +154,7 @@ def _candidates(given: Options, options: Options, chosen: str) -> dict[str, Opti
         if getattr(given, name) == getattr(default, name):
             label = f"{name}={value!r}"
             found[label] = dataclasses.replace(options, **{name: value})
-    # `residuals` and `chunk` are for planned loops alone. If the plan that was asked
-    # for is `lax.scan`, it is there already.
-    known = {chosen, "scan" if options != given else chosen}
+    # `residuals` and `chunk` are for planned loops alone.
     if given.implementation is None and not sized:
         for name in sorted({*IMPLEMENTATIONS} - known, key=IMPLEMENTATIONS.index):
             label = f"implementation={name!r}"
@@ -201,11 +205,11 @@ def _goal(plan: Plan, traced: Traced, tune: bool | str) -> str:
 
 
 def _measure(
-    traced: Traced, plans: dict[str, Plan], goal: str, by_name: dict[str, Options]
+    traced: Traced, plans: dict[str, Plan], goal: str, checked: dict[str, Options]
 ) -> dict[str, float]:
     """The median seconds of each plan whose program differs from those before it.
 
-    Kernels, named in `by_name`, are timed only if their results are right.
+    The kernels, named in `checked`, are timed only if their results are right.
     """
     # Under jax.jit, measure now, on made-up numbers; nothing of it enters the program.
     now = jax.ensure_compile_time_eval
@@ -215,7 +219,7 @@ def _measure(
     try:
         candidates = _compiled(plans, goal, args)
         with now():
-            return _medians(without_wrong(candidates, by_name))
+            return _medians(without_wrong(candidates, checked))
     except Exception as error:
         raise ValueError(
             "plan: tune could not run the step on its own (inside shard_map, or "
@@ -290,4 +294,6 @@ def _medians(candidates: list[Candidate]) -> dict[str, float]:
 
 def _choice(seconds: dict[str, float]) -> str:
     best = min(seconds, key=seconds.__getitem__)
-    return best if seconds[best] * MARGIN < seconds[DEFAULT] else DEFAULT
+    # A kernel that was the default is left out if its results are wrong here.
+    default = seconds.get(DEFAULT, math.inf)
+    return best if seconds[best] * MARGIN < default else DEFAULT

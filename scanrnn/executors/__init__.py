@@ -5,8 +5,9 @@ An executor is a module, or any object, with the attribute `NAME` and
 - `rules(machine) -> Rules`: what it prefers on a machine; its plans follow these rules;
 - `refuse(plan) -> str | None`: why it does not run a plan, or None;
 - `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
-- `PLATFORM`, only if its kernels have not been proven on devices of that platform. It
-  then runs only if it is asked for by name, or if `tune` has checked it on the device.
+- `PLATFORM`, only if it runs kernels of its own, for devices of that platform; and
+  `PROVEN`, the kinds of machines on which these were checked and timed. On any other
+  machine it runs only if it is asked for by name, or if `tune` has checked it there.
 - `run(plan, weights, init, xs)`, only if it runs whole plans and not bodies, by a
   program that JAX differentiates; with it, `told(plan) -> list[str]`: how each leaf of
   the carry runs, for `print(plan)`;
@@ -77,7 +78,7 @@ def assign(
     plans = {
         name: make(each.rules(machine))
         for name, each in EXECUTORS.items()
-        if not by_name(each) or name == implementation
+        if not by_name(each, machine) or name == implementation
     }
     found = {name: _candidate(Runner(EXECUTORS[name]), plans[name]) for name in plans}
     able = [c for c in found.values() if c.refusal is None]

@@ -49,9 +49,15 @@ class Executor(Protocol):
         ...
 
 
-def by_name(executor: Executor) -> bool:
-    """Whether an executor runs only if it is asked for by name."""
+def has_kernels(executor: Executor) -> bool:
+    """Whether an executor runs kernels of its own, for one platform."""
     return getattr(executor, "PLATFORM", None) is not None
+
+
+def by_name(executor: Executor, machine: Machine) -> bool:
+    """Whether an executor runs on a machine only if it is asked for by name."""
+    proven = getattr(executor, "PROVEN", ())
+    return has_kernels(executor) and machine.kind not in proven
 
 
 def on(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Any:
@@ -61,4 +67,4 @@ def on(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Any:
     if the platform is not the planned one. XLA cannot divide a kernel among devices.
     """
     here = alone and machine.platform == loop.machine.platform
-    return executor if here or not by_name(executor) else planned
+    return executor if here or not has_kernels(executor) else planned

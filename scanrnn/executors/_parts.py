@@ -42,12 +42,14 @@ class Kept(NamedTuple):
       registers: parts that lie in registers, as the tensor cores read them.
       fast_memory: parts that lie in the fast memory. All others share the room of the
         largest of them, one after the other: they are read again at every step.
-      stays: whether there are no others.
+      held: the bytes of the parts in the fast memory.
+      read: the bytes of the parts that are read again at every step.
     """
 
     registers: Mapping[Var, list[Part]]
     fast_memory: Mapping[Var, list[Part]]
-    stays: bool
+    held: int
+    read: int
 
 
 def casts(eqn: JaxprEqn) -> bool:
@@ -103,14 +105,14 @@ def kept_parts(graph: Graph, matrices: frozenset[Var], memory: int) -> Kept:
             others.append((v, part, size))
     sizes = [size for *_, size in others]
     room = memory - EXCHANGE
-    stays = sum(sizes) <= room
-    if not stays:
+    if sum(sizes) > room:
         room -= max(sizes)
+    held = 0
     for v, part, size in others:
-        if size <= room:
+        if size <= room - held:
             fast[v].append(part)
-            room -= size
-    return Kept(registers, fast, stays)
+            held += size
+    return Kept(registers, fast, held, sum(sizes) - held)
 
 
 def warps_for(graph: Graph, matrices: frozenset[Var]) -> int:

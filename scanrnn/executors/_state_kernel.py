@@ -69,6 +69,10 @@ class StateView:
         """A program for each state."""
         return (self.one.layout.count,)
 
+    def seconds(self, cores: int) -> float:
+        """What a step takes, by an mLSTM (1024, 4, 512) with 4 heads on an H100."""
+        return 6e-6 * pl.cdiv(self.one.layout.count, cores)
+
     def form(self, v: Var) -> Form:
         """How an array of all states lies in memory."""
         return self.one.layout.form(v)

@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors._forms import Form, Piece
@@ -58,6 +57,10 @@ class View(Protocol):
     @property
     def grid(self) -> tuple[int, ...]:
         """The number of programs, by axis."""
+        ...
+
+    def seconds(self, cores: int) -> float:
+        """An estimate of the seconds of a step, on a GPU with so many cores."""
         ...
 
     @property
@@ -144,6 +147,9 @@ def run(
         # XLA for CPU has no product of a transposed matrix in half precision.
         args = lax.optimization_barrier(args)
     groups = (*weights, *graph.carry, *graph.xs), graph.carry, made
+    # A later version of JAX will have no Triton.
+    from jax.experimental.pallas import triton
+
     call = pl.pallas_call(
         functools.partial(_kernel, view, groups, T, body.rows.reverse),
         grid=view.grid,

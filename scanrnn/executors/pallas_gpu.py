@@ -6,14 +6,17 @@ the state is a matrix, each program has one state, that of one head of one examp
 other steps it gives sixteen examples to each program; of a step with heads, one head of
 them. All time steps run inside the kernel, so a loop is one launch.
 
-Tests run these kernels in Pallas's interpreter, and compile them for an H100. On one
-H100 they have run once: their results were right, and some were faster than XLA's loops
-(`benchmarks/results/device-*.md`). They run only if asked for by name, or if `tune` has
-checked and timed them on the device. On a CPU they run in the interpreter, for tests.
-JAX 0.12 deprecates Pallas's way to Triton: it warns when it lowers these kernels.
+Tests run these kernels in Pallas's interpreter, and compile them for an H100. On an
+H100 their results were right (`benchmarks/results/device-*.md`): there they run where
+the estimate says that they are faster. On other GPUs they run only if asked for by
+name, or if `tune` has checked and timed them on the device. On a CPU they run in the
+interpreter, for tests. JAX 0.12 deprecates Pallas's way to Triton: it warns when it
+lowers these kernels, and a later version will not have it.
 """
 
 from __future__ import annotations
+
+import importlib.util
 
 from scanrnn.executors import _triton
 from scanrnn.executors._block_checks import NotBlockedError
@@ -24,15 +27,19 @@ from scanrnn.executors._lanes import NotElementwiseError
 from scanrnn.executors._state_kernel import StateView
 from scanrnn.executors._states import state_of
 from scanrnn.machines import Machine
+from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.graph import Graph, Values
+from scanrnn.planner.costs import Work
+from scanrnn.planner.emit import TRAINING
+from scanrnn.planner.graph import Graph, Values, variables
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
 
 NAME = "pallas_gpu"
 PLATFORM = "cuda"
+PROVEN = frozenset({"h100"})
 # Where the weights are while the steps run, in words.
-WEIGHTS = "the carry stays in registers, and each step reads weights from a cache"
+WEIGHTS = "the carry and weights stay in registers and fast memory, as many as fit"
 
 RULES = Rules(
     # Triton has no slices: each gate is an array of its own.
@@ -55,7 +62,21 @@ def rules(machine: Machine) -> Rules:
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
+    if importlib.util.find_spec("jax.experimental.pallas.triton") is None:
+        return "this version of JAX has no Triton"
     return refusal(plan, PLATFORM, "an NVIDIA GPU", [unsuitable, _unlike])
+
+
+def work(plan: Plan) -> Work:
+    """What the loops of a training step take: two kernels, and their steps."""
+    seconds, moved = 0.0, 0.0
+    for body in (plan.emitted[name] for name in TRAINING if name in plan.emitted):
+        assert body.machine is not None
+        graph = _triton.prepared(body).graph
+        view = view_of(graph, body.machine)
+        seconds += plan.length * view.seconds(body.machine.cores)
+        moved += plan.length * ops.bytes_in((*graph.xs, *variables(graph.ys)))
+    return Work(2.0, moved, inside=seconds)
 
 
 def _unlike(body: Body) -> str | None:

@@ -73,12 +73,14 @@ class Work(NamedTuple):
       moved: the bytes that are read and written.
       flops: the operations of products that the step itself does not contain.
       kept: the bytes that are kept for the reverse loop; None for those of the plan.
+      inside: the seconds of loops that compute their products inside one kernel.
     """
 
     launches: float
     moved: float
     flops: float = 0.0
     kept: float | None = None
+    inside: float = 0.0
 
 
 def starts(body: Body, rules: Rules) -> float:
@@ -113,7 +115,7 @@ class Cost(NamedTuple):
       arithmetic: seconds of the products that are bound by arithmetic.
       memory: seconds of the products that are bound by memory, and of the residuals.
       dispatch: seconds of the products that are bound by their launch, and of the other
-        launches of the loop.
+        launches of the loop; or of loops that are one kernel.
     """
 
     flops: float
@@ -151,16 +153,18 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
     peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
     each = starts_in_scan(plan) if in_loop else 2.0
-    launches, moved, flops, kept = loops or Work(each * steps, 0.0)
+    launches, moved, flops, kept, inside = loops or Work(each * steps, 0.0)
     if kept is None:
         kept = steps * ops.bytes_in(_kept(plan, in_loop))
     seconds = {
         "arithmetic": flops / peak,
         "memory": (moved + 2.0 * kept) / machine.bandwidth,
-        "dispatch": launches * machine.launch,
+        "dispatch": launches * machine.launch + inside,
     }
     tile_m, tile_n, tile_k = plan.rules.tile
     for row in gemms(plan, steps):
+        if inside and row.where == "loop":
+            continue
         padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)
         weights = row.M * row.K
         if dtype.itemsize * weights <= machine.fast_memory * machine.cores:
