@@ -106,7 +106,7 @@ def kept_parts(graph: Graph, matrices: frozenset[Var], memory: int) -> Kept:
     sizes = [size for *_, size in others]
     room = memory - EXCHANGE
     if sum(sizes) > room:
-        room -= max(sizes)
+        room -= max(sizes, default=0)
     held = 0
     for v, part, size in others:
         if size <= room - held:
