@@ -109,7 +109,7 @@ def test_blocks_are_as_exact_as_lax_scan(name, cores, dtype):
 )
 def test_blocks_have_one_example_while_there_are_cores(B, dtype, memory, programs):
     """Matrices of half precision lie in registers, and need no memory."""
-    cell = CELLS["gru"]
+    cell = CELLS["lstm"]
     params, carry, xs = drawn(cell, 2, B, 16, dtype)
     machine = dataclasses.replace(MACHINES["cpu"], cores=132, fast_memory=memory)
     step = functools.partial(cell.step, params)

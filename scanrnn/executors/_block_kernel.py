@@ -169,15 +169,17 @@ class BlockView:
             found = values[atom]
             return _joined(found) if isinstance(found, list) else found
 
+        def pieces(atom):
+            found = None if ops.is_literal(atom) else values[atom]
+            return found if isinstance(found, list) else [read(atom)]
+
         graph = self.graph
         for eqn in graph.eqns:
             name, out = eqn.primitive.name, eqn.outvars[0]
             if name in ops.PRODUCTS:
-                left = values[eqn.invars[0]]
-                parts = left if isinstance(left, list) else [read(eqn.invars[0])]
                 params, aval = eqn.params, ops.aval(out)
                 values[out] = Product(
-                    parts,
+                    pieces(eqn.invars[0]),
                     values[eqn.invars[1]],
                     0,
                     aval.shape[1],
@@ -192,7 +194,7 @@ class BlockView:
                     outs = eval_eqn(eqn, [read(eqn.invars[0])])
                 values |= zip(eqn.outvars, outs, strict=True)
             elif name == "concatenate":
-                values[out] = list(map(read, eqn.invars))
+                values[out] = [a for v in eqn.invars for a in pieces(v)]
             elif casts(eqn) and isinstance(values[eqn.invars[0]], list):
                 values[out] = [
                     a.astype(ops.aval(out).dtype) for a in values[eqn.invars[0]]

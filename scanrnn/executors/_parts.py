@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jax.extend.core import JaxprEqn, Var
 
@@ -64,23 +64,31 @@ def joins_of(graph: Graph) -> dict[Var, list[int]]:
     found: dict[Var, list[int]] = {}
     for eqn in graph.eqns:
         if eqn.primitive.name == "concatenate":
-            found[eqn.outvars[0]] = [ops.aval(v).shape[-1] for v in eqn.invars]
+            found[eqn.outvars[0]] = [n for v in eqn.invars for n in _sizes(v, found)]
         elif casts(eqn) and eqn.invars[0] in found:
             found[eqn.outvars[0]] = found[eqn.invars[0]]
     return found
+
+
+def _sizes(atom: Any, joins: Mapping[Var, list[int]]) -> list[int]:
+    """The sizes of the parts of a value; one if it is whole."""
+    whole = [ops.aval(atom).shape[-1]]
+    return whole if ops.is_literal(atom) else joins.get(atom, whole)
 
 
 def sides_of(
     eqn: JaxprEqn, joins: Mapping[Var, list[int]], graph: Graph
 ) -> tuple[list[int], list[int]]:
     """The rows and the columns of the parts of the matrix of a product."""
-    left, (out,) = eqn.invars[0], eqn.outvars
-    assert isinstance(left, Var)
-    readers = [r for r in graph.consumers[out] if r is not None]
-    depths = joins.get(left, [ops.aval(left).shape[1]])
-    if [r.primitive.name for r in readers] == ["split"]:
-        return depths, list(map(int, readers[0].params["sizes"]))
-    return depths, [ops.aval(out).shape[1]]
+    return _sizes(eqn.invars[0], joins), _widths(eqn.outvars[0], graph)
+
+
+def _widths(v: Var, graph: Graph) -> list[int]:
+    """The parts that a step reads of a product, which it may split more than once."""
+    reader, *others = graph.consumers.get(v, [None])
+    if others or reader is None or reader.primitive.name != "split":
+        return [ops.aval(v).shape[1]]
+    return [size for u in reader.outvars for size in _widths(u, graph)]
 
 
 def kept_parts(graph: Graph, matrices: frozenset[Var], memory: int) -> Kept:
