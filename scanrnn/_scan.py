@@ -57,9 +57,9 @@ def scan(
         "associative" runs loops that are affine in their carry in parallel over time.
         "chunkwise" runs matrix memories and delta rules by products of chunks.
         "scan" is `jax.lax.scan` itself. "pallas_tpu" makes one kernel of each loop, on
-        a TPU, and "pallas_gpu" one of each loop that fits, on an NVIDIA GPU. They run
-        only if you ask for them, or if `scanrnn.plan(..., tune=True)` finds them right
-        and faster on your device.
+        a TPU, and "pallas_gpu" one of each loop that fits, on an NVIDIA GPU. On an
+        H100 the estimate may choose these; elsewhere they run only if you ask for them,
+        or if `scanrnn.plan(..., tune=True)` finds them right and faster on your device.
 
     Returns:
       `(carry, ys)`: the final carry, and the outputs stacked to `[T, ...]`.

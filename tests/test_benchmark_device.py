@@ -6,11 +6,13 @@ import pathlib
 import threading
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 import scanrnn
+from benchmarks.compiled.programs import shapes
+from benchmarks.contenders.lax_scan import naive
 from benchmarks.device import page, rows, worker
-from benchmarks.parallel import loops
 from benchmarks.parallel import rows as parallel
 from benchmarks.programs._base import normal
 
@@ -31,60 +33,47 @@ def test_page_of_a_device_is_that_of_the_committed_numbers(path):
     }
 
 
+def milliseconds(results, start):
+    """The times of a training step by the first row of such a name, by contender."""
+    record = next(row for row in results["rows"] if row["name"].startswith(start))
+    found = record["contenders"].items()
+    return {who: 1e3 * of["train"]["median"] for who, of in found if "train" in of}
+
+
 def test_docs_quote_the_numbers_of_a_device():
     (results,) = (json.loads(path.read_text()) for path in RESULTS)
     text = pathlib.Path("docs/benchmarks.md").read_text()
     assert page.short(results) in text
+    for name in ("docs/parallel_in_time.md", "CHANGELOG.md"):
+        text += pathlib.Path(name).read_text()
     text = " ".join(text.split())
-    single = {
-        row["name"]: {way: times["milliseconds"] for way, times in row["ways"].items()}
-        for row in results["single"]
-    }
-    for names, word, over in (
-        (("leaky", "LRU", "minGRU", "SRU"), "{:.3f} to {:.3f} of the", rows.SCAN),
-        (("leaky", "LRU", "minGRU"), "{:.2f} to {:.2f} of that of", rows.HAND),
+    affine = [milliseconds(results, name) for name in rows.AFFINE]
+    for word, over in (
+        ("in {:.3f} to {:.3f} of the", rows.SCAN),
+        ("ours took {:.2f} to {:.2f} times", rows.HAND),
     ):
-        found = [
-            ways[rows.SCANS] / ways[over]
-            for name, ways in single.items()
-            if name.startswith(names)
-        ]
-        assert f"in {word.format(min(found), max(found))}" in text
-    (mlstm,) = (ways for name, ways in single.items() if name.startswith("mLSTM"))
-    assert f"in {mlstm[rows.CHUNKS] / mlstm[rows.SCAN]:.3f} of the time" in text
-    mingru = single["minGRU, T=2048 B=8 D=32"]
-    text += " ".join(pathlib.Path("docs/parallel_in_time.md").read_text().split())
-    found = [mlstm[way] for way in (rows.CHUNKS, rows.LOOPS, rows.SCAN)]
+        found = [ways[rows.OURS] / ways[over] for ways in affine if over in ways]
+        assert word.format(min(found), max(found)) in text
+    mlstm, mingru = (milliseconds(results, name) for name in ("mLSTM", "minGRU"))
+    assert f"in {mlstm[rows.OURS] / mlstm[rows.SCAN]:.3f} of the time" in text
+    found = [mlstm[way] for way in (rows.OURS, rows.LOOPS, rows.SCAN)]
     words = "trained in {:.1f} ms by chunks, {:.0f} ms by planned loops, and {:.0f} ms"
     assert words.format(*found) in text
-    ways = rows.SCANS, rows.HAND, rows.LOOPS, rows.SCAN
+    ways = rows.OURS, rows.HAND, rows.LOOPS, rows.SCAN
     words = "took {:.2f} ms in parallel, {:.2f} ms by hand, {:.1f} ms in planned loops"
     assert f"{words} and {{:.0f}} ms".format(*(mingru[way] for way in ways)) in text
-    lstm, gru = (
-        single[f"{cell}, T=1024 B=2 D=256 H=128, bfloat16"][rows.KERNEL]
-        for cell in ("LSTM", "GRU")
-    )
-    assert f"took {lstm:.1f} ms to train the bfloat16 LSTM" in text
-    assert f"and {gru:.1f} ms for the GRU" in text
+    lstm, gru = (milliseconds(results, f"{cell}-T1024-B2") for cell in ("lstm", "gru"))
+    words = "train in {:.1f} and {:.1f} ms, by XLA's loops in {:.1f} and {:.1f}"
+    ways = rows.OURS, rows.LOOPS
+    assert words.format(*(of[way] for way in ways for of in (lstm, gru))) in text
 
 
-LOOPS = {
-    "leaky sum with resets": (2048, 8, 32),
-    "minGRU": (2048, 8, 32),
-    "LRU": (2048, 8, 32),
-    "SRU": (2048, 8, 32),
-    "mLSTM": (1024, 4, 512),
-}
+CASES = {case.name: case for case, _ in rows._cells()}
+LOOPS = {name: parallel.BOUND for name in rows.AFFINE} | {"mLSTM": rows.MEMORY}
 
 
-@pytest.mark.parametrize("name", LOOPS)
-def test_estimates_of_loops_are_near_the_times_of_an_h100(name):
-    """Loops of a millisecond or more; a call takes a tenth of one."""
-    (results,) = (json.loads(path.read_text()) for path in RESULTS)
-    T, B, D = LOOPS[name]
-    start = f"{name}, T={T} B={B} D={D}"
-    (ways,) = (r["ways"] for r in results["single"] if r["name"].startswith(start))
-    program = parallel.made(name, T, B, D, normal).program
+def planned_for(name):
+    """The plan of a row for an H100."""
     plans, lax_scan = [], jax.lax.scan
 
     def scan(step, init, xs):
@@ -92,16 +81,45 @@ def test_estimates_of_loops_are_near_the_times_of_an_h100(name):
         return lax_scan(step, init, xs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops.lax, "scan", scan)
-        jax.eval_shape(program.apply, program.params, program.inputs)
+        patch.setattr(jax.lax, "scan", scan)
+        if name in LOOPS:
+            program = parallel.made(name, *LOOPS[name], normal).program
+            jax.eval_shape(program.apply, program.params, program.inputs)
+        else:
+            problem = shapes(CASES[name])
+            model = naive(problem, scan)
+            jax.eval_shape(model.apply, model.params, problem.xs)
     (plan,) = plans
+    return plan
+
+
+@pytest.mark.parametrize("name", [*CASES, *LOOPS])
+def test_estimates_of_loops_are_near_the_times_of_a_gpu(name):
+    """Loops of a millisecond or more; a call takes a tenth of one."""
+    (results,) = (json.loads(path.read_text()) for path in RESULTS)
+    plan, ways = planned_for(name), milliseconds(results, name)
     seconds = {c.name: c.seconds for c in plan.candidates if c.refusal is None}
-    fastest = min(ways.keys() & seconds.keys(), key=lambda w: ways[w]["milliseconds"])
-    assert plan.executor.name == fastest
-    for way in ways.keys() & seconds.keys() - {"scan"}:
-        if ways[way]["milliseconds"] >= 1:
-            ratio = 1e3 * seconds[way] / ways[way]["milliseconds"]
-            assert 1 / 3 < ratio < 3, (way, ratio)
+    ways[plan.executor.name] = ways.pop(rows.OURS)
+    if rows.SCAN in ways:
+        ways["scan"] = ways.pop(rows.SCAN)
+    timed = ways.keys() & seconds.keys()
+    assert plan.executor.name == min(timed, key=ways.__getitem__)
+    for way in timed - {"scan"}:
+        if ways[way] >= 1:
+            assert 1 / 3 < 1e3 * seconds[way] / ways[way] < 3, way
+
+
+@pytest.mark.parametrize(("machine", "chosen"), [("h100", "pallas_gpu"), ("a100", "")])
+def test_kernels_are_chosen_only_where_they_were_checked(machine, chosen):
+    def step(h, x):
+        h = jnp.tanh(0.9 * h + x)
+        return h, h
+
+    xs = jax.ShapeDtypeStruct((64, 16, 128), "float32")
+    h = jax.ShapeDtypeStruct((16, 128), "float32")
+    plan = scanrnn.plan(step, h, xs, machine=machine)
+    names = {candidate.name for candidate in plan.candidates}
+    assert (plan.executor.name == chosen) == ("pallas_gpu" in names) == bool(chosen)
 
 
 def test_rows_have_names_of_their_own():

@@ -11,8 +11,7 @@ import scanrnn
 from scanrnn.executors import pallas_gpu
 from scanrnn.executors._state_kernel import StateView
 from scanrnn.planner import ops
-from tests.test_executors_blocks import drawn
-from tests.test_executors_blocks import assert_as_exact_as_lax_scan
+from tests.test_executors_blocks import assert_as_exact_as_lax_scan, drawn
 from tests.test_executors_heads import views
 from tests.test_executors_lanes import assert_equal_to_lax_scan
 

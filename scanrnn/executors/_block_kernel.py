@@ -42,7 +42,7 @@ from scanrnn.planner.rows import spans
 # The examples of a program that has several: the columns of a tile.
 EXAMPLES = 8
 # Seconds of a step, of a product and of a sum over features, and bytes per second that
-# a program reads: rounded from times of an LSTM and a GRU on an H100.
+# a program reads: rounded from times of an LSTM and a GRU on an H100 and an H200.
 OF_A_STEP, OF_A_PRODUCT, OF_A_SUM = 8e-7, 5e-7, 6e-7
 OF_FAST_MEMORY, OF_A_CACHE = 2e11, 3e10
 
@@ -118,7 +118,7 @@ class BlockView:
         return pl.cdiv(self.batch, self.examples), self.part.heads
 
     def seconds(self, cores: int) -> float:
-        """What a step takes, by an H100: products, sums, and matrices that are read."""
+        """What a step takes: its products, its sums, and matrices that are read."""
         waves = -(-math.prod(self.grid) // cores)
         names = [e.primitive.name for e in self.graph.eqns]
         products = sum(name in ops.PRODUCTS for name in names)

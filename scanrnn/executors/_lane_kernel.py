@@ -23,6 +23,8 @@ WARP, PROGRAM = 32, 128
 # A GPU has about this many multiprocessors; a program runs on one of them. Each has as
 # many threads at the same time.
 _PROCESSORS, THREADS = 128, 2048
+# Seconds of a step, and of each of its equations.
+OF_A_STEP, OF_AN_EQUATION = 1e-7, 1e-8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,8 +77,9 @@ class LaneView:
         return (pl.cdiv(self.lanes.count, self.threads),)
 
     def seconds(self, cores: int) -> float:
-        """What a step takes, by a leaky sum and an LRU (2048, 8, 32) on an H100."""
-        return 3e-7 * pl.cdiv(self.lanes.count, THREADS * cores)
+        """What a step takes, by times of a leaky sum, an LRU and an SRU on an H200."""
+        each = OF_A_STEP + len(self.graph.eqns) * OF_AN_EQUATION
+        return each * pl.cdiv(self.lanes.count, THREADS * cores)
 
     @property
     def warps(self) -> int:
