@@ -211,6 +211,24 @@ def test_lanes_of_every_function_are_lowered_by_triton():
     assert text.count("__gpu$xla.gpu.triton") == 2
 
 
+@pytest.mark.parametrize("name", [NAME, None])
+def test_kernels_are_exported_as_loops_of_xla(name):
+    """JAX exports no kernel of Triton; the planner chooses one for this step."""
+
+    def step(h, x):
+        h = jnp.tanh(0.9 * h + x)
+        return h, h
+
+    xs = jax.ShapeDtypeStruct((64, 16, 128), "float32")
+    h = jax.ShapeDtypeStruct((16, 128), "float32")
+    options = scanrnn.Options(machine="h100", implementation=name)
+    assert scanrnn.plan(step, h, xs, **vars(options)).executor.name == NAME
+    run = jax.jit(functools.partial(scanrnn.scan, step, plan=options))
+    exported = jax.export.export(run, platforms=["cuda"])(h, xs)
+    assert "triton" not in exported.mlir_module()
+    assert exported.serialize()
+
+
 def test_lanes_in_bfloat16_round_as_lax_scan_does():
     def make(decay):
         def step(h, x):

@@ -244,6 +244,10 @@ def _unmapped(program, args, axes, outs) -> set[int]:
 def _lowering(platform: str) -> Callable:
     def rule(ctx, *args, jaxpr, program):
         here, alone = program.machine, compat.on_one_device(ctx)
+        if platform == "cuda" and compat.is_for_export(ctx):
+            # JAX exports no kernel of Triton, because nobody promises that it will run
+            # elsewhere. So XLA runs the loops, as on several devices.
+            alone = False
         if platform != here.platform:
             here = machine_for(platform)
         if jaxpr is None or here is not program.machine or not alone:
