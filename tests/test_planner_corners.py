@@ -219,7 +219,8 @@ def test_custom_vjp_anywhere_in_the_step_equals_lax_scan(arrays, where, transfor
     assert_same((step, arrays, arrays["h"], arrays["xs"]), transform)
 
 
-def test_output_that_nobody_asks_for_need_not_be_transposable(arrays):
+@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+def test_output_that_nobody_asks_for_need_not_be_transposable(arrays, machine):
     """A `while_loop` on floats has no reverse mode, and this output needs none."""
 
     def loss(scan, U):
@@ -231,9 +232,10 @@ def test_output_that_nobody_asks_for_need_not_be_transposable(arrays):
         h, counts = scan(step, arrays["h"], arrays["xs"])
         return jnp.sum(h), counts
 
+    options = scanrnn.Options(machine=machine)
     got, wanted = (
         jax.jit(jax.grad(functools.partial(loss, scan), has_aux=True))(arrays["U"])
-        for scan in (scanrnn.scan, lax.scan)
+        for scan in (functools.partial(scanrnn.scan, plan=options), lax.scan)
     )
     for a, b in zip(got, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

@@ -13,6 +13,7 @@ from scanrnn.executors import _kernel
 from scanrnn.executors._names import named
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
+from scanrnn.planner.emit import REVERSE
 from scanrnn.planner.graph import inside, struct
 from scanrnn.planner.plan import Plan
 
@@ -34,6 +35,8 @@ def refusal(
         return f"its kernels are for {device}, not for {plan.machine.kind}"
     if not plan.defer:
         return "the derivative of its loop is left to JAX"
+    if REVERSE not in plan.emitted and any(map(ops.is_inexact, plan.step.carry)):
+        return "its reverse loop is known only when it is differentiated"
     for check in checks:
         for name, body in plan.emitted.items():
             reason = check(body)

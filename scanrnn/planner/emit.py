@@ -232,11 +232,11 @@ def _reverse(made: Bodies) -> Body | None:
     moving = {*graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
     try:
         step = made.loop.steps.inside(frozenset(filter(ops.is_inexact, moving)))
+        if not step.carry and not step.ys:
+            return None
+        return made.reverse(step, step.ys).body
     except REFUSALS:
         return None  # JAX cannot differentiate the step by all of these at once
-    if not step.carry and not step.ys:
-        return None
-    return made.reverse(step, step.ys).body
 
 
 def _norms(made: Bodies, graph: Graph) -> Body | None:
