@@ -114,8 +114,8 @@ def selfcheck(
     Convolutions and cells that wrap others are left out.
 
     If you have a TPU or a GPU, run this and send us what it prints. Our kernels have
-    never run on a TPU, and on no GPU but an H100. The report says whether they are
-    right on your device, and how fast they are.
+    never run on a TPU, and on no GPU but an H100 and an H200. The report says whether
+    they are right on your device, and how fast they are.
 
     Args:
       names: names of cells, as in the printed report; None for all of them.
