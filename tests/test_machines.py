@@ -146,7 +146,8 @@ def test_gpu_separates_steps(machine, dtype, batch, forward, reverse):
         return h, h
 
     xs = jax.ShapeDtypeStruct((16, batch, 128), dtype)
-    plan = scanrnn.plan(step, xs.update(shape=xs.shape[1:]), xs, machine=machine)
+    h, loops = xs.update(shape=xs.shape[1:]), {"implementation": "planned"}
+    plan = scanrnn.plan(step, h, xs, machine=machine, **loops)
     separate = {name: body.separate for name, body in plan.bodies.items()}
     assert separate.pop("in reverse") == reverse
     assert {*separate.values()} == {forward}
