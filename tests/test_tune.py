@@ -1,5 +1,6 @@
 """The optional tuner: its choices, its cache, and what it checks again."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -14,6 +15,7 @@ from jax import lax
 
 import scanrnn
 from scanrnn._tune import memory, tuner
+from scanrnn.executors import pallas_gpu
 from scanrnn.planner import costs
 
 U = jnp.eye(4) / 2
@@ -475,3 +477,36 @@ ERRORS = {
 def test_what_cannot_be_tuned_is_an_error(quick, call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_tuner_checks_a_kernel_that_the_estimate_chose(is_right, monkeypatch):
+    """The interpreter takes the place of the device."""
+    monkeypatch.setattr(tuner, "BUDGET", 0.0)
+    monkeypatch.setattr(pallas_gpu, "PLATFORM", "cpu")
+    monkeypatch.setattr(pallas_gpu, "PROVEN", frozenset({"cpu"}))
+    monkeypatch.setattr(pallas_gpu, "work", lambda _: costs.Work(0.0, 0.0, inside=1e-9))
+    right = pallas_gpu.lower
+
+    def wrong(*args):
+        final, ys = right(*args)
+        return final, [1.5 * y for y in ys]
+
+    if not is_right:
+        monkeypatch.setattr(pallas_gpu, "lower", wrong)
+
+    matrix, xs = 0.1 * jnp.ones((16, 16)), jnp.ones((5, 2, 16))
+
+    def step(h, x):
+        h = jnp.tanh(h @ matrix + x)
+        return h, h
+
+    said = contextlib.nullcontext()
+    assert scanrnn.plan(step, xs[0], xs).executor.name == "pallas_gpu"
+    if not is_right:
+        said = pytest.warns(UserWarning, match="times as far from XLA's loops")
+    with said:
+        plan = scanrnn.plan(step, xs[0], xs, tune=True)
+    assert (tuner.DEFAULT in plan.tuning.seconds) == is_right
+    assert "implementation='planned'" in plan.tuning.seconds
+    assert is_right or plan.executor.name != "pallas_gpu"

@@ -77,7 +77,8 @@ def tuned(
     _check_sizes(traced)
     given, base = options, make(options)
     first = base
-    if base.nothing is None and (base.reason is not None or has_kernels(base)):
+    by_estimate = given.implementation is None and has_kernels(base)
+    if base.nothing is None and (base.reason is not None or by_estimate):
         # The estimate prefers `lax.scan` or a kernel, but a measurement may not.
         options = dataclasses.replace(given, implementation="planned")
         base = make(options)
@@ -87,7 +88,7 @@ def tuned(
     known = _candidates(given, options, {first.executor.name, base.executor.name})
     found_kernels = {} if given.implementation else kernels(base, make)
     known |= found_kernels
-    if first is not base and has_kernels(first):
+    if by_estimate:
         found_kernels[DEFAULT] = given
     key = memory.key_of(traced, given, base, goal)
     where = memory.path_of(key)

@@ -19,8 +19,6 @@ from scanrnn.planner.rows import spans
 # The fast memory that a program needs besides matrices, to exchange numbers between its
 # threads: 8 KB for an LSTM of 128 features in float32, by the compiler of an H100.
 EXCHANGE = 20 * 2**10
-
-
 # The bytes of matrices that a thread has in its registers: half of all registers.
 OF_A_THREAD = 512
 # Threads of a warp, and rows of the tiles that the tensor cores multiply.
