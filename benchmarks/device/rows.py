@@ -16,13 +16,13 @@ from benchmarks.programs.measure import Checked, contender
 
 SCAN, OURS, HAND = loops.SCAN, "scanrnn", loops.HAND
 GRAPH = "torch (cuDNN) in a CUDA graph"
-LOOPS, SCANS, CHUNKS, KERNEL = "planned", "associative", "chunkwise", "pallas_gpu"
+LOOPS, KERNEL = "planned", "pallas_gpu"
 # Contenders of `benchmarks.contenders`, by their names here.
 CELLS = {
     SCAN: "lax_scan",
     OURS: "scanrnn",
     GRAPH: "torch_graph",
-    **{name: f"scanrnn:{name}" for name in (LOOPS, SCANS, CHUNKS, KERNEL)},
+    **{name: f"scanrnn:{name}" for name in (LOOPS, KERNEL)},
 }
 # Loops that are parallel over time.
 AFFINE = parallel.LEAKY, "minGRU", "LRU", "SRU"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scanrnn._advise.layers import Sizes, refusal_of
-from scanrnn._scan import EXECUTORS
+from scanrnn._scan import EXECUTORS, by_name
 from scanrnn.cells import Cell
 from scanrnn.machines import Machine
 
@@ -43,10 +43,9 @@ def _told(executor: Any, cell, sizes, dtype, machine) -> str:
         words.append(f"of the powers of two, H fits up to {most}")
     if refused is None or most is not None:
         words += filter(None, [getattr(executor, "WEIGHTS", None)])
-    name = f'implementation="{executor.NAME}"'
-    proven = machine.kind in getattr(executor, "PROVEN", ())
-    when = "if the estimate prefers it" if proven else "only if you ask for it"
-    return f"{name}, {when}: {'; '.join(words)}"
+    asked = by_name(executor, machine)
+    when = "only if you ask for it" if asked else "if the estimate prefers it"
+    return f'implementation="{executor.NAME}", {when}: {"; ".join(words)}'
 
 
 def _largest(fits: Callable[[int], bool]) -> int | None:

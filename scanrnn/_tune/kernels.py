@@ -11,11 +11,6 @@ from scanrnn.executors import EXECUTORS
 from scanrnn.planner import Options, Plan
 
 
-def has_kernels(plan: Plan) -> bool:
-    """Whether the executor of a plan runs kernels of its own."""
-    return getattr(plan.executor.executor, "PLATFORM", None) is not None
-
-
 def kernels(plan: Plan, make: Callable[[Options], Plan]) -> dict[str, Options]:
     """Options for each executor with kernels that can run the plan here, by label."""
     found = {}

@@ -19,7 +19,8 @@ from jax.core import Tracer
 
 from scanrnn._tune import memory
 from scanrnn._tune.clock import time_of
-from scanrnn._tune.kernels import has_kernels, kernels, without_wrong
+from scanrnn._tune.kernels import kernels, without_wrong
+from scanrnn.executors import has_kernels
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.graph import struct_of
@@ -77,7 +78,7 @@ def tuned(
     _check_sizes(traced)
     given, base = options, make(options)
     first = base
-    by_estimate = given.implementation is None and has_kernels(base)
+    by_estimate = given.implementation is None and has_kernels(base.executor.executor)
     if base.nothing is None and (base.reason is not None or by_estimate):
         # The estimate prefers `lax.scan` or a kernel, but a measurement may not.
         options = dataclasses.replace(given, implementation="planned")
@@ -295,6 +296,5 @@ def _medians(candidates: list[Candidate]) -> dict[str, float]:
 
 def _choice(seconds: dict[str, float]) -> str:
     best = min(seconds, key=seconds.__getitem__)
-    # A kernel that was the default is left out if its results are wrong here.
-    default = seconds.get(DEFAULT, math.inf)
+    default = seconds.get(DEFAULT, math.inf)  # a kernel that is wrong was left out
     return best if seconds[best] * MARGIN < default else DEFAULT

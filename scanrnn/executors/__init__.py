@@ -34,7 +34,8 @@ from scanrnn.executors import (
     planned,
     scan,
 )
-from scanrnn.executors._executor import by_name
+from scanrnn.executors._executor import by_name as by_name
+from scanrnn.executors._executor import has_kernels as has_kernels
 from scanrnn.executors._program import Runner
 from scanrnn.machines import Machine
 from scanrnn.planner import costs

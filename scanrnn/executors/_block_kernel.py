@@ -31,7 +31,7 @@ from scanrnn.executors._kernel_forms import multiplied
 from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE
 from scanrnn.executors._one_head import OneHead
-from scanrnn.executors._parts import Kept, casts, kept_parts, warps_for
+from scanrnn.executors._parts import Kept, casts, kept_parts
 from scanrnn.executors._triton import Store, computed, loaded
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
@@ -62,7 +62,6 @@ class BlockView:
       matrices: the weights that are read part by part.
       kept: where their parts are. On an H200 a GRU (1024, 2, 128) in bfloat16 took 0.77
         of the time to train if they are in registers and not in the fast memory.
-      warps: the number of warps of a program.
       steps: the most steps whose rows are loaded together: rows take many registers.
       loads_ahead: the rows of the next steps are loaded while these steps are computed.
         It leaves 0.75 and 0.79 of the time.
@@ -74,7 +73,6 @@ class BlockView:
     examples: int
     matrices: frozenset[Var]
     kept: Kept
-    warps: int
     steps: int = 1
     loads_ahead: bool = True
 
@@ -100,7 +98,7 @@ class BlockView:
         matrices = frozenset(multiplied(own))
         check(own, matrices)
         kept = kept_parts(own, matrices, machine.fast_memory)
-        return cls(own, part, size, examples, matrices, kept, warps_for(own, matrices))
+        return cls(own, part, size, examples, matrices, kept)
 
     @property
     def inputs(self) -> Sequence[Piece]:
@@ -116,6 +114,11 @@ class BlockView:
     def grid(self) -> tuple[int, int]:
         """A program for some examples of each head."""
         return pl.cdiv(self.batch, self.examples), self.part.heads
+
+    @property
+    def warps(self) -> int:
+        """The number of warps of a program."""
+        return self.kept.warps
 
     def seconds(self, cores: int) -> float:
         """What a step takes: its products, its sums, and matrices that are read."""

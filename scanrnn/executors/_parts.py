@@ -42,12 +42,14 @@ class Kept(NamedTuple):
         largest of them, one after the other: they are read again at every step.
       held: the bytes of the parts in the fast memory.
       read: the bytes of the parts that are read again at every step.
+      warps: the number of warps of a program, whose registers these are.
     """
 
     registers: Mapping[Var, list[Part]]
     fast_memory: Mapping[Var, list[Part]]
     held: int
     read: int
+    warps: int
 
 
 def casts(eqn: JaxprEqn) -> bool:
@@ -99,9 +101,11 @@ def kept_parts(graph: Graph, matrices: frozenset[Var], memory: int) -> Kept:
     """
     registers: dict[Var, list[Part]] = {v: [] for v in matrices}
     fast: dict[Var, list[Part]] = {v: [] for v in matrices}
-    free = OF_A_THREAD * THREADS * warps_for(graph, matrices)
+    parts = _parts(graph, matrices)
+    warps = _warps(parts)
+    free = OF_A_THREAD * THREADS * warps
     others, mixed = [], _of_two_dtypes(graph)
-    for v, part in _parts(graph, matrices):
+    for v, part in parts:
         size = ops.aval(v).dtype.itemsize * part.rows[1] * part.columns[1]
         half = ops.aval(v).dtype.itemsize == 2 and v not in mixed
         if half and part.columns[1] >= part.rows[1] and size <= free:
@@ -118,12 +122,12 @@ def kept_parts(graph: Graph, matrices: frozenset[Var], memory: int) -> Kept:
         if size <= room - held:
             fast[v].append(part)
             held += size
-    return Kept(registers, fast, held, sum(sizes) - held)
+    return Kept(registers, fast, held, sum(sizes) - held, warps)
 
 
-def warps_for(graph: Graph, matrices: frozenset[Var]) -> int:
+def _warps(parts: list[tuple[Var, Part]]) -> int:
     """The warps of a program: each multiplies one tile of rows, if there are enough."""
-    widths = [part.columns[1] for _, part in _parts(graph, matrices)]
+    widths = [part.columns[1] for _, part in parts]
     tiles = max(widths, default=MOST_WARPS * TILE) // TILE
     return max(LEAST_WARPS, min(MOST_WARPS, tiles))
 

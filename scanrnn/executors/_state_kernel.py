@@ -70,7 +70,7 @@ class StateView:
         return (self.one.layout.count,)
 
     def seconds(self, cores: int) -> float:
-        """What a step takes, by an mLSTM (1024, 4, 512) with 4 heads on an H100."""
+        """What a step takes, by an mLSTM (1024, 4, 512) with 4 heads on an H200."""
         return 6e-6 * pl.cdiv(self.one.layout.count, cores)
 
     def form(self, v: Var) -> Form:

@@ -7,10 +7,10 @@ other steps it gives sixteen examples to each program; of a step with heads, one
 them. All time steps run inside the kernel, so a loop is one launch.
 
 Tests run these kernels in Pallas's interpreter, and compile them for an H100. On an
-H100 their results were right (`benchmarks/results/device-*.md`): there they run where
-the estimate says that they are faster. On other GPUs they run only if asked for by
-name, or if `tune` has checked and timed them on the device. On a CPU they run in the
-interpreter, for tests. JAX 0.12 deprecates Pallas's way to Triton: it warns when it
+H100 and an H200 their results were right (`benchmarks/results/device-*.md`): there they
+run where the estimate says that they are faster. On other GPUs they run only if asked
+for by name, or if `tune` has checked and timed them on the device. On a CPU they run in
+the interpreter, for tests. JAX 0.12 deprecates Pallas's way to Triton: it warns when it
 lowers these kernels, and a later version will not have it.
 """
 
@@ -71,22 +71,27 @@ def work(plan: Plan) -> Work:
     """What the loops of a training step take: two kernels, and their steps."""
     seconds, moved = 0.0, 0.0
     for body in (plan.emitted[name] for name in TRAINING if name in plan.emitted):
-        assert body.machine is not None
-        graph = _triton.prepared(body).graph
-        view = view_of(graph, body.machine)
-        seconds += plan.length * view.seconds(body.machine.cores)
-        moved += plan.length * ops.bytes_in((*graph.xs, *variables(graph.ys)))
+        step, view = _viewed(body)
+        rows = *step.graph.xs, *variables(step.graph.ys)
+        seconds += plan.length * view.seconds(plan.machine.cores)
+        moved += plan.length * ops.bytes_in(rows)
     return Work(2.0, moved, inside=seconds)
 
 
 def _unlike(body: Body) -> str | None:
     """Why the step of a body is not one that a program can run, or None."""
-    assert body.machine is not None
     try:
-        view_of(_triton.prepared(body).graph, body.machine)
+        _viewed(body)
     except NotBlockedError as reason:
         return str(reason)
     return None
+
+
+def _viewed(body: Body) -> tuple[_triton.Prepared, _triton.View]:
+    """A body as a kernel runs it, and the view of its step."""
+    assert body.machine is not None
+    step = _triton.prepared(body)
+    return step, view_of(step.graph, body.machine)
 
 
 def view_of(graph: Graph, machine: Machine) -> _triton.View:
@@ -107,8 +112,5 @@ def view_of(graph: Graph, machine: Machine) -> _triton.View:
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body as one kernel. Returns the final carry and the stacked ys."""
-    step = _triton.prepared(body)
-    assert body.machine is not None
-    assert body.machine is not None
-    view = view_of(step.graph, body.machine)
+    step, view = _viewed(body)
     return _triton.run(body, step, view, constants, carry, arrays)
