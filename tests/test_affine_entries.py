@@ -2,7 +2,6 @@
 
 import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -193,87 +192,6 @@ def test_no_product_of_a_factor_and_a_cotangent_is_an_array_of_all_steps():
 def _whole(eqn, length):
     shapes = [v.aval.shape for v in eqn.outvars]
     return any(shape[:1] == (length,) for shape in shapes)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 64])
-def test_scan_of_one_factor_equals_that_of_many(length, reverse):
-    draw = functools.partial(np.random.default_rng(length).uniform, -0.5, 0.5)
-    steps, n = Rows(length, reverse), 2
-    A = [jnp.asarray(draw(size=(1, 1, D))) for _ in range(n * n)]
-    b = [jnp.asarray(draw(size=(length, B, D))) for _ in range(n)]
-    start = [jnp.asarray(draw(size=(B, D))) for _ in range(n)]
-    for m in (1, n):
-        args = b[:m], start[:m], steps
-        many = [jnp.broadcast_to(a, (length, 1, D)) for a in A[: m * m]]
-        one_, wanted = _scans.affine(A[: m * m], *args), _scans.affine(many, *args)
-        for a, w in zip(one_, wanted, strict=True):
-            np.testing.assert_allclose(a, w, rtol=1e-11, atol=1e-11)
-
-
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("length", [1, 4, 5, 63, 64])
-def test_scan_whose_values_are_padded_is_the_scan_whose_values_are_joined(
-    length, reverse
-):
-    """A GPU adds padded arrays up. Infinities and NaN stay in their steps."""
-    draw = functools.partial(np.random.default_rng(length).uniform, -0.5, 0.5)
-    A, b, d = (jnp.asarray(draw(size=(length, B, D))) for _ in range(3))
-    b = b.at[length // 2, 0].set(jnp.inf).at[length // 2, 1].set(jnp.nan)
-    A, start = A.at[length // 2].set(0.0), jnp.asarray(draw(size=(B, D)))
-    gone, rows = A == 0, Rows(length, reverse)
-
-    def scans(pads):
-        largest = _scans.joined(jnp.maximum, A, b, gone, start, rows, pads)
-        summed = _scans.entered([A], [b], [d], [start], rows, pads)
-        return *_scans.affine([A], [b], [start], rows, pads), largest, summed
-
-    jax.tree.map(np.testing.assert_array_equal, scans(True), scans(False))
-
-
-@pytest.mark.parametrize("pads", [False, True])
-@pytest.mark.parametrize("length", [1, 9])
-def test_scan_with_factors_of_zero_has_the_derivatives_of_lax_scan(length, pads):
-    """JAX differentiates it: in chunks of a GPU, and twice in a solver."""
-    draw = np.random.default_rng(0).normal
-    A = jnp.asarray(draw(size=(length, D))).at[length // 2].set(0.0)
-    args = A, jnp.asarray(draw(size=(length, D))), jnp.asarray(draw(size=D))
-
-    def ours(A, b, start):
-        (h,) = _scans.affine([A], [b], [start], Rows(length), pads)
-        return jnp.sin(h).sum()
-
-    def wanted(A, b, start):
-        def step(h, x):
-            h = x[0] * h + x[1]
-            return h, jnp.sin(h)
-
-        return lax.scan(step, start, (A, b))[1].sum()
-
-    every = (0, 1, 2)
-    for derivative in (jax.grad, jax.hessian):
-        found, right = (derivative(f, every)(*args) for f in (ours, wanted))
-        chex.assert_trees_all_close(found, right, rtol=1e-10, atol=1e-10)
-
-
-def test_scan_of_one_factor_is_within_the_bound_of_its_errors():
-    """The error is within `4 u (t + 2 log2 T) S_t`; S is the sum of magnitudes."""
-    length = 1000
-    b = jnp.asarray(np.random.default_rng(0).normal(size=(length, 1)), jnp.float32)
-    t = np.arange(1, length + 1)[:, None]
-    unit = jnp.finfo(jnp.float32).eps / 2
-    for factor in (0.999, -0.97, 1.004, 1e-3):
-        A, start = jnp.full((1, 1), factor, jnp.float32), jnp.zeros(1, jnp.float32)
-        (h,) = _scans.affine([A], [b], [start], Rows(length))
-        exact, sizes = (
-            lax.scan(lambda h, x, a=a: (a * h + x,) * 2, jnp.zeros(1), rows)[1]
-            for a, rows in (
-                (np.float64(A[0]), np.float64(b)),
-                (np.abs(np.float64(A[0])), np.abs(np.float64(b))),
-            )
-        )
-        bound = 4 * unit * (t + 2 * np.log2(length)) * sizes
-        assert jnp.all(jnp.abs(h - exact) <= bound)
 
 
 def test_factor_of_zero_forgets_infinities_that_enter():

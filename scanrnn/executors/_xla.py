@@ -11,7 +11,7 @@ import jax
 
 from scanrnn.machines import Machine
 from scanrnn.planner.gemm import lower_products
-from scanrnn.planner.rules import MB, Rules
+from scanrnn.planner.rules import MB, Rules, ScanRules
 
 CPU = Rules(
     # XLA for CPU fills an array with zeros, and keeps it, for each output of a loop.
@@ -137,8 +137,11 @@ GPU = Rules(
     # XLA fuses a sum of padded arrays into what reads it. MB of temporaries of training
     # a leaky sum with and without this rule: (32768, 8, 64) 135 and 151, (1048576, 64,
     # 1) 604 and 738; minGRU (2048, 8, 32) 11.6 and 13.1. On a CPU forward passes take
-    # up to twice as long with it, on a TPU they take up to 16 % more cycles.
-    pads_scans=True,
+    # up to twice as long with it, on a TPU they take up to 16 % more cycles. Launches,
+    # MB and seconds to compile in pairs and without this rule: (2048, 64, 1) 28 1.8 2,
+    # 29 3.3 5; (32768, 1, 1) 31 0.5 2, 43 0.7 17; (128, 64, 1) 15 0.2 1, 14 0.1 44;
+    # but (2048, 8, 32) 33 5.7, 29 5.0.
+    scans=ScanRules(pads=True, pairs=(1, 2**31, 2**17)),
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
     overwrites=True,
     # One slice of a row is written in place of four, with the rows of a whole trip.
@@ -203,6 +206,14 @@ TPU = Rules(
     # RWKV-7 194 and 923, 248 and 1,007. The loops of the planner take 108 for gated
     # linear attention.
     memory_steps=(64, 64),
+    # XLA lays time along the lanes where the 8 to 16 numbers of a step do not fill
+    # them. Million cycles and MB of temporaries of training a leaky sum in pairs,
+    # without this rule, and by `lax.associative_scan`: (2048, 8, 1) 0.08 0.3, 0.14 0.6,
+    # 0.11 0.3; but 0.27, 0.20, 0.30 million cycles with 64 features, and 0.16, 0.10
+    # with four. In blocks, without them, and by `lax.associative_scan`: (2**20, 8, 1)
+    # 3.3 77, 14 613, 3.8 144; (2**20, 1, 1) 1.3 1.1, 2.0 135, 2.4 1.1. There pairs, and
+    # the last form, take minutes to compile.
+    scans=ScanRules(pairs=(8, 16, 2**17), blocks=(2**18, 32)),
     # Not `overwrites`: a row that is written late takes 6,000 cycles, an LSTM's product
     # 8,000. Not `packs_gates`: to join the gates takes as long as a product.
     # To fill 64 MB with zeros takes 370,000 cycles.

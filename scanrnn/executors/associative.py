@@ -165,7 +165,7 @@ def arrays_of(graph: Graph, values: Values) -> list:
 
 def _solved(body: Body, group: Group, starts: list, values) -> list:
     """The values of a group of leaves after each step."""
-    graph, rows, pads = body.graph, body.rows, body.pads_scans
+    graph, rows, rules = body.graph, body.rows, body.scans
     if group.kind == "constant":
         outs = [graph.carry_out[k] for k in group.leaves]
         return over_time(graph, outs, values, rows.length)
@@ -176,11 +176,11 @@ def _solved(body: Body, group: Group, starts: list, values) -> list:
         a, b, gone = stacked(made, values | consts, rows.length)
         a, b, start = map(_wide, (a, b, *starts))
         join = max_plus.JOINS[group.kind]
-        return [_scans.joined(join, a, b, gone, start, rows, pads)]
+        return [_scans.joined(join, a, b, gone, start, rows, rules)]
     A, b, first = _operands(body, group, starts, values)
     if group.kind == "sum":
         return [_scans.sums(b[0], first[0], rows)]
-    return _leaves(_scans.affine(A, b, first, rows, pads), group, starts)
+    return _leaves(_scans.affine(A, b, first, rows, rules), group, starts)
 
 
 def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
@@ -199,7 +199,7 @@ def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
     for k, start in zip(group.leaves, starts, strict=True):
         of_leaf = made[k] if k in made else jnp.zeros((1, *start.shape), start.dtype)
         d += [p.astype(b[0].dtype) for p in _apart(of_leaf, along)]
-    sums, ends = _scans.entered(A, b, d, first, rows, body.pads_scans)
+    sums, ends = _scans.entered(A, b, d, first, rows, body.scans)
     return _leaves(sums, group, starts), _leaves(ends, group, starts)
 
 

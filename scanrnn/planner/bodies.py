@@ -11,7 +11,7 @@ from jax.extend.core import Var
 from scanrnn.machines import Machine
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.rows import Rows
-from scanrnn.planner.rules import Rules
+from scanrnn.planner.rules import Rules, ScanRules
 
 # What a loop gives: its final carry, and its ys stacked to `[T, ...]`.
 Results = tuple[list, list]
@@ -44,7 +44,7 @@ class Body:
       own: rows that each step computes itself. They are not recomputed where they are
         stacked.
       row_tile: as in `Rules`, how the arrays lie that it reads and stacks.
-      pads_scans: as in `Rules`, how a parallel scan makes its values of all steps.
+      scans: as in `Rules`, which form a parallel scan takes.
       separate: whether the steps of a trip are compiled one by one, so that nothing is
         fused across them.
       machine: the machine of the plan.
@@ -59,7 +59,7 @@ class Body:
     features_first: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
     own: tuple[Var, ...] = ()
     row_tile: tuple[int, int, int] | None = None
-    pads_scans: bool = False
+    scans: ScanRules = ScanRules()
     separate: bool = False
     machine: Machine | None = None
     keeps_inputs: bool = False

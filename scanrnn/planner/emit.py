@@ -139,7 +139,7 @@ class Bodies:
             first,
             own=tuple(own_rows(graph, rows.block)),
             row_tile=rules.row_tile,
-            pads_scans=rules.pads_scans,
+            scans=rules.scans,
             separate=rows.block > 1 and _is_tiny(graph, rules),
             machine=self.loop.machine,
         )

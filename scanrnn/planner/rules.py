@@ -9,12 +9,40 @@ each field says what was measured.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from scanrnn.machines import Machine
 from scanrnn.planner.cuts import cut
 
 MB = 2**20
+
+
+class ScanRules(NamedTuple):
+    """Which form a scan takes that is parallel over time.
+
+    Attributes:
+      pads: the values of all steps are made as a sum of padded arrays; if not, arrays
+        are joined along a new axis.
+      pairs: the fewest and the most numbers of a step, and the most numbers of all
+        steps, for which two steps are joined at a time, and not four; all values are
+        then sums of padded arrays. None for never.
+      blocks: the fewest steps, and the most numbers of a step, for which long blocks of
+        steps are scanned side by side; None for never.
+    """
+
+    pads: bool = False
+    pairs: tuple[int, int, int] | None = None
+    blocks: tuple[int, int] | None = None
+
+    def in_pairs(self, length: int, numbers: int) -> bool:
+        """Whether steps of so many numbers are joined two at a time."""
+        least, most, whole = self.pairs or (1, 0, 0)
+        return least <= numbers <= most and length * numbers <= whole
+
+    def in_blocks(self, length: int, numbers: int) -> bool:
+        """Whether blocks of steps of so many numbers are scanned side by side."""
+        steps, most = self.blocks or (1, 0)
+        return length >= steps and numbers <= most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +82,7 @@ class Rules:
       row_tile: if given, arrays that a loop reads or stacks have time as their major
         axis, and rows that fit tiles of memory: the rows and the columns of a tile, and
         the most tiles of a small row.
-      pads_scans: a scan that is parallel over time makes its values of all steps as a
-        sum of padded arrays; if not, it joins arrays along a new axis.
+      scans: which form a scan takes that is parallel over time.
       delays_copies: copies that only the code after a loop needs are made after it.
       sums_gains_in_loop: gradients of gains are summed in the reverse loop.
       sums_biases_by_products: gradients of biases are products with ones.
@@ -132,7 +159,7 @@ class Rules:
     keeps_statistics: bool = True
     keeps_costly: bool = False
     row_tile: tuple[int, int, int] | None = None
-    pads_scans: bool = False
+    scans: ScanRules = ScanRules()
     delays_copies: bool = False
     sums_gains_in_loop: bool = False
     sums_biases_by_products: bool = False

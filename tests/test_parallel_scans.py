@@ -1,0 +1,143 @@
+"""Scans with an associative operation: every form gives the values of the others."""
+
+import functools
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from scanrnn.executors import _scans
+from scanrnn.planner.rows import Rows
+from scanrnn.planner.rules import ScanRules
+
+B, D = 2, 3
+ANY = 2**40
+FORMS = {
+    "joined": ScanRules(),
+    "padded": ScanRules(pads=True),
+    "pairs": ScanRules(pairs=(1, ANY, ANY)),
+    # More steps than there are blocks.
+    "blocks": ScanRules(blocks=(129, ANY)),
+}
+# The last blocks are not full, or empty; odd and even numbers of steps are joined.
+ODD_LENGTHS = 129, 256, 300, 1000
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 64])
+def test_scan_of_one_factor_equals_that_of_many(length, reverse):
+    draw = functools.partial(np.random.default_rng(length).uniform, -0.5, 0.5)
+    steps, n = Rows(length, reverse), 2
+    A = [jnp.asarray(draw(size=(1, 1, D))) for _ in range(n * n)]
+    b = [jnp.asarray(draw(size=(length, B, D))) for _ in range(n)]
+    start = [jnp.asarray(draw(size=(B, D))) for _ in range(n)]
+    for m in (1, n):
+        args = b[:m], start[:m], steps
+        many = [jnp.broadcast_to(a, (length, 1, D)) for a in A[: m * m]]
+        one_, wanted = _scans.affine(A[: m * m], *args), _scans.affine(many, *args)
+        for a, w in zip(one_, wanted, strict=True):
+            np.testing.assert_allclose(a, w, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 4, 5, 63, 64])
+def test_scan_whose_values_are_padded_is_the_scan_whose_values_are_joined(
+    length, reverse
+):
+    """A GPU adds padded arrays up. Infinities and NaN stay in their steps."""
+    draw = functools.partial(np.random.default_rng(length).uniform, -0.5, 0.5)
+    A, b, d = (jnp.asarray(draw(size=(length, B, D))) for _ in range(3))
+    b = b.at[length // 2, 0].set(jnp.inf).at[length // 2, 1].set(jnp.nan)
+    A, start = A.at[length // 2].set(0.0), jnp.asarray(draw(size=(B, D)))
+    gone, rows = A == 0, Rows(length, reverse)
+
+    def scans(rules):
+        largest = _scans.joined(jnp.maximum, A, b, gone, start, rows, rules)
+        summed = _scans.entered([A], [b], [d], [start], rows, rules)
+        return *_scans.affine([A], [b], [start], rows, rules), largest, summed
+
+    found, wanted = scans(FORMS["padded"]), scans(FORMS["joined"])
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("form", "length"),
+    [*(("pairs", n) for n in (1, 2, 3, 64, 77)), *(("blocks", n) for n in ODD_LENGTHS)],
+)
+def test_scan_of_narrow_steps_is_that_of_others(form, length, reverse):
+    """On a TPU. Infinities and NaN stay where they are, and end at a factor of zero."""
+    draw = functools.partial(np.random.default_rng(length).uniform, -0.5, 0.5)
+    A, b, d, other = (jnp.asarray(draw(size=(length, B, D))) for _ in range(4))
+    half = length // 2
+    b = b.at[half, 0].set(jnp.inf).at[half, 1].set(jnp.nan)
+    A = A.at[half].set(0.0).at[min(half + 1, length - 1)].set(0.0)
+    start, gone = jnp.asarray(draw(size=(B, D))), A == 0
+    rows = Rows(length, reverse)
+
+    def scans(rules):
+        constant = jnp.full((1, 1, D), 0.9)
+        largest = _scans.joined(jnp.maximum, A, b, gone, start, rows, rules)
+        summed = _scans.entered([constant], [b], [d], [start], rows, rules)
+        pairs = [A, constant, 0.5 * A, A], [d, other], [start, 2 * start]
+        many = [0.2 * A] * 9, [d, other, d], [start] * 3
+        alone = [A], [b], [start]
+        return (
+            largest,
+            summed,
+            *(_scans.affine(*of, rows, rules) for of in (alone, pairs, many)),
+        )
+
+    found, wanted = scans(FORMS[form]), scans(FORMS["joined"])
+    chex.assert_trees_all_close(found, wanted, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("form", "length"),
+    [*itertools.product(["joined", "padded", "pairs"], [1, 9]), ("blocks", 131)],
+)
+def test_scan_with_factors_of_zero_has_the_derivatives_of_lax_scan(form, length):
+    """JAX differentiates it: in chunks of a GPU, and twice in a solver."""
+    draw = np.random.default_rng(0).normal
+    A = jnp.asarray(draw(size=(length, D))).at[length // 2].set(0.0)
+    args = A, jnp.asarray(draw(size=(length, D))), jnp.asarray(draw(size=D))
+
+    def ours(A, b, start):
+        (h,) = _scans.affine([A], [b], [start], Rows(length), FORMS[form])
+        return jnp.sin(h).sum()
+
+    def wanted(A, b, start):
+        def step(h, x):
+            h = x[0] * h + x[1]
+            return h, jnp.sin(h)
+
+        return lax.scan(step, start, (A, b))[1].sum()
+
+    every = (0, 1, 2)
+    for derivative in (jax.grad, jax.hessian):
+        found, right = (derivative(f, every)(*args) for f in (ours, wanted))
+        chex.assert_trees_all_close(found, right, rtol=1e-10, atol=1e-10)
+
+
+def test_scan_of_one_factor_is_within_the_bound_of_its_errors():
+    """The error is within `4 u (t + 2 log2 T) S_t`; S is the sum of magnitudes."""
+    length = 1000
+    b = jnp.asarray(np.random.default_rng(0).normal(size=(length, 1)), jnp.float32)
+    t = np.arange(1, length + 1)[:, None]
+    unit = jnp.finfo(jnp.float32).eps / 2
+    for factor in (0.999, -0.97, 1.004, 1e-3):
+        A, start = jnp.full((1, 1), factor, jnp.float32), jnp.zeros(1, jnp.float32)
+        (h,) = _scans.affine([A], [b], [start], Rows(length))
+        exact, sizes = (
+            lax.scan(lambda h, x, a=a: (a * h + x,) * 2, jnp.zeros(1), rows)[1]
+            for a, rows in (
+                (np.float64(A[0]), np.float64(b)),
+                (np.abs(np.float64(A[0])), np.abs(np.float64(b))),
+            )
+        )
+        bound = 4 * unit * (t + 2 * np.log2(length)) * sizes
+        assert jnp.all(jnp.abs(h - exact) <= bound)
