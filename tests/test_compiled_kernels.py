@@ -49,6 +49,19 @@ def test_registers_are_those_of_our_kernels():
     assert kernel == {"name": "reverse", "registers": 38, "spilled": 20}
 
 
+SEQUENCE = """\
+    001: kCustomKernel [source] loop_add_fusion grid: [2, 1, 1] threads: [128, 1, 1]  \
+shared_memory: 0 bytes
+    002: kCustomKernel [prev=001 (1) | next=003 (1)] first_to_last_1 grid: [2, 1, 1] \
+threads: [256, 1, 1]  shared_memory: 65536 bytes
+"""
+
+
+def test_shared_memory_is_that_of_our_kernels():
+    found = gpu_kernels.launches_of(SEQUENCE)
+    assert found == {"forward": {"threads": 256, "shared_bytes": 65536}}
+
+
 @pytest.mark.parametrize(
     ("name", "markdown"),
     [("kernels", kernels_page.markdown), ("gpu_kernels", gpu_kernels.markdown)],
@@ -81,7 +94,7 @@ def test_gpu_kernel_that_is_refused_has_a_row_that_says_why():
     record = {"refused": "no room", "starts": starts, "temp_bytes_of_loops": 19e5}
     about = {"versions": {}, "commit": "c", "dirty": False, "date": "2026-11-25"}
     page = gpu_kernels.markdown(about | {"rows": {"a loop": record}})
-    assert "| a loop | no room | | | 974.0 | 2,058.0 | | 1.9 | |" in page
+    assert "| a loop | no room | | | | | 974.0 | 2,058.0 | | 1.9 | |" in page
 
 
 def test_gpu_kernel_of_a_delta_rule_is_refused_with_the_reason():

@@ -1,8 +1,9 @@
 """`python -m benchmarks.compiled.gpu_kernels`: what a kernel for an H100 takes.
 
 The assembler says of each kernel how many registers a thread has, and what did not fit
-into them. A row is compiled in a process of its
-own. `--report` writes the page again from the results alone.
+into them; XLA says how many threads a program has, and how much shared memory. A row is
+compiled in a process of its own. `--report` writes the page again from the results
+alone.
 """
 
 import dataclasses
@@ -45,6 +46,7 @@ ENTRY = (
     r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?"
     r"Used (\d+) registers"
 )
+LAUNCH = r" ({}\S*) grid: \S+.*? threads: \[(\d+),.*? shared_memory: (\d+) bytes"
 # The words in which an executor refuses a plan.
 REFUSED = r"cannot run this step: (.*) \(leave it None"
 
@@ -57,6 +59,8 @@ device.
 
 - **Registers** are those of a thread; a thread has 255 at most. **Spilled** are bytes
   that did not fit into them.
+- **Threads** are those of a program. **Shared KB** is the shared memory that it takes;
+  a multiprocessor of an H100 has 227 KB for a program.
 - **Starts by the host** are launches and graphs of the whole training step, beside
   those of XLA's loops and of `lax.scan`.
 - **Compile s** are processor seconds of the compiler.
@@ -77,6 +81,18 @@ def kernels_of(text: str) -> list[dict]:
                 }
             )
     return found
+
+
+def launches_of(text: str) -> dict[str, dict]:
+    """The threads and the shared memory of the kernels that XLA would launch."""
+    lines = re.findall(LAUNCH.format(f"(?:{'|'.join(NAMES)})"), text)
+    return {
+        next(kind for start, kind in NAMES.items() if name.startswith(start)): {
+            "threads": int(threads),
+            "shared_bytes": int(shared),
+        }
+        for name, threads, shared in lines
+    }
 
 
 def row(name: str, folder: str) -> dict:
@@ -106,8 +122,11 @@ def row(name: str, folder: str) -> dict:
     jax.jit(fn, donate_argnums=donate).lower(*args).compile(compiler_options=options)
     paths = sorted(pathlib.Path(folder).glob("*.ptx"))
     texts = [_assembled(path) for path in paths if ".entry" in path.read_text()]
+    (sequence,) = pathlib.Path(folder).glob("*thunk_sequence_after_thunk_passes.txt")
+    launched = launches_of(sequence.read_text())
+    kernels = kernels_of("\n".join(texts))
     return {
-        "kernels": kernels_of("\n".join(texts)),
+        "kernels": [kernel | launched[kernel["name"]] for kernel in kernels],
         "starts": {**starts, "pallas_gpu": record["host_starts"]},
         "temp_bytes": record["temp_bytes"],
         "temp_bytes_of_loops": temporaries,
@@ -131,7 +150,8 @@ def _environment(name: str, folder: str) -> dict[str, str]:
 def markdown(results: dict) -> str:
     """The page."""
     head = [
-        *("case", "registers", "spilled", "starts by the host"),
+        *("case", "threads", "registers", "spilled", "shared KB"),
+        "starts by the host",
         *("XLA's loops", "lax.scan", "temporaries MB", "XLA's loops", "compile s"),
     ]
     lines = [_line(name, record) for name, record in results["rows"].items()]
@@ -142,18 +162,19 @@ def markdown(results: dict) -> str:
 
 def _line(name, record) -> list[str]:
     if "error" in record:
-        return [name, record["error"], *[""] * 7]
+        return [name, record["error"], *[""] * 9]
     starts, loops = record["starts"], f"{record['temp_bytes_of_loops'] / 1e6:.1f}"
     theirs = [f"{starts[k]:,}" for k in ("scanrnn", "lax_scan")]
     if "refused" in record:
-        return [name, record["refused"], "", "", *theirs, "", loops, ""]
+        return [name, record["refused"], *[""] * 4, *theirs, "", loops, ""]
 
-    def both(what):
-        kernels = {k["name"]: k[what] for k in record["kernels"]}
+    def both(what, unit=1):
+        kernels = {k["name"]: k[what] // unit for k in record["kernels"]}
         return " + ".join(f"{kernels[k]:,}" for k in NAMES.values() if k in kernels)
 
     return [
-        *(name, both("registers"), both("spilled"), f"{starts['pallas_gpu']:,}"),
+        *(name, both("threads"), both("registers"), both("spilled")),
+        *(both("shared_bytes", 1024), f"{starts['pallas_gpu']:,}"),
         *(*theirs, f"{record['temp_bytes'] / 1e6:.1f}", loops),
         f"{record['compile_seconds']:.0f}",
     ]
