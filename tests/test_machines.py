@@ -1,6 +1,7 @@
 """Plans for other machines: found by name, with correct results on any machine."""
 
 import collections
+import dataclasses
 import functools
 import re
 import types
@@ -12,7 +13,7 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.executors import _ruled, planned
+from scanrnn.executors import _ruled, by_name, pallas_gpu, planned
 from scanrnn.machines import MACHINES, machine_for, machine_named, machine_of
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import equations, loops
@@ -42,23 +43,35 @@ def test_machine_is_that_of_the_arrays():
     ("kind", "capability", "name"),
     [
         ("NVIDIA H100 80GB HBM3", "9.0", "h100"),
-        ("NVIDIA B200", "10.0", "h100"),
         ("NVIDIA A100-SXM4-80GB", "8.0", "a100"),
         ("NVIDIA GeForce RTX 4090", "8.9", "a100"),
         ("Tesla V100-SXM2-16GB", "7.0", "v100"),
         ("Tesla T4", "7.5", "v100"),
-        ("a GPU that says nothing", None, "h100"),
     ],
 )
 def test_gpu_is_planned_for_by_its_compute_capability(kind, capability, name):
-    client = types.SimpleNamespace(platform_version="cuda 12090")
+    assert machine_of([array_on_a_gpu(kind, capability)]) is MACHINES[name]
+    assert MACHINES[name].pays("bfloat16") == (name != "v100")
+
+
+@pytest.mark.parametrize("platform", ["cuda", "rocm"])
+@pytest.mark.parametrize("capability", ["10.0", "12.0", None])
+def test_gpu_that_is_no_h100_runs_no_kernel_by_default(platform, capability):
+    """It is planned for as one, but nothing was proven there."""
+    machine = machine_of([array_on_a_gpu("a GPU", capability, platform)])
+    assert machine == dataclasses.replace(MACHINES["h100"], kind=machine.kind)
+    assert machine is machine_of([array_on_a_gpu("a GPU", capability, platform)])
+    assert by_name(pallas_gpu, machine)
+    assert not by_name(pallas_gpu, MACHINES["h100"])
+
+
+def array_on_a_gpu(kind, capability, platform="cuda"):
+    client = types.SimpleNamespace(platform_version=f"{platform} 12090")
     device = types.SimpleNamespace(
         platform="gpu", client=client, device_kind=kind, compute_capability=capability
     )
     sharding = types.SimpleNamespace(device_set=[device])
-    array = types.SimpleNamespace(sharding=sharding)
-    assert machine_of([array]) is MACHINES[name]
-    assert MACHINES[name].pays("bfloat16") == (name != "v100")
+    return types.SimpleNamespace(sharding=sharding)
 
 
 @pytest.mark.parametrize(

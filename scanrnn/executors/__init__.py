@@ -4,6 +4,8 @@ An executor is a module, or any object, with the attribute `NAME` and
 
 - `rules(machine) -> Rules`: what it prefers on a machine; its plans follow these rules;
 - `refuse(plan) -> str | None`: why it does not run a plan, or None;
+- `refuse_early(plan) -> str | None`, optional: the same, for reasons that do not depend
+  on its rules. It is asked about the plan of `planned`, so that no other is made;
 - `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
 - `PLATFORM`, only if it runs kernels of its own, for devices of that platform; and
   `PROVEN`, the kinds of machines on which these were checked and timed. On any other
@@ -15,8 +17,8 @@ An executor is a module, or any object, with the attribute `NAME` and
 - `holds(plan) -> str | None` and `WEIGHTS`, only for `advise`: why its memory does not
   suffice for a plan, and where it keeps the weights, in words.
 
-A plan is made for each executor. The cheapest plan that its executor does not refuse is
-kept.
+A plan is made for each executor that does not refuse early. The cheapest plan that its
+executor does not refuse is kept.
 """
 
 from __future__ import annotations
@@ -76,12 +78,16 @@ def assign(
     """
     check_name(implementation)
     make = functools.cache(make)
-    plans = {
-        name: make(each.rules(machine))
-        for name, each in EXECUTORS.items()
-        if not by_name(each, machine) or name == implementation
-    }
-    found = {name: _candidate(Runner(EXECUTORS[name]), plans[name]) for name in plans}
+    first = make(planned.rules(machine))
+    plans, found = {}, {}
+    for name, each in EXECUTORS.items():
+        asked = name == implementation
+        if by_name(each, machine) and not asked:
+            continue
+        early = getattr(each, "refuse_early", None)
+        why = early(first) if early and not asked else None
+        plans[name] = first if why else make(each.rules(machine))
+        found[name] = _candidate(Runner(each), plans[name], why)
     able = [c for c in found.values() if c.refusal is None]
     if plans[scan.NAME].options.residuals is not None and len(able) > 1:
         # `lax.scan` ignores a residual policy, so one that is asked for needs a plan.
@@ -101,8 +107,8 @@ def assign(
     )
 
 
-def _candidate(runner, plan) -> Candidate:
-    refusal = runner.executor.refuse(plan)
+def _candidate(runner, plan, refusal: str | None) -> Candidate:
+    refusal = refusal or runner.executor.refuse(plan)
     if refusal is not None:
         return Candidate(runner, None, refusal)
     work = getattr(runner.executor, "work", None)

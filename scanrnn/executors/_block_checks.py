@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors._lanes import ELEMENTWISE, MOVES
@@ -103,10 +105,22 @@ def _in_halves(sizes: Sequence[int]) -> bool:
     return len({*sizes}) == 1 and not len(sizes) & (len(sizes) - 1)
 
 
+def _check_numbers(eqn: JaxprEqn) -> None:
+    """Check the dtypes of a product, and the algorithm that is asked for."""
+    dtypes = {ops.aval(v).dtype for v in (*eqn.invars, *eqn.outvars)}
+    for dtype in sorted(dtypes, key=str):
+        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 2:
+            raise NotBlockedError(f"it has a product of {dtype}")
+    asked = eqn.params["precision"]
+    if isinstance(asked, lax.DotAlgorithm) or "F8" in str(asked):
+        raise NotBlockedError(f"Triton has no product by {asked}")
+
+
 def _check_product(eqn: JaxprEqn, matrices, joins, graph: Graph) -> None:
     right = eqn.invars[1]
     if ops.is_literal(right) or right not in matrices:
         raise NotBlockedError("it has a product that is not by a matrix")
+    _check_numbers(eqn)
     depths, widths = sides_of(eqn, joins, graph)
     if min(*depths, *widths) < LEAST_SIDE:
         raise NotBlockedError("each product needs at least 16 features")

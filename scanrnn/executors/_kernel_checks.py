@@ -48,6 +48,8 @@ def refusal(
 def unsuitable(body: Body) -> str | None:
     """Why no kernel of any machine can run a body of these types, or None."""
     graph = body.graph
+    if not graph.carry:
+        return "it has no carry"
     avals = list(map(ops.aval, (*graph.inputs, *graph.outs)))
     sizes = [body.rows.length, *itertools.chain(*(aval.shape for aval in avals))]
     symbolic = [str(size) for size in sizes if not isinstance(size, int)]

@@ -80,6 +80,11 @@ def lanes(graph: Graph) -> Lanes:
     for eqn in eqns:
         for one, other in _pairs(eqn):
             same.join(one, other)
+    # A number that a lane carries is in the same lane after the step.
+    for v, after in zip(graph.carry, graph.carry_out, strict=True):
+        for u in variables([after]):
+            for (_, i), axis in zip(_wide(v), _wide(u), strict=True):
+                same.join((v, i), axis)
     widest = max(arrays, key=ops.bytes_of)
     _side_by_side(same, widest, arrays)
     roots: dict[_Axis, int] = {}

@@ -228,5 +228,25 @@ def computed(eqn: JaxprEqn, ins: Sequence):
     if eqn.primitive.name != "convert_element_type":
         ins = [jnp.asarray(a) for a in ins]
         ins = [a.astype(wide(a.dtype)) for a in ins]
+    return _evaluated(eqn, ins).astype(dtype)
+
+
+def _evaluated(eqn: JaxprEqn, ins: Sequence):
+    """The result of an equation, also where Triton's differs from XLA's.
+
+    Triton's maximum and minimum drop NaN, and they are not for booleans.
+    """
+    name, dtype = eqn.primitive.name, ins[0].dtype if ins else None
+    if name in ("max", "min") and dtype == jnp.bool_:
+        return ins[0] | ins[1] if name == "max" else ins[0] & ins[1]
     (out,) = eval_eqn(eqn, ins)
-    return out.astype(dtype)
+    if not jnp.issubdtype(out.dtype, jnp.floating):
+        return out
+    if name in ("max", "min", "clamp"):
+        for atom, value in zip(eqn.invars, ins, strict=True):
+            if not ops.is_literal(atom):
+                out = jnp.where(value != value, value, out)
+    elif name in ("reduce_max", "reduce_min"):
+        lost = (ins[0] != ins[0]).astype(out.dtype).max(eqn.params["axes"])
+        out = jnp.where(lost > 0, jnp.nan, out)
+    return out

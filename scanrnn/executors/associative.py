@@ -50,24 +50,31 @@ def rules(machine: Machine) -> Rules:
     return dataclasses.replace(found, recomputes="never", chunk_share=None)
 
 
-def refuse(plan: Plan) -> str | None:
-    """Why this plan does not run here, or None."""
+def refuse_early(plan: Plan) -> str | None:
+    """Why no plan of this step runs here, whatever the rules; or None."""
     if plan.stages is None:
         return plan.nothing
     if not plan.defer:
         return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
     if not isinstance(plan.length, int):
         return "the number of steps is not known"
-    asked = plan.options.implementation == NAME
-    if not plan.rules.in_parallel and not asked:
+    if not plan.rules.in_parallel and plan.options.implementation != NAME:
         place = f"on a {plan.machine.platform.upper()}"
         return f"{place} a parallel scan holds all carries, and is not always faster"
+    return None
+
+
+def refuse(plan: Plan) -> str | None:
+    """Why this plan does not run here, or None."""
+    if why := refuse_early(plan):
+        return why
+    assert plan.stages is not None
     bodies = plan.emitted
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
     able = {name for name, body in loops.items() if runs(body)}
     if not able:
         return "no loop of it is affine in its carry"
-    if asked:
+    if plan.options.implementation == NAME:
         return None
     if all(name.startswith(REVERSE) for name in able):
         if any(g.mixed for g in affine.groups(bodies[REVERSE].graph)):

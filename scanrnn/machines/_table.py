@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -82,8 +83,10 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
     }
 )
 # The row of a platform if the kind of device is not known.
-_TYPICAL = {"cpu": "cpu", "cuda": "h100", "rocm": "h100", "gpu": "h100"}
-_TYPICAL |= {"tpu": "tpu v5e"}
+_TYPICAL = {"cpu": "cpu", "tpu": "tpu v5e"}
+# What a GPU is called that is planned for as an H100, but is none, or may be none: no
+# kernel is known to be right there.
+_LIKE_H100 = {"cuda": "nvidia gpu", "rocm": "amd gpu", "gpu": "gpu"}
 # The device kinds that TPUs report, in lower case.
 _NAMES = {
     "tpu v5 lite": "tpu v5e",
@@ -95,6 +98,7 @@ _NAMES = {
 }
 # An NVIDIA GPU of at least this compute capability is planned for as that machine.
 _CAPABILITIES = ((9.0, "h100"), (8.0, "a100"), (0.0, "v100"))
+_NEWER = 10.0
 
 
 def machine_named(machine: Machine | str) -> Machine:
@@ -143,15 +147,19 @@ def machine_for(
         tells the generation: before 8.0 there are no products of bfloat16.
 
     Returns:
-      The `Machine`; the one named "unknown" for an unknown platform.
+      The `Machine`; the one named "unknown" for an unknown platform. A GPU of another
+      kind, or of an unknown one, is as an H100, but is not named so: what is proven on
+      an H100 alone does not run there by default.
 
     Example:
       >>> from scanrnn.machines import machine_for
       >>> machine_for("cuda", "Tesla T4", 7.5).kind
       'v100'
     """
-    if platform == "cuda" and capability is not None:
+    if platform == "cuda" and capability is not None and capability < _NEWER:
         return MACHINES[next(n for least, n in _CAPABILITIES if capability >= least)]
+    if platform in _LIKE_H100:
+        return dataclasses.replace(MACHINES["h100"], kind=_LIKE_H100[platform])
     name = _NAMES.get(device_kind.lower(), _TYPICAL.get(platform, "unknown"))
     return MACHINES[name]
 

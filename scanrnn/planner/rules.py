@@ -36,13 +36,17 @@ class ScanRules(NamedTuple):
 
     def in_pairs(self, length: int, numbers: int) -> bool:
         """Whether steps of so many numbers are joined two at a time."""
-        least, most, whole = self.pairs or (1, 0, 0)
+        if self.pairs is None:
+            return False
+        least, most, whole = self.pairs
         return least <= numbers <= most and length * numbers <= whole
 
     def in_blocks(self, length: int, numbers: int) -> bool:
         """Whether blocks of steps of so many numbers are scanned side by side."""
-        steps, most = self.blocks or (1, 0)
-        return length >= steps and numbers <= most
+        if self.blocks is None:
+            return False
+        steps, most = self.blocks
+        return length >= steps and 0 < numbers <= most
 
 
 @dataclasses.dataclass(frozen=True)
