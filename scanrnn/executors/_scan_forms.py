@@ -25,7 +25,6 @@ from scanrnn.planner.rules import ScanRules
 CHUNK = 4
 # The lanes of a TPU. Compiled for a v5e, 512 and 1,024 take more cycles.
 BLOCKS = 128
-ALL = 64  # scans, each shorter than the one before: more than there can be
 
 
 def values(
@@ -47,7 +46,7 @@ def values(
     if rules.in_blocks(length, numbers):
         return _in_blocks(steps, A, b, start, rules)
     if rules.in_pairs(length, numbers):
-        return _in_chunks(steps, A, b, start, 2, ALL)
+        return _in_chunks(steps, A, b, start, 2, length.bit_length())
     return _in_chunks(steps, A, b, start, CHUNK, int(rules.pads))
 
 
