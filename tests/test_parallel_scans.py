@@ -24,7 +24,8 @@ FORMS = {
     "blocks": ScanRules(blocks=(129, ANY)),
 }
 # The last blocks are not full, or empty; odd and even numbers of steps are joined.
-ODD_LENGTHS = 129, 256, 300, 1000
+NARROW = [("pairs", 1), ("pairs", 3), ("pairs", 77), ("blocks", 129), ("blocks", 300)]
+MORE = [("pairs", 2), ("pairs", 64), ("blocks", 256), ("blocks", 1000)]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -67,7 +68,7 @@ def test_scan_whose_values_are_padded_is_the_scan_whose_values_are_joined(
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(
     ("form", "length"),
-    [*(("pairs", n) for n in (1, 2, 3, 64, 77)), *(("blocks", n) for n in ODD_LENGTHS)],
+    [*NARROW, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE)],
 )
 def test_scan_of_narrow_steps_is_that_of_others(form, length, reverse):
     """On a TPU. Infinities and NaN stay where they are, and end at a factor of zero."""
@@ -98,7 +99,10 @@ def test_scan_of_narrow_steps_is_that_of_others(form, length, reverse):
 
 @pytest.mark.parametrize(
     ("form", "length"),
-    [*itertools.product(["joined", "padded", "pairs"], [1, 9]), ("blocks", 131)],
+    [
+        *itertools.product(["joined", "padded", "pairs"], [1, 9]),
+        pytest.param("blocks", 131, marks=pytest.mark.slow),
+    ],
 )
 def test_scan_with_factors_of_zero_has_the_derivatives_of_lax_scan(form, length):
     """JAX differentiates it: in chunks of a GPU, and twice in a solver."""
