@@ -6,12 +6,14 @@ import math
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from jax.experimental import sparse
 from jax.scipy.special import betainc
 
 import scanrnn
+from scanrnn.planner.saved import POLICIES
 from tests import step_table
 from tests.compare import assert_same, score, value_and_gradients
 from tests.jaxprs import equations
@@ -201,3 +203,33 @@ def test_primitive_that_jax_expands_is_exported(arrays):
     args = arrays, arrays["h"], arrays["xs"]
     exported = jax.export.export(jax.jit(run), platforms=["cpu", "cuda"])(*args)
     chex.assert_trees_all_close(exported.call(*args), run(*args))
+
+
+@pytest.mark.parametrize("residuals", [None, *POLICIES])
+def test_largest_of_a_row_is_compared_with_the_row_it_is_of(residuals):
+    """A maximum was kept, and the row was computed again: they differed by rounding."""
+    draw = np.random.default_rng(0).normal
+    W, U, V, h, xs = (
+        jnp.asarray(0.3 * draw(size=size))
+        for size in ((16, 16), (16, 16), (16, 64), (3, 16), (4, 3, 16))
+    )
+    options = scanrnn.Options(residuals=residuals)
+
+    def loss(weights, h, xs, scan):
+        W, U, V = weights
+
+        def step(h, x):
+            u = h @ W + x
+            a, b, c, d = jnp.split(u @ V, 4, -1)
+            u = jax.nn.sigmoid(a) * jnp.tanh(b) + c * jax.nn.sigmoid(d)
+            h = 0.5 * h + 0.5 * jnp.tanh(u @ U - jnp.max(u, -1, keepdims=True))
+            return h, h * h
+
+        return sum(leaf.sum() for leaf in scan(step, h, xs))
+
+    def gradients(scan):
+        f = functools.partial(loss, scan=scan)
+        return jax.jit(jax.grad(f, argnums=(0, 1, 2)))((W, U, V), h, xs)
+
+    ours = gradients(functools.partial(scanrnn.scan, plan=options))
+    chex.assert_trees_all_close(ours, gradients(lax.scan), rtol=1e-11, atol=1e-11)

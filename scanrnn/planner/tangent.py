@@ -24,6 +24,10 @@ from scanrnn.planner.functions import of_some
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, eval_eqn, struct
 
+# Their derivatives ask which elements of an operand are equal to the output. A saved
+# output may differ by rounding from an operand that is computed again: none is equal.
+_COMPARED = {"max", "min", "reduce_max", "reduce_min", "cummax", "cummin"}
+
 
 def push(
     eqn: JaxprEqn,
@@ -182,6 +186,8 @@ def _transposed_params(dot, side) -> dict:
 
 
 def _push_general(eqn, tangents, primal, output):
+    if eqn.primitive.name in _COMPARED:
+        output = {}.get
     primals, saved = map(primal, eqn.invars), map(output, eqn.outvars)
     outs = _pushed_given(eqn, list(primals), tangents, list(saved))
     # Integers have no tangents.
