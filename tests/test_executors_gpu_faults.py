@@ -141,3 +141,15 @@ def test_product_by_an_algorithm_that_triton_has_not_is_refused():
 
     with pytest.raises(ValueError, match="Triton has no product by ANY_F8"):
         scanrnn.plan(step, init, xs, implementation=NAME)
+
+
+def test_product_of_whole_numbers_with_one_state_is_refused():
+    init, xs = jnp.zeros((2, 2, 16, 16)), jnp.ones((3, 2, 2, 16, 16))
+    gain = jnp.ones((16, 16))
+
+    def step(S, x):
+        whole = jnp.einsum("bhij,bhjk->bhik", S.astype("int32"), x.astype("int32"))
+        return jnp.tanh(gain * S + whole.astype(S.dtype) + x), S.sum(-1)
+
+    with pytest.raises(ValueError, match="a product of int32"):
+        scanrnn.plan(step, init, xs, implementation=NAME)

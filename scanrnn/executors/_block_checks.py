@@ -74,6 +74,8 @@ def check_one_state(graph: Graph) -> None:
     names = {e.primitive.name for e in graph.eqns}
     for name in sorted(names - {*ELEMENTWISE, *MOVES, *_SUMS, "dot_general", "iota"}):
         raise NotBlockedError(f"Triton has no {name}")
+    for eqn in (e for e in graph.eqns if e.primitive.name == "dot_general"):
+        _check_numbers(eqn)
     made = [v for e in graph.eqns for v in e.outvars]
     arrays = (*read_weights(graph), *graph.carry, *graph.xs, *made)
     for v in arrays:

@@ -62,10 +62,9 @@ def _in_chunks(
     whole = length - length % chunk if length > chunk else 0
     found = [[] for _ in b]
     if whole:
-        each = [_of_chunks(i, whole, chunk, A, b) for i in range(chunk)]
-        factors, added = each[0]
-        for late, more in each[1:]:
-            factors, added = steps.join(factors, late), steps.after(late, added, more)
+        cuts = [(i, whole, chunk) for i in range(chunk)]
+        each = [(rows_of(A, *cut), rows_of(b, *cut)) for cut in cuts]
+        factors, added = functools.reduce(steps.as_one, each)
         ends = _in_chunks(steps, factors, added, h, chunk, max(padded - 1, 0))
         in_turn = zip(*_within(steps, each, h, ends), strict=True)
         parts = [_in_turns(of_leaf, bool(padded)) for of_leaf in in_turn]
@@ -83,17 +82,16 @@ def _within(steps: Steps, each: Sequence, h: Sequence, ends: list) -> list:
     `each` has the factors and the addends of these steps, `ends` the values after each
     chunk.
     """
-    h = [lax.concatenate([a, end[:-1]], 0) for a, end in zip(h, ends, strict=True)]
-    found = []
+    h, found = _before(h, ends), []
     for factors, added in each[:-1]:
         h = steps.after(factors, h, added)
         found.append(h)
     return [*found, ends]
 
 
-def _of_chunks(i: int, stop: int, chunk: int, *lists: Sequence) -> list:
-    """Row i of each chunk, of the arrays in lists."""
-    return [rows_of(arrays, i, stop, chunk) for arrays in lists]
+def _before(h: Sequence, ends: Sequence) -> list:
+    """The values before each chunk or block: h, then those after the one before it."""
+    return [lax.concatenate([a, end[:-1]], 0) for a, end in zip(h, ends, strict=True)]
 
 
 def _in_turns(parts: Sequence, pads: bool):
@@ -116,10 +114,10 @@ def _in_blocks(
     """The values after each step, from h on, in blocks side by side."""
     length = len(b[0])
     A, b = ([_side_by_side(a) for a in of] for of in (A, b))
-    factors, added = ([_first_axis(a[0]) for a in of] for of in _joined(steps, A, b))
+    factors, added = ([_first_axis(a[0]) for a in of] for of in _as_one(steps, A, b))
     ends = values(steps, factors, added, h, rules)
-    h = [lax.concatenate([a, end[:-1]], 0) for a, end in zip(h, ends, strict=True)]
-    found = values(steps, A, b, [jnp.moveaxis(a, 0, -1)[None] for a in h], rules)
+    h = [jnp.moveaxis(a, 0, -1)[None] for a in _before(h, ends)]
+    found = values(steps, A, b, h, rules)
     return [_first_axis(a).reshape(-1, *a.shape[1:-1])[:length] for a in found]
 
 
@@ -140,11 +138,8 @@ def _first_axis(array):
     return jnp.moveaxis(array, -1, 0)
 
 
-def _joined(steps: Steps, A: Sequence, b: Sequence) -> tuple[Sequence, Sequence]:
+def _as_one(steps: Steps, A: Sequence, b: Sequence) -> tuple[Sequence, Sequence]:
     """All steps joined to one: its factors and its addends, `[1, ...]`."""
-
-    def both(early, late):
-        return steps.join(early[0], late[0]), steps.after(late[0], early[1], late[1])
 
     def some(*which: int):
         return rows_of(A, *which), rows_of(b, *which)
@@ -154,6 +149,6 @@ def _joined(steps: Steps, A: Sequence, b: Sequence) -> tuple[Sequence, Sequence]
         even = length - length % 2
         if even < length:
             last = some(even, length)
-            rest = both(last, rest) if rest else last
-        A, b = both(some(0, even, 2), some(1, even, 2))
-    return both((A, b), rest) if rest else (A, b)
+            rest = steps.as_one(last, rest) if rest else last
+        A, b = steps.as_one(some(0, even, 2), some(1, even, 2))
+    return steps.as_one((A, b), rest) if rest else (A, b)

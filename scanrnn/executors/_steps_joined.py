@@ -27,6 +27,11 @@ class Steps(NamedTuple):
     join: Callable
     after: Callable
 
+    def as_one(self, early: tuple, late: tuple) -> tuple[list, list]:
+        """Two steps in a row as one. A step is its factors and its addends."""
+        (A, b), (C, d) = early, late
+        return self.join(A, C), self.after(C, b, d)
+
 
 def rows_of(arrays: Sequence, start: int, stop: int, stride: int = 1) -> list:
     """Some rows of arrays; all of an array that is constant in time."""

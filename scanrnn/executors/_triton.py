@@ -236,11 +236,11 @@ def _evaluated(eqn: JaxprEqn, ins: Sequence):
 
     Triton's maximum and minimum drop NaN, and they are not for booleans.
     """
-    name, dtype = eqn.primitive.name, ins[0].dtype if ins else None
+    name, dtype = eqn.primitive.name, ops.aval(eqn.outvars[0]).dtype
     if name in ("max", "min") and dtype == jnp.bool_:
         return ins[0] | ins[1] if name == "max" else ins[0] & ins[1]
     (out,) = eval_eqn(eqn, ins)
-    if not jnp.issubdtype(out.dtype, jnp.floating):
+    if not jnp.issubdtype(dtype, jnp.floating):
         return out
     if name in ("max", "min", "clamp"):
         for atom, value in zip(eqn.invars, ins, strict=True):

@@ -186,10 +186,9 @@ def _transposed_params(dot, side) -> dict:
 
 
 def _push_general(eqn, tangents, primal, output):
-    if eqn.primitive.name in _COMPARED:
-        output = {}.get
-    primals, saved = map(primal, eqn.invars), map(output, eqn.outvars)
-    outs = _pushed_given(eqn, list(primals), tangents, list(saved))
+    compared = eqn.primitive.name in _COMPARED
+    saved = [None if compared else output(v) for v in eqn.outvars]
+    outs = _pushed_given(eqn, list(map(primal, eqn.invars)), tangents, saved)
     # Integers have no tangents.
     pairs = zip(eqn.outvars, outs, strict=True)
     return [t if ops.is_inexact(v) else None for v, t in pairs]
