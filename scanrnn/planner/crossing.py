@@ -9,6 +9,7 @@ as wide as its bytes, from the equation that makes it to those that read it.
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn, Var
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+from scipy.sparse.csgraph import maximum_flow
 
 from scanrnn.planner.costs import excess
 from scanrnn.planner.graph import Graph, variables
@@ -72,6 +73,8 @@ def out_of_loop(
       early: the equations that may leave the loop.
       out: those of them that leave it in any case.
     """
+    if early <= out:
+        return out
     rows = [*graph.xs, *(v for e in graph.eqns if e in out for v in e.outvars)]
     made = (v for e in graph.eqns if e in early for v in e.outvars)
     edges: dict[tuple[Any, Any], int] = {(_START, (v, 0)): _MANY for v in rows}
@@ -101,11 +104,19 @@ def _end_side(edges: Mapping[tuple[Any, Any], int]) -> set:
         return set()
     nodes = [*dict.fromkeys([_START, _END, *itertools.chain(*edges)])]
     at = {node: i for i, node in enumerate(nodes)}
-    rows, cols = np.array([(at[a], at[b]) for a, b in edges]).T
-    widths = np.array(list(edges.values()), np.int32)
-    capacity = csr_array((widths, (rows, cols)), (len(nodes), len(nodes)))
-    left = capacity - maximum_flow(capacity, at[_START], at[_END]).flow
-    left.data[left.data < 0] = 0
-    left.eliminate_zeros()
-    reached = breadth_first_order(left.T.tocsr(), at[_END], return_predecessors=False)
+    widths = {(at[a], at[b]): width for (a, b), width in edges.items()}
+    ends = np.array([*widths], np.int32).T
+    data = np.fromiter(widths.values(), np.int32)
+    capacity = csr_array((data, ends), (len(nodes), len(nodes)))
+    flow = maximum_flow(capacity, at[_START], at[_END]).flow.tocoo()
+    # What could still flow into each node, also by less flow in the other direction.
+    # These graphs are small: in Python this is faster than by sparse matrices.
+    sources = collections.defaultdict(list)
+    for a, b, used in zip(*(x.tolist() for x in (*flow.coords, flow.data)), strict=True):
+        if widths.get((a, b), 0) > used:
+            sources[b].append(a)
+    reached = todo = {at[_END]}
+    while todo:
+        todo = {a for b in todo for a in sources[b]} - reached
+        reached = reached | todo
     return {nodes[i] for i in reached}

@@ -181,12 +181,19 @@ class Rows:
             return []
         last = 0 if self.reverse else self.length - self.block
 
-        def write(_, arrays):
+        def write(arrays):
             return [put(a, rows, last) for a, rows in zip(arrays, late, strict=True)]
 
-        if self.fenced:
-            return lax.fori_loop(0, 2, write, list(arrays))
-        return list(lax.optimization_barrier(write(0, arrays)))
+        if not self.fenced:
+            return list(lax.optimization_barrier(write(arrays)))
+
+        def again(state):
+            count, arrays = state
+            return count + np.int32(1), write(arrays)
+
+        # `lax.fori_loop` makes a `lax.scan`, which takes longer to trace and to lower.
+        first = np.int32(0), list(arrays)
+        return lax.while_loop(lambda state: state[0] < np.int32(2), again, first)[1]
 
 
 def spans(sizes: Iterable[int]) -> list[tuple[int, int]]:
