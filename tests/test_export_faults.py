@@ -153,3 +153,30 @@ def test_layer_of_flax_that_counts_its_streams_is_written():
     proto = to_onnx(model, inputs={"xs": ("batch", "steps", 3)})
     (got,) = session(proto)(xs=given)
     np.testing.assert_allclose(got, model(given), rtol=1e-5, atol=1e-6)
+
+
+def doubled(x, n):
+    def goes(state):
+        count, value = state
+        return (count < n) & (jnp.abs(value).max() < 50)
+
+    def step(state):
+        count, value = state
+        return count + 1, 2 * value + x
+
+    return lax.while_loop(goes, step, (jnp.int32(0), x))
+
+
+def repeated(x, n):
+    return lax.fori_loop(0, n, lambda i, a: jnp.tanh(a @ x.T @ x) + i, x)
+
+
+@pytest.mark.parametrize("function", [doubled, repeated])
+def test_a_loop_runs_in_onnxruntime_as_long_as_its_condition_holds(function):
+    inputs = {"x": (3, 4), "n": Input((), "int32")}
+    loaded = session(to_onnx(function, inputs=inputs))
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    for n in (0, 1, 4, 40):
+        wanted = jax.tree.leaves(function(jnp.asarray(x), n))
+        for got, leaf in zip(loaded(x=x, n=np.array(n, "int32")), wanted, strict=True):
+            np.testing.assert_allclose(got, leaf, rtol=1e-4)

@@ -153,8 +153,8 @@ def _equation(graph, eqn, arguments, wanted):
     name = eqn.primitive.name
     if name == "scan":
         return native.find(graph, eqn, arguments) or _scan(graph, eqn, arguments)
-    if name == "cond":
-        return _cond(graph, eqn, arguments)
+    if name in _CONTROL:
+        return _CONTROL[name](graph, eqn, arguments)
     if _is_call(eqn):
         return _call(graph, eqn, arguments, wanted)
     if name not in RULES:
@@ -236,3 +236,33 @@ def _cond(graph, eqn, arguments):
     which = graph.cast(arguments[0], np.bool_)
     outs = len(eqn.outvars)
     return graph.ops("If", outs, which, then_branch=yes, else_branch=no)
+
+
+def _while(graph, eqn, arguments):
+    """A loop that runs as long as a condition holds, as `Loop`."""
+    first = eqn.params["cond_nconsts"]
+    last = first + eqn.params["body_nconsts"]
+    reads, captured, state = (
+        arguments[:first],
+        arguments[first:last],
+        arguments[last:],
+    )
+    goes = compat.opened(eqn.params["cond_jaxpr"])
+    step = compat.opened(eqn.params["body_jaxpr"])
+    # The operator gives its body the number of the step and the last condition.
+    types = [jax.ShapeDtypeStruct((), dtype) for dtype in (np.int64, np.bool_)]
+    types += [var.aval for var in eqn.outvars]
+    body = Graph(graph)
+    inputs = [body.name("in") for _ in types]
+    new = run(body, *step, [*captured, *inputs[2:]])
+    names = [body.op("Identity", n) for n in run(body, *goes, [*reads, *new]) + new]
+    proto = body.proto(
+        body.name("body"),
+        list(map(info, inputs, types)),
+        list(map(info, names, types[1:])),
+    )
+    (start,) = run(graph, *goes, [*reads, *state])
+    return graph.ops("Loop", len(state), "", start, *state, body=proto)
+
+
+_CONTROL = {"cond": _cond, "while": _while}
