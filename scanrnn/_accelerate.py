@@ -110,6 +110,8 @@ def _as_array(out: Any, aval) -> Any:
 
 def _evaluate(jaxpr, consts: Sequence, args: Sequence, plan) -> list:
     """Evaluate a jaxpr with its scans planned."""
+    # A derivative rule may read an array by a traced index, which NumPy refuses.
+    consts = [jnp.asarray(c) if isinstance(c, np.ndarray) else c for c in consts]
     return evaluate(
         jaxpr, consts, args, lambda eqn, values: _way_to_run(eqn)(eqn, values, plan)
     )

@@ -93,3 +93,26 @@ def test_code_that_closes_over_what_moves_has_its_gradient():
         return sum(jnp.sum(h**2) for h in steps)
 
     np.testing.assert_allclose(jax.grad(loss)(2.0), jax.grad(plain)(2.0), rtol=1e-12)
+
+
+@jax.custom_vjp
+def weighted(x, ts):
+    return x * ts.sum()
+
+
+def _back(ts, ct):
+    def add(i, total):
+        return total + ct * ts[i]
+
+    return lax.fori_loop(0, 3, add, jnp.zeros_like(ct)), jnp.zeros_like(ts)
+
+
+weighted.defvjp(lambda x, ts: (weighted(x, ts), ts), _back)
+
+
+def test_a_derivative_rule_may_index_a_constant_of_the_function():
+    def loss(x):
+        return weighted(x, jnp.array([0.0, 0.2, 0.3])).sum()
+
+    found = jax.grad(scanrnn.accelerate(loss))(X)
+    np.testing.assert_allclose(found, jax.grad(loss)(X))
