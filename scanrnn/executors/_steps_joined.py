@@ -83,8 +83,12 @@ def _product(A: Sequence, B: Sequence) -> list:
 
 @jax.custom_jvp
 def _times(factor, value):
-    """A product that is zero wherever the factor is zero, even times an infinity."""
-    return jnp.where(factor == 0, 0, factor * value).astype(value.dtype)
+    """A product that is zero wherever one of them is zero, even times an infinity.
+
+    A product of the factors of many steps may overflow where no value of the loop does.
+    """
+    zero = (factor == 0) | ((value == 0) & ~jnp.isnan(factor))
+    return jnp.where(zero, 0, factor * value).astype(value.dtype)
 
 
 @_times.defjvp
