@@ -30,11 +30,14 @@ pin_p = Primitive("pin")
 Tile = tuple[int, int, int]
 
 
-def pin(array, tile: Tile):
-    """The same array, with its rows one after the other in memory."""
+def pin(array, tile: Tile, lead: int = 1):
+    """The same array, with its rows one after the other in memory.
+
+    The axes of time come first: `lead` of them; none for a single row, as of a carry.
+    """
     if jnp.issubdtype(array.dtype, jax.dtypes.extended):
         return array  # a layout of keys would need the axes of their data
-    return pin_p.bind(array, lead=1, tile=tile)
+    return pin_p.bind(array, lead=lead, tile=tile)
 
 
 def join_axes(array, tile: Tile):

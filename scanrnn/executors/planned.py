@@ -90,6 +90,7 @@ def _lower(body: Body, constants: Values, carry: list, arrays: Values) -> Result
 
     def trip(state, x):
         (carry, written, late, count, memory), (at, xs) = state, x
+        carry = [pin(a, body.row_tile, 0) for a in carry] if body.row_tile else carry
         at = count if at is None else at
         written = rows.write(written, late, at)
         here = inside | dict(zip(over.values(), written, strict=True))

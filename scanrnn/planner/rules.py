@@ -84,9 +84,10 @@ class Rules:
         product, are kept for the reverse loop, unless results of contractions are
         recomputed.
       row_tile: if given, arrays that a loop reads or stacks have time as their major
-        axis, and rows that fit tiles of memory: the rows and the columns of a tile, and
-        the most tiles of a small row.
+        axis, and rows that fit tiles of memory, as the carry does: the rows and the
+        columns of a tile, and the most tiles of a small row.
       scans: which form a scan takes that is parallel over time.
+      split_cost: what the loops of a split step cost, divided by their estimates.
       delays_copies: copies that only the code after a loop needs are made after it.
       sums_gains_in_loop: gradients of gains are summed in the reverse loop.
       sums_biases_by_products: gradients of biases are products with ones.
