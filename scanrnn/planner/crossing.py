@@ -112,7 +112,8 @@ def _end_side(edges: Mapping[tuple[Any, Any], int]) -> set:
     # What could still flow into each node, also by less flow in the other direction.
     # These graphs are small: in Python this is faster than by sparse matrices.
     sources = collections.defaultdict(list)
-    for a, b, used in zip(*(x.tolist() for x in (*flow.coords, flow.data)), strict=True):
+    flows = map(np.ndarray.tolist, (flow.row, flow.col, flow.data))
+    for a, b, used in zip(*flows, strict=True):
         if widths.get((a, b), 0) > used:
             sources[b].append(a)
     reached = todo = {at[_END]}
