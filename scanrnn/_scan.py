@@ -57,6 +57,7 @@ def scan(
         "planned" runs the planner's loops, or raises an error that says why it cannot.
         "associative" runs loops that are affine in their carry in parallel over time.
         "chunkwise" runs matrix memories and delta rules by products of chunks.
+        "fission" runs several loops, one after the other, such as one for each layer.
         "scan" is `jax.lax.scan` itself. "pallas_tpu" makes one kernel of each loop, on
         a TPU, and "pallas_gpu" one of each loop that fits, on an NVIDIA GPU. On an
         H100 the estimate may choose these; elsewhere they run only if you ask for them,

@@ -128,3 +128,27 @@ def materialise(program, key):
     groups = [[draw(s) for s in sources if s[0] == kind] for kind in "wc"]
     xs = [draw(s, T) for s in sources if s[0] == "x"]
     return step, *groups, xs
+
+
+def stacked(layers, key):
+    """The step of several programs, the layers: each reads values of the one before.
+
+    Its inputs are the next carry times a weight of its own, the carry, and the outputs
+    of the layer before. The first layer reads the inputs of all steps.
+    """
+    keys = jax.random.split(key, len(layers))
+    made = [materialise(p, k) for p, k in zip(layers, keys, strict=True)]
+    steps, weights, init, xs = zip(*made, strict=True)
+
+    def step(weights, carry, x):
+        after, ys, given = [], [], x
+        for f, w, c, inputs in zip(steps, weights, carry, xs, strict=True):
+            given = [given[0] @ w[0], *given[1:]]
+            given = [given[i % len(given)] for i in range(len(inputs))]
+            new, out = f(w, c, given)
+            given = [new[0], c[-1], *out]
+            after.append(new)
+            ys += out
+        return after, ys
+
+    return step, list(weights), list(init), xs[0]

@@ -49,6 +49,7 @@ FILES = {
     "actor and critic with resets, Flax Linen": "actor_critic",
     "GRU, Flax NNX": "flax_nnx",
     "LSTM, Haiku": "haiku",
+    "two LSTMs in one step, Haiku": "haiku",
     "LSTM with a mask, Keras": "keras",
     "LSTM with variational dropout": "plain",
     "LSTM under jax.checkpoint": "plain",

@@ -34,7 +34,7 @@ VARIED = {
     "residuals": "recompute",
 }
 # Executors without kernels. Where one of these refuses a plan, it is not tried.
-IMPLEMENTATIONS = ("scan", "planned", "associative", "chunkwise")
+IMPLEMENTATIONS = ("scan", "planned", "associative", "chunkwise", "fission")
 DEFAULT = "as asked"
 # A candidate must be this much faster than the plan that was asked for.
 MARGIN = 1.03

@@ -10,9 +10,11 @@ An executor is a module, or any object, with the attribute `NAME` and
 - `PLATFORM`, only if it runs kernels of its own, for devices of that platform; and
   `PROVEN`, the kinds of machines on which these were checked and timed. On any other
   machine it runs only if it is asked for by name, or if `tune` has checked it there.
-- `run(plan, weights, init, xs)`, only if it runs whole plans and not bodies, by a
-  program that JAX differentiates; with it, `told(plan) -> list[str]`: how each leaf of
-  the carry runs, for `print(plan)`;
+- `run(plan, weights, init, xs, differentiated)`, only if it runs whole plans and not
+  bodies, by a program that JAX differentiates; with it, `told(plan) -> list[str]`: how
+  each leaf of the carry runs, for `print(plan)`;
+- `split(plan, assign) -> Plan`, optional: the plan with `parts`, whose executors are
+  chosen by `assign`. Their costs are its cost;
 - `work(plan) -> costs.Work | None`, optional: what its loops cost, for the estimate;
 - `holds(plan) -> str | None` and `WEIGHTS`, only for `advise`: why its memory does not
   suffice for a plan, and where it keeps the weights, in words.
@@ -31,6 +33,7 @@ from typing import Any
 from scanrnn.executors import (
     associative,
     chunkwise,
+    fission,
     pallas_gpu,
     pallas_tpu,
     planned,
@@ -46,7 +49,7 @@ from scanrnn.planner.rules import Rules
 
 EXECUTORS: dict[str, Any] = {
     each.NAME: each
-    for each in (planned, scan, associative, chunkwise, pallas_tpu, pallas_gpu)
+    for each in (planned, scan, associative, chunkwise, fission, pallas_tpu, pallas_gpu)
 }
 
 
@@ -87,6 +90,8 @@ def assign(
         early = getattr(each, "refuse_early", None)
         why = early(first) if early and not asked else None
         plans[name] = first if why else make(each.rules(machine))
+        if not why and hasattr(each, "split"):
+            plans[name] = each.split(plans[name], assign)
         found[name] = _candidate(Runner(each), plans[name], why)
     able = [c for c in found.values() if c.refusal is None]
     if plans[scan.NAME].options.residuals is not None and len(able) > 1:
@@ -111,6 +116,9 @@ def _candidate(runner, plan, refusal: str | None) -> Candidate:
     refusal = refusal or runner.executor.refuse(plan)
     if refusal is not None:
         return Candidate(runner, None, refusal)
+    if plan.parts:
+        parts = (part.cost for _, part in plan.parts)
+        return Candidate(runner, costs.total(parts, plan.rules.split_cost), None)
     work = getattr(runner.executor, "work", None)
     loops = work(plan) if work else None
     return Candidate(runner, costs.cost(plan, runner.name == scan.NAME, loops), None)

@@ -58,7 +58,8 @@ class Runner:
         `differentiated` says that JAX will differentiate the program.
         """
         if self.whole:
-            return cast(Any, self.executor).run(plan, weights, init, xs)
+            whole = cast(Any, self.executor)
+            return whole.run(plan, weights, init, xs, differentiated)
         run = functools.partial(_run, plan, self.executor, differentiated)
         return _run_plan(run, plan, weights, init, xs, differentiated)
 
@@ -75,7 +76,7 @@ def _run_plan(run, plan, weights, init, xs, differentiated):
     if plan.value_loops and not split([*constants, *carry, *xs]):
         for_values = _whole(plan, run, plan.value_loops)
         types = types_of(stages.graph, plan.length) if differentiated else ()
-        program = _with_values_by(for_values, program, plan.machine, types)
+        program = with_values_by(for_values, program, plan.machine, types)
     carry, ys = program(constants, carry, xs)
     final = dict(enumerate(init)) | dict(zip(moving, carry, strict=True))
     return list(final.values()), ys
@@ -100,7 +101,7 @@ def _whole(plan, run, loops, keep=None) -> Callable:
     return functools.partial(in_chunks, programs, sizes, plan.reverse)
 
 
-def _with_values_by(
+def with_values_by(
     values: Callable, program: Callable, machine: Machine, types: tuple
 ) -> Callable:
     """A program that runs `values` without a gradient, and `program` with one.

@@ -138,10 +138,10 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
                 final[k] = lax.convert_element_type(end[0], start.dtype)
                 values[graph.carry[k]] = lax.convert_element_type(u, start.dtype)
     ys = over_time(graph, graph.ys, values, rows.length)
-    return list(map(_typed, final, graph.carry_out)), list(map(_typed, ys, graph.ys))
+    return list(map(typed, final, graph.carry_out)), list(map(typed, ys, graph.ys))
 
 
-def _typed(found, atom):
+def typed(found, atom):
     """A result with the weak type of an atom, or without one, as that has none."""
     weak = ops.is_weak(atom)
     return found if found.weak_type == weak else compat.with_weak_type(found, weak)

@@ -132,8 +132,9 @@ def told(plan: Plan) -> list[str]:
     return lines
 
 
-def run(plan: Plan, weights: list, init: list, xs: list):
+def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
     """Run a plan on flat values. Returns the final carry and the ys, flat."""
+    del differentiated
     assert plan.stages is not None
     stages, rows = plan.stages, Rows(plan.length, plan.reverse)
     graph, (values, moving) = stages.graph, entering(plan, weights, init)

@@ -22,8 +22,9 @@ def refuse(plan: Plan) -> str | None:
     return None
 
 
-def run(plan: Plan, weights: list, init: list, xs: list):
+def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
     """Run the step unchanged. Returns the final carry and the ys, flat."""
+    del differentiated
     graph = plan.source
     constants, arrays = named(graph.weights, weights), named(graph.xs, xs)
     body = plain(graph, plan.length, plan.reverse, plan.unroll)

@@ -59,11 +59,10 @@ class Group:
 @once
 def groups(graph: Graph) -> tuple[Group, ...]:
     """Group the leaves of a loop's carry, in the order in which to compute them."""
-    reads = leaves_read(graph)
-    after = [reads[v] if variables([v]) else frozenset() for v in graph.carry_out]
+    reads, after = leaves_read(graph), _after(graph)
     seen = {i for v in variables(graph.ys) for i in reads[v]}
     found = []
-    for leaves in _components(after):
+    for leaves in components(graph):
         others = (of for k, of in enumerate(after) if k not in leaves)
         group = _group(graph, leaves, after)
         read = not seen.union(*others).isdisjoint(leaves)
@@ -87,17 +86,26 @@ def is_free(graph: Graph, leaf: int, atom) -> bool:
     return ops.is_literal(atom) or leaf not in leaves_read(graph)[atom]
 
 
-def _components(reads) -> list[tuple[int, ...]]:
-    """Strongly connected components of "leaf reads leaf", those that are read first."""
+@once
+def components(graph: Graph) -> list[tuple[int, ...]]:
+    """Leaves of a carry that need one another, those that the others read first."""
+    reads = _after(graph)
     reach = [set(of) for of in reads]
     for through, i in itertools.product(range(len(reads)), repeat=2):
         if through in reach[i]:
             reach[i] |= reach[through]
+    # Strongly connected components of "leaf reads leaf".
     parts = {
         tuple(k for k in sorted({i, *of}) if k == i or (i in reach[k] and k in of))
         for i, of in enumerate(reach)
     }
     return sorted(parts, key=lambda part: (len(reach[part[0]] | {*part}), part))
+
+
+def _after(graph: Graph) -> list[frozenset[int]]:
+    """Which leaves each leaf of the next carry reads."""
+    reads = leaves_read(graph)
+    return [reads[v] if variables([v]) else frozenset() for v in graph.carry_out]
 
 
 def _group(graph, leaves, after) -> Group:

@@ -11,7 +11,7 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import counts, ops
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.graph import variables
+from scanrnn.planner.graph import Graph, variables
 from scanrnn.planner.rules import Rules
 
 
@@ -94,12 +94,25 @@ def starts(body: Body, rules: Rules) -> float:
     return (rules.starts_of_trip + len(body.graph.ys)) / steps
 
 
+def depth(graph: Graph) -> int:
+    """The most products of a step that need one another, one after the other.
+
+    Between two of them there is at least one kernel.
+    """
+    after: dict[Var, int] = {}
+    for eqn in graph.eqns:
+        before = max((after.get(v, 0) for v in variables(eqn.invars)), default=0)
+        after |= dict.fromkeys(eqn.outvars, before + ops.is_heavy(eqn))
+    return max(after.values(), default=0)
+
+
 def starts_in_scan(plan) -> float:
     """The same for a training step by `lax.scan`, which stacks each array by itself."""
+    ways = _ways(plan)
     if plan.rules.starts_of_trip is None:
-        return 2.0
+        return ways * max(1, depth(plan.step))
     sums = sum(map(ops.is_reduction, plan.step.eqns))
-    return 4.0 + 4 * sums + len(_kept(plan, in_loop=True))
+    return ways * (2.0 + 2 * sums) + len(_kept(plan, in_loop=True))
 
 
 class Cost(NamedTuple):
@@ -144,7 +157,8 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
       plan: the plan.
       in_loop: whether everything runs in the loop, as by `lax.scan`.
       loops: what the loops take besides the products of the step, if their executor
-        counts it; else a step starts one kernel forward and one in reverse.
+        counts it; else one kernel follows each product of a chain in a step, forward
+        and in reverse.
     """
     gemms = counts.scan_gemms if in_loop else counts.planned_gemms
     steps = ops.product([plan.length])
@@ -152,8 +166,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     heavy = [e for e in plan.step.eqns if ops.is_heavy(e)]
     dtype = ops.aval(heavy[0].invars[0]).dtype if heavy else np.dtype("float32")
     peak = machine.peaks.get(str(dtype), machine.peaks["float32"])
-    each = starts_in_scan(plan) if in_loop else 2.0
-    launches, moved, flops, kept, inside = loops or Work(each * steps, 0.0)
+    launches, moved, flops, kept, inside = loops or Work(_starts(plan, in_loop), 0.0)
     if kept is None:
         kept = steps * ops.bytes_in(_kept(plan, in_loop))
     seconds = {
@@ -180,6 +193,24 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
         flops += row.flops
         moved += row.count * bytes_once
     return Cost(flops, moved, kept, **seconds)
+
+
+def total(costs: Iterable[Cost], times: float) -> Cost:
+    """The cost of several plans that run one after the other, and its times scaled."""
+    flops, moved, kept, *seconds = map(math.fsum, zip(*costs, strict=True))
+    return Cost(flops, moved, kept, *(times * s for s in seconds))
+
+
+def _starts(plan, in_loop: bool) -> float:
+    """The launches of a training step's loops besides its products."""
+    if in_loop:
+        return starts_in_scan(plan) * ops.product([plan.length])
+    return _ways(plan) * max(1, depth(plan.stages.loop)) * ops.product([plan.length])
+
+
+def _ways(plan) -> int:
+    """The loops of a training step: one if no leaf of the carry has a gradient."""
+    return 1 + any(map(ops.is_inexact, plan.step.carry))
 
 
 def _kept(plan, in_loop: bool) -> set:

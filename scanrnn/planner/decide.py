@@ -7,13 +7,13 @@ import itertools
 import math
 
 from jax.core import Tracer
-from jax.extend.core import Var
 
 from scanrnn.machines import Machine
 from scanrnn.planner import compat, layout, ops, rewrite, tidy
 from scanrnn.planner.checkpoints import chunks_pay, is_checkpointed
 from scanrnn.planner.classify import can_defer, classify
 from scanrnn.planner.cuts import cut
+from scanrnn.planner.fission import Part
 from scanrnn.planner.graph import Graph, inside
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.moved import is_shared
@@ -21,11 +21,11 @@ from scanrnn.planner.options import Options
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.tangent import derivative_of
-from scanrnn.planner.trace import Traced, inline
+from scanrnn.planner.trace import Traced, inline, without_invariant
 
 
 def make_plan(
-    traced: Traced,
+    traced: Traced | Part,
     options: Options,
     machine: Machine,
     rules: Rules,
@@ -60,7 +60,7 @@ def make_plan(
     nothing = _left_alone(graph, traced.length, options)
     if nothing is not None:
         return dataclasses.replace(base, nothing=nothing)
-    graph, invariant = _without_invariant(graph)
+    graph, invariant = without_invariant(graph)
     graph, consts = inline(graph)
     graph, more = _rewrite(graph, options)
     stages = classify(graph, options.hoist, options.sink)
@@ -261,24 +261,6 @@ def _reads_a_tracer(eqn) -> bool:
     """Whether an equation has a derivative rule that closes over a traced value."""
     rule = derivative_of(eqn) if compat.has_simple_jvp(eqn) else None
     return rule is not None and any(isinstance(c, Tracer) for c in rule.consts)
-
-
-def _without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
-    """Turn carries that a step returns unchanged into weights; and their indices."""
-    pairs = list(zip(graph.carry, graph.carry_out, strict=True))
-    fixed = tuple(i for i, (v, out) in enumerate(pairs) if v is out)
-
-    def rest(group) -> tuple:
-        return tuple(v for i, v in enumerate(group) if i not in fixed)
-
-    invariant: tuple[Var, ...] = tuple(graph.carry[i] for i in fixed)
-    graph = dataclasses.replace(
-        graph,
-        weights=(*graph.weights, *invariant),
-        carry=rest(graph.carry),
-        carry_out=rest(graph.carry_out),
-    )
-    return graph, fixed
 
 
 def _rewrite(graph, options) -> tuple[Graph, list]:

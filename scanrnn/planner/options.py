@@ -21,8 +21,9 @@ class Options:
       sink: run matrix products that only outputs need after the loop.
       defer: compute weight gradients after the reverse loop.
       implementation: the name of the executor: "planned", "associative" (parallel over
-        time), "chunkwise" (matrix memories by products of chunks), "pallas_tpu" or
-        "pallas_gpu" (one kernel for a loop), or "scan" for `lax.scan` itself. None
+        time), "chunkwise" (matrix memories by products of chunks), "fission" (several
+        loops, one after the other), "pallas_tpu" or "pallas_gpu" (one kernel for a
+        loop), or "scan" for `lax.scan` itself. None
         takes the executor with the lowest estimate, of those that may be chosen. A step
         that is too small to gain anything is left to `lax.scan`.
       residuals: what the forward loop keeps for the reverse loop: "minimal" (carries

@@ -16,6 +16,7 @@ from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.classify import Stages
 from scanrnn.planner.emit import emit
+from scanrnn.planner.fission import Part
 from scanrnn.planner.functions import of_some
 from scanrnn.planner.gradient import Derivative
 from scanrnn.planner.graph import Graph, struct, variables
@@ -78,6 +79,8 @@ class Plan:
       loops: the loop for the whole length or for a chunk; then the loop for the rest,
         if chunks do not divide the length.
       value_loops: the same for chunks without a gradient; empty if they do not differ.
+      parts: the plans of several loops that run one after the other in place of one,
+        each with its `Part`; empty unless the executor splits the loop.
       nothing: why there is nothing to plan, or None.
       executor: what runs it: `executor.name` is its name, and `executor.run(plan,
         weights, init, xs)` runs the plan on flat values. None if none is chosen yet.
@@ -102,6 +105,7 @@ class Plan:
     defer: bool = False
     loops: tuple[Loop, ...] = ()
     value_loops: tuple[Loop, ...] = ()
+    parts: tuple[tuple[Part, Plan], ...] = ()
     nothing: str | None = None
     executor: Any = None
     candidates: tuple[Candidate, ...] = ()
@@ -197,6 +201,8 @@ class Plan:
     @functools.cached_property
     def gemms(self) -> tuple[counts.Gemm, ...]:
         """Every contraction, forward and backward, with its sizes and count."""
+        if self.parts:
+            return tuple(row for _, plan in self.parts for row in plan.gemms)
         gemms = counts.scan_gemms if self.reason is not None else counts.planned_gemms
         return gemms(self, self.length if isinstance(self.length, int) else 1)
 

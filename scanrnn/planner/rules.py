@@ -165,6 +165,7 @@ class Rules:
     keeps_costly: bool = False
     row_tile: tuple[int, int, int] | None = None
     scans: ScanRules = ScanRules()
+    split_cost: float = 1.0
     delays_copies: bool = False
     sums_gains_in_loop: bool = False
     sums_biases_by_products: bool = False

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import mapped_aval
+from jax.extend.core import Var, mapped_aval
 
 from scanrnn.planner import checkpoints, compat
 from scanrnn.planner.functions import evaluate
@@ -98,6 +98,24 @@ def inline(graph: Graph, opens: Callable | None = None) -> tuple[Graph, list]:
         return _evaluated(opens, eqn, map(env.read, eqn.invars))
 
     return retrace(graph, rule, list(filter(opens, graph.eqns)))
+
+
+def without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
+    """Turn carries that a step returns unchanged into weights; and their indices."""
+    pairs = list(zip(graph.carry, graph.carry_out, strict=True))
+    fixed = tuple(i for i, (v, out) in enumerate(pairs) if v is out)
+
+    def rest(group) -> tuple:
+        return tuple(v for i, v in enumerate(group) if i not in fixed)
+
+    invariant: tuple[Var, ...] = tuple(graph.carry[i] for i in fixed)
+    graph = dataclasses.replace(
+        graph,
+        weights=(*graph.weights, *invariant),
+        carry=rest(graph.carry),
+        carry_out=rest(graph.carry_out),
+    )
+    return graph, fixed
 
 
 def _evaluated(opens, eqn, values):

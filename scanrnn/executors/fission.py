@@ -1,0 +1,118 @@
+"""Run a loop as several, one after the other, each by the executor that suits it.
+
+See `planner/fission.py` for what is split, and why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+from scanrnn.executors import planned, scan
+from scanrnn.executors._names import named, types_of
+from scanrnn.executors._names import split as split_over_devices
+from scanrnn.executors._program import Runner, with_values_by
+from scanrnn.executors.associative import typed
+from scanrnn.planner.affine import components
+from scanrnn.planner.decide import make_plan
+from scanrnn.planner.fission import Part, parts_of
+from scanrnn.planner.graph import has_own_rule
+from scanrnn.planner.plan import Plan
+from scanrnn.planner.report import headline
+
+NAME = "fission"
+
+rules, lower = planned.rules, scan.lower
+
+
+def refuse_early(plan: Plan) -> str | None:
+    """Why no plan of this step is split, or None."""
+    if plan.stages is None:
+        return plan.nothing
+    if not plan.defer:
+        return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
+    if not isinstance(plan.length, int):
+        return "the number of steps is not known"
+    if plan.residuals == "chunked" or plan.options.chunk is not None:
+        return "a loop in chunks is not split"
+    if len(components(plan.stages.graph)) < 2:
+        return "all leaves of its carry need one another"
+    if any(map(has_own_rule, plan.stages.graph.eqns)):
+        return "a jax.custom_vjp in it must see the cotangents of each step"
+    return None
+
+
+def refuse(plan: Plan) -> str | None:
+    """Why this plan is not split, or None."""
+    if why := refuse_early(plan):
+        return why
+    if not plan.parts:
+        return "no product would leave a later loop"
+    return None
+
+
+def split(plan: Plan, assign: Callable) -> Plan:
+    """The plan with the plans of its parts, if there are several."""
+    if refuse_early(plan):
+        return plan
+    options = dataclasses.replace(plan.options, implementation=None)
+    where = plan.reverse, plan.unroll
+
+    def of(part: Part) -> Plan:
+        def make(rules):
+            return make_plan(part, options, plan.machine, rules, *where)
+
+        return assign(make, plan.machine)
+
+    parts = parts_of(plan.source, plan.length)
+    return dataclasses.replace(plan, parts=tuple((part, of(part)) for part in parts))
+
+
+def told(plan: Plan) -> list[str]:
+    """What each loop is, in words."""
+    lines = []
+    for i, (part, loop) in enumerate(plan.parts, 1):
+        leaves = " and ".join(v.aval.str_short() for v in part.graph.carry) or "nothing"
+        what = headline(loop).removeprefix("Plan: ")
+        by = f" By {loop.executor.name}." if loop.reason is None else ""
+        lines.append(f"Loop {i} of {len(plan.parts)} carries {leaves}: {what}{by}")
+    return lines
+
+
+def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
+    """Run a plan on flat values. Returns the final carry and the ys, flat.
+
+    What a part makes for later ones takes memory. Where rules limit that of a forward
+    pass alone, a single loop runs then.
+    """
+    parts = functools.partial(_run, plan, differentiated)
+    args = weights, init, xs
+    if plan.rules.forward_share is None or split_over_devices(args):
+        return parts(*args)
+    single = functools.partial(Runner(cast(Any, planned)).run, plan)
+    types = types_of(plan.source, plan.length) if differentiated else ()
+    return with_values_by(single, parts, plan.machine, types)(*args)
+
+
+def _run(plan: Plan, differentiated: bool, weights: list, init: list, xs: list):
+    graph = plan.source
+    names = *graph.weights, *graph.carry, *graph.xs
+    values = named(names, (*weights, *init, *xs))
+    final, ys = dict(enumerate(init)), {}
+    for part, loop in plan.parts:
+        step, mine = part.graph, len(part.ys)
+        known = {**values, **part.consts}
+        groups = (
+            [known[v] for v in step.weights],
+            [init[k] for k in part.leaves],
+            [known[v] for v in step.xs],
+        )
+        ends, made = loop.executor.run(loop, *groups, differentiated)
+        final |= dict(zip(part.leaves, ends, strict=True))
+        ys |= dict(zip(part.ys, made[:mine], strict=True))
+        values |= dict(zip(step.ys[mine:], made[mine:], strict=True))
+    found = *final.values(), *(ys[i] for i in range(len(ys)))
+    found = list(map(typed, found, graph.outs))
+    return found[: len(init)], found[len(init) :]

@@ -1,0 +1,179 @@
+"""Split a loop into several that run one after the other (loop fission).
+
+The leaves of a carry that need one another stay in one loop. If others only read them,
+the loop of the others runs later: it reads their values as time inputs. For example,
+one step may run two layers of an RNN. Once the loop of the first layer has run, the
+product of its outputs with the second layer's matrix is one product for all steps.
+
+Each loop writes for all steps what the later ones read. So a leaf goes to a later loop
+only if a product leaves that loop by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+from jax.extend.core import JaxprEqn
+
+from scanrnn.planner import ops
+from scanrnn.planner.affine import components, leaves_read
+from scanrnn.planner.crossing import cheapest_crossing
+from scanrnn.planner.graph import Graph, Values, free, needed, variables
+from scanrnn.planner.moved import is_shared
+from scanrnn.planner.trace import inline, without_invariant
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """One of the loops into which a loop is split.
+
+    Attributes:
+      graph: its step. Its weights, and its xs that are not made by earlier loops, are
+        variables of the whole step. Its first ys are ys of the whole step, the others
+        are variables that later loops read.
+      length: the number of steps.
+      leaves: the indices of its carry in that of the whole step.
+      ys: the indices of its first ys in those of the whole step.
+      consts: arrays that were found in nested calls, by variable.
+    """
+
+    graph: Graph
+    length: Any
+    leaves: tuple[int, ...]
+    ys: tuple[int, ...]
+    consts: Values
+
+
+def parts_of(graph: Graph, length: Any) -> tuple[Part, ...]:
+    """The loops of a step, in the order in which they run.
+
+    There is none if no product would leave a later loop. Leaves that a step returns
+    unchanged belong to no loop: they are weights.
+    """
+    graph, invariant = without_invariant(graph)
+    moving = [k for k in range(len(graph.carry) + len(invariant)) if k not in invariant]
+    graph, found = inline(graph)
+    levels = _levels(graph)
+    count = 1 + max(levels, default=0)
+    if count == 1:
+        return ()
+    names = graph.weights[len(graph.weights) - len(found) :]
+    consts = dict(zip(names, found, strict=True))
+    places = _Places(graph, levels)
+    asked: list[dict] = [{} for _ in range(count)]
+    parts = []
+    for level in reversed(range(count)):
+        step, leaves, ys = places.part(level, tuple(asked[level]))
+        for v in step.xs:
+            if v not in graph.xs:
+                asked[places.of[v]][v] = None
+        own = {v: consts[v] for v in step.weights if v in consts}
+        parts.append(Part(step, length, tuple(moving[k] for k in leaves), ys, own))
+    return tuple(parts[::-1])
+
+
+def _read(reads, atoms) -> frozenset[int]:
+    return frozenset().union(*(reads[v] for v in variables(atoms)))
+
+
+def _levels(graph: Graph) -> list[int]:
+    """For each leaf of the carry, the number of the loop that it belongs to."""
+    reads = leaves_read(graph)
+    levels = [0] * len(graph.carry)
+    bound: set[tuple[JaxprEqn, frozenset]] = set()
+    for leaves in components(graph):
+        outs = [graph.carry_out[k] for k in leaves]
+        level = max((levels[k] for k in _read(reads, outs)), default=0)
+        for eqn in needed(graph.eqns, outs):
+            if not _gains(graph, eqn):
+                continue
+            for atoms in _pieces(graph, eqn):
+                read = _read(reads, atoms)
+                if not read.isdisjoint(leaves):
+                    bound.add((eqn, read))
+                elif read and (eqn, read) not in bound:
+                    level = max(level, *(1 + levels[k] for k in read))
+        for k in leaves:
+            levels[k] = level
+    return levels
+
+
+def _gains(graph: Graph, eqn: JaxprEqn) -> bool:
+    """Whether an equation leaves a loop if the loop has all that it reads as inputs."""
+    return is_shared(eqn, graph.depends) and ops.is_movable(eqn)
+
+
+def _pieces(graph: Graph, eqn: JaxprEqn) -> list[tuple]:
+    """Operands of the products into which a product of joined values can be split."""
+    joined = []
+    for atom in eqn.invars:
+        made = graph.producer(atom)
+        joins = made is not None and made.primitive.name == "concatenate"
+        joined.append(made.invars if made is not None and joins else [atom])
+    return list(itertools.product(*joined))
+
+
+class _Places:
+    """Which part of a step makes which value."""
+
+    def __init__(self, graph: Graph, levels: list[int]):
+        reads, last = leaves_read(graph), max(levels)
+
+        def level_of(atom) -> int:
+            return max((levels[k] for k in _read(reads, [atom])), default=-1)
+
+        self.graph, self.levels = graph, levels
+        self.ys = [level_of(v) for v in graph.ys]
+        self.ys = [last if level < 0 else level for level in self.ys]
+        self.of = {v: levels[k] for k, v in enumerate(graph.carry)}
+        users = {
+            eqn: level
+            for level in reversed(range(last + 1))
+            for eqn in needed(graph.eqns, self._outs(level))
+        }
+        for eqn in graph.eqns:
+            ins = (self.of.get(v, 0) for v in variables(eqn.invars))
+            level = max(ins, default=0)
+            # What reads no carry, or leaves a loop, belongs to the first part that
+            # needs it.
+            if _gains(graph, eqn) or not _read(reads, eqn.invars):
+                level = max(level, users.get(eqn, last))
+            self.of |= dict.fromkeys(eqn.outvars, level)
+
+    def _outs(self, level: int) -> list:
+        """What a part returns of the next carry and of the ys."""
+        carry = zip(self.graph.carry_out, self.levels, strict=True)
+        ys = zip(self.graph.ys, self.ys, strict=True)
+        return [v for v, at in (*carry, *ys) if at == level]
+
+    def part(self, level: int, asked: tuple) -> tuple[Graph, tuple, tuple]:
+        """The step of a level, which also returns what later ones ask for.
+
+        With it, the indices of its leaves and of its ys.
+        """
+        graph, levels = self.graph, self.levels
+        leaves = tuple(k for k, at in enumerate(levels) if at == level)
+        ys = tuple(i for i, at in enumerate(self.ys) if at == level)
+        wanted = (*(graph.ys[i] for i in ys), *asked)
+        earlier = [v for k, v in enumerate(graph.carry) if levels[k] < level]
+        before = [e for e in graph.eqns if self._is_before(e, level)]
+        outs = [*self._outs(level), *asked]
+        made = {v for e in before for v in e.outvars}
+        stay = needed(graph.eqns, outs, made)
+        crossing = cheapest_crossing(
+            before,
+            {e for e in before if self._once(e)},
+            {*graph.xs, *earlier},
+            [v for v in free(stay, outs) if v in made],
+        )
+        return graph.part(wanted, crossing, leaves), leaves, ys
+
+    def _is_before(self, eqn: JaxprEqn, level: int) -> bool:
+        """Whether an equation depends on time and belongs to an earlier part."""
+        return bool(self.graph.depends[eqn]) and self.of[eqn.outvars[0]] < level
+
+    def _once(self, eqn: JaxprEqn) -> bool:
+        """Whether an equation takes long, so that a later part must not repeat it."""
+        return ops.is_heavy(eqn) or ops.is_costly(eqn) or ops.has_subjaxpr(eqn)
