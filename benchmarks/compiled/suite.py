@@ -3,7 +3,8 @@
 These are the training steps of all cells: in bfloat16 for every size, in float32 for
 half of the sizes, and of some cells in bfloat16 throughout. Forward passes are in
 bfloat16 for half of the sizes. Flax takes part where it has the cell. Then there are
-other people's programs with large states, in training and in a forward pass.
+other people's programs with large states, and one with two layers in a step, in
+training and in a forward pass.
 """
 
 from benchmarks import programs, steps
@@ -50,7 +51,7 @@ def _programs():
     for T, B, H in SIZES:
         for cell in THROUGHOUT:
             yield Case(cell, T, B, H, H, "bfloat16", throughout=True), "train"
-    for name in programs.NOT_WORSE:
+    for name in (*programs.NOT_WORSE, *programs.STACKED):
         for mode in MODES:
             yield ProgramCase(name), mode
 

@@ -27,6 +27,9 @@ NOT_WORSE = (
     "layers of a transformer",
 )
 
+# Programs whose loop runs as several.
+STACKED = ("two LSTMs in one step",)
+
 # Programs that are also written with a layer of ours.
 WITH_LAYER = ("actor and critic with resets, Flax Linen",)
 
@@ -49,11 +52,11 @@ FILES = {
     "actor and critic with resets, Flax Linen": "actor_critic",
     "GRU, Flax NNX": "flax_nnx",
     "LSTM, Haiku": "haiku",
-    "two LSTMs in one step, Haiku": "haiku",
     "LSTM with a mask, Keras": "keras",
     "LSTM with variational dropout": "plain",
     "LSTM under jax.checkpoint": "plain",
     "LSTM with 4 heads": "plain",
+    "two LSTMs in one step": "plain",
     "layers of a transformer": "transformer",
     "selective scan (Mamba)": "state_space",
     "RWKV's state": "linear_attention",

@@ -1,4 +1,4 @@
-"""LSTMs in plain JAX: with recurrent dropout, under `jax.checkpoint`, with heads."""
+"""LSTMs in plain JAX: dropout, `jax.checkpoint`, heads, and two layers in a step."""
 
 import functools
 
@@ -74,8 +74,26 @@ def _heads(heads=4):
     return Program(SIZES, params, normal(T, B, D), apply)
 
 
+def _stacked():
+    """Both layers in one step: the second reads what the first has just computed."""
+
+    def apply(params, xs):
+        def step(carries, x):
+            first, x = lstm(params["first"], carries[0], x)
+            second, y = lstm(params["second"], carries[1], x)
+            return (first, second), y
+
+        zeros = jnp.zeros((B, H))
+        return lax.scan(step, ((zeros, zeros),) * 2, xs)[1]
+
+    second = {"w": normal(H + H, 4 * H, scale=0.05), "b": normal(4 * H, scale=0.1)}
+    params = {"first": _params(), "second": second}
+    return Program(SIZES, params, normal(T, B, D), apply)
+
+
 PROGRAMS = {
     "LSTM with variational dropout": _dropout,
     "LSTM under jax.checkpoint": _checkpointed,
     "LSTM with 4 heads": _heads,
+    "two LSTMs in one step": _stacked,
 }
