@@ -288,6 +288,22 @@ def test_a_forward_pass_alone_on_a_cpu_is_one_loop():
     assert temporaries("fission", False) == temporaries("planned", False)
 
 
+@pytest.mark.parametrize(("steps", "loops"), [(64, 2), (2**21, 1)])
+def test_a_forward_pass_on_a_tpu_is_split_if_what_crosses_fits(steps, loops):
+    params, init, _ = layers()
+    xs = jax.ShapeDtypeStruct((steps, 16, 64), init[0].dtype)
+    options = scanrnn.Options(machine="tpu v5e", implementation="fission")
+
+    def run(params, xs):
+        step = functools.partial(two_layers, params)
+        return scanrnn.scan(step, init, xs, plan=options)[0]
+
+    traced = jax.jit(run).trace(params, xs)
+    text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    carried = [line for line in text.splitlines() if "stablehlo.while" in line]
+    assert len(carried) == loops + (steps > 64)  # and one over chunks
+
+
 def test_a_plan_of_several_loops_says_what_each_of_them_is():
     text = str(plan_of("three layers", implementation="fission"))
     assert "run by the executor fission" in text

@@ -15,6 +15,7 @@ from scanrnn.executors._names import named, types_of
 from scanrnn.executors._names import split as split_over_devices
 from scanrnn.executors._program import Runner, with_values_by
 from scanrnn.executors.associative import typed
+from scanrnn.planner import ops
 from scanrnn.planner.affine import components
 from scanrnn.planner.decide import make_plan
 from scanrnn.planner.fission import Part, parts_of
@@ -84,16 +85,23 @@ def told(plan: Plan) -> list[str]:
 def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
     """Run a plan on flat values. Returns the final carry and the ys, flat.
 
-    What a part makes for later ones takes memory. Where rules limit that of a forward
-    pass alone, a single loop runs then.
+    What a part makes for later ones takes memory. A gradient keeps it anyway. Where
+    rules limit the memory of a forward pass alone, a single loop runs then.
     """
     parts = functools.partial(_run, plan, differentiated)
-    args = weights, init, xs
-    if plan.rules.forward_share is None or split_over_devices(args):
+    args, rules = (weights, init, xs), plan.rules
+    fits = rules.forward_share is None and _made(plan) <= rules.outside_bytes
+    if fits or split_over_devices(args):
         return parts(*args)
     single = functools.partial(Runner(cast(Any, planned)).run, plan)
     types = types_of(plan.source, plan.length) if differentiated else ()
     return with_values_by(single, parts, plan.machine, types)(*args)
+
+
+def _made(plan: Plan) -> int:
+    """Bytes that loops make for later ones, for all steps."""
+    made = (v for part, _ in plan.parts for v in part.graph.ys[len(part.ys) :])
+    return plan.length * ops.bytes_in(made)
 
 
 def _run(plan: Plan, differentiated: bool, weights: list, init: list, xs: list):
