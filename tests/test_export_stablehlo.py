@@ -75,6 +75,27 @@ def test_a_function_goes_out_with_its_gradient(tmp_path):
     np.testing.assert_allclose(jax.grad(lambda x: call(x)[0])(x), wanted, atol=2e-6)
 
 
+KINDS = [
+    name
+    for name, kind in vars(scanrnn.nnx).items()
+    if isinstance(kind, type) and issubclass(kind, scanrnn.nnx.RNN)
+]
+KINDS.remove("RNN")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_batch_alone_may_be_open(kind):
+    """Estimates count its size as a number. The steps suffice for chunks of them."""
+    convolves = kind.startswith("Conv")
+    layer = make(kind, 16, 16, **{"kernel_size": 3} if convolves else {})
+    shape = (32, 4, 16) if convolves else (32, 16)
+    inputs = {"xs": ("batch", *shape)}
+    exported = to_stablehlo(layer, inputs=inputs, platforms=("cpu",))
+    for B in (1, 3):
+        x = xs(B, *shape)
+        np.testing.assert_allclose(exported.call(x)[0], layer(x), atol=1e-5)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\0" * 64, b"\xff" * 64])
 def test_what_is_no_program_is_refused(tmp_path, content):
     (tmp_path / "m").write_bytes(content)

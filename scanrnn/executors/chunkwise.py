@@ -88,24 +88,24 @@ def work(plan: Plan) -> costs.Work:
 
 def _work(plan: Plan, S, one: Memory) -> costs.Work:
     """The same for a memory S; a training step computes all products three times."""
-    steps = _steps(plan, one)
-    inner = math.prod(n for i, n in enumerate(S.shape) if i in one.inner)
-    outer = S.size // S.shape[one.axis]
+    steps, size = _steps(plan, one), ops.size_of(S)
+    keys = ops.product([S.shape[one.axis]])
+    inner, outer = ops.product(S.shape[i] for i in one.inner), size // keys
     reads, writes = len(one.reads) + bool(one.correction), len(one.writes)
-    flops = 2.0 * (reads * writes * steps * (inner + outer) + (reads + writes) * S.size)
-    pairs = steps * inner // S.shape[one.axis]
+    flops = 2.0 * (reads * writes * steps * (inner + outer) + (reads + writes) * size)
+    pairs = steps * inner // keys
     if one.decays_by_key:
         pairs = reads * writes * min(steps, FEW) * inner
     moved = (reads + writes) * (inner + outer) / 2 + pairs
-    size, trips = S.dtype.itemsize, -(-plan.length // steps)
+    width, trips = S.dtype.itemsize, -(-plan.length // steps)
     launches = LAUNCHES + CORRECTING * bool(one.correction)
     if one.decays_by_key:
         launches += HALVING * reads * writes * max(steps // FEW, 1).bit_length()
     return costs.Work(
         launches=launches * trips,
-        moved=PASSES * plan.length * moved * size,
+        moved=PASSES * plan.length * moved * width,
         flops=3 * plan.length * flops,
-        kept=trips * S.size * size,
+        kept=trips * size * width,
     )
 
 
