@@ -25,6 +25,7 @@ from scanrnn.training import (
     rows_of_process,
     set_steps,
     shard_state,
+    train,
 )
 from tests.test_training_loop import KEY, OPTIMIZER, STEP, data, leaves, start
 
@@ -214,3 +215,31 @@ def test_stop_after_skips_in_a_row_replaces_no_checkpoint(tmp_path):
             stop=lambda step: step == 6,
         )
         assert checkpoints.steps() == [2]
+
+
+FILES = ["log.jsonl", "loss.png", "health.png", "sample.txt", "plan.txt"]
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_text_that_the_run_would_write_over_is_refused(tmp_path, monkeypatch, name):
+    (tmp_path / name).write_text("the text. " * 100)
+    before = contents(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for text in (name, f"../{tmp_path.name}/{name}"):
+        with pytest.raises(ValueError, match=f"^text: .*{name}' is a file that a run"):
+            train(Config(text=text, out=".", features=8, steps=1))
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if n != "log.jsonl"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_files_of_the_user_in_a_folder_without_a_run_are_left(tmp_path, name, restart):
+    (tmp_path / name).write_text("notes of the user")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=f"^out: .* no run, but a file {name} that"):
+        train(Config(out=str(tmp_path), features=8, steps=1), restart=restart)
+    assert contents(tmp_path) == before

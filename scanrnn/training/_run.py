@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,9 @@ from scanrnn.training._model import LanguageModel, make_model, zero_carry
 from scanrnn.training._objective import make_evaluate, make_loss, make_optimizer
 from scanrnn.training._precision import Precision, settle
 from scanrnn.training._processes import of_first
+from scanrnn.training._same_run import check_folder, check_same_run, identity
 from scanrnn.training._step import TrainState, TrainStep, init_state, make_train_step
 from scanrnn.training._text import END, Corpus, load_corpus, split_sentences
-
-# Options that may change between two sessions of one run. They change what a training
-# step computes only by rounding; `minutes` also changes learning rates to come.
-_FREE = {
-    *("out", "evaluate_every", "sample", "temperature", "minutes", "patience"),
-    *("health", "tensorboard", "devices", "tensor"),
-}
 
 
 @dataclasses.dataclass
@@ -97,13 +90,7 @@ class Run:
     @property
     def identity(self) -> dict[str, Any]:
         """The notes by which a checkpoint is known to be of this run."""
-        vocabulary = self.corpus.vocabulary.tokens
-        text = zlib.crc32(self.corpus.train.tobytes())
-        return {
-            "config": dataclasses.asdict(self.config),
-            "vocabulary": list(vocabulary),
-            "text": zlib.crc32("\n".join(vocabulary).encode(), text),
-        }
+        return identity(self.config, self.corpus)
 
 
 def open_run(
@@ -122,8 +109,9 @@ def open_run(
         The run.
 
     Raises:
-        ValueError: If the folder has a run with other options or another text, is in
-            use, or cannot be written; or if `restart` and `resume_from` are both given.
+        ValueError: If the folder has a run with other options or another text, or
+            files of the user that the run would replace, is in use, or cannot be
+            written; or if `restart` and `resume_from` are both given.
     """
     if restart and resume_from is not None:
         raise ValueError("resume_from: --restart deletes that checkpoint; drop either")
@@ -133,6 +121,7 @@ def open_run(
     corpus = load_corpus(
         config.text, config.tokens, config.held_out, config.vocabulary or None
     )
+    check_folder(config)
     model = make_model(config, len(corpus.vocabulary))
     mesh = None
     if (config.devices, config.tensor) != (1, 1) or jax.process_count() > 1:
@@ -171,7 +160,7 @@ def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:
             checkpoints.clear()
     if step is None and checkpoints.latest() is None:
         return
-    _check_same_run(run, checkpoints.notes(step))
+    check_same_run(run.identity, checkpoints.notes(step))
     run.state, run.notes = resume(checkpoints, run.state, run.batches, step)
 
 
@@ -281,20 +270,3 @@ def _evaluation(config, corpus, model):
     # An array on the host can go to any devices that hold the parameters.
     carry = jax.tree.map(np.asarray, zero_carry(model, readers))
     return make_evaluate(model, read_streams, carry)
-
-
-def _check_same_run(run: Run, notes: dict[str, Any]) -> None:
-    """Raises if the run in the folder has other options or another text."""
-    way_out = "use the same, or start again with --restart, or elsewhere with --out"
-    for name, value in dataclasses.asdict(run.config).items():
-        stored = notes["config"].get(name)
-        if name not in _FREE and value != stored:
-            raise ValueError(
-                f"{name}: got {value!r}, but the run in {run.out} was started with "
-                f"{stored!r}; {way_out}"
-            )
-    if notes["text"] != run.identity["text"]:
-        raise ValueError(
-            f"text: the run in {run.out} was started on another text (Python's "
-            f"documentation differs from version to version); {way_out}"
-        )

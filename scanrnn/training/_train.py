@@ -74,7 +74,8 @@ def train(
         The step, the loss on the held-out text, and the signal that stopped the run.
 
     Raises:
-        ValueError: If the folder has a run with other options or another text, its
+        ValueError: If the folder has a run with other options or another text, or
+            files that the run would replace though they are of no run; if its
             checkpoint cannot be read, another run has locked it, or it cannot be
             written; or if both `restart` and `resume_from` are given.
         FloatingPointError: If more than `config.patience` steps in a row were skipped,

@@ -1,0 +1,90 @@
+"""Whether a folder, its run and its text belong together."""
+
+import dataclasses
+import zlib
+from pathlib import Path
+from typing import Any
+
+from scanrnn.training._config import Config
+from scanrnn.training._text import Corpus
+
+# Files that a run deletes or replaces.
+_WRITTEN = ("log.jsonl", "loss.png", "health.png", "sample.txt", "plan.txt")
+# Options that may change between two sessions of one run. They change what a training
+# step computes only by rounding; `minutes` also changes learning rates to come. The
+# text is compared by what is in it.
+_FREE = {
+    *("out", "text", "evaluate_every", "sample", "temperature", "minutes", "patience"),
+    *("health", "tensorboard", "devices", "tensor"),
+}
+
+
+def check_folder(config: Config) -> None:
+    """Refuses a folder in which a run would write over files of the user.
+
+    Args:
+        config: Options of the run.
+
+    Raises:
+        ValueError: If the text is a file that a run writes, or the folder has such
+            files although it has no run.
+    """
+    out = Path(config.out)
+    found = [out / name for name in _WRITTEN if (out / name).is_file()]
+    text = Path(config.text)
+    if config.text and any(text.samefile(path) for path in found):
+        raise ValueError(
+            f"text: {config.text!r} is a file that a run in {config.out!r} writes "
+            "over; rename the text, or choose another folder with --out"
+        )
+    has_run = (out / "checkpoint").is_dir() or (out / "log.jsonl").is_file()
+    if found and not has_run:
+        raise ValueError(
+            f"out: {config.out!r} has no run, but a file {found[0].name} that a run "
+            "writes over; move the file, or choose another folder with --out"
+        )
+
+
+def identity(config: Config, corpus: Corpus) -> dict[str, Any]:
+    """Makes the notes by which a checkpoint is known to be of a run.
+
+    Args:
+        config: Options of the run.
+        corpus: The text.
+
+    Returns:
+        Notes that JSON can hold.
+    """
+    vocabulary = corpus.vocabulary.tokens
+    text = zlib.crc32(corpus.train.tobytes())
+    return {
+        "config": dataclasses.asdict(config),
+        "vocabulary": list(vocabulary),
+        "text": zlib.crc32("\n".join(vocabulary).encode(), text),
+    }
+
+
+def check_same_run(now: dict[str, Any], notes: dict[str, Any]) -> None:
+    """Refuses a checkpoint of a run with other options or another text.
+
+    Args:
+        now: What `identity` returns for the run that reads the checkpoint.
+        notes: The notes of the checkpoint.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    out = now["config"]["out"]
+    way_out = "use the same, or start again with --restart, or elsewhere with --out"
+    for name, value in now["config"].items():
+        stored = notes["config"].get(name)
+        if name not in _FREE and value != stored:
+            raise ValueError(
+                f"{name}: got {value!r}, but the run in {out} was started with "
+                f"{stored!r}; {way_out}"
+            )
+    if notes["text"] != now["text"]:
+        raise ValueError(
+            f"text: the run in {out} was started on another text (Python's "
+            f"documentation differs from version to version); {way_out}"
+        )
