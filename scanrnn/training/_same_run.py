@@ -61,6 +61,7 @@ def identity(config: Config, corpus: Corpus) -> dict[str, Any]:
         "config": dataclasses.asdict(config),
         "vocabulary": list(vocabulary),
         "text": zlib.crc32("\n".join(vocabulary).encode(), text),
+        "held_out": zlib.crc32(corpus.held_out.tobytes()),
     }
 
 
@@ -83,8 +84,11 @@ def check_same_run(now: dict[str, Any], notes: dict[str, Any]) -> None:
                 f"{name}: got {value!r}, but the run in {out} was started with "
                 f"{stored!r}; {way_out}"
             )
-    if notes["text"] != now["text"]:
+    # Older runs have no checksum of the held-out text.
+    same_held_out = notes.get("held_out", now["held_out"]) == now["held_out"]
+    if notes["text"] != now["text"] or not same_held_out:
+        part = "held-out text" if notes["text"] == now["text"] else "text"
         raise ValueError(
-            f"text: the run in {out} was started on another text (Python's "
+            f"text: the run in {out} was started on another {part} (Python's "
             f"documentation differs from version to version); {way_out}"
         )

@@ -1,0 +1,64 @@
+"""Which text and options a run in a folder may go on with."""
+
+import dataclasses
+import os
+
+import pytest
+
+from scanrnn.training import Config
+from scanrnn.training._run import open_run
+
+pytestmark = pytest.mark.usefixtures("in_32_bit")
+TEXT = "the quick brown fox jumps over the lazy dog.\n" * 12
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    small = {"features": 8, "layers": 1, "batch": 2, "window": 6, "steps": 2}
+    return Config(text=str(tmp_path / "text.txt"), out=str(tmp_path / "run"), **small)
+
+
+def start(config, *without):
+    """Leave a checkpoint, `without` some of its notes."""
+    run = open_run(config)
+    notes = {k: v for k, v in run.identity.items() if k not in without}
+    with run.checkpoints as checkpoints:
+        checkpoints.save(1, run.state, notes | {"batches": run.batches.state()})
+
+
+def goes_on(config, **options):
+    run = open_run(config, **options)
+    run.checkpoints.close()
+    return "config" in run.notes
+
+
+def change_the_end(config):
+    with open(config.text, "w", encoding="utf-8") as file:
+        file.write(TEXT[:-20] + TEXT[-20:].replace("o", "e"))
+
+
+def test_a_run_goes_on_only_with_its_held_out_text(config):
+    start(config)
+    assert goes_on(config)
+    change_the_end(config)
+    with pytest.raises(ValueError, match="^text: .* was started on another held-out"):
+        open_run(config)
+
+
+def test_an_older_run_without_a_checksum_of_its_held_out_text_goes_on(config):
+    start(config, "held_out")
+    assert goes_on(config)
+    change_the_end(config)
+    assert goes_on(config)
+
+
+def test_the_same_text_by_another_path_is_the_same(config, monkeypatch):
+    start(config)
+    monkeypatch.chdir(os.path.dirname(config.text))
+    for path in ("text.txt", "./text.txt"):
+        assert goes_on(dataclasses.replace(config, text=path))
+    with open("other.txt", "w", encoding="utf-8") as file:
+        file.write(TEXT.upper())
+    with pytest.raises(ValueError, match="^text: .* was started on another text"):
+        open_run(dataclasses.replace(config, text="other.txt"))
