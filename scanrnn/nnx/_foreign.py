@@ -11,7 +11,7 @@ from flax import nnx
 
 from scanrnn import layers
 from scanrnn.nnx import _rngs
-from scanrnn.nnx._cell import RNNCell
+from scanrnn.nnx._cell import RNNCell, runs_as_ours
 from scanrnn.nnx._flax_cells import FlaxCell
 
 _OPTIONS = (
@@ -102,6 +102,43 @@ def run(
         feature_axes=cell.num_feature_axes,
         dtype=None,
     )
+
+
+def changing(rnn: Any, carry: Any, x: Any) -> list[str]:
+    """Names of the states that each step of a Flax cell changes for the next one.
+
+    Its carry is none of them, and neither are weights, whose changes are dropped.
+
+    Args:
+        rnn: the layer. Its cell draws no noise, if it is ours.
+        carry: the carry before a step.
+        x: the input of a step, `[*batch, ...]`, or its type.
+    """
+    cell = rnn.cell
+    if not isinstance(cell, nnx.Module) or runs_as_ours(cell):
+        return []
+    moves = [axis is nnx.Carry for _, axis in rnn.state_axes]
+    graphdef, *fixed, kept = _split(cell, rnn)
+    leaves, structure = jax.tree.flatten(kept)
+    options = _Noise.of(cell, x, True, None).options(None)
+
+    def step(leaves, carry, x):
+        own = nnx.merge(graphdef, *_copied((*fixed, *structure.unflatten(leaves))))
+        own(carry, x, **options)
+        return jax.tree.leaves(_split(own, rnn)[3])
+
+    made = jax.make_jaxpr(step)(leaves, carry, x).jaxpr
+    changed = [a is not b for a, b in zip(made.invars, made.outvars, strict=False)]
+    paths = [
+        (path, moved)
+        for state, moved in zip(kept, moves, strict=True)
+        for path, _ in jax.tree.leaves_with_path(state)
+    ]
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+        for (path, moved), change in zip(paths, changed, strict=True)
+        if moved and change
+    ]
 
 
 class _Noise(NamedTuple):

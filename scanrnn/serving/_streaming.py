@@ -10,7 +10,6 @@ from flax import nnx as flax_nnx
 
 from scanrnn import nnx
 from scanrnn.serving import _streaming_checks as checks
-from scanrnn.serving._program import feature_axes
 
 
 class Streaming:
@@ -40,8 +39,9 @@ class Streaming:
 
     Raises:
         TypeError: if `rnn` is not a layer of `scanrnn.nnx`.
-        ValueError: if `rnn` is bidirectional or runs backwards, for fewer than one
-            place, for wrong `buckets`, or if `features` is None and not known.
+        ValueError: if `rnn` is bidirectional or runs backwards, or its steps change
+            state that is not in the carry; for fewer than one place, for wrong
+            `buckets`, or if `features` is None and not known.
 
     Example:
         >>> import numpy as np, scanrnn
@@ -70,15 +70,8 @@ class Streaming:
     ):
         """Make the carries; see the class."""
         checks.arguments(rnn, streams, buckets)
-        if features is None:
-            if rnn.in_features is None or feature_axes(rnn) != 1:
-                raise ValueError(
-                    "Streaming: the shape of a step is not known for this layer; give "
-                    "features=, such as (height, width, channels)"
-                )
-            features = (rnn.in_features,)
         self.streams, self.buckets = streams, tuple(buckets)
-        self.features, self.dtype = tuple(features), np.dtype(dtype)
+        self.features, self.dtype = checks.features(rnn, features), np.dtype(dtype)
         self._open = np.ones(streams, bool)
         # Shapes of chunks that are computed as they are.
         self._whole = {(streams, size, *self.features) for size in self.buckets}
@@ -106,6 +99,7 @@ class Streaming:
         self._run = jax.jit(run, donate_argnums=1)
         self._start = jax.jit(_started)
         self._fresh = jax.jit(fresh)(self._weights)
+        checks.state(rnn, self._fresh, (streams, *self.features), self.dtype)
         self.reset()
 
     def __call__(self, chunk: Any) -> Any:

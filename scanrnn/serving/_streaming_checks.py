@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from scanrnn import nnx
+from scanrnn.nnx._foreign import changing
+from scanrnn.serving._program import feature_axes
 
 # Each kind can represent the kinds before it.
 _KINDS = (np.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
@@ -67,4 +70,28 @@ def arguments(rnn, streams, buckets):
     if list(buckets) != sorted(set(buckets)) or not buckets or buckets[0] < 1:
         raise ValueError(
             f"Streaming: buckets={tuple(buckets)}, want ascending numbers from 1 on"
+        )
+
+
+def features(rnn, given):
+    """The shape of a step; raise ValueError if it is neither given nor known."""
+    if given is not None:
+        return tuple(given)
+    if rnn.in_features is None or feature_axes(rnn) != 1:
+        raise ValueError(
+            "Streaming: the shape of a step is not known for this layer; give "
+            "features=, such as (height, width, channels)"
+        )
+    return (rnn.in_features,)
+
+
+def state(rnn, carry, shape, dtype):
+    """Raise ValueError if steps change a state that no chunk hands to the next."""
+    names = changing(rnn, carry, jax.ShapeDtypeStruct(shape, dtype))
+    if names:
+        raise ValueError(
+            f"Streaming: each step of the layer's {type(rnn.cell).__name__} changes "
+            f"its state {', '.join(names)}, and only the carry goes from one chunk to "
+            "the next; put it into the carry, or call rnn.eval() first if it belongs "
+            "to training, such as the counter of dropout"
         )
