@@ -303,6 +303,9 @@ def test_layers_with_connections_of_their_own_are_refused():
     layer = scanrnn.nnx.LSTM(5, 5, residual=True, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match="residual=True"):
         Weights.of(layer)
+    layer = scanrnn.nnx.LSTM(5, 5, reverse=True, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=r"reverse=True.*Weights.layer\(reverse=True"):
+        Weights.of(layer)
     with pytest.raises(TypeError, match="from_nnx"):
         Weights.of(nnx.RNN(nnx.GRUCell(3, 5, rngs=nnx.Rngs(0))))
 

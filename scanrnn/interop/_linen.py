@@ -36,7 +36,8 @@ def from_linen(
     The names tell which cell it is: `LSTMCell` and `OptimizedLSTMCell` (which have the
     same weights), `GRUCell`, `MGUCell`, `SimpleCell` or `ConvLSTMCell`. The names do
     not tell the options of the module. If you give the module too, its options are
-    checked.
+    checked. Weights do not say whether a layer is time-major:
+    `Weights.layer(time_major=True)` makes one that is.
 
     Args:
         params: the tree of a cell, of an `nn.RNN` or of an `nn.Bidirectional`; a pair

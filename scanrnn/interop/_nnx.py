@@ -15,7 +15,8 @@ def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
     """Convert the parameters of Flax NNX's recurrent cells and layers.
 
     Names and shapes tell which cell it is: `LSTMCell`, `OptimizedLSTMCell`, `GRUCell`
-    (which has no :math:`b_{hn}`; ours becomes zero) or `SimpleCell`.
+    (which has no :math:`b_{hn}`; ours becomes zero) or `SimpleCell`. Weights do not say
+    whether a layer is time-major: `Weights.layer(time_major=True)` makes one that is.
 
     Args:
         source: a cell, `nnx.RNN` or `nnx.Bidirectional`; or its state of `nnx.Param`

@@ -110,6 +110,9 @@ class Weights:
     def of(cls, layer: nnx.RNN) -> "Weights":
         """The weights of a layer of `scanrnn.nnx`.
 
+        They do not say whether the layer is time-major: `Weights.layer` takes
+        `time_major` as an option.
+
         Args:
             layer: a layer of one of our cells.
 
@@ -119,7 +122,7 @@ class Weights:
         Raises:
             TypeError: for anything else than such a layer.
             ValueError: for a layer with residual or highway connections, which are not
-                part of its cell.
+                part of its cell, or one that runs backwards only.
         """
         if not isinstance(layer, nnx.RNN) or not isinstance(layer.cell, Cell):
             raise TypeError(
@@ -134,6 +137,12 @@ class Weights:
                     "no other library's layer has; save it as safetensors, or export "
                     "it with scanrnn.serving"
                 )
+        if layer.reverse:
+            raise ValueError(
+                "Weights.of: the layer has reverse=True, which weights do not contain; "
+                "give a layer that reads forwards, and reverse the sequences or give "
+                "Weights.layer(reverse=True) where the weights are used"
+            )
         return cls(layer.cell, [[d.params for d in ds] for ds in layer.stack])
 
     def layer(self, **options: Any) -> nnx.RNN:
