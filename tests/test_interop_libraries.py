@@ -294,6 +294,15 @@ def test_a_cell_that_a_library_has_not_is_refused(convert, cell):
         convert(drawn(cell, 1, False))
 
 
+@pytest.mark.parametrize(
+    "name", sorted(name for name in vars(interop) if name.startswith("to_"))
+)
+@pytest.mark.parametrize("given", [scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0)), {}])
+def test_a_layer_in_place_of_its_weights_is_refused(name, given):
+    with pytest.raises(TypeError, match=rf"^{name}: weights.*Weights.of\(layer\)"):
+        getattr(interop, name)(given)
+
+
 def test_options_of_training_do_not_matter():
     cell = cells.lstm(recurrent_dropout=0.5, dtype=jnp.bfloat16, forget_bias=2.0)
     assert "weight_ih_l1_reverse" in interop.to_torch(drawn(cell))

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from scanrnn.interop import _arrays, _kinds
-from scanrnn.interop._weights import Weights
+from scanrnn.interop._weights import Weights, with_biases
 
 
 @_arrays.reader
@@ -81,6 +81,7 @@ def to_cudnn(weights: Weights) -> Any:
         The vector. The second biases are zero.
 
     Raises:
+        TypeError: for anything else than `Weights`, such as a layer.
         ValueError: if the cell is not a plain LSTM.
 
     Example:
@@ -90,7 +91,7 @@ def to_cudnn(weights: Weights) -> Any:
         >>> scanrnn.interop.to_cudnn(scanrnn.interop.Weights.of(lstm)).shape
         (200,)
     """
-    weights = _kinds.with_biases(weights)
+    weights = with_biases("to_cudnn", weights)
     _kinds.check(weights, "cudnn", ("lstm",))
     ones = [params for directions in weights.layers for params in directions]
     parts = []

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scanrnn.interop import _arrays, _kinds, _options, _trees
-from scanrnn.interop._weights import Weights
+from scanrnn.interop._weights import Weights, with_biases
 
 _KINDS = ("lstm", "gru")
 _NAMES = ("weight_ih", "weight_hh", "bias", "bias_n")
@@ -81,6 +81,7 @@ def to_equinox(weights: Weights) -> list[dict[str, Any]]:
         For each layer a dict of arrays by Equinox's names, to use with `eqx.tree_at`.
 
     Raises:
+        TypeError: for anything else than `Weights`, such as a layer.
         ValueError: if Equinox has no such cell, or for two directions.
 
     Example:
@@ -91,7 +92,7 @@ def to_equinox(weights: Weights) -> list[dict[str, Any]]:
         >>> cell["weight_hh"].shape, cell["bias_n"].shape
         ((15, 5), (5,))
     """
-    weights = _kinds.with_biases(weights)
+    weights = with_biases("to_equinox", weights)
     _kinds.check(weights, "equinox", _KINDS)
     _kinds.one_direction(weights, "equinox")
     return [_theirs(params) for (params,) in weights.layers]

@@ -5,7 +5,7 @@ from typing import Any
 
 from scanrnn import cells
 from scanrnn.interop import _arrays, _kinds, _options, _trees
-from scanrnn.interop._weights import Weights
+from scanrnn.interop._weights import Weights, with_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru", "gru-cho2014", "conv_lstm")
 _GRU = "zrn"  # Keras's order of our gates r, z and n
@@ -160,6 +160,7 @@ def to_keras(weights: Weights) -> list[list[Any]]:
         directions, `set_weights` of a `Bidirectional` takes the list.
 
     Raises:
+        TypeError: for anything else than `Weights`, such as a layer.
         ValueError: if Keras has no such cell.
 
     Example:
@@ -170,7 +171,7 @@ def to_keras(weights: Weights) -> list[list[Any]]:
         >>> [a.shape for a in arrays]
         [(3, 15), (5, 15), (2, 15)]
     """
-    weights = _kinds.with_biases(weights)
+    weights = with_biases("to_keras", weights)
     kind = _kinds.check(weights, "keras", _KINDS)
     return [
         [array for params in directions for array in _theirs(kind, params)]

@@ -5,7 +5,7 @@ from typing import Any
 from flax import nnx
 
 from scanrnn.interop import _arrays, _kinds, _options, _trees
-from scanrnn.interop._weights import Weights
+from scanrnn.interop._weights import Weights, with_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru")
 
@@ -129,6 +129,7 @@ def to_nnx(weights: Weights, *, optimized: bool = True) -> list[dict]:
         directions, of an `nnx.Bidirectional`. `nnx.update` puts it into the module.
 
     Raises:
+        TypeError: for anything else than `Weights`, such as a layer.
         ValueError: if NNX has no such cell, or a GRU has a :math:`b_{hn}` other than
             zero.
 
@@ -142,7 +143,7 @@ def to_nnx(weights: Weights, *, optimized: bool = True) -> list[dict]:
         >>> bool((theirs.cell.dense_i.kernel == elman.layers[0]["kernel"]).all())
         True
     """
-    weights = _kinds.with_biases(weights)
+    weights = with_biases("to_nnx", weights)
     kind = _kinds.check(weights, "nnx", _KINDS)
     if kind == "gru":
         rows = [one["recurrent_bias"] for ones in weights.layers for one in ones]

@@ -5,7 +5,7 @@ from typing import Any
 
 from scanrnn import cells
 from scanrnn.interop import _arrays, _kinds, _options
-from scanrnn.interop._weights import Weights
+from scanrnn.interop._weights import Weights, with_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "lstm-p", "gru")
 # A name without the number of a layer is of an `LSTMCell` or another cell.
@@ -167,6 +167,7 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
         GRU.
 
     Raises:
+        TypeError: for anything else than `Weights`, such as a layer.
         ValueError: if torch has no such cell.
 
     Example:
@@ -177,7 +178,7 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
         >>> state_dict["weight_hh_l0_reverse"].shape
         (15, 5)
     """
-    weights = _kinds.with_biases(weights)
+    weights = with_biases("to_torch", weights)
     _kinds.check(weights, "torch", _KINDS)
     state_dict = {}
     for index, directions in enumerate(weights.layers):

@@ -258,6 +258,25 @@ class Weights:
                     param[...] = jax.numpy.asarray(source[name], param[...].dtype)
 
 
+def with_biases(where: str, weights: Any) -> Weights:
+    """The weights, with zeros for the biases that their cell leaves out.
+
+    Args:
+        where: name of the public function, for messages.
+        weights: what it was given.
+
+    Raises:
+        TypeError: unless it is a `Weights`.
+    """
+    if not isinstance(weights, Weights):
+        raise TypeError(
+            f"{where}: weights is a {type(weights).__name__}, want interop.Weights; "
+            "Weights.of(layer) are those of a layer of scanrnn.nnx, and "
+            "Weights.from_tree(cell, params) of one of scanrnn.linen"
+        )
+    return _kinds.with_biases(weights)
+
+
 def _shapes(directions):
     return [
         [{name: tuple(a.shape) for name, a in sorted(layer.items())} for layer in one]
