@@ -16,6 +16,7 @@ from scanrnn.serving._program import Input
 # A file holds the program, this mark, and the digest of the program. A damaged program
 # would crash the process that compiles it. Other readers of the format ignore the rest.
 _MARK = b"scanrnn sha256 "
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 _NEEDS = "pip install onnx flatbuffers"
 
 
@@ -64,6 +65,7 @@ def to_onnx(
 
     Raises:
         ImportError: without the package onnx.
+        TypeError: if `inputs` is no mapping, or the model is no function of arrays.
         ValueError: for a primitive that has no ONNX form (the message names it), or if
             `inputs`, `outputs`, `carry` or `lengths` do not fit the model.
 
@@ -97,7 +99,7 @@ def to_stablehlo(
     inputs: Mapping[str, Input | Sequence[int | str]] | None = None,
     carry: bool = False,
     lengths: bool = False,
-    platforms: Sequence[str] = ("cpu", "cuda", "tpu"),
+    platforms: str | Sequence[str] = ("cpu", "cuda", "tpu"),
     gradients: int = 0,
 ) -> export.Exported:
     """Export a layer, a model or any function to StableHLO, with its weights.
@@ -112,7 +114,8 @@ def to_stablehlo(
         inputs: see `to_onnx`.
         carry: see `to_onnx`.
         lengths: see `to_onnx`.
-        platforms: names of the platforms on which the program will run.
+        platforms: names of the platforms on which the program will run: one or several
+            of "cpu", "cuda", "rocm" and "tpu".
         gradients: how many times the loaded function can be differentiated with respect
             to its inputs.
 
@@ -122,7 +125,9 @@ def to_stablehlo(
 
     Raises:
         ImportError: if `path` is given and the package flatbuffers is missing.
-        ValueError: if the model cannot be exported.
+        TypeError: if `inputs` is no mapping, or the model is no function of arrays.
+        ValueError: if the model cannot be exported, a platform is unknown, or
+            `gradients` is less than 0.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -132,10 +137,12 @@ def to_stablehlo(
         >>> exported.platforms, exported.call(jnp.ones([2, 7, 3]))[0].shape
         (('cpu', 'cuda', 'tpu'), (2, 7, 5))
     """
+    names = _checked_platforms(platforms)
+    if not isinstance(gradients, int) or gradients < 0:
+        raise ValueError(f"to_stablehlo: gradients={gradients!r}, want 0, 1 or more")
     program = _program.make("to_stablehlo", model, inputs, None, carry, lengths)
-    exported = export.export(jax.jit(program.function), platforms=tuple(platforms))(
-        *program.inputs.values()
-    )
+    traced = export.export(jax.jit(program.function), platforms=names)
+    exported = traced(*program.inputs.values())
     if path is not None:
         try:
             content = exported.serialize(vjp_order=gradients)
@@ -144,6 +151,18 @@ def to_stablehlo(
         with replacing(path) as partial:
             partial.write_bytes(bytes(content) + _MARK + _digest(content))
     return exported
+
+
+def _checked_platforms(given: str | Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    unknown = [name for name in names if name not in _PLATFORMS]
+    if unknown or not names:
+        hint = "; on a GPU that is 'cuda' or 'rocm'" if "gpu" in unknown else ""
+        raise ValueError(
+            f"to_stablehlo: platforms={given!r}, want one or several of "
+            f"{', '.join(map(repr, _PLATFORMS))}{hint}"
+        )
+    return names
 
 
 def _digest(content: bytes | bytearray) -> bytes:

@@ -1,10 +1,13 @@
 """The function to export: its arrays have names, and sizes may have names too."""
 
+import collections
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import linen
 from flax import nnx as flax_nnx
 from jax import export
 
@@ -57,8 +60,10 @@ def make(
         lengths: whether the lengths of the sequences are an input.
 
     Raises:
+        TypeError: if `model` is no function of arrays, or `inputs` no mapping.
         ValueError: if the other arguments do not fit the model.
     """
+    _check_model(where, model)
     layer = model if isinstance(model, nnx.RNN) else None
     if layer is None and (carry or lengths or inputs is None):
         raise ValueError(
@@ -68,12 +73,45 @@ def make(
     specs = _specs(where, _layer_inputs(where, layer) if inputs is None else inputs)
     if layer is None:
         model = _pure(model)
-        return Program(_leaves(model), specs, _output_names(model, specs, outputs))
-    if len(specs) != 1:
-        raise ValueError(
-            f"{where}: a layer has one input, got {list(specs)}; give inputs one entry"
+        program = Program(_leaves(model), specs, _output_names(model, specs, outputs))
+    else:
+        if len(specs) != 1:
+            raise ValueError(
+                f"{where}: a layer has one input, got {list(specs)}; give inputs one "
+                "entry"
+            )
+        program = _layer(layer, specs, outputs, carry, lengths)
+    _check_names(where, program, outputs)
+    return program
+
+
+def _check_model(where, model):
+    """Raise TypeError for what is no function of arrays."""
+    if isinstance(model, linen.Module):
+        raise TypeError(
+            f"{where}: model is a Linen module, which has no parameters; give a "
+            "function such as lambda xs: module.apply(variables, xs), and inputs="
         )
-    return _layer(layer, specs, outputs, carry, lengths)
+    if not callable(model):
+        raise TypeError(
+            f"{where}: model is a {type(model).__name__}, want a layer of scanrnn.nnx "
+            "or a function of arrays"
+        )
+
+
+def _check_names(where, program, given):
+    """Raise ValueError unless each input and output has a name of its own."""
+    if isinstance(given, str) or not all(isinstance(n, str) for n in program.outputs):
+        raise ValueError(
+            f"{where}: outputs={given!r}, want a list of names, one for each output"
+        )
+    counts = collections.Counter((*program.inputs, *program.outputs))
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        raise ValueError(
+            f"{where}: two inputs or outputs have the name {twice[0]!r}; rename one in "
+            "inputs= or outputs="
+        )
 
 
 def _pure(model):
@@ -109,24 +147,40 @@ def feature_axes(layer: nnx.RNN) -> int:
 
 def _specs(where, inputs):
     """The inputs as `jax.ShapeDtypeStruct`s; equal names are equal sizes."""
+    if not isinstance(inputs, Mapping):
+        raise TypeError(
+            f"{where}: inputs is a {type(inputs).__name__}, want a dict from the name "
+            'of each input to its shape, such as {"input": ("batch", "sequence", 3)}'
+        )
     scope, specs = export.SymbolicScope(), {}
     for name, given in inputs.items():
-        if not name.isidentifier():
+        if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(
                 f"{where}: input {name!r} is not a valid name; use letters and digits, "
                 "such as 'input'"
             )
-        shape, dtype = given if isinstance(given, Input) else Input(tuple(given))
-        names = [size for size in shape if isinstance(size, str)]
-        if not all(size.isidentifier() for size in names):
+        shape, dtype = given if isinstance(given, Input) else Input(given)
+        listed = isinstance(shape, Sequence) and not isinstance(shape, str)
+        if not listed or not all(map(_is_size, shape)):
             raise ValueError(
-                f"{where}: input {name!r} has the shape {shape}, want numbers, and "
-                'names such as "batch"'
+                f"{where}: input {name!r} has the shape {shape!r}, want numbers, and "
+                'names such as "batch" for sizes that are left open'
             )
-        text = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-        sizes = export.symbolic_shape(text, scope=scope) if names else shape
-        specs[name] = jax.ShapeDtypeStruct(tuple(sizes), jnp.dtype(dtype))
+        sizes, names = tuple(shape), [one for one in shape if isinstance(one, str)]
+        if names:
+            text = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
+            sizes = tuple(export.symbolic_shape(text, scope=scope))
+        specs[name] = jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype))
     return specs
+
+
+def _is_size(size):
+    """Whether it is a number of elements, or a name for one."""
+    if isinstance(size, str):
+        return size.isidentifier()
+    if export.is_symbolic_dim(size):
+        return True
+    return hasattr(size, "__index__") and operator.index(size) >= 0
 
 
 def _leaves(function):

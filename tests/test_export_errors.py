@@ -1,0 +1,87 @@
+"""Arguments that no export can use are refused by name."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+import scanrnn
+from scanrnn.serving import Input, to_onnx, to_stablehlo
+
+GRU = scanrnn.nnx.GRU(3, 4, rngs=nnx.Rngs(0))
+X = {"x": (2,)}
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_stablehlo])
+@pytest.mark.parametrize(
+    ("model", "inputs", "error", "match"),
+    [
+        (GRU, [("batch", "sequence", 3)], TypeError, "inputs is a list, want a dict"),
+        (GRU, {1: (2, 3)}, ValueError, "input 1 is not a valid name"),
+        (
+            GRU,
+            {"x": (-1, "t", 3)},
+            ValueError,
+            r"input 'x' has the shape \(-1, 't', 3\)",
+        ),
+        (
+            GRU,
+            {"x": (None, None, 3)},
+            ValueError,
+            "input 'x' has the shape .* left open",
+        ),
+        (GRU, {"x": (2.0, 5, 3)}, ValueError, "input 'x' has the shape"),
+        (GRU, {"x": "abc"}, ValueError, "input 'x' has the shape 'abc'"),
+        (GRU, {"x": 3}, ValueError, "input 'x' has the shape 3, want"),
+        (None, X, TypeError, "model is a NoneType, want a layer"),
+        (scanrnn.linen.LSTM(4), X, TypeError, "model is a Linen module, .*apply"),
+    ],
+)
+def test_a_model_or_inputs_of_another_form_are_refused(
+    export, model, inputs, error, match
+):
+    with pytest.raises(error, match=f"^{export.__name__}: {match}"):
+        export(model, inputs=inputs)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "match"),
+    [
+        (["a", "a", "b"], "two inputs or outputs have the name 'a'"),
+        (["input", "a", "b"], "two inputs or outputs have the name 'input'"),
+        ("abc", "outputs='abc', want a list of names"),
+        ([1, 2, 3], r"outputs=\[1, 2, 3\], want a list of names"),
+    ],
+)
+def test_each_output_has_a_name_of_its_own(outputs, match):
+    lstm = scanrnn.nnx.LSTM(3, 4, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match=f"^to_onnx: {match}"):
+        to_onnx(lstm, carry=True, outputs=outputs)
+
+
+def test_sizes_that_jax_leaves_open_are_taken():
+    size, _ = jax.export.symbolic_shape("n, m")
+    exported = to_stablehlo(jnp.sin, inputs={"x": Input((size,))}, platforms="cpu")
+    assert exported.call(jnp.zeros(5, "float32"))[0].shape == (5,)
+
+
+def test_one_platform_may_be_given_by_its_name():
+    assert to_stablehlo(GRU, platforms="cpu").platforms == ("cpu",)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (
+            {"platforms": ("foo",)},
+            r"platforms=\('foo',\), want .*'cpu', 'cuda'.*'tpu'$",
+        ),
+        ({"platforms": "gpu"}, "platforms='gpu', .*on a GPU that is 'cuda' or 'rocm'"),
+        ({"platforms": ()}, r"platforms=\(\), want"),
+        ({"gradients": -1}, "gradients=-1, want"),
+        ({"gradients": 1.0}, "gradients=1.0, want"),
+    ],
+)
+def test_platforms_and_gradients_that_do_not_exist_are_refused(options, match):
+    with pytest.raises(ValueError, match=f"^to_stablehlo: {match}"):
+        to_stablehlo(GRU, **options)
