@@ -20,6 +20,8 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         The temporary path to write to, in the same folder.
 
     Raises:
+        FileNotFoundError: if the folder does not exist.
+        IsADirectoryError: if the path is that of a folder.
         OSError: if the folder cannot be written.
 
     Example:
@@ -31,6 +33,15 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         ['a.txt']
     """
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}; "
+            "make it first, or give another path"
+        )
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"cannot write {str(path)!r}: it is a folder; give the path of a file"
+        )
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # Made like any new file: `tempfile` would let nobody else read it.
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

@@ -2,10 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
 import scanrnn
+from scanrnn.interop import save_safetensors
 from scanrnn.serving import Input, to_onnx, to_stablehlo
 
 GRU = scanrnn.nnx.GRU(3, 4, rngs=nnx.Rngs(0))
@@ -85,3 +87,21 @@ def test_one_platform_may_be_given_by_its_name():
 def test_platforms_and_gradients_that_do_not_exist_are_refused(options, match):
     with pytest.raises(ValueError, match=f"^to_stablehlo: {match}"):
         to_stablehlo(GRU, **options)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: to_onnx(GRU, path),
+        lambda path: to_stablehlo(GRU, path, platforms="cpu"),
+        lambda path: save_safetensors(path, {"a": np.zeros(2)}),
+    ],
+    ids=["onnx", "stablehlo", "safetensors"],
+)
+def test_a_path_that_cannot_be_written_is_named_as_it_was_given(tmp_path, write):
+    path = tmp_path / "nowhere" / "model"
+    with pytest.raises(FileNotFoundError, match=f"write '{path}': there is no folder"):
+        write(path)
+    with pytest.raises(IsADirectoryError, match=f"write '{tmp_path}': it is a folder"):
+        write(tmp_path)
+    assert not list(tmp_path.iterdir())
