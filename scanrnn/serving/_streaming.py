@@ -38,7 +38,7 @@ class Streaming:
         dtype: dtype of the inputs.
 
     Raises:
-        TypeError: if `rnn` is not a layer of `scanrnn.nnx`.
+        TypeError: if `rnn` is not a layer of `scanrnn.nnx`, or a size not an integer.
         ValueError: if `rnn` is bidirectional or runs backwards, or its steps change
             state that is not in the carry; for fewer than one place, for wrong
             `buckets`, or if `features` is None and not known.

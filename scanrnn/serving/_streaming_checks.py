@@ -1,5 +1,6 @@
 """Checks of the arguments of `Streaming`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scanrnn import nnx
+from scanrnn.cells._checks import check_size
 from scanrnn.nnx._foreign import changing
 from scanrnn.serving._program import feature_axes
 
@@ -65,17 +67,28 @@ def arguments(rnn, streams, buckets):
                 f"Streaming: the layer has {name}=True: it reads a sequence from its "
                 "end, which a stream has not reached yet; make one that reads forwards"
             )
-    if streams < 1:
-        raise ValueError(f"Streaming: streams={streams}, want at least 1")
-    if list(buckets) != sorted(set(buckets)) or not buckets or buckets[0] < 1:
+    check_size("Streaming", "streams", streams)
+    _check_sizes("buckets", buckets)
+    if not buckets or list(buckets) != sorted(set(buckets)):
         raise ValueError(
             f"Streaming: buckets={tuple(buckets)}, want ascending numbers from 1 on"
         )
 
 
+def _check_sizes(name, sizes):
+    """Raise unless it is a sequence of positive integers."""
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str):
+        raise TypeError(
+            f"Streaming: {name}={sizes!r}, want a tuple of integers such as (1, 4)"
+        )
+    for index, size in enumerate(sizes):
+        check_size("Streaming", f"{name}[{index}]", size)
+
+
 def features(rnn, given):
-    """The shape of a step; raise ValueError if it is neither given nor known."""
+    """The shape of a step; raise if it is wrong, or neither given nor known."""
     if given is not None:
+        _check_sizes("features", given)
         return tuple(given)
     if rnn.in_features is None or feature_axes(rnn) != 1:
         raise ValueError(
