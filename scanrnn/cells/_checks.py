@@ -1,6 +1,7 @@
 """Checks of arguments. An error names the argument, what came and what is wanted."""
 
 import collections.abc
+import inspect
 import operator
 
 import jax.numpy as jnp
@@ -39,8 +40,16 @@ def check_number(where, name, value):
 
 
 def check_initializer(where, name, value):
-    """Raise TypeError unless `value` can be called to draw weights."""
-    if not callable(value):
+    """Raise TypeError unless `value` can be called with a key, a shape and a dtype."""
+    able = callable(value)
+    if able:
+        try:
+            inspect.signature(value).bind("key", "shape", "dtype")
+        except TypeError:
+            able = False
+        except ValueError:  # Python cannot tell what it takes
+            able = True
+    if not able:
         raise TypeError(
             f"{where}: {name} must be a function of (key, shape, dtype) such as "
             f"jax.nn.initializers.zeros, got {value!r}"

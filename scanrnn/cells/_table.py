@@ -56,8 +56,8 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, g
     wide = _precision.widest(dtype)
     keys = jax.random.split(key, len(table))
     params = {
-        name: _drawn(param, key, wide, scheme)
-        for key, (name, param) in zip(keys, table.items(), strict=True)
+        entry: _drawn(name, param, key, wide, scheme)
+        for key, (entry, param) in zip(keys, table.items(), strict=True)
     }
     # The biases of the gates are the first of these that the cell has. The last is the
     # shift of a norm of the sum, for cells that have no other bias.
@@ -80,7 +80,7 @@ def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, g
     return {name: value.astype(dtype) for name, value in params.items()}
 
 
-def _drawn(param, key, dtype, scheme):
+def _drawn(where, param, key, dtype, scheme):
     """One parameter: its blocks are drawn separately and concatenated."""
     if not isinstance(param.start, str | Callable):
         return jnp.full(param.shape, param.start, dtype)
@@ -90,8 +90,18 @@ def _drawn(param, key, dtype, scheme):
     stack, (*inner, last) = param.shape[: param.stacked], param.shape[param.stacked :]
     size = (*inner, last // gates)
     keys = iter(jax.random.split(key, gates * max(1, _product(stack))))
+
+    def block():
+        found = init(next(keys), size, dtype)
+        if jnp.shape(found) != size:
+            raise ValueError(
+                f"{where}: {param.start}_init returned an array of shape "
+                f"{jnp.shape(found)} when it was asked for {size}; return that shape"
+            )
+        return found
+
     matrices = [
-        jnp.concatenate([init(next(keys), size, dtype) for _ in range(gates)], axis=-1)
+        jnp.concatenate([block() for _ in range(gates)], axis=-1)
         for _ in itertools.product(*map(range, stack))
     ]
     return jnp.stack(matrices).reshape(param.shape)

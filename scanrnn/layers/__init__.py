@@ -13,10 +13,13 @@ from scanrnn.layers._cell import one_step as one_step
 from scanrnn.layers._cell import unknown_params as unknown_params
 from scanrnn.layers._checks import as_array as as_array
 from scanrnn.layers._checks import check_cell as check_cell
+from scanrnn.layers._checks import check_flag as check_flag
+from scanrnn.layers._checks import check_flags as check_flags
 from scanrnn.layers._checks import check_foreign as check_foreign
 from scanrnn.layers._checks import check_layers as check_layers
 from scanrnn.layers._checks import check_scan_options as check_scan_options
 from scanrnn.layers._checks import is_recurrent as is_recurrent
+from scanrnn.layers._directions import check_halves as check_halves
 from scanrnn.layers._directions import joined as joined
 from scanrnn.layers._flax_form import carry_as_flax as carry_as_flax
 from scanrnn.layers._flax_form import carry_as_ours as carry_as_ours

@@ -56,6 +56,7 @@ def make_call(module: Any, **given: Any) -> Call:
         **given: the arguments that the user gave: all fields of `Call`.
 
     Raises:
+        TypeError: if an argument that is True or False is neither.
         ValueError: if `include_initial` is given without `return_all_carries`.
     """
     own = {name: getattr(module, name) for name in _OWN if given[name] is None}

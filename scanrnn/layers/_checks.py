@@ -30,6 +30,28 @@ def check_scan_options(implementation, unroll):
     return steps
 
 
+# Options that are True or False, and are used only when a layer is called.
+_FLAGS = ("return_carry", "time_major", "reverse", "keep_order", "zero_padding")
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise TypeError unless `value` is True or False: any text counts as True."""
+    # NumPy has booleans of its own.
+    kind = str(getattr(value, "dtype", type(value).__name__))
+    if kind != "bool":
+        raise TypeError(f"RNN: {name} must be True or False, got {value!r}")
+
+
+def check_flags(layer: Any) -> None:
+    """Check those options of a layer that are True or False, and its `deterministic`.
+
+    Args:
+        layer: an object with these options as attributes.
+    """
+    for name in ("bidirectional", "highway", "deterministic", *_FLAGS):
+        check_flag(name, getattr(layer, name))
+
+
 def is_recurrent(cell: Any, module: type) -> bool:
     """Whether `cell` is a recurrent cell: a module with `num_feature_axes`.
 
@@ -111,6 +133,8 @@ def check_layers(
     Returns:
         The first four, with lists as tuples and integers of NumPy as integers.
     """
+    check_flag("bidirectional", bidirectional)
+    check_flag("highway", highway)
     cell = tuple(cell) if isinstance(cell, list) else cell
     if isinstance(cell, tuple) and len({one.num_feature_axes for one in cell}) > 1:
         raise ValueError(
@@ -188,7 +212,9 @@ def _size(name: str, value: Any) -> int:
 
 
 def check_call(call):
-    """Raise ValueError unless the arguments of a call fit together."""
+    """Raise unless the arguments of a call have the right types and fit together."""
+    for name in (*_FLAGS, "return_all_carries", "include_initial"):
+        check_flag(name, getattr(call, name))
     if call.include_initial and not call.return_all_carries:
         raise ValueError(
             "RNN: include_initial=True adds the carry before the first step to all "

@@ -42,10 +42,9 @@ def joined(
         the pair (forward, backward).
 
     Raises:
-        TypeError: if `initial_carry` is not a pair, or one of the two is a cell.
+        TypeError: if `initial_carry` is not a pair, or one of the two is no layer.
     """
-    for name in ("forward_rnn", "backward_rnn"):
-        _check_layer(name, getattr(module, name))
+    check_halves(module)
     if initial_carry is None:
         initial_carry = None, None
     if not isinstance(initial_carry, tuple | list) or len(initial_carry) != 2:
@@ -71,10 +70,17 @@ def joined(
     return ((forward[0], backward[0]), outputs) if carries else outputs
 
 
-def _check_layer(name, rnn):
-    """Raise TypeError if a cell is where a layer is wanted."""
-    if is_recurrent(rnn, object):
-        raise TypeError(
-            f"Bidirectional: {name} is a cell, {type(rnn).__name__.lstrip('_')}; want "
-            "a layer such as RNN(cell, ...)"
-        )
+def check_halves(module: Directions) -> None:
+    """Raise TypeError unless both are layers, and not cells or None."""
+    for name in ("forward_rnn", "backward_rnn"):
+        rnn = getattr(module, name)
+        if is_recurrent(rnn, object):
+            raise TypeError(
+                f"Bidirectional: {name} is a cell, {type(rnn).__name__.lstrip('_')}; "
+                "want a layer such as RNN(cell, ...)"
+            )
+        if not callable(rnn):
+            raise TypeError(
+                f"Bidirectional: {name} is {rnn!r}, want a layer such as RNN(cell, "
+                "...); every layer also has bidirectional=True"
+            )

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from scanrnn.cells._checks import check_initializer
 from scanrnn.cells._frame import FramedCell
 from scanrnn.cells._wrapper import Wrapper
 from scanrnn.layers._stack import Place
@@ -65,6 +66,10 @@ def draw(
     said = {}
 
     def plain(family, init):
+        if not callable(init):
+            return init
+        check_initializer("RNN", f"{family}_init", init)
+
         def drawn(key, shape, dtype):
             value, more = opened(init(key, shape, dtype))
             if not hasattr(value, "shape"):
@@ -76,7 +81,7 @@ def draw(
                 said[family] = more
             return value
 
-        return drawn if callable(init) else init
+        return drawn
 
     options = {
         f"{family}_init": plain(family, init)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from flax import linen as nn
 
-from scanrnn.layers import joined
+from scanrnn.layers import check_halves, joined
 
 
 class Bidirectional(nn.Module):
@@ -44,6 +44,11 @@ class Bidirectional(nn.Module):
     merge_fn: Callable[[jax.Array, jax.Array], jax.Array] | None = None
     time_major: bool = False
     return_carry: bool = False
+
+    def __post_init__(self):
+        """Raise TypeError if one of the two is no layer."""
+        check_halves(self)
+        super().__post_init__()
 
     @nn.compact
     def __call__(

@@ -109,6 +109,8 @@ class Recurrent(Named, nn.Module, kw_only=True):
         cell, features = self.cells_and_features()
         if isinstance(cell, Step | FlaxCell) and deterministic is None:
             deterministic = cell.deterministic
+        if deterministic is not None:
+            layers.check_flag("deterministic", deterministic)
         if layers.is_recurrent(cell, nn.Module) and not runs_as_ours(cell):
             return _foreign.run(self, inputs, call, deterministic, init_key)
         inputs = layers.as_array(inputs)

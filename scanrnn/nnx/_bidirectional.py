@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from scanrnn.layers import joined
+from scanrnn.layers import check_halves, joined
 from scanrnn.nnx import _rngs
 
 
@@ -30,6 +30,9 @@ class Bidirectional(nnx.Module):
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
         return_carry: also return the pair of last carries.
         rngs: accepted as in Flax, but not used. Give `rngs` to a call instead.
+
+    Raises:
+        TypeError: if one of the two is no layer.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -60,6 +63,7 @@ class Bidirectional(nnx.Module):
         self.merge_fn = merge_fn
         self.time_major = time_major
         self.return_carry = return_carry
+        check_halves(self)
 
     def __call__(
         self,

@@ -154,6 +154,7 @@ class RNN(Viewed, nnx.Module):
         self.unroll = layers.check_scan_options(implementation, unroll)
         self.implementation = implementation
         self.wavefront = wavefront
+        layers.check_flags(self)
         self.state_axes = _foreign.checked_axes(state_axes)
         self.broadcast_rngs = broadcast_rngs
         self.layers = nnx.List([])
@@ -254,6 +255,7 @@ class RNN(Viewed, nnx.Module):
         if deterministic is None:
             own = isinstance(self.cell, RNNCell | FlaxCell) and self.cell.deterministic
             deterministic = self.deterministic or own
+        layers.check_flag("deterministic", deterministic)
         _rngs.check_rngs("RNN", rngs)
         if isinstance(self.cell, nnx.Module) and not runs_as_ours(self.cell):
             return _foreign.run(self, inputs, call, deterministic, rngs)

@@ -1,0 +1,65 @@
+"""Options of layers of another type, in NNX and in Linen."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import scanrnn
+
+D, H = 3, 4
+XS = jnp.ones([2, 5, D])
+FLAGS = ["return_carry", "time_major", "reverse", "keep_order", "zero_padding"]
+
+
+def of_nnx(**options):
+    return scanrnn.nnx.LSTM(D, H, rngs=nnx.Rngs(0), **options)
+
+
+def of_linen(**options):
+    return scanrnn.linen.LSTM(H, **options).init_with_output(jax.random.key(0), XS)
+
+
+@pytest.mark.parametrize("make", [of_nnx, of_linen])
+@pytest.mark.parametrize(
+    "name", ["bidirectional", "highway", "deterministic", *sorted(FLAGS)]
+)
+def test_an_option_is_true_or_false_and_no_text(make, name):
+    with pytest.raises(TypeError, match=f"^RNN: {name} must be True or.* got 'no'"):
+        make(**{name: "no"})
+
+
+@pytest.mark.parametrize(
+    "name", ["deterministic", "return_all_carries", "include_initial", *FLAGS]
+)
+def test_an_argument_of_a_call_is_true_or_false_and_no_text(name):
+    with pytest.raises(TypeError, match=f"^RNN: {name} must be True or.* got 'no'"):
+        of_nnx()(XS, **{name: "no"})
+
+
+def test_booleans_of_numpy_are_taken():
+    rnn = of_nnx(return_carry=np.True_)
+    assert rnn(XS, deterministic=np.bool_(1))[1].shape == (2, 5, H)
+
+
+@pytest.mark.parametrize("make", [of_nnx, of_linen])
+@pytest.mark.parametrize("name", ["kernel_init", "recurrent_kernel_init", "bias_init"])
+def test_an_initializer_of_another_form_is_refused_by_name(make, name):
+    with pytest.raises(TypeError, match=rf"{name} must be a function of \(key, shape"):
+        make(**{name: lambda key, shape: jnp.zeros(shape)})
+    with pytest.raises(ValueError, match=rf"lstm: {name} returned .* shape \(1, 1\)"):
+        make(**{name: lambda key, shape, dtype: jnp.ones((1, 1), dtype)})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: scanrnn.nnx.Bidirectional(of_nnx(), None),
+        lambda: scanrnn.linen.Bidirectional(scanrnn.linen.LSTM(H), None),
+    ],
+    ids=["nnx", "linen"],
+)
+def test_a_direction_that_is_missing_is_refused_when_the_layer_is_made(make):
+    with pytest.raises(TypeError, match="^Bidirectional: backward_rnn is None, want"):
+        make()
