@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from scanrnn.training import Config
+from scanrnn.training import Config, train
 from scanrnn.training._run import open_run
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
@@ -62,3 +62,41 @@ def test_the_same_text_by_another_path_is_the_same(config, monkeypatch):
         file.write(TEXT.upper())
     with pytest.raises(ValueError, match="^text: .* was started on another text"):
         open_run(dataclasses.replace(config, text="other.txt"))
+
+
+def test_a_checkpoint_that_is_not_there_is_asked_for_by_resume_from(config):
+    with pytest.raises(ValueError, match="^resume_from: got 4, but .* are of no step"):
+        open_run(config, resume_from=4)
+    start(config)
+    with pytest.raises(ValueError, match="^resume_from: got 4, but .* are of 1: choo"):
+        open_run(config, resume_from=4)
+    assert goes_on(config, resume_from=1)
+
+
+def test_a_held_out_part_that_is_too_short_is_named(config):
+    with open(config.text, "w", encoding="utf-8") as file:
+        file.write(TEXT[:80])
+    with pytest.raises(ValueError, match="^held_out: the held-out part .* has 8 token"):
+        open_run(dataclasses.replace(config, window=8))
+
+
+@pytest.mark.parametrize(
+    ("text", "held_out", "part"),
+    [(TEXT, 0.1, "part to train on"), (TEXT + "\n" + TEXT, 0.005, "held-out part")],
+)
+def test_a_text_without_sentences_says_where_they_end(config, text, held_out, part):
+    with open(config.text, "w", encoding="utf-8") as file:
+        file.write(text)
+    options = {"tokens": "words", "batching": "sentences", "held_out": held_out}
+    with pytest.raises(ValueError, match=f"^text: the {part} .* ends at an empty line"):
+        open_run(dataclasses.replace(config, **options))
+
+
+def test_a_foreign_log_is_the_only_cause_that_is_named(config):
+    path = os.path.join(config.out, "log.jsonl")
+    os.mkdir(config.out)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("a table of the user\n")
+    with pytest.raises(ValueError, match="is no log of a run.*another folder") as error:
+        train(config)
+    assert "cannot write" not in str(error.value)

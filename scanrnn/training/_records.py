@@ -50,7 +50,7 @@ class Log:
         """Keeps the rows up to `last`, and deletes the others."""
         self.path = Path(path)
         rows = [r for r in self.rows() if last is None or r["step"] <= last]
-        with replacing(self.path) as partial:
+        with writing(self.path.parent), replacing(self.path) as partial:
             partial.write_text("".join(map(_line, rows)), encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
@@ -85,7 +85,9 @@ class Log:
         """
         if not self.path.is_file():
             return []
-        *lines, last = self.path.read_bytes().split(b"\n")
+        with writing(self.path.parent):
+            content = self.path.read_bytes()
+        *lines, last = content.split(b"\n")
         found = [self._row(line) for line in lines if line.strip()]
         if last.startswith(b"{"):
             with contextlib.suppress(ValueError):
@@ -104,7 +106,7 @@ class Log:
         if not known:
             raise ValueError(
                 f"path: {str(self.path)!r} is no log of a run: its line {line[:40]!r} "
-                "has no step; move the file, or choose another folder with --out"
+                "has no step; choose another folder for the run"
             )
         return row
 

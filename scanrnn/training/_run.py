@@ -158,8 +158,15 @@ def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:
     if restart:
         with writing(run.out):
             checkpoints.clear()
-    if step is None and checkpoints.latest() is None:
+    steps = checkpoints.steps()
+    if step is None and not steps:
         return
+    if step is not None and step not in steps:
+        have = " and ".join(map(str, steps)) or "no step"
+        raise ValueError(
+            f"resume_from: got {step}, but the checkpoints in {checkpoints.folder} are "
+            f"of {have}: choose one of these, or leave resume_from out"
+        )
     check_same_run(run.identity, checkpoints.notes(step))
     run.state, run.notes = resume(checkpoints, run.state, run.batches, step)
 
@@ -229,7 +236,7 @@ def _batches(config, corpus, mesh):
             raise ValueError(
                 "batching: sentences are for one process; take --batching streams"
             )
-        sentences = split_sentences(corpus.train, corpus.vocabulary.encode([END])[0])
+        sentences = _sentences(corpus.train, corpus, "part to train on")
         batches = Buckets(sentences, config.batch, seed=config.seed)
         epoch = len(batches)
     else:
@@ -247,11 +254,23 @@ def _batches(config, corpus, mesh):
     return Prefetch(batches, place=place), max(epoch, 1)
 
 
+def _sentences(ids, corpus, part):
+    """Returns the sentences of a part of the text, of which there must be one."""
+    found = split_sentences(ids, corpus.vocabulary.encode([END])[0])
+    if not found:
+        raise ValueError(
+            f"text: the {part} has no end of a sentence of two words or more; a "
+            "sentence ends at an empty line, or in a PTB folder at the end of a line: "
+            "give a text with such lines, or take --batching streams"
+        )
+    return found
+
+
 def _evaluation(config, corpus, model):
     """Makes the evaluation. It reads the held-out text once, from its start."""
     ids = corpus.held_out
     if config.batching == "sentences":
-        sentences = split_sentences(ids, corpus.vocabulary.encode([END])[0])
+        sentences = _sentences(ids, corpus, "held-out part")
 
         def read_sentences():
             batches = Buckets(sentences, config.batch)
@@ -260,7 +279,13 @@ def _evaluation(config, corpus, model):
         return make_evaluate(model, read_sentences, ())
     # A short held-out text is read by fewer streams.
     readers = min(config.batch, max(1, len(ids) // (config.window + 1)))
-    Streams(ids, readers, config.window)  # raises if the text is too short
+    least = config.window + 1
+    if len(ids) < least:
+        raise ValueError(
+            f"held_out: the held-out part of the text has {len(ids)} tokens, want at "
+            f"least window + 1 = {least}; give more text, a larger held_out, or a "
+            "smaller window"
+        )
     windows = (len(ids) // readers - 1) // config.window
 
     def read_streams():

@@ -106,8 +106,7 @@ def _train(run: Run, begin: float, console: Console) -> Outcome:
     """Trains from the current step of a run, and writes the files of its folder."""
     first = jax.process_index() == 0
     done = int(run.state.counts.steps)
-    with writing(run.out):
-        log = Log(run.out / "log.jsonl", last=done) if first else None
+    log = Log(run.out / "log.jsonl", last=done) if first else None
     rows = log.rows() if log else []
     if run.notes.get("steps") == done and (run.out / "sample.txt").is_file():
         console.print(
