@@ -9,6 +9,7 @@ from flax import nnx
 import scanrnn
 from scanrnn.interop import save_safetensors
 from scanrnn.serving import Input, to_onnx, to_stablehlo
+from tests.onnx_run import operators
 
 GRU = scanrnn.nnx.GRU(3, 4, rngs=nnx.Rngs(0))
 X = {"x": (2,)}
@@ -59,6 +60,26 @@ def test_each_output_has_a_name_of_its_own(outputs, match):
     lstm = scanrnn.nnx.LSTM(3, 4, rngs=nnx.Rngs(0))
     with pytest.raises(ValueError, match=f"^to_onnx: {match}"):
         to_onnx(lstm, carry=True, outputs=outputs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "operator"),
+    [
+        ("LSTM", {"peephole": True}, "LSTM"),
+        ("Elman", {"activation": "relu"}, "RNN"),
+        ("GRU", {"dialect": "cho2014"}, "GRU"),
+        ("LSTM", {"norm": "ba2016"}, "Scan"),
+        ("Elman", {"use_bias": False}, "Scan"),
+        ("LSTM", {"projection": 2}, "Scan"),
+        ("LSTM", {"coupled": True}, "Scan"),
+        ("GRU", {"dialect": "haiku"}, "Scan"),
+        ("GRU", {"param_dtype": jnp.bfloat16}, "Scan"),
+    ],
+)
+def test_loops_become_the_operators_that_the_guide_names(kind, options, operator):
+    layer = getattr(scanrnn.nnx, kind)(3, 4, rngs=nnx.Rngs(0), **options)
+    found = operators(to_onnx(layer))
+    assert [op for op in ("LSTM", "GRU", "RNN", "Scan") if found[op]] == [operator]
 
 
 def test_sizes_that_jax_leaves_open_are_taken():
