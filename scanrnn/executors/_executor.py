@@ -49,6 +49,17 @@ class Executor(Protocol):
         ...
 
 
+def bound_to_jax(plan: Plan) -> str | None:
+    """Why a plan's loop cannot be rebuilt, only run as it is; or None."""
+    if plan.stages is None:
+        return plan.nothing
+    if not plan.defer:
+        return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
+    if not isinstance(plan.length, int):
+        return "the number of steps is not known"
+    return None
+
+
 def has_kernels(executor: Executor) -> bool:
     """Whether an executor runs kernels of its own, for one platform."""
     return getattr(executor, "PLATFORM", None) is not None

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.executors import _scans, planned, scan
+from scanrnn.executors._executor import bound_to_jax
 from scanrnn.machines import Machine
 from scanrnn.planner import affine, compat, costs, max_plus, ops
 from scanrnn.planner.affine import Group
@@ -52,12 +53,8 @@ def rules(machine: Machine) -> Rules:
 
 def refuse_early(plan: Plan) -> str | None:
     """Why no plan of this step runs here, whatever the rules; or None."""
-    if plan.stages is None:
-        return plan.nothing
-    if not plan.defer:
-        return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
-    if not isinstance(plan.length, int):
-        return "the number of steps is not known"
+    if why := bound_to_jax(plan):
+        return why
     if not plan.rules.in_parallel and plan.options.implementation != NAME:
         place = f"on a {plan.machine.platform.upper()}"
         return f"{place} a parallel scan holds all carries, and is not always faster"

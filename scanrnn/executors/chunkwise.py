@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 
 from scanrnn.executors import associative, scan
+from scanrnn.executors._executor import bound_to_jax
 from scanrnn.executors._memories import remembered
 from scanrnn.executors._names import named
 from scanrnn.executors._pairs import FEW
@@ -41,15 +42,12 @@ rules, lower = associative.rules, scan.lower
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
-    if plan.stages is None:
-        return plan.nothing
+    if why := bound_to_jax(plan):
+        return why
+    assert plan.stages is not None
     asked = plan.options.implementation == NAME
     if (plan.options.residuals, plan.options.chunk) != (None, None):
         return "it has no residual policies, and chunks of its own"
-    if not plan.defer:
-        return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
-    if not isinstance(plan.length, int):
-        return "the number of steps is not known"
     graph = plan.stages.graph
     if ops.draws_apart(graph.eqns):
         return DRAWS

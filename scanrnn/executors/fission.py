@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from scanrnn.executors import planned, scan
+from scanrnn.executors._executor import bound_to_jax
 from scanrnn.executors._names import named, types_of
 from scanrnn.executors._names import split as split_over_devices
 from scanrnn.executors._program import Runner, with_values_by
@@ -30,12 +31,9 @@ rules, lower = planned.rules, scan.lower
 
 def refuse_early(plan: Plan) -> str | None:
     """Why no plan of this step is split, or None."""
-    if plan.stages is None:
-        return plan.nothing
-    if not plan.defer:
-        return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
-    if not isinstance(plan.length, int):
-        return "the number of steps is not known"
+    if why := bound_to_jax(plan):
+        return why
+    assert plan.stages is not None
     if plan.residuals == "chunked" or plan.options.chunk is not None:
         return "a loop in chunks is not split"
     if len(components(plan.stages.graph)) < 2:
