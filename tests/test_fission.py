@@ -309,6 +309,10 @@ def test_a_plan_of_several_loops_says_what_each_of_them_is():
     assert "run by the executor fission" in text
     assert "Loop 1 of 3 carries" in text
     assert "Loop 3 of 3 carries" in text
+    assert "Without a gradient: one loop" in text
+    long = plan_of("three layers", implementation="fission").describe(long=True)
+    assert "Loop 2: Before the loop: dot_general" in long
+    assert "Loop 3: Kept per step" in long
     assert plan_of("three layers", implementation="fission").residual_bytes[0] > 0
 
 

@@ -77,6 +77,8 @@ def told(plan: Plan) -> list[str]:
         what = headline(loop).removeprefix("Plan: ")
         by = f" By {loop.executor.name}." if loop.reason is None else ""
         lines.append(f"Loop {i} of {len(plan.parts)} carries {leaves}: {what}{by}")
+    if plan.rules.forward_share is not None:
+        lines.append("Without a gradient: one loop, which takes less memory.")
     return lines
 
 

@@ -11,9 +11,19 @@ from scanrnn.planner.wording import at_once, listed, of_leaves, size_of, tally
 
 def details(plan) -> list[str]:
     """The lines about every decision, and about executors that cannot run the plan."""
+    of_parts = [
+        f"Loop {i}: {line}"
+        for i, (_, loop) in enumerate(plan.parts, 1)
+        for line in _decisions(loop)
+    ]
+    return [*_decisions(plan), *of_parts, *_impossible(plan)]
+
+
+def _decisions(plan) -> list[str]:
+    """The lines about a plan that is made of bodies; none for others."""
     if plan.reason is not None or plan.executor.whole:
-        return [*_impossible(plan)]
-    return [*_moves(plan), *_choices(plan), *_residuals(plan), *_impossible(plan)]
+        return []
+    return [*_moves(plan), *_choices(plan), *_residuals(plan)]
 
 
 def _moves(plan) -> Iterator[str]:
