@@ -86,9 +86,15 @@ def _times(factor, value):
     """A product that is zero wherever one of them is zero, even times an infinity.
 
     A product of the factors of many steps may overflow where no value of the loop does.
+    The function is linear in `value`, so that JAX can transpose it.
     """
-    zero = (factor == 0) | ((value == 0) & ~jnp.isnan(factor))
-    return jnp.where(zero, 0, factor * value).astype(value.dtype)
+    product = factor * value
+    if jnp.issubdtype(factor.dtype, jnp.floating):
+        # Twice multiplied by the largest number, a value is infinite unless it is zero.
+        most = float(jnp.finfo(factor.dtype).max)
+        large = jnp.clip(factor, -most, most) * value * most
+        product = jnp.where(jnp.isinf(factor), large, product)
+    return jnp.where(factor == 0, 0, product).astype(value.dtype)
 
 
 @_times.defjvp
