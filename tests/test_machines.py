@@ -338,3 +338,28 @@ def test_what_is_stacked_is_as_weak_as_by_lax_scan(monkeypatch, machine):
     wanted = lax.scan(step, init, xs)
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(wanted), strict=True):
         assert jax.typeof(a) == jax.typeof(b)
+
+
+def test_a_row_whose_axes_are_joined_gives_its_memory_to_no_other(monkeypatch):
+    """Rows of 16 by 64 numbers do not fill a TPU's tiles: their axes are joined."""
+    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES["tpu v5e"])
+    steps, batch, features = 32, 16, 64
+    keys = jax.random.split(jax.random.key(0), steps)
+    W, U = 0.1 * jax.random.normal(keys[0], (2, features, features))
+    xs = jax.random.normal(keys[1], (steps, batch, features))
+
+    def loss(W, U, scan):
+        def step(h, at):
+            key, x = at
+            kept = jax.random.bernoulli(key, 0.9, h.shape)
+            h = jnp.tanh(x @ W + h @ U) * kept
+            return h, h
+
+        return (scan(step, jnp.zeros((batch, features)), (keys, xs))[1] ** 2).sum()
+
+    plan = scanrnn.Options(machine="tpu v5e", implementation="planned")
+    run = functools.partial(scanrnn.scan, plan=plan)
+    found = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)(W, U, run)
+    wanted = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)(W, U, lax.scan)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)

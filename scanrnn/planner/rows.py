@@ -147,10 +147,12 @@ class Rows:
             return None, []
 
         def array(i):
-            if i in self.memory:
-                return arrays[self.memory[i]]
             aval = ops.aval(graph.ys[i])
-            return lax.empty((self.length, *aval.shape), aval.dtype)
+            shape = self.length, *aval.shape
+            given = arrays[self.memory[i]] if i in self.memory else None
+            # The axes of the rows of a given array may have been joined.
+            fits = given is not None and given.shape == shape
+            return given if fits else lax.empty(shape, aval.dtype)
 
         return np.int32(self.trips - 1 if self.reverse else 0), list(map(array, ours))
 
