@@ -340,6 +340,20 @@ def side_by_side(p, carry, x):
     return (jnp.tanh(x + h1 @ p["a"]), jnp.tanh(x + h2 @ p["b"])), None
 
 
+def with_a_memory(p, carry, x):
+    """The second layer reads what the first one reads of a matrix."""
+    M, h = carry
+    M = 0.9 * M + x[:, :, None] * jnp.tile(x @ p["a"], (1, 3))[:, None]
+    read = jnp.einsum("bij,bi->bj", M, x @ p["b"])[:, :H]
+    return (M, jnp.tanh(read @ p["c"] + h @ p["d"])), h
+
+
+def with_logits(p, carry, x):
+    h, total = carry
+    h = jnp.tanh(x + h @ p["a"])
+    return (h, total + (h @ p["b"]).sum()), None
+
+
 def elementwise(p, carry, x):
     h, s = carry
     h = jnp.tanh(x + h @ p["a"])
@@ -353,10 +367,16 @@ def elementwise(p, carry, x):
         (own_rule, "custom_vjp"),
         (side_by_side, "no product would leave a later loop"),
         (elementwise, "no product would leave a later loop"),
+        (with_a_memory, "too much would cross"),
+        (with_logits, "too much would cross"),
     ],
 )
 def test_other_steps_stay_one_loop(step, why):
     init, xs = tuple(drawn((B, H), (B, H))), drawn((T, B, H))[0]
+    if step is with_a_memory:
+        init = drawn((B, H, 3 * H))[0], init[1]
+    if step is with_logits:
+        init = init[0], jnp.zeros(())
     with pytest.raises(ValueError, match=why):
         scanrnn.plan(
             functools.partial(step, weights()), init, xs, implementation="fission"

@@ -48,7 +48,7 @@ def refuse(plan: Plan) -> str | None:
     if why := refuse_early(plan):
         return why
     if not plan.parts:
-        return "no product would leave a later loop"
+        return "no product would leave a later loop, or too much would cross"
     return None
 
 
@@ -85,8 +85,8 @@ def told(plan: Plan) -> list[str]:
 def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
     """Run a plan on flat values. Returns the final carry and the ys, flat.
 
-    What a part makes for later ones takes memory. A gradient keeps it anyway. Where
-    rules limit the memory of a forward pass alone, a single loop runs then.
+    What a part makes for later ones takes memory. A gradient mostly keeps it anyway.
+    Where rules limit the memory of a forward pass alone, a single loop runs then.
     """
     parts = functools.partial(_run, plan, differentiated)
     args, rules = (weights, init, xs), plan.rules
