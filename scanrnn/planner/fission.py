@@ -88,7 +88,7 @@ def _fits(places: _Places, step: Graph, read: list) -> bool:
     if not read:
         return True
     size, loops = ops.bytes_in(read), {places.of[v] for v in read}
-    leaves = [v for v, at in places.of.items() if at in loops and v in places.carry]
+    leaves = (v for v in places.graph.carry if places.of[v] in loops)
     largest = max(map(ops.bytes_of, leaves), default=0)
     return size <= _MOST * ops.bytes_in(step.carry) and largest <= _MOST * size
 
@@ -146,7 +146,7 @@ class _Places:
         def level_of(atom) -> int:
             return max((levels[k] for k in _read(reads, [atom])), default=-1)
 
-        self.graph, self.levels, self.carry = graph, levels, {*graph.carry}
+        self.graph, self.levels = graph, levels
         self.ys = [level_of(v) for v in graph.ys]
         self.ys = [last if level < 0 else level for level in self.ys]
         self.of = {v: levels[k] for k, v in enumerate(graph.carry)}

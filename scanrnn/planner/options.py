@@ -23,9 +23,9 @@ class Options:
       implementation: the name of the executor: "planned", "associative" (parallel over
         time), "chunkwise" (matrix memories by products of chunks), "fission" (several
         loops, one after the other), "pallas_tpu" or "pallas_gpu" (one kernel for a
-        loop), or "scan" for `lax.scan` itself. None
-        takes the executor with the lowest estimate, of those that may be chosen. A step
-        that is too small to gain anything is left to `lax.scan`.
+        loop), or "scan" for `lax.scan` itself. None takes the executor with the lowest
+        estimate, of those that may be chosen. A step that is too small to gain anything
+        is left to `lax.scan`.
       residuals: what the forward loop keeps for the reverse loop: "minimal" (carries
         and matrix products; on a CPU also what takes long to compute again, such as
         noise or a sparse product), "recompute" (carries; matrix products are recomputed
