@@ -87,7 +87,7 @@ def is_free(graph: Graph, leaf: int, atom) -> bool:
 
 
 @once
-def components(graph: Graph) -> list[tuple[int, ...]]:
+def components(graph: Graph) -> tuple[tuple[int, ...], ...]:
     """Leaves of a carry that need one another, those that the others read first."""
     reads = _after(graph)
     reach = [set(of) for of in reads]
@@ -99,7 +99,8 @@ def components(graph: Graph) -> list[tuple[int, ...]]:
         tuple(k for k in sorted({i, *of}) if k == i or (i in reach[k] and k in of))
         for i, of in enumerate(reach)
     }
-    return sorted(parts, key=lambda part: (len(reach[part[0]] | {*part}), part))
+    size = {part: len(reach[part[0]] | {*part}) for part in parts}
+    return tuple(sorted(parts, key=lambda part: (size[part], part)))
 
 
 def _after(graph: Graph) -> list[frozenset[int]]:
