@@ -13,7 +13,7 @@ from benchmarks.replay import CLOCK, Row, Rows
 def pytest_addoption(parser):
     group = parser.getgroup("scanrnn benchmarks")
     group.addoption(
-        "--budget", type=float, default=20.0, help="most seconds of timing of a row"
+        "--budget", type=float, default=12.0, help="most seconds of timing of a row"
     )
     group.addoption(
         "--least", type=int, default=MIN_ROUNDS, help="least rounds, whatever they take"
