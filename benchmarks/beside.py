@@ -80,7 +80,7 @@ def claim(path) -> str:
             told.append(f"{mean} ({ends}, {len(numbers)} sizes)")
     torch = f"torch {results['machine_info']['versions']['torch']}"
     where = f"{machine(results)}, {results['datetime'][:10]}"
-    return f"Beside the layers of {torch} ({where}) {', '.join(told)}."
+    return f"Compared with the layers of {torch} ({where}) {', '.join(told)}."
 
 
 def _rows(records, mode, section, peer):

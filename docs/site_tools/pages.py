@@ -169,8 +169,9 @@ CELL = """\
 ```
 
 Left: outputs of eight units, with weights as `init` draws them, after a pulse of one
-step in the input. Right: how much the last output changes with an input that lies so
-many steps back, relative to the last input. A curve that falls late is a long memory.
+step in the input. Right: the size of the gradient of the last output with respect to an
+input, divided by that for the last input, over the steps between the two. If the curve
+falls slowly, the cell has a long memory.
 
 ## Layers
 
