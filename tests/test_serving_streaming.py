@@ -1,5 +1,7 @@
 """Compare streams in chunks with whole sequences."""
 
+import concurrent.futures
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -271,3 +273,38 @@ def test_a_call_takes_a_bucket_as_it_is_and_writes_over_the_carry(monkeypatch):
     jax.tree.map(lambda leaf: leaf.delete(), stream._carry)
     stream.reset()
     np.testing.assert_array_equal(stream(x), first)
+
+
+class Doubled(nnx.GRUCell):
+    """A cell with two outputs of different shapes."""
+
+    def __call__(self, carry, inputs):
+        carry, y = super().__call__(carry, inputs)
+        return carry, (y, y.sum(-1))
+
+
+def test_outputs_of_a_tree_are_those_of_the_whole_sequence():
+    rnn = scanrnn.nnx.RNN(Doubled(3, 5, rngs=nnx.Rngs(0)))
+    inputs = xs(2, 23, 3)
+    wanted = rnn(inputs)
+    stream = Streaming(rnn, streams=2, buckets=BUCKETS, features=(3,))
+    parts = [stream(inputs[:, :3]), stream(inputs[:, 3:4]), stream(inputs[:, 4:])]
+    for i, whole in enumerate(wanted):
+        close(np.concatenate([part[i] for part in parts], axis=1), whole)
+    stream.reset()
+    some = stream({1: inputs[1, :7]})[1]
+    for found, whole in zip(some, wanted, strict=True):
+        close(found, whole[1, :7])
+
+
+def test_threads_take_turns():
+    """Two calls at once would use the memory of the same carry."""
+    stream, inputs = Streaming(make(), streams=8), xs(8, 40, 3)
+
+    def feed(k):
+        parts = [stream({k: inputs[k, i : i + 1]})[k] for i in range(40)]
+        return np.concatenate(parts)
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = np.stack(list(pool.map(feed, range(8))))
+    close(found, make()(inputs))

@@ -1,5 +1,7 @@
 """A layer that runs as its inputs arrive, for many streams at once."""
 
+import operator
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex
 
@@ -10,6 +12,7 @@ from flax import nnx as flax_nnx
 
 from scanrnn import nnx
 from scanrnn.serving import _streaming_checks as checks
+from scanrnn.serving._streaming_parts import alone, each, started
 
 
 class Streaming:
@@ -27,7 +30,8 @@ class Streaming:
     `jax.config.update("jax_cpu_enable_async_dispatch", False)` before its first array.
 
     There are places for a fixed number of streams. Streams may join and leave. A stream
-    that joins starts with a fresh carry. All streams are computed together.
+    that joins starts with a fresh carry. All streams are computed together. Several
+    threads may call the methods: each waits until the others are ready.
 
     Args:
         rnn: a layer of `scanrnn.nnx`, in one direction. Later changes of its weights
@@ -72,7 +76,7 @@ class Streaming:
         checks.arguments(rnn, streams, buckets)
         self.streams, self.buckets = streams, tuple(buckets)
         self.features, self.dtype = checks.features(rnn, features), np.dtype(dtype)
-        self._open = np.ones(streams, bool)
+        self._open, self._lock = np.ones(streams, bool), threading.RLock()
         # Shapes of chunks that are computed as they are.
         self._whole = {(streams, size, *self.features) for size in self.buckets}
         graph, state = flax_nnx.split(rnn)
@@ -97,11 +101,12 @@ class Streaming:
 
         # The carry is donated: its buffer is reused for the next one.
         self._run = jax.jit(run, donate_argnums=1)
-        self._start = jax.jit(_started)
+        self._start = jax.jit(started)
         self._fresh = jax.jit(fresh)(self._weights)
         checks.state(rnn, self._fresh, (streams, *self.features), self.dtype)
         self.reset()
 
+    @alone
     def __call__(self, chunk: Any) -> Any:
         """Process a chunk of every stream, or of some.
 
@@ -110,7 +115,8 @@ class Streaming:
                 number of a stream to `[t, ...]`, where each may have its own t.
 
         Returns:
-            The outputs as NumPy arrays: `[B, t, H]`, or a dict from stream to `[t, H]`.
+            The outputs as NumPy arrays: `[B, t, H]`, or a dict from stream to `[t, H]`;
+            a tree of such arrays if the outputs of the cell are a tree.
 
         Raises:
             KeyError: for a stream that has not joined.
@@ -140,7 +146,7 @@ class Streaming:
         if self.streams == 1 and arrays:
             # No joint array: making one takes as long as a small step.
             ((stream, array),) = arrays.items()
-            return {stream: self._feed(array[None], None)[0]}
+            return {stream: each(lambda y: y[0], self._feed(array[None], None))}
         sizes = {stream: len(array) for stream, array in arrays.items()}
         steps = max(sizes.values(), default=0)
         joint = np.zeros((self.streams, steps, *self.features), self.dtype)
@@ -151,7 +157,8 @@ class Streaming:
             lengths = np.zeros(self.streams, np.int32)
             lengths[list(sizes)] = list(sizes.values())
         ys = self._feed(joint, lengths)
-        return {stream: ys[stream, :size] for stream, size in sizes.items()}
+        places = {stream: (stream, slice(size)) for stream, size in sizes.items()}
+        return {k: each(operator.itemgetter(place), ys) for k, place in places.items()}
 
     def _feed(self, xs, lengths):
         """The outputs, in pieces that fit a bucket; lengths None if all steps count."""
@@ -166,7 +173,9 @@ class Streaming:
             else:
                 counted = np.minimum(np.maximum(lengths - start, 0), steps)
             outs.append(self._fill(piece, counted))
-        return outs[0] if len(outs) == 1 else np.concatenate(outs, axis=1)
+        if len(outs) == 1:
+            return outs[0]
+        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *outs)
 
     def _fill(self, piece, lengths):
         """The outputs of a piece, which is padded to its bucket."""
@@ -177,13 +186,14 @@ class Streaming:
             return self._advance(piece, None)
         whole = np.zeros((self.streams, size, *self.features), self.dtype)
         whole[:, :steps] = piece
-        return self._advance(whole, lengths)[:, :steps]
+        return each(lambda y: y[:, :steps], self._advance(whole, lengths))
 
     def _advance(self, xs, lengths):
         """Run one bucket: keep the new carries, return the outputs."""
         self._carry, ys = self._run(self._weights, self._carry, xs, lengths)
-        return np.asarray(ys)
+        return each(np.asarray, ys)
 
+    @alone
     def join(self) -> int:
         """Take a free place for a new stream, with a fresh carry.
 
@@ -203,6 +213,7 @@ class Streaming:
         self.reset(stream)
         return stream
 
+    @alone
     def leave(self, stream: SupportsIndex) -> None:
         """Free the place of a stream.
 
@@ -215,6 +226,7 @@ class Streaming:
         self._joined(stream)
         self._open[stream] = False
 
+    @alone
     def reset(
         self, streams: SupportsIndex | Iterable[SupportsIndex] | None = None
     ) -> None:
@@ -237,6 +249,7 @@ class Streaming:
             starts[stream] = True
         self._carry = self._start(starts, self._fresh, self._carry)
 
+    @alone
     def state(self) -> dict[str, np.ndarray]:
         """Everything that is kept between calls, for `interop.save_safetensors`.
 
@@ -245,6 +258,7 @@ class Streaming:
         """
         return {k: np.array(a) for k, a in self._named().items()}
 
+    @alone
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state.
 
@@ -283,12 +297,3 @@ class Streaming:
                 f"Streaming: there is no stream {stream!r}; those that have joined are "
                 f"{np.flatnonzero(self._open).tolist()}"
             )
-
-
-def _started(starts, fresh, carry):
-    """The carries: a fresh one for each stream that starts, else the old one."""
-
-    def one(new, old):
-        return jnp.where(jnp.expand_dims(starts, range(1, old.ndim)), new, old)
-
-    return jax.tree.map(one, fresh, carry)

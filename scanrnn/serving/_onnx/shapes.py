@@ -174,6 +174,8 @@ def _picked(graph, eqn, x, indices, axis, kind):
 
 def _reduce(kind):
     def rule(graph, eqn, x):
+        if not eqn.params["axes"]:
+            return x  # ONNX would reduce all axes
         axes = graph.constant(_ints(eqn.params["axes"]), np.int64)
         return graph.op(kind, x, axes, keepdims=0)
 
@@ -182,6 +184,8 @@ def _reduce(kind):
 
 def _reduce_bools(kind):
     def rule(graph, eqn, x):
+        if not eqn.params["axes"]:
+            return x
         axes = graph.constant(_ints(eqn.params["axes"]), np.int64)
         found = graph.op(kind, graph.cast(x, np.int32), axes, keepdims=0)
         return graph.cast(found, np.bool_)
