@@ -1,6 +1,7 @@
 """The command line: `python -m scanrnn train | sample | export | plan`."""
 
 import argparse
+import io
 import logging
 import os
 import re
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["sample", "--out", "nowhere", "--length", "0"])
         1
     """
+    _print_anything()
     parser = _parser()
     options = vars(parser.parse_args(arguments))
     if options.pop("command") is None:
@@ -60,6 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("stopped")
         return 130
+
+
+def _print_anything() -> None:
+    """Prints `?` for what a terminal cannot show, where Python would raise an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -241,9 +250,11 @@ def _sample(options: dict[str, Any], console: Console) -> int:
         key=jax.random.key(config.seed),
     )
     # Print the prompt only now: `generate` has refused a prompt that it cannot read.
-    console.out(options["prompt"], end="", highlight=False)
+    # As it is: `console.out` would expand tabs, and drop form feeds.
+    console.file.write(options["prompt"])
     for piece in pieces:
-        console.out(piece, end="", highlight=False)
+        console.file.write(piece)
+        console.file.flush()
     console.print()
     return 0
 

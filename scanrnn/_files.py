@@ -47,6 +47,9 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield partial
+        # Else a power failure soon after could leave an empty file.
+        with open(partial, "rb+") as file:
+            os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

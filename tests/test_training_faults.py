@@ -235,7 +235,7 @@ def test_a_text_that_the_run_would_write_over_is_refused(tmp_path, monkeypatch, 
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", [n for n in FILES if n != "log.jsonl"])
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("restart", [False, True])
 def test_files_of_the_user_in_a_folder_without_a_run_are_left(tmp_path, name, restart):
     (tmp_path / name).write_text("notes of the user")

@@ -18,8 +18,10 @@ from scanrnn.training import (
     Log,
     Streams,
     Vocabulary,
+    draw_curves,
     fit,
     init_state,
+    load_text,
     make_train_step,
     probe,
     split_sentences,
@@ -205,3 +207,70 @@ def test_state_of_a_model_with_random_streams_is_refused_with_the_way_out():
         TypeError, match=r"no gradient; .*nnx.state\(model, nnx.Param\)"
     ):
         init_state(nnx.state(model), optax.sgd(0.1), key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", ["prodigy", "cocob", "dog"])
+def test_optimizer_that_keeps_the_parameters_trains(name):
+    """The memory of a state is reused, so parameters must not be in it twice."""
+    optimizer = getattr(optax.contrib, name)()
+
+    def loss_fn(params, carry, batch, key):
+        return jnp.mean((params["w"] - batch) ** 2), (carry, ())
+
+    params = {"w": jnp.zeros(3)}
+    state = init_state(params, optimizer, key=jax.random.key(0))
+    step = make_train_step(loss_fn, optimizer)
+    for _ in range(3):
+        state, metrics = step(state, jnp.ones((2, 3)))
+        assert not metrics.skipped
+
+
+@pytest.mark.parametrize("carry", [(), jnp.zeros((1, 4))], ids=["missing", "smaller"])
+def test_carry_of_other_shapes_is_named(carry):
+    def loss_fn(params, carry, batch, key):
+        return jnp.mean(params["w"] * batch), (jnp.ones((2, 4)), ())
+
+    optimizer = optax.sgd(0.1)
+    state = init_state(
+        {"w": jnp.ones(3)}, optimizer, carry=carry, key=jax.random.key(0)
+    )
+    step = make_train_step(loss_fn, optimizer)
+    with pytest.raises(TypeError, match=r"loss_fn: returned the carry \(2, 4\)"):
+        step(state, jnp.ones((2, 3)))
+
+
+def test_names_of_an_evaluation_are_apart_from_those_of_a_step(tmp_path):
+    log = Log(tmp_path / "log.jsonl")
+    numbers = {"loss": 0.5, "step": 7.0, "accuracy": 0.25}
+    fit(STEP, start(), data(), steps=2, writers=[log], evaluate=lambda _: numbers)
+    wanted = {"evaluate_loss": 0.5, "evaluate_step": 7.0, "accuracy": 0.25}
+    assert log.rows()[-1] == {"step": 2} | wanted
+
+
+def test_log_with_zeros_at_its_end_is_read(tmp_path):
+    """A file system may leave them after a power failure."""
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + bytes(50))
+    assert Log(path).rows() == [{"step": 1}]
+
+
+def test_arrays_of_numbers_are_refused():
+    with pytest.raises(TypeError, match="arrays: got the number 1"):
+        Arrays([1, 2, 3, 4], batch=2)
+
+
+def test_byte_order_mark_is_no_character(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("ab", encoding="utf-8-sig")
+    assert load_text(str(path)) == "ab"
+
+
+def test_negative_losses_are_drawn(tmp_path, monkeypatch):
+    limits = []
+    monkeypatch.setattr(
+        "matplotlib.axes.Axes.set_ylim", lambda self, *limit: limits.append(limit)
+    )
+    for losses in ([-3.0, -1.0], [1.0, 3.0]):
+        rows = [{"step": i, "loss": loss} for i, loss in enumerate(losses)]
+        assert draw_curves(tmp_path / "loss.png", rows)
+    assert limits == [((0, None),)]

@@ -55,7 +55,9 @@ def run(options: dict[str, Any], console: Console) -> int:
     path = Path(options["to"] or Path(options["out"]) / FORMATS[kind])
     write(model, kind, path)
     words = json.dumps(list(vocabulary.tokens), ensure_ascii=False)
-    with replacing(path.with_suffix(".vocabulary.json")) as partial:
+    # Only the suffix of a format goes: `lm.v1` and `lm.v2` have files of their own.
+    name = path.stem if path.suffix in (".onnx", ".stablehlo") else path.name
+    with replacing(path.with_name(f"{name}.vocabulary.json")) as partial:
         partial.write_text(words, encoding="utf-8")
     console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0

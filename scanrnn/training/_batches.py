@@ -173,9 +173,9 @@ class Arrays(Batches):
             for all.
 
     Raises:
-        ValueError: If `batch` is less than 1, there are fewer examples than that, or
-            the arrays differ in their number of examples; from `restore`, if there are
-            too few examples for the position.
+        TypeError: If an array is a number.
+        ValueError: If `batch` is less than 1, there are fewer examples, or the arrays
+            differ in their number; from `restore`, if there are too few for it.
 
     Example:
         >>> import numpy as np
@@ -197,7 +197,12 @@ class Arrays(Batches):
         """Checks the number of examples."""
         if not isinstance(batch, int | np.integer) or batch < 1:
             raise ValueError(f"batch: got {batch!r}, want an integer of at least 1")
-        sizes = {len(leaf) for leaf in jax.tree.leaves(arrays)}
+        leaves = jax.tree.leaves(arrays)
+        if scalars := [leaf for leaf in leaves if not np.ndim(leaf)]:
+            raise TypeError(
+                f"arrays: got the number {scalars[0]!r}, want arrays [examples, ...]"
+            )
+        sizes = {len(leaf) for leaf in leaves}
         if len(sizes) != 1 or min(sizes) < batch:
             raise ValueError(
                 f"arrays: got first axes of {sorted(sizes)}, want one size for all, of "

@@ -11,6 +11,7 @@ import orbax.checkpoint as ocp
 
 from scanrnn.training._checksums import check_arrays, of_arrays, of_notes
 from scanrnn.training._complaints import without_late_complaints
+from scanrnn.training._damaged import Damaged, Foreign, unreadable
 from scanrnn.training._files import brief, retried, writing
 from scanrnn.training._lock import FolderLock
 from scanrnn.training._misfit import check_fits
@@ -229,11 +230,11 @@ class Checkpoints:
             reading = self._chosen(step, steps)
             try:
                 return read(reading)
-            except _Damaged as error:
+            except Damaged as error:
                 steps = self._listed()
                 if step is None and steps and steps[-1] != reading:
                     raise FileNotFoundError(f"{reading} was replaced") from error
-                raise self._unreadable(reading, error, steps) from None
+                raise unreadable(self.folder, reading, error, steps) from None
 
         return self._reading(attempt)
 
@@ -251,10 +252,10 @@ class Checkpoints:
     def _read_notes(self, step: int) -> dict[str, Any]:
         notes = self._restore(step, "notes", ocp.args.JsonRestore())
         if not isinstance(notes, dict) or set(notes) != {"notes", "checksums"}:
-            raise _Damaged("it was not written by scanrnn.training")
+            raise Foreign("it was not written by scanrnn.training")
         checksum = of_notes(notes["notes"])
         if checksum != notes["checksums"].get(_NOTES, checksum):
-            raise _Damaged("the bytes of its notes are not those saved")
+            raise Damaged("the bytes of its notes are not those saved")
         return notes
 
     def _read_state(self, step: int, like: Any) -> Any:
@@ -267,7 +268,7 @@ class Checkpoints:
             for name, checksum in of_arrays(state).items():
                 # An array that several processes saved in parts has no checksum.
                 if checksums.get(name, checksum) != checksum:
-                    raise _Damaged(f"the bytes of {name} are not those saved")
+                    raise Damaged(f"the bytes of {name} are not those saved")
         finally:  # Orbax knows the types only now
             check_fits(self._manager, step, like)
         return state
@@ -278,21 +279,7 @@ class Checkpoints:
             return self._manager.restore(step, args=args)[item]
         # The type of the error depends on which byte of the file is damaged.
         except Exception as error:
-            raise _Damaged(textwrap.shorten(brief(error), _LONGEST)) from error
-
-    def _unreadable(self, step: int, error: Exception, steps: list[int]) -> ValueError:
-        before = max((s for s in steps if s < step), default=None)
-        way = "start again with --restart"
-        if before is not None:
-            way = f"go on from the one before it with --resume-from {before}, or {way}"
-        return ValueError(
-            f"the checkpoint of step {step} cannot be read; {way} "
-            f"({self.folder / str(step)}: {error})"
-        )
-
-
-class _Damaged(Exception):
-    """A checkpoint is not what was saved."""
+            raise Damaged(textwrap.shorten(brief(error), _LONGEST)) from error
 
 
 def _open(folder: Path, **options: Any) -> ocp.CheckpointManager:

@@ -60,6 +60,20 @@ def _checked(result: Any) -> Any:
     return result
 
 
+def _check_carry(last: Any, carry: Any) -> None:
+    """Raises TypeError unless the next carry can take the place of the given one."""
+    found = [
+        (jax.tree.structure(c), [*map(jnp.shape, jax.tree.leaves(c))])
+        for c in (last, carry)
+    ]
+    if found[0] != found[1]:
+        last, carry = (jax.tree.map(jnp.shape, c) for c in (last, carry))
+        raise TypeError(
+            f"loss_fn: returned the carry {last} (arrays as their shapes), want "
+            f"{carry}, as it was given; the first one is init_state(carry=...)"
+        )
+
+
 def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
     """Makes the function that computes the gradient of a batch, or of a part of it.
 
@@ -71,7 +85,8 @@ def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
     Returns:
         A function of carry, batch and key. It returns the unscaled gradient, the
         unscaled loss, the next carry, and a number: 0 if outputs and carry are finite,
-        else NaN. It raises a TypeError if the loss has a half-precision dtype.
+        else NaN. It raises a TypeError if the loss has a half-precision dtype, or the
+        next carry another structure or other shapes.
     """
 
     def scaled_loss(params, carry, batch, key):
@@ -85,10 +100,11 @@ def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
 
     def grad(carry, batch, key):
         grad_fn = jax.grad(scaled_loss, has_aux=True)
-        grads, (loss, carry, outputs) = grad_fn(params, carry, batch, key)
+        grads, (loss, last, outputs) = grad_fn(params, carry, batch, key)
+        _check_carry(last, carry)
         grads = jax.tree.map(lambda g: g / scale.astype(g.dtype), grads)
-        finite = not_finite((outputs, carry)) == 0
-        return grads, loss, carry, jnp.where(finite, 0.0, jnp.nan)
+        finite = not_finite((outputs, last)) == 0
+        return grads, loss, last, jnp.where(finite, 0.0, jnp.nan)
 
     return grad
 

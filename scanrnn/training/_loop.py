@@ -99,8 +99,9 @@ def fit(
     The metrics of a step are read while later steps run, so the device does not wait
     for the loop, except for evaluations and checkpoints. The row of a step has "step",
     the fields of `Metrics` (with the name of the fault), and "seconds" since this call
-    began. The row of an evaluation has "step" and its numbers. Rows are flushed before
-    the checkpoint of their step is saved.
+    began. The row of an evaluation has "step" and its numbers; "evaluate_" comes before
+    names that the row of a step has, too, such as "loss". Rows are flushed before the
+    checkpoint of their step is saved.
 
     Args:
         train_step: The training step, as `make_train_step` returns it.
@@ -166,7 +167,7 @@ def fit(
         """Waits for the device, evaluates, and saves."""
         read(0)
         if evaluate is not None:
-            row = {"step": step} | _numbers(evaluate(state))
+            row = {"step": step} | _apart(_numbers(evaluate(state)))
             for writer in writers:
                 writer.write(row)
             if not np.isfinite(list(row.values())).all():
@@ -204,6 +205,12 @@ def _numbers(found) -> dict[str, float]:
         if array.size != 1 or array.dtype.kind in "OUS":
             raise TypeError(f"evaluate: got {name}={found[name]!r}, want a number")
     return {name: array.item() for name, array in arrays.items()}
+
+
+def _apart(numbers):
+    """The numbers of an evaluation, under names that no number of a step has."""
+    taken = {"step", "seconds", *Metrics._fields}
+    return {f"evaluate_{n}" if n in taken else n: v for n, v in numbers.items()}
 
 
 def _check(batches, checkpoints, evaluate_every):

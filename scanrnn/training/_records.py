@@ -86,7 +86,8 @@ class Log:
         if not self.path.is_file():
             return []
         with writing(self.path.parent):
-            content = self.path.read_bytes()
+            # A file system may leave zeros at the end after a power failure.
+            content = self.path.read_bytes().rstrip(b"\0")
         *lines, last = content.split(b"\n")
         found = [self._row(line) for line in lines if line.strip()]
         if last.startswith(b"{"):
@@ -154,8 +155,7 @@ class TensorBoard:
             raise ImportError(
                 "tensorboard needs tensorboardX: pip install tensorboardX"
             ) from None
-        purge = last + 1 if last else None
-        self._writer = SummaryWriter(str(folder), purge_step=purge)
+        self._writer = SummaryWriter(str(folder), purge_step=last + 1)
 
     def write(self, row: dict[str, Any]) -> None:
         """Adds a scalar for every number of a row.
@@ -207,7 +207,9 @@ def draw_curves(
     above.plot(*_column(rows, "loss"), "0.7", linewidth=0.8, label="training")
     above.plot(*_column(rows, "held_out"), "o-", color="tab:blue", label="held out")
     above.set(ylabel=unit)
-    if any(row.get(name) for row in rows for name in ("loss", "held_out")):
+    losses = [row.get(name) or 0 for row in rows for name in ("loss", "held_out")]
+    # A log-likelihood of densities can have any sign.
+    if any(losses) and min(losses) >= 0:
         above.set(ylim=(0, None))
     below.plot(*_column(rows, "grad_norm"), "0.6", linewidth=0.8)
     # A text of one character has neither a loss nor a gradient.

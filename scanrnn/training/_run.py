@@ -277,8 +277,9 @@ def _evaluation(config, corpus, model):
             return (next(batches) for _ in range(len(batches)))
 
         return make_evaluate(model, read_sentences, ())
-    # A short held-out text is read by fewer streams.
-    readers = min(config.batch, max(1, len(ids) // (config.window + 1)))
+    # The end of each stream, shorter than a window, is not read. So few streams read a
+    # short text: then a twentieth of it is left out at most, if it has twenty windows.
+    readers = min(config.batch, max(1, len(ids) // (20 * config.window)))
     least = config.window + 1
     if len(ids) < least:
         raise ValueError(

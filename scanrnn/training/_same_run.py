@@ -37,8 +37,7 @@ def check_folder(config: Config) -> None:
             f"text: {config.text!r} is a file that a run in {config.out!r} writes "
             "over; rename the text, or choose another folder with --out"
         )
-    has_run = (out / "checkpoint").is_dir() or (out / "log.jsonl").is_file()
-    if found and not has_run:
+    if found and not (out / "checkpoint").is_dir():
         raise ValueError(
             f"out: {config.out!r} has no run, but a file {found[0].name} that a run "
             "writes over; move the file, or choose another folder with --out"

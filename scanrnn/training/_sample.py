@@ -89,7 +89,7 @@ def generate(
 
     Raises:
         ValueError: If the prompt has a character that is not in the vocabulary, the
-            length is negative, or the temperature is not positive.
+            length is negative, or the temperature is below 0.001.
 
     Example:
         >>> import jax
@@ -99,9 +99,10 @@ def generate(
         >>> len("".join(generate(model, vocabulary, 20, key=jax.random.key(0))))
         20
     """
-    if not temperature > 0:
+    # Divided by less, logits would overflow.
+    if not temperature >= 1e-3:
         raise ValueError(
-            f"temperature: got {temperature}, want more than 0; 0.01 takes "
+            f"temperature: got {temperature}, want at least 0.001; 0.01 takes "
             "the likeliest almost always"
         )
     if length < 0:

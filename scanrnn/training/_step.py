@@ -129,7 +129,8 @@ def init_state(
     params = jax.tree.map(jnp.copy, params)
     return TrainState(
         params=params,
-        opt_state=jax.tree.map(jnp.asarray, optimizer.init(params)),
+        # Copies: some optimizers keep the parameters, and a step reuses all memory.
+        opt_state=jax.tree.map(jnp.copy, optimizer.init(params)),
         carry=jax.tree.map(jnp.copy, carry),
         key=jnp.copy(key),
         loss_scale=loss_scale,

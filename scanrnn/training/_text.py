@@ -56,7 +56,8 @@ def load_text(path: str = "") -> str:
         topics = importlib.import_module("pydoc_data.topics").topics
         return "".join(topics[name] for name in sorted(topics))
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        # Without the mark that some editors write before the text.
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         way = "check the path" if isinstance(error, OSError) else "save it as UTF-8"
         raise ValueError(f"text: cannot read {path!r}: {error}; {way}") from None

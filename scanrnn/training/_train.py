@@ -269,7 +269,7 @@ def _finish(run: Run, console: Console) -> None:
         temperature=config.temperature,
         key=run.state.key,
     ):
-        console.out(piece, end="", highlight=False)
+        console.file.write(piece)  # as it is: `console.out` would expand tabs
         pieces.append(piece)
     console.print()
     console.rule("the plan of the training step")

@@ -1,0 +1,38 @@
+"""Errors of checkpoints that cannot be read, and the way out of each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Damaged(Exception):
+    """A checkpoint is not what was saved."""
+
+
+class Foreign(Damaged):
+    """A checkpoint is of another program."""
+
+
+def unreadable(
+    folder: Path, step: int, error: Exception, steps: Sequence[int]
+) -> ValueError:
+    """Makes the error for a checkpoint that cannot be read.
+
+    Args:
+        folder: The folder of the checkpoints.
+        step: The step of the checkpoint.
+        error: Why it cannot be read.
+        steps: The steps of all checkpoints in the folder.
+
+    Returns:
+        The error. It says what the user can do.
+    """
+    before = max((s for s in steps if s < step), default=None)
+    way = "start again with --restart"
+    if isinstance(error, Foreign):
+        way = "choose another folder with --out"
+    elif before is not None:
+        way = f"go on from the one before it with --resume-from {before}, or {way}"
+    return ValueError(
+        f"the checkpoint of step {step} cannot be read; {way} "
+        f"({folder / str(step)}: {error})"
+    )
