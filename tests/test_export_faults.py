@@ -180,3 +180,12 @@ def test_a_loop_runs_in_onnxruntime_as_long_as_its_condition_holds(function):
         wanted = jax.tree.leaves(function(jnp.asarray(x), n))
         for got, leaf in zip(loaded(x=x, n=np.array(n, "int32")), wanted, strict=True):
             np.testing.assert_allclose(got, leaf, rtol=1e-4)
+
+
+def test_sum_over_no_axes_is_the_array():
+    def summed(x):
+        return jnp.sum(x, axis=()) + lax.reduce(x > 0, False, lax.bitwise_or, ())
+
+    given = xs(2, 3)
+    (got,) = session(to_onnx(summed, inputs={"x": given.shape}))(x=given)
+    np.testing.assert_allclose(got, summed(given), rtol=1e-6)

@@ -255,3 +255,25 @@ def test_carries_without_batch_axes_are_refused_by_name():
     rnn = scanrnn.nnx.RNN(Counting())
     with pytest.raises(ValueError, match="RNN: the cell returned an array of shape"):
         rnn(XS, initial_carry=0.0, return_all_carries=True)
+
+
+def test_lengths_of_a_small_type_do_not_overflow():
+    rnn = scanrnn.nnx.RNN(cells.gru(), D, H, rngs=rngs())
+    xs = jnp.ones((1, 255, D))
+    options = {"reverse": True, "return_all_carries": True, "include_initial": True}
+    small, wide = (
+        rnn(xs, seq_lengths=np.array([255], dtype), **options)
+        for dtype in (np.uint8, np.int32)
+    )
+    jax.tree.map(np.testing.assert_array_equal, small, wide)
+
+
+def test_option_with_the_value_of_its_default_is_none():
+    options = {"activation_fn": nnx.relu, "recurrent_dropout": float("0")}
+    cell = scanrnn.nnx.LSTMCell(D, H, **options, rngs=rngs())
+    assert cell(cell.initialize_carry(X.shape, rngs()), X)[1].shape == (H,)
+
+
+def test_layers_side_by_side_take_an_empty_sequence():
+    rnn = scanrnn.nnx.LSTM(D, D, num_layers=2, wavefront=True, rngs=rngs())
+    assert rnn(XS[:, :0]).shape == (2, 0, D)

@@ -145,7 +145,11 @@ def own_cell(
         if option not in _HARMLESS and value != defaults[option].default
     ]
     options = cell_options(make)
-    given = [option for option, value in ours.items() if value is not options[option]]
+    given = [
+        option
+        for option, value in ours.items()
+        if value is not options[option] and value != options[option]
+    ]
     starts = [option for option in given if option in _STARTS]
     if starts:
         raise ValueError(

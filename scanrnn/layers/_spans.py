@@ -133,11 +133,11 @@ def _lengths(lengths, batch, T):
             f"RNN: seq_lengths has shape {lengths.shape}, want {batch}: the batch axes "
             "of the inputs"
         )
+    # At least 32 bits, so that neither T nor T + 1 overflows.
+    lengths = lengths.astype(jnp.promote_types(lengths.dtype, jnp.int32))
     found = _range(given)
     if found is None:
-        # At least 32 bits, so that T does not overflow.
-        wide = jnp.promote_types(lengths.dtype, jnp.int32)
-        return jnp.clip(lengths.astype(wide), 0, T)
+        return jnp.clip(lengths, 0, T)
     low, high = found
     if low < 0 or high > T:
         raise ValueError(
