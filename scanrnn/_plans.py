@@ -6,6 +6,7 @@ So a network of many equal layers is planned and traced once.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Hashable
 from typing import Any
@@ -22,6 +23,8 @@ _MOST_PLANS = 256
 # So many structures are kept, those that were used last.
 _MOST_STRUCTURES = 256
 
+# Several threads may plan at the same time.
+_lock = threading.Lock()
 # The plans of each traced step. JAX returns the same jaxpr object for the same
 # function and shapes, and keeps it as long as the function lives.
 _of_steps: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
@@ -39,9 +42,10 @@ def plans_of(traced: Traced) -> dict[Hashable, Plan]:
 
 def keep(plans: dict[Hashable, Plan], key: Hashable, plan: Plan) -> None:
     """Keep a plan, in the place of the oldest one if there are many."""
-    plans[key] = plan
-    if len(plans) > _MOST_PLANS:
-        plans.pop(next(iter(plans)), None)
+    with _lock:
+        plans[key] = plan
+        if len(plans) > _MOST_PLANS:
+            plans.pop(next(iter(plans)), None)
 
 
 def _shared(graph: Graph) -> dict[Hashable, Plan]:
@@ -51,11 +55,13 @@ def _shared(graph: Graph) -> dict[Hashable, Plan]:
         return {}
     # Executors may be registered at any time, and need not be hashable.
     key = program, *map(id, EXECUTORS.values())
-    structures = _of_structures.setdefault(_setting(), {})
-    plans = structures.pop(key, {})
-    structures[key] = plans
-    if len(structures) > _MOST_STRUCTURES:
-        structures.pop(next(iter(structures)), None)
+    setting = _setting()
+    with _lock:
+        structures = _of_structures.setdefault(setting, {})
+        plans = structures.pop(key, {})
+        structures[key] = plans
+        if len(structures) > _MOST_STRUCTURES:
+            structures.pop(next(iter(structures)), None)
     return plans
 
 

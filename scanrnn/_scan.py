@@ -226,19 +226,21 @@ def _fitted(traced: Traced, plan, reverse, unroll, implementation=None) -> Plan:
     machine = _machine(traced, plan, options)
     plans = plans_of(traced)
     key = (traced.length, reverse, unroll, options, machine)
-    if key not in plans:
+    found = plans.get(key)
+    if found is None:
 
         def make(rules):
             return make_plan(traced, options, machine, rules, reverse, unroll)
 
-        keep(plans, key, assign(make, machine, options.implementation))
-    if isinstance(plan, Plan) and plan.signature() != plans[key].signature():
+        found = assign(make, machine, options.implementation)
+        keep(plans, key, found)
+    if isinstance(plan, Plan) and plan.signature() != found.signature():
         raise ValueError(
             "scan: plan was made for other arguments: it is for (weights, carry, xs), "
             f"steps, reverse, unroll = {plan.signature()}, this call has "
-            f"{plans[key].signature()}; make it again with scanrnn.plan"
+            f"{found.signature()}; make it again with scanrnn.plan"
         )
-    return plans[key]
+    return found
 
 
 def _machine(traced: Traced, plan, options: Options) -> Machine:

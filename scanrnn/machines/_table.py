@@ -198,4 +198,7 @@ def _platform(device) -> str:
 def _devices(array) -> Iterable[Any]:
     if isinstance(array, Tracer) or not hasattr(array, "sharding"):
         return ()
-    return getattr(array.sharding, "device_set", ())
+    try:
+        return getattr(array.sharding, "device_set", ())
+    except ValueError:
+        return ()  # of an abstract mesh: no devices yet
