@@ -17,7 +17,9 @@ from scanrnn.executors import associative
 from scanrnn.executors._scans import before
 from scanrnn.planner import affine, ops, trace
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Env, Graph, Values, graph_of, struct, variables_like
+from scanrnn.planner.graph import Env, Graph, Values, struct, variables_like
+from scanrnn.planner.in_parallel import DRAWS
+from scanrnn.planner.retrace import graph_of
 from scanrnn.planner.rows import Rows
 from scanrnn.planner.trace import inline
 
@@ -87,8 +89,9 @@ def solve(
     Raises:
       TypeError: as `scanrnn.scan` does, or if the carry is not all floating-point.
       ValueError: as `scanrnn.scan` does; if T is 0; if a step's derivative by its carry
-        does not consist of blocks of at most 8 numbers; if `guess` does not have the
-        carry's structure and shapes.
+        does not consist of blocks of at most 8 numbers; if it has side effects, or keys
+        that draw other random numbers for all steps at once; if `guess` does not have
+        the carry's structure and shapes.
 
     Example:
       >>> import jax.numpy as jnp, scanrnn
@@ -114,6 +117,8 @@ def solve(
             "counters and keys in xs, or use scanrnn.scan"
         )
     graph, more = inline(traced.graph)
+    if why := _not_for_all_steps(graph):
+        raise ValueError(f"solve: {why}; use scanrnn.scan")
     weights = dict(zip(graph.weights, (*traced.weights, *more), strict=True))
     values = OrderedDict(weights | dict(zip(graph.xs, traced.xs, strict=True)))
     problem = _Problem(graph, traced.length, *_linear(graph))
@@ -124,6 +129,13 @@ def solve(
     ys = problem.at_all_steps(graph.ys, values, traced.init, h)
     carry, ys = traced.out_tree.unflatten([*(a[-1] for a in h), *ys])
     return carry, ys, told
+
+
+def _not_for_all_steps(graph: Graph) -> str | None:
+    """Why a step cannot be computed for all steps at once, or None."""
+    if any(eqn.effects for eqn in graph.eqns):
+        return "the step has side effects"
+    return DRAWS if ops.draws_apart(graph.eqns) else None
 
 
 class _Problem(NamedTuple):

@@ -233,3 +233,70 @@ def test_largest_of_a_row_is_compared_with_the_row_it_is_of(residuals):
 
     ours = gradients(functools.partial(scanrnn.scan, plan=options))
     chex.assert_trees_all_close(ours, gradients(lax.scan), rtol=1e-11, atol=1e-11)
+
+
+def test_long_chains_of_operations_are_planned(arrays):
+    """Chains were followed by recursion, and Python allows a thousand calls."""
+
+    def step(p, h, x):
+        total = x @ p["W"]
+        for i in range(1200):
+            total = total + h * (i % 3)
+        for _ in range(400):
+            total = total + 0.01 * h
+        a, b = jnp.split(jnp.concatenate([total, x @ p["W"]], -1), 2, -1)
+        return jnp.tanh(h @ p["U"] + 1e-3 * a), b
+
+    args = jax.tree.map(functools.partial(jnp.zeros_like), (arrays, arrays["h"]))
+    assert scanrnn.plan(functools.partial(step, args[0]), args[1], arrays["xs"])
+
+
+def test_long_chain_above_gates_is_planned(arrays):
+    def step(p, h, x):
+        z = h @ p["U"] + x @ p["W"]
+        for _ in range(400):
+            z = z * 0.99 + x @ p["W"]
+        a, b = jnp.split(z, 2, -1)
+        return jnp.tanh(jnp.concatenate([a * b, b], -1)), a
+
+    bound = functools.partial(step, arrays)
+    assert scanrnn.plan(bound, arrays["h"], arrays["xs"])
+
+
+def test_product_of_booleans_is_planned():
+    A = jnp.eye(2 * H, H, dtype=bool)
+
+    def step(reached, x):
+        reached = jnp.concatenate([x, reached], -1) @ A
+        return reached, reached
+
+    init, xs = jnp.ones((B, H), bool), jnp.zeros((T, B, H), bool)
+    for ours, theirs in zip(
+        scanrnn.scan(step, init, xs), lax.scan(step, init, xs), strict=True
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_coupled_small_integers_keep_their_type_in_parallel():
+    def step(c, x):
+        (a, b, d), m = c
+        return ((b, d, a + b + d), 0.9 * m + x), m
+
+    init = tuple(map(jnp.int32, (0, 1, 1))), jnp.ones(3)
+    xs = jnp.linspace(0, 1, 27).reshape(9, 3)
+    ours = scanrnn.scan(step, init, xs, implementation="associative")
+    for a, b in zip(
+        *map(jax.tree.leaves, (ours, lax.scan(step, init, xs))), strict=True
+    ):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b)
+
+
+def test_types_of_an_abstract_mesh_are_planned(arrays):
+    mesh = jax.sharding.AbstractMesh((1,), ("data",))
+    place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    init, xs = (
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=place)
+        for a in (arrays["h"], arrays["xs"])
+    )
+    assert scanrnn.machines.machine_of([init, xs]) == scanrnn.machines.machine_of([])

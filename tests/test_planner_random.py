@@ -44,3 +44,33 @@ def test_noise_of_any_key_is_that_of_each_step(impl, residuals):
 def test_noise_is_made_again_alike(machine):
     plan = scanrnn.Options(machine=machine, residuals="recompute", chunk=2)
     assert_same(keyed("rbg"), value_and_gradients, plan=plan)
+
+
+def nested(kind):
+    """A step that draws random numbers in a program of its own."""
+    W = arrays(jax.random.key(5), W=(H, H))["W"]
+
+    def kept(h, key):
+        return jnp.tanh(h @ W) * jax.random.bernoulli(key, 0.5, h.shape)
+
+    def scanned(h, key):
+        keys = jax.random.split(key, 2)
+        return jax.lax.scan(lambda h, key: (kept(h, key), None), h, keys)[0]
+
+    return jax.checkpoint(kept) if kind == "checkpoint" else scanned
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "scan"])
+def test_noise_of_a_program_in_a_step_is_that_of_each_step(kind):
+    """Its mask was drawn again for all steps at once, for the gradient of U."""
+    draw = nested(kind)
+
+    def step(p, h, x):
+        x, key = x
+        h = jnp.tanh(x + draw(h, key) @ p["U"])
+        return h, h
+
+    keys = jax.random.split(jax.random.key(3, impl="rbg"), T)
+    params, init = arrays(jax.random.key(0), U=(H, H)), jnp.ones((B, H))
+    xs = jax.random.normal(jax.random.key(1), (T, B, H))
+    assert_same((step, params, init, (xs, keys)), value_and_gradients)

@@ -112,6 +112,17 @@ def test_second_derivatives_equal_those_of_lax_scan():
     np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-9)
 
 
+def noisy(h, x):
+    x, key = x
+    h = jnp.tanh(h + x) + jax.random.normal(key, h.shape)
+    return h, h
+
+
+def shown(h, x):
+    jax.debug.print("{}", x)
+    return jnp.tanh(h + x), h
+
+
 def test_solve_refuses_what_it_cannot():
     step, u, init, xs = small()
     step = functools.partial(step, u)
@@ -121,6 +132,11 @@ def test_solve_refuses_what_it_cannot():
         scanrnn.solve(step, init, xs, guess=jnp.zeros((3, 2)))
     with pytest.raises(ValueError, match="there are no steps"):
         scanrnn.solve(step, init, xs[:0])
+    keys = jax.random.split(jax.random.key(0, impl="rbg"), len(xs))
+    with pytest.raises(ValueError, match="other random numbers for all steps"):
+        scanrnn.solve(noisy, init, (xs, keys))
+    with pytest.raises(ValueError, match="side effects"):
+        scanrnn.solve(shown, init, xs)
     W = 0.1 * jnp.ones((9, 9))
     with pytest.raises(ValueError, match="9 numbers are coupled"):
         scanrnn.solve(lambda h, x: (jnp.tanh(h @ W), h), jnp.ones(9), jnp.ones((4, 1)))

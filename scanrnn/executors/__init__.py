@@ -8,13 +8,13 @@ An executor is a module, or any object, with the attribute `NAME` and
   on its rules. It is asked about the plan of `planned`, so that no other is made;
 - `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
 - `PLATFORM`, only if it runs kernels of its own, for devices of that platform; and
-  `PROVEN`, the kinds of machines on which these were checked and timed. On any other
+  `PROVEN`, the kinds of machines on which their results were right. On any other
   machine it runs only if it is asked for by name, or if `tune` has checked it there.
 - `run(plan, weights, init, xs, differentiated)`, only if it runs whole plans and not
   bodies, by a program that JAX differentiates; with it, `told(plan) -> list[str]`: how
   each leaf of the carry runs, for `print(plan)`;
-- `split(plan, assign) -> Plan`, optional: the plan with `parts`, whose executors are
-  chosen by `assign`. Their costs are its cost;
+- `split(plan, assign) -> Plan`, optional: a plan that it does not refuse early, with
+  `parts`, whose executors are chosen by `assign`. Their costs are its cost;
 - `work(plan) -> costs.Work | None`, optional: what its loops cost, for the estimate;
 - `holds(plan) -> str | None` and `WEIGHTS`, only for `advise`: why its memory does not
   suffice for a plan, and where it keeps the weights, in words.
@@ -84,11 +84,10 @@ def assign(
     first = make(planned.rules(machine))
     plans, found = {}, {}
     for name, each in EXECUTORS.items():
-        asked = name == implementation
-        if by_name(each, machine) and not asked:
+        if by_name(each, machine) and name != implementation:
             continue
         early = getattr(each, "refuse_early", None)
-        why = early(first) if early and not asked else None
+        why = early(first) if early else None
         plans[name] = first if why else make(each.rules(machine))
         if not why and hasattr(each, "split"):
             plans[name] = each.split(plans[name], assign)

@@ -19,7 +19,8 @@ from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph, renamed, variables
+from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.retrace import renamed
 from scanrnn.planner.rows import Rows
 
 # A step that makes at most this many bytes is not cut: registers have 4 KB.

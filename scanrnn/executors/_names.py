@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from scanrnn.planner import ops
+from scanrnn.planner import compat, ops
 from scanrnn.planner.graph import Graph, struct
 from scanrnn.planner.over_time import remembering
 
@@ -22,6 +22,12 @@ def types_of(graph: Graph, length: Any) -> tuple:
     """The types of a loop's results: its final carry, and its ys at all steps."""
     rows = (jax.typeof(struct(v, length)) for v in graph.ys)
     return *(v.aval for v in graph.carry), *rows
+
+
+def typed(found, atom):
+    """A result with the weak type of an atom, or without one, as that has none."""
+    weak = ops.is_weak(atom)
+    return found if found.weak_type == weak else compat.with_weak_type(found, weak)
 
 
 def split(tree: Any) -> bool:

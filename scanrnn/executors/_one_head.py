@@ -20,7 +20,8 @@ from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._heads import Layout, by_weight, count_of
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph, eval_eqn, graph_of, needed, variables
+from scanrnn.planner.graph import Graph, eval_eqn, needed, variables
+from scanrnn.planner.retrace import graph_of
 
 _JOINS = {"reduce_sum": lax.add, "reduce_max": lax.max, "reduce_min": lax.min}
 

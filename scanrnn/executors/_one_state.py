@@ -14,7 +14,8 @@ from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._small_products import product
 from scanrnn.executors._states import Layout
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph, eval_eqn, graph_of, needed, variables
+from scanrnn.planner.graph import Graph, eval_eqn, needed, variables
+from scanrnn.planner.retrace import graph_of
 
 _SAME = {"reshape", "squeeze", "expand_dims", "copy"}
 

@@ -15,7 +15,7 @@ from scanrnn.executors import scan
 from scanrnn.executors._chunks import in_chunks
 from scanrnn.executors._executor import Executor
 from scanrnn.executors._loop import run_loop
-from scanrnn.executors._names import named, split, types_of
+from scanrnn.executors._names import named, split, typed, types_of
 from scanrnn.executors._normed import normed
 from scanrnn.executors._ruled import Ruled, keep_loops
 from scanrnn.machines import Machine
@@ -58,10 +58,15 @@ class Runner:
         `differentiated` says that JAX will differentiate the program.
         """
         if self.whole:
-            whole = cast(Any, self.executor)
-            return whole.run(plan, weights, init, xs, differentiated)
-        run = functools.partial(_run, plan, self.executor, differentiated)
-        return _run_plan(run, plan, weights, init, xs, differentiated)
+            whole = cast(Any, self.executor).run
+            carry, ys = whole(plan, weights, init, xs, differentiated)
+        else:
+            run = functools.partial(_run, plan, self.executor, differentiated)
+            carry, ys = _run_plan(run, plan, weights, init, xs, differentiated)
+        # Buffers of all steps have no weak types, and results of the step may have.
+        graph = plan.source
+        final = list(map(typed, carry, graph.carry_out))
+        return final, list(map(typed, ys, graph.ys))
 
 
 def _run_plan(run, plan, weights, init, xs, differentiated):

@@ -57,13 +57,13 @@ AFFINE = Steps(_in_turn, _stepped)
 def _multiplied(early: Sequence, late: Sequence) -> list:
     """The factor of two steps in a row, of arrays of matrices `[T, n, n, ...]`."""
     (a,), (b,) = late, early
-    return [_times(a[:, :, :, None], b[:, None]).sum(2)]
+    return [_times(a[:, :, :, None], b[:, None]).sum(2, dtype=b.dtype)]
 
 
 def _applied(A: Sequence, h: Sequence, b: Sequence) -> list:
     """The values after a step, of arrays of vectors `[T, n, ...]`."""
     (a,), (value,), (added,) = A, h, b
-    return [_times(a, value[:, None]).sum(2) + added]
+    return [_times(a, value[:, None]).sum(2, dtype=value.dtype) + added]
 
 
 MATRICES = Steps(_multiplied, _applied)

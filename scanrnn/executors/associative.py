@@ -15,8 +15,9 @@ from jax import lax
 
 from scanrnn.executors import _scans, planned, scan
 from scanrnn.executors._executor import bound_to_jax
+from scanrnn.executors._names import typed
 from scanrnn.machines import Machine
-from scanrnn.planner import affine, compat, costs, max_plus, ops
+from scanrnn.planner import affine, costs, max_plus, ops
 from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import NORMS, REVERSE, TRAINING, of_leaves
@@ -136,12 +137,6 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
                 values[graph.carry[k]] = lax.convert_element_type(u, start.dtype)
     ys = over_time(graph, graph.ys, values, rows.length)
     return list(map(typed, final, graph.carry_out)), list(map(typed, ys, graph.ys))
-
-
-def typed(found, atom):
-    """A result with the weak type of an atom, or without one, as that has none."""
-    weak = ops.is_weak(atom)
-    return found if found.weak_type == weak else compat.with_weak_type(found, weak)
 
 
 def over_time(graph: Graph, ys, values: Values, length) -> list:

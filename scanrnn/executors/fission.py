@@ -15,7 +15,6 @@ from scanrnn.executors._executor import bound_to_jax
 from scanrnn.executors._names import named, types_of
 from scanrnn.executors._names import split as split_over_devices
 from scanrnn.executors._program import Runner, with_values_by
-from scanrnn.executors.associative import typed
 from scanrnn.planner import ops
 from scanrnn.planner.affine import components
 from scanrnn.planner.decide import make_plan
@@ -54,8 +53,6 @@ def refuse(plan: Plan) -> str | None:
 
 def split(plan: Plan, assign: Callable) -> Plan:
     """The plan with the plans of its parts, if there are several."""
-    if refuse_early(plan):
-        return plan
     options = dataclasses.replace(plan.options, implementation=None)
     where = plan.reverse, plan.unroll
 
@@ -121,6 +118,4 @@ def _run(plan: Plan, differentiated: bool, weights: list, init: list, xs: list):
         final |= dict(zip(part.leaves, ends, strict=True))
         ys |= dict(zip(part.ys, made[:mine], strict=True))
         values |= dict(zip(step.ys[mine:], made[mine:], strict=True))
-    found = *final.values(), *(ys[i] for i in range(len(ys)))
-    found = list(map(typed, found, graph.outs))
-    return found[: len(init)], found[len(init) :]
+    return list(final.values()), [ys[i] for i in range(len(ys))]

@@ -45,6 +45,8 @@ WEIGHTS = "the carry and weights stay in registers and fast memory, as many as f
 RULES = Rules(
     # Triton has no slices: each gate is an array of its own.
     reads_gates_apart=True,
+    # A kernel reads no keys.
+    draws_before=True,
     # Otherwise each step would transpose the matrix again.
     transposes_weights=True,
     # As for XLA's loops: an LSTM (4096, 2, 128) takes 21 MB of temporaries, and 48 MB

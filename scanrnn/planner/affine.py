@@ -20,7 +20,8 @@ from scanrnn.planner import max_plus, ops
 from scanrnn.planner.affine_rules import NotAffineError, rule_of, spread
 from scanrnn.planner.axis_maps import AxisMap, kept, of_leaf
 from scanrnn.planner.functions import once
-from scanrnn.planner.graph import Env, Graph, Values, graph_of, needed, variables
+from scanrnn.planner.graph import Env, Graph, Values, needed, variables
+from scanrnn.planner.retrace import graph_of
 
 # The most numbers in a coupled block. The product of two blocks of n costs n**3.
 LARGEST_BLOCK = 8

@@ -26,7 +26,7 @@ from scanrnn.planner.graph import (
     needed,
     variables,
 )
-from scanrnn.planner.moved import find_hoisted, find_large, find_sunk, is_shared
+from scanrnn.planner.moved import find_hoisted, find_large, find_sunk, starts_move
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,11 +57,14 @@ class Stages:
         return tuple(v for v in (*self.before.ys, *self.norms.ys) if v in read)
 
 
-def classify(graph: Graph, hoist: bool, sink: bool) -> Stages:
-    """Cut a step into stages; `hoist` and `sink` say what may leave the loop."""
+def classify(graph: Graph, hoist: bool, sink: bool, draws: bool = False) -> Stages:
+    """Cut a step into stages; `hoist` and `sink` say what may leave the loop.
+
+    With `draws`, random numbers are drawn before the loop.
+    """
     bits = graph.depends
-    large = find_large(graph, bits)
-    hoisted = find_hoisted(graph, bits, large) if hoist else set()
+    large = find_large(graph, bits, draws)
+    hoisted = find_hoisted(graph, bits, large, draws) if hoist else set()
     sunk = find_sunk(graph, bits, large) if sink else set()
     # Turn the sets of moved equations into the variables that cross each edge.
     made_before = {v for e in hoisted for v in e.outvars}
@@ -77,7 +80,7 @@ def classify(graph: Graph, hoist: bool, sink: bool) -> Stages:
     stay = needed(graph.eqns, outs, {*made_before, *graph.carry, *graph.xs})
     crossing = cheapest_crossing(
         [e for e in graph.eqns if e in hoisted],
-        {e for e in hoisted if is_shared(e, bits)},
+        {e for e in hoisted if starts_move(e, bits, draws)},
         {*graph.xs},
         [v for v in free(stay, outs) if bits[v] == TIME],
     )
@@ -169,12 +172,16 @@ def can_defer(loop: Graph) -> bool:
     be the derivative, so only JAX may apply it, and once for each order. It also may
     not if something cannot be batched over time: the rule of a `jax.custom_jvp`, or an
     equation of time inputs alone, because its tangents are computed for all steps at
-    once. A `lax.cond` by a time input is such an equation.
+    once. A `lax.cond` by a time input is such an equation. Nor may it if a program in
+    an equation draws random numbers that differ for all steps at once: results of such
+    an equation may be computed again.
     """
     bits = loop.depends
 
     def can(eqn) -> bool:
         if has_own_rule(eqn) or not ops.has_batched_rule(eqn):
+            return False
+        if ops.draws_apart(inside(eqn)):
             return False
         if bits[eqn] & CARRY:
             return True

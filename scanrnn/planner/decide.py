@@ -9,7 +9,7 @@ import math
 from jax.core import Tracer
 
 from scanrnn.machines import Machine
-from scanrnn.planner import compat, layout, ops, rewrite, tidy
+from scanrnn.planner import layout, ops, rewrite, tidy
 from scanrnn.planner.checkpoints import chunks_pay, is_checkpointed
 from scanrnn.planner.classify import can_defer, classify
 from scanrnn.planner.cuts import cut
@@ -63,7 +63,7 @@ def make_plan(
     graph, invariant = without_invariant(graph)
     graph, consts = inline(graph)
     graph, more = _rewrite(graph, options)
-    stages = classify(graph, options.hoist, options.sink)
+    stages = classify(graph, options.hoist, options.sink, rules.draws_before)
     plan = dataclasses.replace(
         base,
         stages=stages,
@@ -259,7 +259,8 @@ def _left_alone(graph, length, options) -> str | None:
 
 def _reads_a_tracer(eqn) -> bool:
     """Whether an equation has a derivative rule that closes over a traced value."""
-    rule = derivative_of(eqn) if compat.has_simple_jvp(eqn) else None
+    custom = eqn.primitive.name == "custom_jvp_call"
+    rule = derivative_of(eqn) if custom else None
     return rule is not None and any(isinstance(c, Tracer) for c in rule.consts)
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import Graph, renamed
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.retrace import renamed
 
 
 def merged(graph: Graph) -> Graph:

@@ -14,7 +14,8 @@ from jax.extend.core import Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.gemm import on_the_left, transposes
-from scanrnn.planner.graph import Graph, retrace
+from scanrnn.planner.graph import Graph
+from scanrnn.planner.retrace import retrace
 from scanrnn.planner.rules import Rules
 
 # Only these dtypes were measured.

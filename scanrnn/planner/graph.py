@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -151,25 +150,6 @@ def needed(
     return kept[::-1]
 
 
-def renamed(graph: Graph, names: Mapping[Var, Var]) -> Graph:
-    """The same graph with other variables in place of some."""
-
-    def new(atoms) -> tuple:
-        return tuple(a if isinstance(a, Literal) else names.get(a, a) for a in atoms)
-
-    return Graph(
-        weights=new(graph.weights),
-        carry=new(graph.carry),
-        xs=new(graph.xs),
-        eqns=tuple(
-            e.replace(invars=list(new(e.invars)), outvars=list(new(e.outvars)))
-            for e in graph.eqns
-        ),
-        carry_out=new(graph.carry_out),
-        ys=new(graph.ys),
-    )
-
-
 def has_own_rule(eqn: JaxprEqn) -> bool:
     """Whether an equation is, or contains, a function with a `jax.custom_vjp`."""
     names = (e.primitive.name for e in (eqn, *inside(eqn)))
@@ -195,19 +175,41 @@ class Env(dict):
         super().__init__(values)
         self._eqns = eqns
 
+    @functools.cached_property
+    def _makers(self) -> dict[Var, tuple[int, JaxprEqn]]:
+        """The equation that makes each variable, with its place in the order."""
+        eqns = enumerate(self._eqns)
+        return {v: (place, eqn) for place, eqn in eqns for v in eqn.outvars}
+
     def read(self, atom: type_Atom):
         """The value of an atom; only what is missing is computed."""
         if isinstance(atom, Literal):
             return atom.val
         if atom not in self:
-            self.run(needed(self._eqns, [atom], self))
+            self.run(self._missing([atom]))
         return self[atom]
 
     def read_all(self, atoms: Iterable[type_Atom]) -> list:
         """The values of several atoms."""
         atoms = list(atoms)
-        self.run(needed(self._eqns, atoms, self))
-        return [self.read(a) for a in atoms]
+        self.run(self._missing(atoms))
+        return [a.val if isinstance(a, Literal) else self[a] for a in atoms]
+
+    def _missing(self, atoms: Iterable[type_Atom]) -> list[JaxprEqn]:
+        """The equations, in order, that compute what is missing.
+
+        It is found from the atoms: to look through all equations for each of thousands
+        of values would take minutes.
+        """
+        todo, found = variables(atoms), {}
+        while todo:
+            v = todo.pop()
+            if v not in self and v in self._makers:
+                place, eqn = self._makers[v]
+                if place not in found:
+                    found[place] = eqn
+                    todo += variables(eqn.invars)
+        return [found[place] for place in sorted(found)]
 
     def run(self, eqns: Iterable[JaxprEqn]) -> None:
         """Evaluate equations in the given order.
@@ -244,49 +246,6 @@ def struct_of(aval) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(
         aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False), **extra
     )
-
-
-def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
-    """Trace the graph again; `rule(eqn, env)` gives the outputs of the equations `at`.
-
-    If `at` is empty, only unused equations are dropped. Returns the new graph, whose
-    inputs are the same variables, and the values of the constants that the rewriting
-    exposed. These become the last weights.
-    """
-    if not at:
-        eqns = tuple(needed(graph.eqns, graph.outs))
-        same = len(eqns) == len(graph.eqns)
-        return graph if same else dataclasses.replace(graph, eqns=eqns), []
-
-    def run(values):
-        env = Env(graph.eqns, values)
-        for eqn in graph.eqns:
-            if eqn in at:
-                env.update(zip(eqn.outvars, rule(eqn, env), strict=True))
-            else:
-                env.run([eqn])
-        return list(map(env.read, graph.outs))
-
-    new, consts = graph_of(run, graph.weights, graph.carry, graph.xs)
-    return new, list(consts.values())
-
-
-def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):
-    """The graph of `f`, a function from values by variable to the next carry and ys.
-
-    The inputs of the graph are the given variables. Constants become the last weights.
-    Returns the graph, and the constants by variable.
-    """
-    names = (*weights, *carry, *xs)
-
-    def run(*values):
-        return f(OrderedDict(zip(names, values, strict=True)))
-
-    jaxpr, consts = compat.opened(jax.make_jaxpr(run)(*map(struct, names)))
-    graph = Graph.of(jaxpr, len(weights), len(carry))
-    graph = dataclasses.replace(graph, eqns=tuple(needed(graph.eqns, graph.outs)))
-    graph = renamed(graph, dict(zip(jaxpr.invars, names, strict=True)))
-    return graph, dict(zip(jaxpr.constvars, consts, strict=True))
 
 
 def variables_like(structs: Iterable[jax.ShapeDtypeStruct]) -> list[Var]:

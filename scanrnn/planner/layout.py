@@ -25,10 +25,10 @@ from scanrnn.planner.graph import (
     Graph,
     eval_eqn,
     free,
-    retrace,
     struct,
     variables_like,
 )
+from scanrnn.planner.retrace import retrace
 from scanrnn.planner.rewrite import is_sharded
 from scanrnn.planner.rows import Place, spans
 
@@ -54,7 +54,7 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
                     return _split_weights(made, bits, eqn.params["sizes"], env)
             return _split(eqn, env.read(v))
 
-        return _in_pieces(eqn, trees[eqn], producers, env, leaf)
+        return _in_pieces(eqn, trees[eqn], env, leaf)
 
     return retrace(graph, rule, trees)
 
@@ -71,7 +71,7 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
     This is for splits of recurrent values that have time inputs above them.
     """
     bits, xs = loop.depends, set(loop.xs)
-    producers, trees = loop.producers, {}
+    trees = {}
     pieces: dict[Any, list[Var]] = {}
     places: dict[Var, Place] = {}
     for eqn in loop.eqns:
@@ -94,7 +94,7 @@ def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
             names = pieces.get((v, eqn))
             return env.read_all(names) if names else _split(eqn, env.read(v))
 
-        return _in_pieces(eqn, trees[eqn], producers, env, leaf)
+        return _in_pieces(eqn, trees[eqn], env, leaf)
 
     wide = dataclasses.replace(loop, xs=(*loop.xs, *places))
     graph, consts = retrace(wide, rule, trees)
@@ -116,7 +116,7 @@ def _split(eqn, value) -> list:
     return list(lax.split(value, eqn.params["sizes"], eqn.params["axis"]))
 
 
-def _in_pieces(split, tree, producers, env, leaf) -> list:
+def _in_pieces(split, tree, env, leaf) -> list:
     """The outputs of a split; the equations above it run once for each piece."""
     axis, count = split.params["axis"], len(split.params["sizes"])
     done: dict[Var, list] = {}
@@ -125,14 +125,12 @@ def _in_pieces(split, tree, producers, env, leaf) -> list:
         if not _has_pieces(atom, axis):
             return [env.read(atom)] * count
         if atom not in done:
-            made = producers.get(atom)
-            if made in tree:
-                operands = zip(*(pieces(a) for a in made.invars), strict=True)
-                done[atom] = [eval_eqn(made, values)[0] for values in operands]
-            else:
-                done[atom] = leaf(atom)
+            done[atom] = leaf(atom)
         return done[atom]
 
+    for eqn in tree:
+        operands = zip(*map(pieces, eqn.invars), strict=True)
+        done[eqn.outvars[0]] = [eval_eqn(eqn, values)[0] for values in operands]
     return pieces(split.invars[0])
 
 
@@ -147,38 +145,43 @@ def _has_pieces(atom, axis) -> bool:
     return not isinstance(atom, Literal) and len(shape) > axis and shape[axis] != 1
 
 
-def _tree(split, graph, is_source) -> set[JaxprEqn]:
-    """The pointwise equations between a split and the sources above it.
+def _tree(split, graph, is_source) -> list[JaxprEqn]:
+    """The pointwise equations between a split and the sources above it, in order.
 
     An equation whose value is also read elsewhere is not among them: it would run both
     in pieces and as a whole.
     """
-    producers, consumers = graph.producers, graph.consumers
-    axis = split.params["axis"]
-    tree: set[JaxprEqn] = set()
-    answers: dict[Var, bool] = {}
+    axis, consumers = split.params["axis"], graph.consumers
+    above = _pointwise_above(split, graph)
+    known: set[Var] = set()
 
-    def grows(atom) -> bool:
+    def follows(atom) -> bool:
         """Whether a source stands at or above `atom`."""
-        if not _has_pieces(atom, axis):
-            return False
-        if atom not in answers:
-            answers[atom] = walk(atom)
-        return answers[atom]
+        return _has_pieces(atom, axis) and (atom in known or is_source(atom))
 
-    def walk(atom) -> bool:
-        made, found = producers.get(atom), is_source(atom)
-        if made is not None and made.primitive.name in ops.POINTWISE:
-            # The list walks every branch: each adds its own part of the tree.
-            found = any([grows(a) for a in made.invars]) or found
-            if found:
-                tree.add(made)
-        return found
-
-    grows(split.invars[0])
+    tree = []
+    for eqn in (e for e in graph.eqns if e in above):
+        if any(map(follows, (*eqn.invars, *eqn.outvars))):
+            tree.append(eqn)
+            known.update(eqn.outvars)
     while True:
         inside = {*tree, split}
-        shared = {e for e in tree if not set(consumers[e.outvars[0]]) <= inside}
-        if not shared:
+        alone = [e for e in tree if inside.issuperset(consumers[e.outvars[0]])]
+        if len(alone) == len(tree):
             return tree
-        tree -= shared
+        tree = alone
+
+
+def _pointwise_above(split, graph) -> set[JaxprEqn]:
+    """All pointwise equations from which a split can be reached through others."""
+    producers, axis = graph.producers, split.params["axis"]
+    found: set[JaxprEqn] = set()
+    todo = [split.invars[0]]
+    while todo:
+        atom = todo.pop()
+        made = producers.get(atom) if _has_pieces(atom, axis) else None
+        if made is not None and made.primitive.name in ops.POINTWISE:
+            if made not in found:
+                found.add(made)
+                todo += made.invars
+    return found

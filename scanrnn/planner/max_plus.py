@@ -18,7 +18,8 @@ from scanrnn.planner import ops
 from scanrnn.planner.affine_rules import RULES, NotAffineError
 from scanrnn.planner.axis_maps import kept, of_leaf
 from scanrnn.planner.compat import opened, program
-from scanrnn.planner.graph import Env, Graph, Values, graph_of, needed
+from scanrnn.planner.graph import Env, Graph, Values, needed
+from scanrnn.planner.retrace import graph_of
 
 # Primitives that move elements without changing them.
 _MOVES = {"broadcast_in_dim", "reshape", "squeeze", "transpose", "copy"}

@@ -14,20 +14,24 @@ from scanrnn.planner.costs import excess
 from scanrnn.planner.graph import CARRY, TIME, WEIGHTS, has_own_rule, needed, variables
 
 
-def find_large(graph, bits) -> set[Var]:
+def find_large(graph, bits, draws: bool = False) -> set[Var]:
     """Time-parallel values that are too large to compute before the loop.
 
     The loop computes them one step at a time. An example is an outer product that is
     written into a matrix memory. A value is too large if it has more bytes than its
     equation reads, and more than the outputs of the step and the products of its inputs
     with shared matrices have together. So is every value computed from such a value.
+    With `draws`, random numbers and what reads them are not: the loop cannot draw them.
     """
     timed = [e for e in graph.eqns if bits[e] == TIME]
     anyway = variables(graph.ys)
     anyway += [v for e in timed if is_shared(e, bits) for v in e.outvars]
     found: set[Var] = set()
+    drawn: set[Var] = set()
     for eqn in timed:
-        if _grows(eqn, bits, anyway) or not found.isdisjoint(variables(eqn.invars)):
+        if draws and (_draws(eqn) or not drawn.isdisjoint(variables(eqn.invars))):
+            drawn.update(eqn.outvars)
+        elif _grows(eqn, bits, anyway) or not found.isdisjoint(variables(eqn.invars)):
             found.update(eqn.outvars)
     return found
 
@@ -38,8 +42,11 @@ def _grows(eqn, bits, anyway) -> bool:
     return excess(eqn.outvars, anyway) > 0 and excess(eqn.outvars, read) > 0
 
 
-def find_hoisted(graph, bits, large) -> set[JaxprEqn]:
-    """Time-parallel contractions, and the movable equations that read them."""
+def find_hoisted(graph, bits, large, draws: bool = False) -> set[JaxprEqn]:
+    """Time-parallel contractions, and the movable equations that read them.
+
+    With `draws`, also what draws random numbers, and what reads these.
+    """
     movable, moved = set(graph.xs), set()
     made_by_moved: set[Var] = set()
     for eqn in graph.eqns:
@@ -49,10 +56,20 @@ def find_hoisted(graph, bits, large) -> set[JaxprEqn]:
         if bits[eqn] != TIME or not fits or not ops.is_movable(eqn):
             continue
         movable.update(eqn.outvars)
-        if is_shared(eqn, bits) or any(v in made_by_moved for v in ins):
+        starts = starts_move(eqn, bits, draws)
+        if starts or any(v in made_by_moved for v in ins):
             moved.add(eqn)
             made_by_moved.update(eqn.outvars)
     return moved
+
+
+def starts_move(eqn, bits, draws: bool) -> bool:
+    """Whether an equation of time inputs is a reason by itself to leave the loop."""
+    return is_shared(eqn, bits) or (draws and _draws(eqn))
+
+
+def _draws(eqn) -> bool:
+    return eqn.primitive.name == "random_bits"
 
 
 def find_sunk(graph, bits, large) -> set[JaxprEqn]:

@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jax.extend.core import Var
 
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.graph import Graph, graph_of, struct, variables_for
+from scanrnn.planner.graph import Graph, struct, variables_for
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.over_time import stage_over_time
+from scanrnn.planner.retrace import graph_of
 from scanrnn.planner.rows import Rows, pair_up
 from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type
 

@@ -13,7 +13,8 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner import compat, ops
-from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed, retrace
+from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed
+from scanrnn.planner.retrace import retrace
 
 
 def share(graph: Graph) -> tuple[Graph, list]:
@@ -65,6 +66,8 @@ def split(graph: Graph) -> tuple[Graph, list]:
     inside = set(needed(graph.eqns, graph.carry_out))
     found: dict[JaxprEqn, tuple] = {}
     for eqn in filter(ops.is_heavy, graph.eqns):
+        if not ops.is_number(eqn.outvars[0]):
+            continue  # products of booleans have no sum
         for side in (1, 0):
             kinds = bits if eqn in inside else None
             parts = _concatenated(eqn, side, producers, kinds)

@@ -80,6 +80,8 @@ class Rules:
       packs_statistics: statistics of norms (a mean, say) are stacked as one array.
       keeps_statistics: statistics of norms are kept for the reverse loop; if not, they
         are recomputed.
+      draws_before: random numbers that a step draws from keys of its own are drawn
+        before the loop, for all steps; if not, the loop draws them.
       keeps_costly: values that take long to compute again, such as noise or a sparse
         product, are kept for the reverse loop, unless results of contractions are
         recomputed.
@@ -162,6 +164,7 @@ class Rules:
     packs_gates: bool = False
     packs_statistics: bool = False
     keeps_statistics: bool = True
+    draws_before: bool = False
     keeps_costly: bool = False
     row_tile: tuple[int, int, int] | None = None
     scans: ScanRules = ScanRules()

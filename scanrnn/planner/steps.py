@@ -19,7 +19,8 @@ from jax.extend.core import Var
 
 from scanrnn.planner import ops, tangent
 from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Env, Graph, Values, graph_of, struct, variables_like
+from scanrnn.planner.graph import Env, Graph, Values, struct, variables_like
+from scanrnn.planner.retrace import graph_of
 from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type
 
 

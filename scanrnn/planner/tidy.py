@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 
 import jax.numpy as jnp
 from jax import lax
@@ -11,15 +10,8 @@ from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import ops
 from scanrnn.planner.gemm import swapped
-from scanrnn.planner.graph import (
-    CARRY,
-    TIME,
-    WEIGHTS,
-    Graph,
-    eval_eqn,
-    retrace,
-    variables,
-)
+from scanrnn.planner.graph import CARRY, TIME, WEIGHTS, Graph, eval_eqn, variables
+from scanrnn.planner.retrace import retrace
 from scanrnn.planner.rewrite import recurrent, var
 
 
@@ -170,14 +162,17 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
     """
     bits, producers, consumers = graph.depends, graph.producers, graph.consumers
 
-    def leaves(eqn) -> Iterable:
-        for a in eqn.invars:
+    def leaves(eqn) -> list:
+        todo, found = [*reversed(eqn.invars)], []
+        while todo:
+            a = todo.pop()
             made = producers.get(var(a))
             inner = made is not None and made.primitive.name == "add"
             if inner and len(consumers[a]) == 1 and bits[a] & CARRY:
-                yield from leaves(made)
+                todo += reversed(made.invars)
             else:
-                yield a
+                found.append(a)
+        return found
 
     def is_root(eqn) -> bool:
         users = consumers.get(eqn.outvars[0], [])
@@ -185,7 +180,7 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
         return names != ["add"]
 
     def groups(eqn) -> tuple[list, list] | None:
-        terms = list(leaves(eqn))
+        terms = leaves(eqn)
         still = [v for v in variables(terms) if not bits[v] & CARRY]
         moving = [a for a in terms if a not in still]
         if len(still) < 2 or not any(recurrent(a, bits) for a in moving):

@@ -16,7 +16,8 @@ from jax.extend.core import Var, mapped_aval
 from scanrnn.planner import checkpoints, compat
 from scanrnn.planner.functions import evaluate
 from scanrnn.planner.gemm import dot, gemm_p
-from scanrnn.planner.graph import Graph, retrace, struct_of
+from scanrnn.planner.graph import Graph, struct_of
+from scanrnn.planner.retrace import retrace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

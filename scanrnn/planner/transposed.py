@@ -16,14 +16,8 @@ from jax.extend.core import Literal, Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.gemm import on_the_left, transposes
-from scanrnn.planner.graph import (
-    Graph,
-    eval_eqn,
-    graph_of,
-    struct,
-    variables,
-    variables_for,
-)
+from scanrnn.planner.graph import Graph, eval_eqn, struct, variables, variables_for
+from scanrnn.planner.retrace import graph_of
 from scanrnn.planner.rows import Rows
 
 # Primitives whose parameters name one axis, or several, or have an entry for each.
