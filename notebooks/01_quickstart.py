@@ -125,7 +125,9 @@ for name in params:
 # The plan is a value. It lists every matrix product (GEMM) with its sizes and how often
 # it runs, and says why no more products were moved. In the forward pass, M is the
 # number of columns of the weights, N the number of rows of the data, and K the size
-# that is summed over. `print(plan)` gives the same as text.
+# that is summed over. In the backward pass there are two more products for each one:
+# the gradient with respect to the input of the product (activation gradient), and with
+# respect to the weights (weight gradient). `print(plan)` gives the same as text.
 
 # %%
 planned_step = scanrnn.plan(lambda carry, x: step(params, carry, x), init, xs)
@@ -138,10 +140,10 @@ planned_step
 # the plan and in the step as `lax.scan` runs it. Right: the time of a training step
 # relative to `lax.scan`, for an LSTM with three layer norms. These times are not from
 # this run. They are from the committed benchmarks: medians of 30 rounds or more on a
-# virtual machine whose speed comes and goes. Contenders take turns, so ratios are known
-# better than times; the report has their intervals. Each contender is first checked
-# against a float64 reference. PyTorch has no such cell, so its plain LSTM is shown for
-# comparison.
+# virtual machine whose speed varies. In each round every program runs in turn, so
+# ratios are more exact than times; the report has their 95 % intervals. Each program is
+# first checked against a float64 reference. PyTorch has no such cell, so its plain LSTM
+# is shown for comparison.
 
 # %%
 as_it_is = scanrnn.plan(
@@ -228,13 +230,13 @@ assert ratios["scanrnn.scan"] < 0.5
 assert FAST or temporaries["scanrnn.scan"] < 0.5 * temporaries["lax.scan"]
 
 # %% [markdown]
-# ## What surprised
+# ## What is surprising
 #
-# The largest part of the time is in a place where few people look: the weight gradient.
-# With `lax.scan`, each step of the backward pass computes a matrix as large as the
-# weights and adds it to a sum of the same size, for a batch of only two. The plan
-# stacks the small cotangents and multiplies once. So the gain is largest for long
-# sequences in small batches, and the plan needs less memory, not more.
+# A large part of the work of `lax.scan` is the weight gradient. Each step of the
+# backward pass computes a matrix as large as the weights and adds it to a sum of the
+# same size, for a batch of only two. The plan stacks the small cotangents and
+# multiplies once. So the gain is largest for long sequences in small batches, and the
+# plan needs less memory, not more.
 #
 # ## Where to go from here
 #

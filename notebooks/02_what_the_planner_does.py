@@ -25,10 +25,11 @@
 #
 # There are four kinds of numbers here, and each figure says which kind it shows:
 #
-# - **counted** from the plan: exact, the same on every machine;
-# - **compiled** here: the needs of a program, as the compiler reports them;
-# - **benchmark**: medians of the committed report of a machine, which is named;
-# - **estimated** from a machine's data sheet: a rough guide, with nothing run.
+# - **counted** in a plan: exact, nothing is measured;
+# - **compiled** here: the memory that the compiler reports for a program;
+# - **benchmark**: measured medians from the committed report of a machine, which is
+#   named;
+# - **estimated** from a machine's data sheet: rough, and nothing runs.
 #
 # On two CPU cores this notebook runs in well under a minute, most of it compiling.
 
@@ -89,10 +90,14 @@ def planned(**options):
 # %% [markdown]
 # ## The GEMMs, before and after
 #
-# This is the step as `jax.lax.scan` runs it. In the forward pass, M is the number of
-# columns of the weights, N the number of rows of the data, and K the size that is
-# summed over. Everything is in the loop: each product in the forward loop, and its two
-# gradients in the reverse loop.
+# This is the step as `jax.lax.scan` runs it. Each row of the table is a group of equal
+# products. The path is "layer-to-layer" if a product does not read the carry,
+# "recurrent" if the next carry depends on it, and "readout" if only outputs do. K is
+# the size that is summed over. In the forward pass, M is the number of columns of the
+# weights and N the number of rows of the data. The column "where" refers to the forward
+# loop in the forward pass, and to the reverse loop in the gradients. Here everything is
+# in the loop: each product in the forward loop, and its two gradients in the reverse
+# loop.
 
 # %%
 before = planned(implementation="scan")
@@ -311,13 +316,14 @@ plt.show()
 #   is kept for it;
 # - without `split`, the number of products is the same but they are larger: the half
 #   with the inputs stays in the loop;
-# - without `layout`, gates and their gradients need buffers of their own, so more
-#   memory.
+# - without `layout`, gates and their gradients need separate buffers, so the program
+#   needs more memory.
 #
-# The panel on the right shows time. `defer` takes off a tenth or more of it for all
-# three, and half for the long RNN. `split` gains most for the LSTM, `hoist` for the
-# long RNN, and keeping less for the cell with norms. A point may lie as high as the one
-# before, or a little higher: regard points that differ by less than a tenth as equal.
+# The panel on the right shows time. Compared with the point before it, `defer` reduces
+# the time by a tenth or more for all three cells, and by half for the long RNN. The
+# largest reduction comes from `split` for the LSTM, from `hoist` for the long RNN, and
+# from keeping less for the cell with norms. A point may lie as high as the one before,
+# or a little higher: regard points that differ by less than a tenth as equal.
 # `scanrnn.plan(..., tune=True)` times the likely plans on your machine with your sizes,
 # and takes the fastest.
 
@@ -409,8 +415,9 @@ assert chosen["minimal"][2] == min(needed for _, _, needed in chosen.values())
 # %% [markdown]
 # ## One step, three machines
 #
-# What a step *allows* is the same everywhere; what *pays* depends on the machine. The
-# planner reads a `scanrnn.Machine`, and you do not need the machine itself:
+# Which operations *can* leave the loop is the same on every machine. Which of these
+# moves make the program *faster* depends on the machine. The planner reads a
+# description of it, a `scanrnn.Machine`, so you do not need the machine itself:
 # `machine="h100"` plans for a GPU on a laptop, and shapes can replace arrays. This step
 # has two layer norms, and its sequence is long, so that every rule applies.
 
@@ -457,9 +464,10 @@ on = {machine: plan_for(machine) for machine in MACHINES}
 print(on["cpu"].describe(long=True))
 
 # %% [markdown]
-# These are the reports for the other machines, without their tables: only the lines
-# that differ from the first report. The row "cpu" counts the cores of the machine that
-# ran this notebook; the other rows are data sheets.
+# These are the reports for the other machines, without their tables: only
+# the lines that differ from the first report. The machine "cpu" has the number of cores
+# of the computer that ran this notebook; the other two machines are described by data
+# sheets.
 
 # %%
 known = on["cpu"].describe(long=True).splitlines()
@@ -517,10 +525,10 @@ assert round(without.residual_bytes[0] / kept.residual_bytes[0], 1) == 3
 # - **CPU.** Most time goes into memory and its caches. Gates are sliced from the whole
 #   sequence. Norms are differentiated a few steps at a time, in the cache. Gradients of
 #   gains are summed while their terms are still in the cache.
-# - **GPU.** Most time goes into starting kernels. The loop is unrolled, so that several
-#   steps share the kernels that write their results. Work that can be one kernel after
-#   the loop is not done in the loop. The sequence runs in eight chunks, and the gates
-#   of a chunk are recomputed: a third as much is kept for the reverse loop.
+# - **GPU.** Most time goes into starting kernels. The loop is unrolled, so that one
+#   kernel writes the results of several steps. Work that one kernel can do after the
+#   loop is moved there. The sequence runs in eight chunks, and the gates of a chunk are
+#   recomputed, so that a third of the bytes is kept for the reverse loop.
 # - **TPU.** No buffer is reused step by step: such a write costs nearly as much as a
 #   product. The sequence runs in chunks that fit the fast memory (VMEM). The gates of a
 #   chunk are recomputed from the carries, for all its steps at once. The memory layout
@@ -528,10 +536,10 @@ assert round(without.residual_bytes[0] / kept.residual_bytes[0], 1) == 3
 #   every row.
 #
 # The estimates in the reports choose between a plan and `lax.scan`. The model is
-# simple: the time of a product is the largest of three times, those of its start, its
-# arithmetic and its memory traffic. One more kernel per step and direction stands for
-# everything else. The parts are in `plan.cost`, and their sum is the number in the
-# reports.
+# simple. Each product has three times: for starting its kernel, for its arithmetic and
+# for its memory traffic. The largest of them counts. All other work counts as kernels
+# to start, one or more in each step of each loop. `plan.cost` has the sums, and their
+# total is the number in the reports.
 
 
 # %%
@@ -580,13 +588,14 @@ for machine in MACHINES:
     assert sum(estimates[machine, "scanrnn"]) < sum(estimates[machine, "lax.scan"])
 
 # %% [markdown]
-# ## What surprised
+# ## What is surprising
 #
-# The arithmetic is the same to the last operation, and yet the time is not: the only
-# difference is *where* the products run. Which place is good depends on the machine. A
-# GPU spends the time of a loop on starting kernels, so only the number of products
-# counts. A CPU starts a product at almost no cost; it gains because matrices as large
-# as the weights are no longer read and written at every step.
+# For the first step of this notebook, the number of operations in matrix products does
+# not change at all, and yet the time does: the difference is *where* the products run.
+# The best place depends on the machine. By estimate, a GPU spends most of the time of
+# such a loop on starting kernels, so the number of kernels matters most. A CPU starts a
+# product at almost no cost; it gains because matrices as large as the weights are no
+# longer read and written at every step.
 #
 # ## Where to go from here
 #

@@ -225,9 +225,8 @@ print("bidirectional: as a layer that reads the sequence turned round")
 #
 # Stacked layers are hard to train unless each layer adds its input to its output
 # (`residual`). They overfit less if some features between them are left out
-# (`dropout`). The first layer makes 64 features from 8 pixels, so its input has not the
-# size of its output, and there is nothing to add. This stack learns from images with
-# missing rows.
+# (`dropout`). The first layer has 8 inputs (pixels) and 64 outputs. These sizes differ,
+# so it has no residual connection. This stack learns from images with missing rows.
 
 # %%
 stack = train(Reader(num_layers=3, residual=True, dropout=0.2), missing=0.25)
@@ -251,8 +250,9 @@ print("stack: as layer by layer; the same dropout from the same seed, only there
 # ## How well they read
 #
 # This answers the question. The first two models were trained on whole images only, the
-# others with holes: with missing rows. For missing rows a bar is the mean over three
-# random choices of them; the dots are these three.
+# other two on images with missing rows ("holes" in the labels). For images with missing
+# rows, a bar is the mean over three random choices of the rows, and the dots are the
+# three values.
 
 # %%
 models = {
@@ -318,7 +318,7 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# ## What surprised
+# ## What is surprising
 #
 # All padding in this notebook is NaN, and no NaN came out. It also helps to train with
 # masks: if the same small GRU is trained on images with missing rows, it reads such

@@ -61,8 +61,8 @@ plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 # times those weights it grows instead.
 #
 # `training.probe` runs any step function over a sequence. For every time step it gives
-# the size of the gradient of the loss by the carry before that step. The loss here
-# depends on the last output alone.
+# the norm of the gradient of the loss with respect to the carry before that step. The
+# loss here depends only on the last output.
 
 # %%
 cell = cells.elman()
@@ -99,11 +99,11 @@ plt.show()
 assert growth[1] < growth[2] < 1 < growth[3]
 
 # %% [markdown]
-# Now we train the third network with a learning rate that is too large: as it is,
-# without clipping, and with the gradient clipped to a global norm of 0.1, from three
-# seeds each. The plots always show the norm *before* clipping. Without clipping, a step
-# along a large gradient makes the weights so large that all units saturate. There the
-# loss is larger than at the start, and almost no gradient is left.
+# Now we train the third network with a learning rate that is too large:
+# as it is, without clipping, and with the gradient clipped to a global norm of 0.1,
+# from three seeds each. The plots always show the norm *before* clipping. Without
+# clipping, a step along a large gradient makes the weights so large that all units
+# saturate. There the loss is larger than at the start, and the gradient is almost zero.
 
 
 # %%
@@ -212,10 +212,10 @@ assert FAST or losses[-1] < 0.5 * losses[0]
 # ## Half precision
 #
 # `Precision` says which numbers have which dtype. bfloat16 has the range of float32 and
-# needs nothing else. float16 has more digits, but numbers below 6e-8 become zero, and
-# gradients of a mean over many outputs are that small. The figure shows how many become
-# zero in the gradient by the inputs of a layer in float16, for a mean over a thousand
-# times as many outputs as here.
+# needs nothing else. float16 has more digits than bfloat16, but its smallest positive
+# number is 6e-8, and smaller numbers become zero. Gradients of a mean over many outputs
+# can be that small. The figure shows how many become zero in the gradient by the inputs
+# of a layer in float16, for a mean over a thousand times as many outputs as here.
 
 # %%
 precision = training.Precision.parse("float16")
@@ -349,10 +349,10 @@ assert normed.grad_norms[1] > 10 * plain.grad_norms[1]
 # probes the model at every evaluation, writes the numbers into `log.jsonl` and draws
 # `health.png` (`training.draw_health`).
 #
-# ## What surprised
+# ## What is surprising
 #
-# Clipping does not make the gradient right, only short, and that is enough. Without
-# clipping, this learning rate ends with a larger loss than at the first step, from
-# every seed. With clipping the loss falls to less than a fifth. And loss scaling is not
-# delicate: nothing is lost in a range of more than twenty powers of two, so a scale
-# that is found by trial is as good as any.
+# Clipping changes only the length of the gradient, not its direction, and that is
+# enough here. Without clipping, the loss at this learning rate is larger at the end
+# than at the first step, for every seed. With clipping the loss falls to less than a
+# fifth. And loss scaling is not delicate: nothing is lost in a range of more than
+# twenty powers of two, so a scale that is found by trial is as good as any.

@@ -157,8 +157,8 @@ plt.show()
 # ## One hour at a time
 #
 # `Streaming` keeps the carries of the layers between calls. A chunk may have any
-# length: it is padded to the next bucket, so only a few programs are compiled. The
-# answers are those of the whole sequence.
+# length. It is padded to the next of a few sizes (buckets), so only a few programs are
+# compiled. The outputs are those of the whole sequence, up to rounding.
 
 # %%
 later, fresh = sites(4, 3 * T, seed=1)
@@ -305,9 +305,9 @@ assert largest < 1e-4 * error**0.5
 # ## The time of a call
 #
 # These times are not from this run. They are from the committed benchmarks: one call
-# after the other, for one stream, with JAX's own setting, by which a program runs in
-# another thread. The dot is the median. The line ends at the 99th percentile: one call
-# in a hundred is slower.
+# after the other, for one stream, with JAX's default setting (asynchronous dispatch),
+# in which a program runs in another thread. The dot is the median. The line ends at the
+# 99th percentile: one call in a hundred takes longer.
 
 # %%
 repository = pathlib.Path(scanrnn.__file__).parents[1]
@@ -351,13 +351,14 @@ assert faster["plain LSTM, 1 step"] == "onnxruntime"
 assert faster["with layer norm, 16 steps"] == "scanrnn"
 
 # %% [markdown]
-# ## What surprised
+# ## What is surprising
 #
-# The pieces change almost nothing: the differences are less than a ten-thousandth of
-# the error. But the error itself depends on where it is measured. At the sites that
-# chose the model, it is almost that of the weather and the noise, which nobody knows
-# (0.065, 0.0625). At four sites never seen, over twice the trained length, it is 0.080.
+# Running in chunks changes almost nothing: the differences are less than a
+# ten-thousandth of the error of the forecasts. But that error depends on the sites. On
+# the sites by which the model was chosen, it is 0.065; the part that cannot be
+# predicted (weather and noise) is 0.0625. On four new sites, and over twice the length
+# of training, it is 0.080.
 #
-# And no runtime is best everywhere. For one step of a plain LSTM, onnxruntime has its
-# own operator and the cheaper call. Over many steps of an LSTM with layer norm it runs
-# a `Scan`, and spends time on every node in every step.
+# No runtime is the fastest in all cases. onnxruntime has its own operator for a plain
+# LSTM, and each call has less overhead. For 16 steps of an LSTM with layer norm it runs
+# a `Scan`, and every node costs time in every step; there scanrnn is faster.

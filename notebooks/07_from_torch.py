@@ -275,14 +275,14 @@ np.testing.assert_allclose(back, served, atol=1e-5)
 folder.cleanup()
 
 # %% [markdown]
-# ## What surprised
+# ## What is surprising
 #
 # With fresh weights the same layer stays at chance for at least 50 of 200 steps, from
 # every seed. With the weights from torch the loss stays below a tenth of a nat in the
 # second half of the training, at twice the length that they were trained on. It is then
-# less than a tenth of the loss from fresh weights. So the weights do not only give the
-# same outputs: they contain the ability to remember, which was learned on the easier
-# task.
+# less than a tenth of the loss with random first weights. So the converted weights do
+# more than give equal outputs: they keep the ability to remember that was learned on
+# the easier task.
 #
 # The same two lines with another name read weights from Keras, Flax Linen and NNX,
 # Haiku, Equinox and `jax.experimental.rnn`. The documentation of `scanrnn.interop` has

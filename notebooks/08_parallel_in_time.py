@@ -18,13 +18,14 @@
 #
 # In a loop over time, each step waits for the one before: step 1,000 cannot start
 # before step 999 is done. But a step may be *affine* in its carry: `h' = A h + b`,
-# where A and b depend on inputs alone. Then two steps in a row are one step of the
-# same form, and so are four steps, and all of them. The chain becomes a tree of
-# some `log2 T` levels.
+# where A and b depend on inputs alone. Then two consecutive steps can be combined into
+# one step of the same form. In the same way, four steps can be combined, and finally
+# all T steps. So the result is computed by a tree with about `log2 T` levels, and all
+# operations of a level run at the same time.
 #
-# The planner proves this for a step from its graph. This notebook shows what it
-# finds, how it runs such a loop, how exact the result is, and what it costs on a GPU
-# and on a TPU.
+# The planner reads the operations of a step, and proves whether it is affine in its
+# carry. This notebook shows what it finds, how it runs such a loop, how exact the
+# result is, and what it costs on a GPU and on a TPU.
 #
 # On two CPU cores this notebook runs in about a minute.
 
@@ -52,10 +53,11 @@ plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 # %% [markdown]
 # ## What is found
 #
-# You do not declare anything. Here is the loop that estimates advantages in most
-# agents written in JAX. Its carry has two leaves. One is the accumulator, which is
-# multiplied by something before something is added. The other is the value of the
-# next state, which is an input of the previous step of the loop.
+# You do not declare anything. Here is the loop that estimates advantages in most agents
+# written in JAX. Its carry has two leaves. One is the advantage: each step multiplies
+# it by a factor and adds a number, and both depend on inputs only. The other is the
+# value of the next state. The loop runs backwards in time, so this value was an input
+# of the iteration before.
 
 
 # %%
@@ -79,15 +81,18 @@ assert line.endswith(f"float32[{B}] diagonal; float32[{B}] constant.")
 assert plan.executor.name == "associative"
 
 # %% [markdown]
-# Here are cells beside that loop, forward and in reverse. This answers the question:
-# all that is not `sequential` can run in parallel.
+# The next cell prints the kinds for that loop and for cells of scanrnn,
+# forward and in reverse. This answers the question: every loop without a `sequential`
+# leaf can run in parallel over time.
 #
-# - `constant`: made of inputs alone.
-# - `diagonal`: each number: the old value times a factor, plus an input.
+# - `constant`: the new value depends on inputs only.
+# - `diagonal`: each number is multiplied by a factor, and then an input is added.
+#   Neither depends on the carry.
 # - `max-plus`: the larger of (old value + input) and another input.
-# - `block`: up to eight numbers are coupled, here the two parts of a complex number.
-# - `sequential`: anything else. A gate of an SRU reads the carry, so its forward loop
-#   is a chain.
+# - `block`: groups of up to eight numbers depend on one another. In an LRU these are
+#   the two parts of a complex number.
+# - `sequential`: everything else. A gate of an SRU reads the carry, so its forward loop
+#   must run step by step.
 #
 # The reverse loop of *every* cell is affine in its cotangents. But an LSTM and a
 # deltanet couple more than eight numbers, so their reverse loops stay loops.
@@ -141,9 +146,9 @@ plt.show()
 # %% [markdown]
 # ## How it runs
 #
-# On a GPU and on a TPU `scanrnn.scan` runs such a loop in parallel by itself. On
-# this CPU a loop is faster, so you have to ask for the parallel scan. There is no
-# loop left in the program.
+# On a GPU and on a TPU `scanrnn.scan` runs such a loop in parallel automatically. On a
+# CPU a parallel scan holds all carries in memory and is not always faster, so it runs
+# only if you ask for it. The next cell asks for it. The program then has no loop.
 
 
 # %%
@@ -285,7 +290,7 @@ for name in names:
     assert share < 0.2
 
 # %% [markdown]
-# ## What surprised
+# ## What is surprising
 #
 # The gradient of a loop can be easier than the loop. The forward loop of an SRU is a
 # chain, because a gate reads the carry. Its reverse loop is diagonal, so it can be a

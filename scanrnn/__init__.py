@@ -36,7 +36,7 @@ _LAZY = ("interop", "linen", "nnx", "serving", "training")
 
 
 def __getattr__(name: str) -> object:
-    """Import a room when it is first asked for."""
+    """Import a subpackage when it is first asked for."""
     if name in _LAZY:
         return importlib.import_module(f"scanrnn.{name}")
     raise AttributeError(
@@ -46,5 +46,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List all names, including the rooms that are not imported yet."""
+    """List all names, also of subpackages that are not imported yet."""
     return sorted({*globals(), *_LAZY} - {"importlib", "TYPE_CHECKING"})

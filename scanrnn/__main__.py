@@ -134,8 +134,8 @@ def _add_train(commands: Any) -> None:
         "--resume-from",
         type=int,
         metavar="STEP",
-        help="continue from the checkpoint of this step, and delete later ones, if the "
-        "newest cannot be read (default: the newest)",
+        help="continue from the checkpoint of this step, and delete all later ones: "
+        "for when the newest cannot be read (default: the newest)",
     )
     several = train.add_argument_group(
         "several processes", "start each with the same options and its own --process-id"

@@ -23,8 +23,8 @@ from scanrnn.planner.retrace import graph_of
 from scanrnn.planner.rows import Rows
 from scanrnn.planner.trace import inline
 
-# A residual of at most this many machine epsilons counts as rounding; and of half
-# precision, whose epsilons are large.
+# A residual of at most this many machine epsilons counts as rounding. The second
+# number is for half precision, whose epsilons are large.
 _UNITS, _HALF_UNITS = 32, 1
 
 

@@ -94,7 +94,7 @@ def test_notebook_and_its_text_are_in_step(name):
 def test_notebook_asks_a_question_and_says_what_surprised(name):
     text = [cell.source for cell in _read(name).cells if cell.cell_type == "markdown"]
     assert text[0].startswith("# ") and text[0].count("**Question: ") == 1
-    assert sum("\n## What surprised\n" in f"\n{source}" for source in text) == 1
+    assert sum("\n## What is surprising\n" in f"\n{source}" for source in text) == 1
 
 
 @pytest.mark.parametrize("name", SHOWS)

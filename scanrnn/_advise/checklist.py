@@ -51,7 +51,10 @@ def misaligned(
             )
     for name in ("B", "H"):
         if (size := getattr(sizes, name)) < tile:
-            yield f"{name}={size} is less than {tile}, and leaves tiles empty"
+            yield (
+                f"{name}={size} is less than {tile}, the side of a tile of a product: "
+                "a part of it stays empty"
+            )
         elif best and up(size, tile) > (1 + WASTE) * size:
             yield (
                 f"{name}={size} is not a multiple of {tile}, and leaves a tile partly "
@@ -59,7 +62,7 @@ def misaligned(
             )
     B, H = rules.waits
     if sizes.B <= B and sizes.H <= H:
-        yield f"with B up to {B} and H up to {H} the recurrence waits for memory"
+        yield f"with B up to {B} and H up to {H} memory limits the recurrence"
 
 
 def persistent(sizes: Sizes, dtype: str, machine: Machine, rules: Rules) -> str:

@@ -31,9 +31,9 @@ def add(commands: Any) -> None:
         "--norm", help="layer norm of the cell, such as ba2016 (default: none)"
     )
     for name, number, what in (
-        ("--window", 64, "T, steps"),
-        ("--batch", 32, "B, sequences"),
-        ("--features", 256, "H, of the carry"),
+        ("--window", 64, "T, the time steps"),
+        ("--batch", 32, "B, the batch size"),
+        ("--features", 256, "H, the features of the carry"),
     ):
         parser.add_argument(name, type=int, default=number, help=f"{what} {default}")
     parser.add_argument(

@@ -13,7 +13,9 @@ from scanrnn.cells._table import Param
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResettingCell(GatedCell):
-    """A gated cell whose last block is a candidate, and whose first gate resets it.
+    """A gated cell whose last block is a candidate.
+
+    The first gate resets the h that the candidate sees.
 
     Attributes:
         dialects: the names of the dialects. In the first, the reset comes after the

@@ -1,9 +1,9 @@
 """Make a step for a part of its batch.
 
 If the first axis of all that a step reads and makes is a batch of independent elements,
-a kernel can run the whole sequence for some elements. On a TPU another core has the
-next ones. Or the same core goes on with them: Mosaic writes out one product for each
-element of a batched product, and code for the whole batch would be long. On a GPU each
+a kernel can run the whole sequence for some elements. On a TPU another core runs the
+next elements, or the same core runs them later: Mosaic unrolls a batched product into
+one product for each element, and code for the whole batch would be long. On a GPU each
 program of a kernel has a part.
 """
 

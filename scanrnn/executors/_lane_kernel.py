@@ -100,7 +100,7 @@ class LaneView:
         return [(self.lanes.places(p.array, coordinates),) for p in pieces]
 
     def read(self, v: Var, ref, place: tuple) -> Any:
-        """Weights stay in registers; rows are loaded before the first step."""
+        """Load a weight, once, or a row, together with the rows of a few steps."""
         return loaded(v, ref[place])
 
     def step(self, values: dict[Any, Any], store: Store) -> list:

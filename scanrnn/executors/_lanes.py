@@ -1,4 +1,4 @@
-"""Find the lanes of an elementwise step: numbers that never meet one another.
+"""Find the lanes of an elementwise step: independent recurrences of one number.
 
 In a step such as `h = f * h + (1 - f) * x` each example and feature is a recurrence of
 its own, a lane. Each array of such a step has some of the lanes' axes, in an order of
@@ -32,7 +32,7 @@ _Axis = tuple[Var, int]
 
 
 class NotElementwiseError(Exception):
-    """The reason why the numbers of a step do meet one another."""
+    """The reason why a step is not a set of independent lanes."""
 
 
 class Lanes(NamedTuple):

@@ -20,7 +20,9 @@ from scanrnn.planner.wide_sums import wide
 
 
 def remembered(graph: Graph, one: Memory, S, values, rows: Rows, size: int):
-    """Add what is read of a memory at all steps. Returns it after all steps.
+    """Run a matrix memory over all steps, and add what its reads give to `values`.
+
+    Returns the memory after the last step.
 
     `size` is the number of steps in a chunk.
     """

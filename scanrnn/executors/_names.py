@@ -25,7 +25,7 @@ def types_of(graph: Graph, length: Any) -> tuple:
 
 
 def typed(found, atom):
-    """A result with the weak type of an atom, or without one, as that has none."""
+    """A result that is weakly typed if and only if the atom is."""
     weak = ops.is_weak(atom)
     return found if found.weak_type == weak else compat.with_weak_type(found, weak)
 

@@ -132,7 +132,7 @@ def _started(flags, after: bool):
 
 
 def _anew(a, flags, after: bool):
-    """What each step has of the values that a sequence has started with."""
+    """The factor in S, at each step, of the value that a new sequence starts from."""
 
     # Not by `_scans`: in a loop, the second derivatives of jax 0.10.2 are wrong there,
     # because of its `jax.custom_jvp`.

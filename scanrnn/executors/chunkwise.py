@@ -85,7 +85,7 @@ def work(plan: Plan) -> costs.Work:
 
 
 def _work(plan: Plan, S, one: Memory) -> costs.Work:
-    """The same for a memory S; a training step computes all products three times."""
+    """What a training step takes for a memory S: three times the forward products."""
     steps, size = _steps(plan, one), ops.size_of(S)
     keys = ops.product([S.shape[one.axis]])
     inner, outer = ops.product(S.shape[i] for i in one.inner), size // keys

@@ -29,7 +29,7 @@ LARGEST_BLOCK = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
-    """Leaves of the carry that depend on one another, and how.
+    """Leaves of the carry that depend on one another, and how a step computes them.
 
     Attributes:
       leaves: the indices of the leaves in the carry.
@@ -89,7 +89,10 @@ def is_free(graph: Graph, leaf: int, atom) -> bool:
 
 @once
 def components(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """Leaves of a carry that need one another, those that the others read first."""
+    """The leaves of a carry, in groups of leaves that depend on one another.
+
+    A group comes after the groups that it reads.
+    """
     reads = _after(graph)
     reach = [set(of) for of in reads]
     for through, i in itertools.product(range(len(reads)), repeat=2):

@@ -24,9 +24,11 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
 
     Args:
       graph: the step.
-      pays: whether to take equations out of the loop. If not, they stay in the step.
-      sums: whether to take out sums over axes even so, with what they need, and
-        equations whose results the loop can read in place of as many bytes.
+      pays: whether equations of time inputs alone run before the loop, and equations
+        that only join ys run after it.
+      sums: whether sums over axes of time inputs run before the loop even if not
+        `pays`, with what they need. Other equations of time inputs join them if the
+        step then reads no more bytes.
 
     Returns:
       Three graphs: the one before makes new time inputs of the step, the one after
@@ -90,7 +92,11 @@ def _early(graph) -> set:
 
 
 def _for_sums(early, graph) -> set:
-    """Of these equations: sums over axes, what the sums need, what is made of them."""
+    """The equations of `early` that leave the loop if only sums are taken out.
+
+    These are sums over axes, equations that read only their results, and what these
+    need. Others follow if the step then reads no more bytes.
+    """
     sums = {e for e in graph.eqns if e in early and ops.is_reduction(e)}
     made = {v for e in sums for v in e.outvars}
     for eqn in graph.eqns:

@@ -30,7 +30,7 @@ class AxisMap(NamedTuple):
     Attributes:
       dims: for each axis of the value, its parts, from the axes of the leaf.
       mixed: axes of the leaf along which elements are mixed.
-      unit: whether the value surely holds the leaf's elements times one.
+      unit: whether each factor of the leaf in the value is known to be one.
     """
 
     dims: tuple[tuple[Part, ...], ...]

@@ -106,9 +106,10 @@ def classify(graph: Graph, hoist: bool, sink: bool, draws: bool = False) -> Stag
 
 
 def _made_by_step(graph, bits) -> set[Var]:
-    """What time inputs alone make, but not for all steps at once: callbacks, some keys.
+    """Values of time inputs alone that must still be computed step by step.
 
-    Some keys draw other random numbers for all steps at once.
+    Examples are callbacks, and random numbers whose keys would draw other numbers if
+    they were batched over time.
     """
     found: set[Var] = set()
     for eqn in graph.eqns:
@@ -122,8 +123,9 @@ def _stage(graph, bits, given, wanted, carries: bool = False) -> Graph:
     """The part of a step that computes `wanted` from the values `given` of each step.
 
     With `carries` it has the carry of the step. What depends on weights alone is not
-    computed here, except a broadcast that is larger than what it reads, and numbers
-    that XLA computes when it compiles: they have no gradients, as weights may.
+    computed here, with two exceptions: a broadcast that is larger than what it reads,
+    and single numbers that XLA computes at compile time. Unlike weights, these numbers
+    never have gradients.
     """
     carry, carry_out = (graph.carry, graph.carry_out) if carries else ((), ())
     outs = (*carry_out, *wanted)
@@ -139,7 +141,7 @@ def _stage(graph, bits, given, wanted, carries: bool = False) -> Graph:
 
 
 def _of_numbers(eqns) -> set:
-    """The equations that compute one number of numbers in the program."""
+    """The equations that compute a single number from literals alone."""
     found: set = set()
     made: set[Var] = set()
     for eqn in eqns:
@@ -151,7 +153,10 @@ def _of_numbers(eqns) -> set:
 
 
 def _before(graph, bits, wanted) -> tuple[Graph, Graph]:
-    """What runs before the loop, as one graph, or as contractions and then norms."""
+    """What runs before the loop, as two graphs: the contractions, then the norms.
+
+    If there are no norms, the first graph has all of it.
+    """
     heavy = [v for e in graph.eqns if ops.is_heavy(e) for v in e.outvars]
     given = (*graph.xs, *(v for v in heavy if bits[v] & TIME))
     late = tuple(v for v in wanted if v not in given)

@@ -84,7 +84,12 @@ class Work(NamedTuple):
 
 
 def starts(body: Body, rules: Rules) -> float:
-    """The kernels of a step of a loop besides its products: each sum is one."""
+    """The launches of one step of a loop, besides its products.
+
+    With products or sums, a step has one launch, and one more for each sum. Without
+    them, the steps of a trip share its launches. If the rules count no launches of a
+    trip, a step has one.
+    """
     if rules.starts_of_trip is None:
         return 1.0
     sums = sum(map(ops.is_reduction, body.graph.eqns))
@@ -95,7 +100,7 @@ def starts(body: Body, rules: Rules) -> float:
 
 
 def depth(graph: Graph) -> int:
-    """The most products of a step that need one another, one after the other.
+    """The length of the longest chain of products in a step that need one another.
 
     Between two of them there is at least one kernel.
     """
@@ -107,7 +112,10 @@ def depth(graph: Graph) -> int:
 
 
 def starts_in_scan(plan) -> float:
-    """The same for a training step by `lax.scan`, which stacks each array by itself."""
+    """The launches of one time step, forward and in reverse, under `lax.scan`.
+
+    Products are not counted. `lax.scan` stacks each array by a kernel of its own.
+    """
     ways = _ways(plan)
     if plan.rules.starts_of_trip is None:
         return ways * max(1, depth(plan.step))
@@ -196,7 +204,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
 
 
 def total(costs: Iterable[Cost], times: float) -> Cost:
-    """The cost of several plans that run one after the other, and its times scaled."""
+    """The sum of the costs of several plans; its seconds are multiplied by `times`."""
     flops, moved, kept, *seconds = map(math.fsum, zip(*costs, strict=True))
     return Cost(flops, moved, kept, *(times * s for s in seconds))
 
@@ -227,7 +235,11 @@ def _kept(plan, in_loop: bool) -> set:
 
 
 def _read_by_derivative(eqn) -> list:
-    """What an equation's derivative reads: several operands, else the results."""
+    """The values that the derivative of an equation reads.
+
+    A linear equation needs none. Others need their operands if they have several, else
+    their results.
+    """
     if eqn.primitive.name in ops.LINEAR:
         return []
     several = len(variables(eqn.invars)) > 1

@@ -85,7 +85,10 @@ def _gemms(graph, eqns, deferred, sizes) -> tuple[Gemm, ...]:
 
 
 def placed(stages) -> Iterator:
-    """Each equation with the stage where it runs; weights-only ones are left out."""
+    """Each equation with the stage where it runs.
+
+    Equations outside the loop that depend on weights alone are left out.
+    """
     in_loop = set(stages.loop.eqns)
     before = set(needed(stages.graph.eqns, stages.hoisted))
     bits = stages.graph.depends

@@ -1,4 +1,4 @@
-"""Find leaves of a carry that enter a step by a sum with what is free of them.
+"""Find leaves of a carry that a step reads only in a sum with a value free of them.
 
 A step `h' = A h + b` may have the output h'. Then its reverse loop computes
 `c' = A (c + d)` from a cotangent c of the carry and a cotangent d of the output. If the
@@ -18,7 +18,7 @@ from scanrnn.planner.graph import Graph
 
 
 def entered(graph: Graph) -> tuple[Graph, Mapping[int, Any]]:
-    """Put such sums in the places of their leaves, for diagonal leaves and blocks.
+    """Make the sum `u = h + d` the carry in place of h, for diagonal leaves and blocks.
 
     A leaf h enters by the sum `u = h + d` if nothing else reads h, and if d does not
     depend on the group of h. If the next h is an output, it is an array of all steps
@@ -26,7 +26,7 @@ def entered(graph: Graph) -> tuple[Graph, Mapping[int, Any]]:
 
     Returns:
       The graph with u as the leaf of its carry, and without the sum. It computes the
-      next h from u. And d, a variable or a constant, by the index of the leaf.
+      next h from u. Also returns d, a variable or a constant, by leaf index.
     """
     consumers, reads = graph.consumers, affine.leaves_read(graph)
     carry, sums, added = list(graph.carry), set(), {}

@@ -29,7 +29,10 @@ def merged(graph: Graph) -> Graph:
 
 
 def _key(eqn: JaxprEqn, same: Mapping[Var, Var]) -> tuple:
-    """What is equal for equations with equal results; `same` are equal variables."""
+    """A key; elementwise equations with equal keys have equal results.
+
+    `same` maps a variable to an earlier one with the same value.
+    """
     name = eqn.primitive.name
     if name not in ops.ELEMENTWISE or eqn.effects:
         return (eqn,)

@@ -23,7 +23,10 @@ DTYPES = ("float32", "float64")
 
 
 def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
-    """The graph with such large products; and, by new weight, what it transposes."""
+    """The graph with its products by large matrices in the form `(W.T @ h.T).T`.
+
+    Also returns, for each new weight, the matrix that it is the transpose of.
+    """
     batches = rules.features_first_batch
     sides = {eqn: _side(eqn, graph, rules, batches) for eqn in graph.eqns}
     sides = {eqn: side for eqn, side in sides.items() if side is not None}

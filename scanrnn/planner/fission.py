@@ -6,8 +6,8 @@ one step may run two layers of an RNN. Once the loop of the first layer has run,
 product of its outputs with the second layer's matrix is one product for all steps.
 
 Each loop writes for all steps what the later ones read, and a gradient has cotangents
-of the same size. So a leaf goes to a later loop only if a product leaves that loop by
-it, and if no array of all steps is much larger than the leaves themselves.
+of the same size. So a leaf goes to a later loop only if this moves a product out of
+that loop, and if no array of all steps is much larger than the leaves themselves.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from scanrnn.planner.graph import Graph, Values, free, needed, variables
 from scanrnn.planner.moved import is_shared
 from scanrnn.planner.trace import inline, without_invariant
 
-# What crosses, and what a product makes, may be so many times as large as the leaves of
-# the later loop; and a leaf as what others read of its loop. The gates of an LSTM are
-# twice its leaves. Training with loops that pass on an outer product, the state of a
-# matrix memory or logits took 1.4 to 22 times the temporaries of one loop on a CPU.
+# The largest allowed ratio of sizes. What a later loop reads of earlier ones, and the
+# operands and results of a product that leaves it, are compared with its own leaves.
+# The leaves of earlier loops are compared with what it reads of them. The gates of an
+# LSTM are twice its leaves. Training with loops that pass on an outer product, the
+# state of a matrix memory or logits took 1.4 to 22 times the temporaries of one loop on
+# a CPU.
 _MOST = 4
 
 

@@ -1,8 +1,9 @@
 """Derivative rules of the loop: where each tangent enters.
 
-The tangent of the loop has two parts. *Inside* the loop flow only tangents of the carry
-(and of time inputs that enter pointwise). *Outside*, for all steps at once, the
-contributions `E_t` of weights and hoisted inputs are computed. JAX transposes both
+The tangent of the loop has two parts. *Inside* the loop, tangents of the carry flow,
+and those of weights and time inputs that equations outside the regions read.
+*Outside*, for all steps at once, the contributions `E_t` of the other weights and
+hoisted inputs are computed. JAX transposes both
 parts. The loop then stacks cotangents of `E_t`, and the transpose of the outside part
 is one contraction for each weight.
 

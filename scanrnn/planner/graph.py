@@ -139,7 +139,10 @@ def free(eqns: Iterable[JaxprEqn], outs: Iterable[type_Atom] = ()) -> tuple[Var,
 def needed(
     eqns: Sequence[JaxprEqn], wanted: Iterable[type_Atom], given: Iterable[Var] = ()
 ) -> list[JaxprEqn]:
-    """The equations, in order, that compute `wanted` from `given`."""
+    """The equations, in order, that compute `wanted` from `given`.
+
+    Equations with effects are always among them.
+    """
     given = set(given)
     want = {v for v in variables(wanted) if v not in given}
     kept = []
@@ -254,5 +257,5 @@ def variables_like(structs: Iterable[jax.ShapeDtypeStruct]) -> list[Var]:
 
 
 def variables_for(structs: Mapping[Any, jax.ShapeDtypeStruct]) -> dict[Any, Var]:
-    """New variables of given types, each by what its type is given for."""
+    """A new variable for each key of `structs`, of the type that the key has there."""
     return dict(zip(structs, variables_like(structs.values()), strict=True))

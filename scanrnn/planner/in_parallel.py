@@ -19,8 +19,8 @@ _HOW = {
 def obstacle(body: Body) -> str | None:
     """Why a body does not run in parallel over time; None if it does.
 
-    It does if all its floating-point leaves are affine. Other leaves, such as keys, may
-    run step by step in a loop of their own.
+    All its floating-point leaves must be affine, or of a form in `max_plus`. Other
+    leaves, such as keys, may run step by step in a loop of their own.
     """
     if slow := _slow(body.graph):
         return ", and ".join(slow)
@@ -59,7 +59,7 @@ def newton(plan) -> str:
     if not plan.rules.in_parallel:
         return f"{applies}, but seldom pays on a {plan.machine.platform.upper()}."
     cost = "an iteration is an affine scan"
-    return f"{applies}: {cost}. It pays if few are needed, which only a run can tell."
+    return f"{applies}: {cost}. It pays if a run shows that few iterations are needed."
 
 
 def _group(graph, group: Group) -> str:

@@ -1,4 +1,4 @@
-"""Give gates that a step takes from one array by `split` arrays of their own.
+"""Give each gate an array of its own, where a step splits one array into gates.
 
 A loop body that takes several slices of one scanned array is about five times slower on
 XLA for CPU than one that reads separate arrays. So the equations above a `split` run

@@ -39,7 +39,7 @@ def kind_of(graph: Graph, leaves: Sequence[int]) -> str | None:
 
 
 def _join(eqn) -> str | None:
-    """The kind of leaves that an equation joins, if it does."""
+    """The kind, a name in `JOINS`, of an equation that is a join; None for others."""
     if eqn.primitive.name == "max":
         return "max-plus"
     called = program(eqn)

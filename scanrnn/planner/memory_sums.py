@@ -68,7 +68,7 @@ def sum_of(graph: Graph, leaf: int, before, after) -> Sum:
 
 
 def _elementwise(graph: Graph, S) -> set:
-    """What is computed of S element by element."""
+    """The values that are computed from S element by element."""
     found = {S}
     for eqn in graph.eqns:
         reads = not found.isdisjoint(variables(eqn.invars))

@@ -19,7 +19,7 @@ from scanrnn.planner.memory_sums import Term
 
 
 class Correction(NamedTuple):
-    """A factor `A r + b` of what is added. r is read of S before it is added.
+    """A factor `A r + b` of an added term; r is read from S before the addition.
 
     Attributes:
       read: the read that gives r.

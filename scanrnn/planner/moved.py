@@ -1,4 +1,4 @@
-"""Choose which equations leave the loop: those that are worth what must be kept.
+"""Choose which equations leave the loop: those that are worth the memory they take.
 
 Time-parallel products go before the loop, readouts after it. For each of them some
 array is kept for all steps that `lax.scan` has for one step at a time. This module
@@ -115,7 +115,7 @@ def find_sunk(graph, bits, large) -> set[JaxprEqn]:
 
 
 def _can_sink(graph, bits) -> set[JaxprEqn]:
-    """Equations that may run after the loop, as may all that read their results."""
+    """Equations that may run after the loop, with all equations that read them."""
     recurrent = set(needed(graph.eqns, graph.carry_out))
     consumers, owned = graph.consumers, _owned_weights(graph, bits)
     can: set[JaxprEqn] = set()

@@ -1,7 +1,8 @@
-"""Which operations of a loop a GPU's runtime cannot record in a graph of kernels.
+"""Which operations of a loop cannot be recorded in a CUDA graph.
 
-A recorded trip of a loop is one start by the host, however many kernels it has. At each
-operation that cannot be recorded a graph ends, and the host starts that operation.
+If a trip of a loop is recorded as one CUDA graph, the host launches it once, however
+many kernels it has. An operation that cannot be recorded ends the graph, and the host
+launches the operation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def unrecorded(eqns: Iterable[JaxprEqn], rules: Rules) -> Iterator[str]:
 
 
 def _as_it_is(eqn: JaxprEqn) -> bool:
-    """Whether an operation of such a name, with its sizes, stays what its name says."""
+    """Whether a loop or a branch is still one when compiled; else True."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
         # XLA replaces a loop of one trip by its body.

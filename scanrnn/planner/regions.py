@@ -68,7 +68,9 @@ def find_regions(loop: Graph, sums: bool) -> Regions:
 
 
 def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
-    """The last place where a contribution that starts at `v` can be added.
+    """The last places where a contribution that starts at `v` can be added.
+
+    Returns these variables, and the equations between `v` and them.
 
     The contribution passes through sums, casts and splits as long as nothing else reads
     the value on the way. It stops after the last sum: the terms of that sum then enter

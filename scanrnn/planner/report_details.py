@@ -32,7 +32,7 @@ def _moves(plan) -> Iterator[str]:
     for eqn, where in placed(stages):
         names.setdefault(where, []).append(eqn.primitive.name)
     hoisted = stages.hoisted
-    more = f"; into the loop go {listed(hoisted)} per step" if hoisted else ""
+    more = f"; of this the loop reads {listed(hoisted)} per step" if hoisted else ""
     yield f"Before the loop: {tally(names.get('before'))}{more}."
     yield f"In the loop:     {tally(names.get('loop'))}."
     yield f"After the loop:  {tally(names.get('after'))}."
@@ -55,7 +55,10 @@ def _choices(plan) -> Iterator[str]:
     if plan.value_chunk == plan.length:
         yield "Without a gradient: all steps at once."
     elif plan.value_chunk:
-        yield f"Without a gradient: in chunks of {plan.value_chunk}; none is kept."
+        yield (
+            f"Without a gradient: in chunks of {plan.value_chunk} steps, whose "
+            "intermediate results are not kept."
+        )
     if loop.piece is not None:
         how = f"{loop.piece} steps at a time, which fit the fast memory"
         yield f"Norms before the loop: differentiated {how}."

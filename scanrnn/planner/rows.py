@@ -43,9 +43,9 @@ class Place(NamedTuple):
 class Shift(NamedTuple):
     """Values that equal those of the variable `of` one step before, or one step after.
 
-    At step t they are those of step t - 1 if `later`, else of step t + 1. At the first
-    or the last step there is no such value. That one, the edge, is kept under the
-    variable itself.
+    At step t they are those of step t - 1 if `later`, else of step t + 1. So there is
+    no such value at step 0 if `later`, else at the last step. The value there, the
+    edge, is stored under the shifted variable itself.
     """
 
     of: Var

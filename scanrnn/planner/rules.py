@@ -95,7 +95,7 @@ class Rules:
       sums_biases_by_products: gradients of biases are products with ones.
       recomputes: when results of contractions are recomputed from carries, and not
         kept: "never", "chunked" (if the sequence is long enough for chunks) or
-        "always" (but only if all steps share a matrix of each contraction).
+        "always". In both cases all steps must share a matrix of each contraction.
       chunk_share: the share of the fast memory that a chunk may fill if contractions
         are recomputed. If None, the next three say how long a chunk is.
       chunks: the number of chunks of a long sequence.
@@ -103,8 +103,9 @@ class Rules:
       fewest_chunks: a sequence of fewer such chunks is not cut.
       precomputes: if contractions are recomputed, what a reverse step computes from
         time inputs alone is computed before the reverse loop, for a whole chunk.
-      precomputes_sums: the same for sums over axes alone, and for what adds no bytes
-        to those that a reverse step reads.
+      precomputes_sums: sums over axes of time inputs alone are computed before the
+        reverse loop, also if nothing is recomputed. Other equations of time inputs
+        join them if a reverse step then reads no more bytes.
       norm_share: the share that norms before the loop may fill while they are
         differentiated; None for no limit.
       norm_steps: the fewest steps of the pieces in which they then run.

@@ -25,8 +25,8 @@ from scanrnn.planner.regions import Regions
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.steps import Step, Steps
 
-# A value that takes this share of the largest saved one, or less, is small: it is kept,
-# not recomputed, and a statistic may only be small.
+# A value is small if it has at most this share of the bytes of the largest saved one.
+# Small values are kept, not recomputed. Only small values count as statistics.
 _SMALL_SHARE = 1 / 16
 # Primitives that XLA for a CPU computes element by element.
 _MOVES = {"concatenate", "pad", "gather", "dynamic_slice", "rev", "cumsum"}
@@ -137,7 +137,7 @@ def _moving_inside(draft) -> set[Var]:
 
 
 def _read_by(make, moving, readable) -> tuple[frozenset[Var], Step | None]:
-    """What a step reads of `readable`, and the step without the rest of it."""
+    """The variables of `readable` that a step reads, and the step without others."""
     try:
         step = make(frozenset(v for v in moving if ops.is_inexact(v)))
     except REFUSALS:

@@ -24,8 +24,9 @@ from scanrnn.planner.functions import of_some
 from scanrnn.planner.gemm import gemm
 from scanrnn.planner.graph import Env, eval_eqn, struct
 
-# Their derivatives ask which elements of an operand are equal to the output. A saved
-# output may differ by rounding from an operand that is computed again: none is equal.
+# The derivatives of these primitives look for the elements of an operand that equal
+# the output. A saved output may differ by rounding from an operand that is computed
+# again. Then no element would be equal.
 _COMPARED = {"max", "min", "reduce_max", "reduce_min", "cummax", "cummin"}
 
 

@@ -95,7 +95,7 @@ class Config:
     )
     uniform: float = _option(
         0.0,
-        "draw all weights between plus and minus this; 0 for the usual initializers",
+        "draw all weights uniformly from -UNIFORM to UNIFORM; 0 for the usual ones",
         least=0,
         most=1e38,
     )
@@ -111,7 +111,7 @@ class Config:
         one_of=("auto", "dynamic", "none"),
     )
     batch: int = _option(8, "parallel streams, or sentences", least=1, most=2**20)
-    window: int = _option(64, "tokens per step and stream", least=1, most=2**20)
+    window: int = _option(64, "time steps of a training step", least=1, most=2**20)
     accumulate: int = _option(
         1, "parts of a batch whose gradients are added up", least=1, most=2**20
     )
@@ -124,7 +124,8 @@ class Config:
     )
     optimizer: str = _option(
         "adamw",
-        "adamw with a warm-up and a cosine decay, or sgd with PTB's schedule",
+        "adamw with a warm-up and a cosine decay of the learning rate, or sgd with the "
+        "schedule of the ptb recipes",
         one_of=("adamw", "sgd"),
     )
     learning_rate: float = _option(3e-3, "peak learning rate", least=0.0, most=1e38)
@@ -134,7 +135,9 @@ class Config:
     decay_after: int = _option(4, "sgd: epochs before the first decay", least=0)
     clip: float = _option(1.0, "largest global norm of a gradient", least=0.0)
     loss: str = _option(
-        "mean", "mean over all tokens, or sum over time", one_of=("mean", "sum")
+        "mean",
+        "mean over all tokens, or sum over time and mean over the batch",
+        one_of=("mean", "sum"),
     )
     patience: int = _option(
         20, "skipped steps in a row after which training stops", least=0
