@@ -27,10 +27,18 @@ PAIRS = (
 )
 
 
+# Instructions for products, the widest first.
+UNITS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
+
+
 def machine(results: dict) -> str:
-    """The machine of a report, such as `AMD EPYC, 2 cores`."""
+    """The machine of a report, such as `AMD EPYC (AVX2), 2 cores`."""
     info = results["machine_info"]
-    return f"{info['cpu']}, {info['cores']} cores"
+    name = info["cpu"].replace("(R)", "").removesuffix(" Processor")
+    widest = next(
+        (word for unit, word in UNITS.items() if unit in info["matrix_units"]), ""
+    )
+    return f"{name} ({widest}), {info['cores']} cores"
 
 
 def text(paths) -> str:
@@ -61,15 +69,21 @@ def _where(results, records):
         if name in info["versions"]
     )
     return (
-        f"- {machine(results)} ({units}): {versions}, at {commit['id'][:12]},"
+        f"- {machine(results)}; {units}: {versions}, at {commit['id'][:12]},"
         f" {results['datetime'][:10]}. All medians of a row were known to 3 % in"
         f" {sum(map(counts, records))} of {len(records)} rows."
     )
 
 
-def claim(path) -> str:
-    """What holds of torch's own layers on one machine, in a sentence."""
-    results, records = report.load(path)
+def claims(paths) -> str:
+    """What holds of torch's own layers on each machine, in a sentence."""
+    reports = [report.load(path) for path in paths]
+    torch = {results["machine_info"]["versions"]["torch"] for results, _ in reports}
+    told = "; ".join(filter(None, (_claim(*each) for each in reports)))
+    return f"Compared with the layers of torch {' and '.join(sorted(torch))}: {told}."
+
+
+def _claim(results, records) -> str:
     told = []
     for mode, words in (("train", "training takes"), ("forward", "a forward pass")):
         rows = _known(_rows(records, mode, "grid", "torch"), mode, "torch")
@@ -78,9 +92,8 @@ def claim(path) -> str:
             mean = f"{words} {aims.geometric_mean(numbers):.2f} times as long"
             ends = f"{numbers[0]:.2f} to {numbers[-1]:.2f}"
             told.append(f"{mean} ({ends}, {len(numbers)} sizes)")
-    torch = f"torch {results['machine_info']['versions']['torch']}"
-    where = f"{machine(results)}, {results['datetime'][:10]}"
-    return f"Compared with the layers of {torch} ({where}) {', '.join(told)}."
+    where = f"on {machine(results)}, {results['datetime'][:10]},"
+    return f"{where} {' and '.join(told)}" if told else ""
 
 
 def _rows(records, mode, section, peer):

@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 # One report for each machine that programs were timed on.
 TIMED = (
+    RESULTS / "amd-epyc-avx512-2-cores.json",
     RESULTS / "amd-epyc-2-cores.json",
     RESULTS / "intel-xeon-amx-bf16-2-cores.json",
 )
@@ -31,6 +32,7 @@ MARKS = ("<!-- written by python -m benchmarks.gains -->", "<!-- end -->")
 # The page that holds the table of `beside`, between such lines.
 BESIDE = ROOT / "docs" / "benchmarks.md"
 PAIR = ("scanrnn", "lax_scan")
+MEMORY = "temporary memory"
 
 
 class Gain(NamedTuple):
@@ -50,12 +52,15 @@ class Gain(NamedTuple):
 def gains() -> list[Gain]:
     """All lines, from the committed results."""
     found = [gain for path in TIMED for gain in _timed(path)]
+    # The memory of a program is almost the same on all CPUs.
+    first = next(gain for gain in found if gain.what == MEMORY)
+    found = [gain for gain in found if gain is first or gain.what != MEMORY]
     rows = json.loads(COUNTED.read_text())["rows"]
     for machine, what, word in (
         ("h100", "launches", "kernel launches"),
-        ("h100", "temp_bytes", "temporary memory"),
+        ("h100", "temp_bytes", MEMORY),
         ("v5e", "cycles", "cycles, the compiler's estimate"),
-        ("v5e", "temp_bytes", "temporary memory"),
+        ("v5e", "temp_bytes", MEMORY),
     ):
         where = {"h100": "H100", "v5e": "TPU v5e"}[machine] + ": compiled, not timed"
         found.append(Gain(word, where, summary.ratios(rows, machine, what)))
@@ -69,7 +74,7 @@ def _timed(path):
     known = [r for r in planned if is_known(r, "train", *PAIR)]
     yield Gain("time", f"{where}: timed", [ratio(r, "train", *PAIR) for r in known])
     taken = aims.ratios(planned, None, "train", *PAIR, "temp_bytes")
-    yield Gain("temporary memory", f"{where}: compiled", taken)
+    yield Gain(MEMORY, f"{where}: compiled", taken)
 
 
 def table(found: list[Gain]) -> str:
@@ -83,7 +88,7 @@ def table(found: list[Gain]) -> str:
         numbers = (mean, min(gain.ratios), max(gain.ratios))
         cells = " | ".join(f"{number:.2f}" for number in numbers)
         lines.append(f"| {gain.what} | {gain.where} | {len(gain.ratios)} | {cells} |")
-    claims = textwrap.fill(" ".join(map(beside.claim, TIMED)), 88)
+    claims = textwrap.fill(beside.claims(TIMED), 92)
     return "\n".join([*lines, "", claims])
 
 

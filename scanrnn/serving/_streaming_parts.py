@@ -2,26 +2,24 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-S, P, R = TypeVar("S"), ParamSpec("P"), TypeVar("R")
+Method = TypeVar("Method", bound=Callable)
 
 
-def alone(
-    method: Callable[Concatenate[S, P], R],
-) -> Callable[Concatenate[S, P], R]:
+def alone(method: Method) -> Method:
     """A method during which no other thread is in such a method of the same object."""
 
     @functools.wraps(method)
-    def run(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+    def run(self, *args, **kwargs):
         with self._lock:
             return method(self, *args, **kwargs)
 
-    return run
+    return cast(Method, run)
 
 
 def each(f: Callable[[Any], Any], outputs: Any) -> Any:
