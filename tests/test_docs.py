@@ -14,7 +14,7 @@ import tomllib
 
 import pytest
 
-from benchmarks import aims, beside, gains, programs
+from benchmarks import aims, gains, programs
 from scanrnn.__main__ import _parser
 from tests.test_house import PAGES, PUBLIC_MODULES, ROOT
 
@@ -108,7 +108,7 @@ def test_table_of_gains_is_that_of_the_results(page):
 def test_page_of_benchmarks_says_what_the_results_say():
     """Else: python -m benchmarks.gains."""
     page = gains.BESIDE.read_text()
-    assert gains.put(beside.text(gains.TIMED), page) == page
+    assert gains.put(gains.text_beside(), page) == page
 
 
 def test_page_of_benchmarks_says_what_memory_programs_need():

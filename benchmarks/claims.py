@@ -1,0 +1,73 @@
+"""Sentences of `docs/benchmarks.md` about all timed machines, of the results alone."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.beside import machine
+from benchmarks.cases import MODES
+from benchmarks.measure import is_known, ratio_interval
+from benchmarks.programs import ORIGINAL, OURS
+
+SLOWER = (
+    "Programs that are slower with `accelerate`, by more than the interval of their"
+    " ratio (only ratios known to 10 %):"
+)
+HALF = (
+    "Training in bfloat16, B=32 and 128, H=512 and 1,024; divided by our float32, and"
+    " by torch's layer under autocast:"
+)
+MODE_WORDS = {"train": "in training", "forward": "in a forward pass"}
+
+
+def text(paths: Iterable[Path]) -> str:
+    """A list for each subject, with a line for each machine."""
+    reports = [report.load(path) for path in paths]
+    subjects: list[tuple[str, Callable]] = [(SLOWER, _slower), (HALF, _half)]
+    return "\n\n".join(
+        "\n".join([head, "", *(f"- {machine(r)}: {say(rows)}." for r, rows in reports)])
+        for head, say in subjects
+    )
+
+
+def _slower(records) -> str:
+    programs = [row for row in records if row["section"] == "programs"]
+    return ", and ".join(f"{MODE_WORDS[m]} {_of_mode(programs, m)}" for m in MODES)
+
+
+def _of_mode(programs: Sequence[dict], mode: str) -> str:
+    pair = OURS, ORIGINAL
+    known = [row for row in programs if is_known(row, mode, *pair)]
+    found = {
+        row["case"]["program"]: ratio_interval(row, mode, *pair)
+        for row in known
+        if ratio_interval(row, mode, *pair)[1] > 1
+    }
+    count = f"{len(found) or 'none'} of {len(known)}"
+    told = "; ".join(f"{name}: {_interval(each)}" for name, each in found.items())
+    return f"{count} ({told})" if told else count
+
+
+def _half(records) -> str:
+    rows = [row for row in records if row["section"] == "bf16"]
+    told = [f"{_span(rows, 'scanrnn@float32')} of float32"]
+    for cell, name in (("lstm", "an LSTM"), ("gru", "a GRU")):
+        of_cell = [row for row in rows if row["case"]["cell"] == cell]
+        if span := _span(of_cell, "torch"):
+            told.append(f"{name} {span} of torch's time")
+    return ", ".join(told)
+
+
+def _span(rows, peer) -> str:
+    """The least and the largest ratio, of those that are known."""
+    pair = "scanrnn", peer
+    known = [row for row in rows if is_known(row, "train", *pair)]
+    found = sorted(ratio_interval(row, "train", *pair)[0] for row in known)
+    if not found:
+        return ""
+    return f"{found[0]:.2f} to {found[-1]:.2f} ({len(found)} of {len(rows)} sizes)"
+
+
+def _interval(estimate) -> str:
+    middle, low, high = estimate
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
