@@ -112,7 +112,7 @@ def put(text: str, page: str) -> str:
 
 def draw(found: list[Gain], path: pathlib.Path) -> None:
     """The chart: a dot for each cell and size, a bar for the mean."""
-    figure = Figure(figsize=(9, 0.6 + 0.4 * len(found)), layout="constrained")
+    figure = Figure(figsize=(9, 0.6 + 0.5 * len(found)), layout="constrained")
     axes = figure.subplots()
     labels = [f"{gain.what}\n{gain.where}" for gain in found]
     for place, gain in zip(itertools.count(len(found), -1), found):
@@ -123,8 +123,8 @@ def draw(found: list[Gain], path: pathlib.Path) -> None:
     axes.set_xscale("log", base=2)
     ticks = [1 / 64, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xlim(1 / 128, 3.5)
-    axes.set_yticks(range(len(found), 0, -1), labels, fontsize=7)
+    axes.set_xlim(1 / 256, 3.5)
+    axes.set_yticks(range(len(found), 0, -1), labels, fontsize=9)
     axes.set_title("cost of a training step / lax.scan's; bar: mean; less is better")
     figure.savefig(path, dpi=110)
 

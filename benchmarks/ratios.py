@@ -6,7 +6,7 @@ The yardstick is the contender by whose times all others are divided.
 from benchmarks import suite, tables
 from benchmarks.aims import Records, geometric_mean
 from benchmarks.cases import MODES
-from benchmarks.measure import counts, mark, ratio, ratio_interval
+from benchmarks.measure import counts, is_known, mark, ratio, ratio_interval
 
 # The yardsticks of each section: the first one that took part in a row is used.
 AGAINST = {
@@ -107,7 +107,27 @@ def operations(times: dict) -> str:
 
 
 def mean(records: Records, name: str, mode: str) -> str:
-    """The geometric mean of the ratios of rows that count."""
-    numbers = [ratio(r, mode, name, yardstick(r)) for r in records if counts(r)]
-    mean = geometric_mean(n for n in numbers if n is not None)
-    return "-" if mean is None else f"**{mean:.2f}**"
+    """The geometric mean of the ratios that are known, and how many these are."""
+    there = [r for r in records if ratio(r, mode, name, yardstick(r)) is not None]
+    numbers = known(there, name, mode)
+    mean = geometric_mean(numbers)
+    if mean is None:
+        return "-"
+    some = f" ({len(numbers)} of {len(there)})" if len(numbers) < len(there) else ""
+    return f"**{mean:.2f}**{some}"
+
+
+def known(records: Records, name: str, mode: str) -> list[float]:
+    """The ratios to the yardstick, of rows in which they are known.
+
+    If the rounds of a row were not kept, the row must have settled.
+    """
+    found = []
+    for record in records:
+        pair = name, yardstick(record)
+        if ratio_interval(record, mode, *pair) is None:
+            known = counts(record)
+        else:
+            known = is_known(record, mode, *pair)
+        found += [ratio(record, mode, *pair)] if known else []
+    return [number for number in found if number is not None]

@@ -94,7 +94,7 @@ def test_a_text_without_sentences_says_where_they_end(config, text, held_out, pa
 
 def test_a_foreign_log_is_the_only_cause_that_is_named(config):
     path = os.path.join(config.out, "log.jsonl")
-    os.mkdir(config.out)
+    os.makedirs(os.path.join(config.out, "checkpoint"))
     with open(path, "w", encoding="utf-8") as file:
         file.write("a table of the user\n")
     with pytest.raises(ValueError, match="is no log of a run.*another folder") as error:

@@ -1,0 +1,101 @@
+"""Numbers of compiled programs that the pages quote are those of the results."""
+
+import json
+
+import pytest
+
+from benchmarks import aims, gains, report
+from benchmarks.compiled import summary
+from tests.test_house import ROOT
+
+ROWS = json.loads((ROOT / "benchmarks" / "results" / "compiled.json").read_text())[
+    "rows"
+]
+MACHINES = ("h100", "v5e")
+SIZES = {"T": 256, "B": 64, "H": 1024, "dtype": "bfloat16"}
+
+
+def text(name):
+    return " ".join((ROOT / name).read_text().split())
+
+
+def compiled(machine, what):
+    """Mean and worst of a cost, divided by `lax.scan`'s."""
+    ratios = summary.ratios(ROWS, machine, what)
+    return aims.geometric_mean(ratios), max(ratios)
+
+
+def large(machine, cell, throughout=False):
+    """The training step of a large layer, by contender."""
+    wanted = SIZES | {"cell": cell, "throughout": throughout}
+    for case in summary.cases(ROWS, machine, "train"):
+        sizes = next(iter(case.values()))["case"]
+        if wanted.items() <= sizes.items():
+            return case
+    raise KeyError(wanted)
+
+
+def over_scan(machine, what, cell):
+    return summary.ratio(large(machine, cell), what, "scanrnn", "lax_scan")
+
+
+def test_page_of_benchmarks_says_what_a_large_lstm_costs():
+    page, lstm = text("docs/benchmarks.md"), large("h100", "lstm")
+    ours, theirs = (summary.per_step(lstm[w]).total for w in ("scanrnn", "lax_scan"))
+    launches, cycles = (
+        over_scan("h100", "launches", "lstm"),
+        over_scan("v5e", "cycles", "lstm"),
+    )
+    assert (
+        f"launches {ours:.0f} kernels per step for the H100 (`lax.scan` {theirs:.0f}), "
+        f"{launches:.2f} as many in all; for the TPU it needs {cycles:.2f} of the "
+        "cycles"
+    ) in page
+
+
+def test_page_of_benchmarks_says_what_all_sizes_cost():
+    page = text("docs/benchmarks.md")
+    (launches, most), (cycles, longest) = (
+        compiled("h100", "launches"),
+        compiled("v5e", "cycles"),
+    )
+    assert (
+        f"sizes is {launches:.2f} of the launches and {cycles:.2f} of the cycles, the "
+        f"worst case {most:.2f} and {longest:.2f}."
+    ) in page
+    memory = [compiled(machine, "temp_bytes")[0] for machine in MACHINES]
+    words = "are {:.2f} of `lax.scan`'s on the H100 and {:.2f} on the TPU"
+    assert words.format(*memory) in page
+    of_cells = [
+        over_scan(m, "temp_bytes", c) for c in ("lstm", "ln_lstm") for m in MACHINES
+    ]
+    words = "{:.2f} and {:.2f} for that LSTM, {:.2f} and {:.2f} with layer norms"
+    assert words.format(*of_cells) in page
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/limits.md", "docs/benchmarks.md"])
+def test_pages_say_how_long_compiling_takes(name):
+    page = text(name)
+    for machine in MACHINES:
+        mean, most = compiled(machine, "compile_seconds")
+        for number in (f"{mean:.1f} times", f"{most:.{1 if most < 10 else 0}f}"):
+            assert number in page, (machine, number)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/limits.md"])
+def test_pages_say_how_long_compiling_takes_on_a_cpu(name):
+    means = [aims.geometric_mean(compile_ratios(path)) for path in gains.TIMED]
+    assert f"{min(means):.1f} to {max(means):.1f} times" in text(name)
+
+
+def compile_ratios(path):
+    rows = json.loads(path.read_text())["rows"]
+    return aims.ratios(rows, None, "train", *gains.PAIR, "compile_seconds")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", gains.TIMED, ids=lambda path: path.stem)
+def test_report_of_a_machine_is_that_of_its_results(path):
+    """Else: python -m benchmarks.report benchmarks/results/MACHINE.json."""
+    made = report.markdown(*report.load(path), path.with_suffix(".png").name)
+    assert path.with_suffix(".md").read_text() == made
