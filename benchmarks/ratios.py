@@ -126,8 +126,8 @@ def known(records: Records, name: str, mode: str) -> list[float]:
     for record in records:
         pair = name, yardstick(record)
         if ratio_interval(record, mode, *pair) is None:
-            known = counts(record)
+            taken = counts(record)
         else:
-            known = is_known(record, mode, *pair)
-        found += [ratio(record, mode, *pair)] if known else []
+            taken = is_known(record, mode, *pair)
+        found += [ratio(record, mode, *pair)] if taken else []
     return [number for number in found if number is not None]

@@ -17,6 +17,7 @@ from rich.console import Console
 import scanrnn
 from scanrnn import _commands, training
 from scanrnn.training._complaints import without_late_complaints
+from scanrnn.training._show import print_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger(name).addFilter(_is_news)
     try:
         return run(options, console)
+    except BrokenPipeError:
+        console.on_broken_pipe()  # as of `| head`: ends without a word
+        return 1
     except (ValueError, FloatingPointError, ImportError, OSError) as error:
         return _fail(str(error))
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -65,10 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _print_anything() -> None:
-    """Prints `?` for what a terminal cannot show, where Python would raise an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    """Prints a code for a character that the encoding of the output does not have."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -192,7 +195,7 @@ def _config(options: dict[str, Any]) -> training.Config:
     path = options.pop("config")
     if path is not None:
         try:
-            values |= tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values |= tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"config: cannot read {path!r} as TOML: {error}; check path and syntax"
@@ -250,11 +253,9 @@ def _sample(options: dict[str, Any], console: Console) -> int:
         key=jax.random.key(config.seed),
     )
     # Print the prompt only now: `generate` has refused a prompt that it cannot read.
-    # As it is: `console.out` would expand tabs, and drop form feeds.
-    console.file.write(options["prompt"])
+    print_text(console, options["prompt"])
     for piece in pieces:
-        console.file.write(piece)
-        console.file.flush()
+        print_text(console, piece)
     console.print()
     return 0
 

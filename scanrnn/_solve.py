@@ -135,7 +135,8 @@ def _not_for_all_steps(graph: Graph) -> str | None:
     """Why a step cannot be computed for all steps at once, or None."""
     if any(eqn.effects for eqn in graph.eqns):
         return "the step has side effects"
-    return DRAWS if ops.draws_apart(graph.eqns) else None
+    timed = (eqn for eqn in graph.eqns if graph.depends[eqn])
+    return DRAWS if ops.draws_apart(timed) else None
 
 
 class _Problem(NamedTuple):

@@ -235,32 +235,28 @@ def test_largest_of_a_row_is_compared_with_the_row_it_is_of(residuals):
     chex.assert_trees_all_close(ours, gradients(lax.scan), rtol=1e-11, atol=1e-11)
 
 
-def test_long_chains_of_operations_are_planned(arrays):
-    """Chains were followed by recursion, and Python allows a thousand calls."""
-
-    def step(p, h, x):
-        total = x @ p["W"]
-        for i in range(1200):
-            total = total + h * (i % 3)
-        for _ in range(400):
-            total = total + 0.01 * h
-        a, b = jnp.split(jnp.concatenate([total, x @ p["W"]], -1), 2, -1)
-        return jnp.tanh(h @ p["U"] + 1e-3 * a), b
-
-    args = jax.tree.map(functools.partial(jnp.zeros_like), (arrays, arrays["h"]))
-    assert scanrnn.plan(functools.partial(step, args[0]), args[1], arrays["xs"])
+def long_sum(p, h, x):
+    total = x @ p["W"] + h @ p["U"]
+    for i in range(1100):
+        total = total + 1e-3 * (i % 3) * h
+    return jnp.tanh(total), total
 
 
-def test_long_chain_above_gates_is_planned(arrays):
-    def step(p, h, x):
-        z = h @ p["U"] + x @ p["W"]
-        for _ in range(400):
-            z = z * 0.99 + x @ p["W"]
-        a, b = jnp.split(z, 2, -1)
-        return jnp.tanh(jnp.concatenate([a * b, b], -1)), a
+def long_chain_above_gates(p, h, x):
+    z = jnp.concatenate([h @ p["U"], h @ p["V"]], -1)
+    for _ in range(400):
+        z = z * 0.99 + x[..., :1]
+    a, b = jnp.split(z, 2, -1)
+    return jnp.tanh(1e-2 * a * b), a
 
-    bound = functools.partial(step, arrays)
-    assert scanrnn.plan(bound, arrays["h"], arrays["xs"])
+
+@pytest.mark.parametrize("step", [long_sum, long_chain_above_gates])
+def test_long_chains_equal_lax_scan(arrays, step):
+    """They were followed by recursion, and Python allows a thousand calls."""
+    bound, args = functools.partial(step, arrays), (arrays["h"], arrays["xs"])
+    plan = scanrnn.Options(implementation="planned")
+    pairs = scanrnn.scan(bound, *args, plan=plan), lax.scan(bound, *args)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9), *pairs)
 
 
 def test_product_of_booleans_is_planned():

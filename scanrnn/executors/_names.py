@@ -27,7 +27,8 @@ def types_of(graph: Graph, length: Any) -> tuple:
 def typed(found, atom):
     """A result that is weakly typed if and only if the atom is."""
     weak = ops.is_weak(atom)
-    return found if found.weak_type == weak else compat.with_weak_type(found, weak)
+    same = jax.typeof(found).weak_type == weak
+    return found if same else compat.with_weak_type(found, weak)
 
 
 def split(tree: Any) -> bool:

@@ -65,8 +65,9 @@ class Runner:
             carry, ys = _run_plan(run, plan, weights, init, xs, differentiated)
         # Buffers of all steps have no weak types, and results of the step may have.
         graph = plan.source
-        final = list(map(typed, carry, graph.carry_out))
-        return final, list(map(typed, ys, graph.ys))
+        pairs = zip(carry, graph.carry_out, strict=True), zip(ys, graph.ys, strict=True)
+        final, ys = ([typed(*pair) for pair in each] for each in pairs)
+        return final, ys
 
 
 def _run_plan(run, plan, weights, init, xs, differentiated):

@@ -9,7 +9,7 @@ from scanrnn.executors._xla import rules as rules
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Env, Values
+from scanrnn.planner.graph import Env, Values, needed
 from scanrnn.planner.over_time import remembering
 from scanrnn.planner.plan import Plan
 
@@ -43,7 +43,9 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
     def step(carry, x):
         x = x[: len(graph.xs)]
         row = dict(zip((*graph.carry, *graph.xs), (*carry, *x), strict=True))
-        outs = Env(graph.eqns, constants | row).read_all(graph.outs)
+        env = Env(graph.eqns, constants | row)
+        env.run(needed(graph.eqns, graph.outs))  # with all side effects
+        outs = env.read_all(graph.outs)
         n = len(graph.carry_out)
         return outs[:n], outs[n:]
 

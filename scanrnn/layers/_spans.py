@@ -134,7 +134,8 @@ def _lengths(lengths, batch, T):
             "of the inputs"
         )
     # At least 32 bits, so that neither T nor T + 1 overflows.
-    lengths = lengths.astype(jnp.promote_types(lengths.dtype, jnp.int32))
+    if lengths.dtype.itemsize < 4:
+        lengths = lengths.astype(jnp.int32)
     found = _range(given)
     if found is None:
         return jnp.clip(lengths, 0, T)

@@ -21,17 +21,16 @@ def find_large(graph, bits, draws: bool = False) -> set[Var]:
     written into a matrix memory. A value is too large if it has more bytes than its
     equation reads, and more than the outputs of the step and the products of its inputs
     with shared matrices have together. So is every value computed from such a value.
-    With `draws`, random numbers and what reads them are not: the loop cannot draw them.
+    With `draws`, random numbers and keys are not too large: the loop cannot draw.
     """
     timed = [e for e in graph.eqns if bits[e] == TIME]
     anyway = variables(graph.ys)
     anyway += [v for e in timed if is_shared(e, bits) for v in e.outvars]
     found: set[Var] = set()
-    drawn: set[Var] = set()
     for eqn in timed:
-        if draws and (_draws(eqn) or not drawn.isdisjoint(variables(eqn.invars))):
-            drawn.update(eqn.outvars)
-        elif _grows(eqn, bits, anyway) or not found.isdisjoint(variables(eqn.invars)):
+        if draws and eqn.primitive.name.startswith("random_"):
+            continue
+        if _grows(eqn, bits, anyway) or not found.isdisjoint(variables(eqn.invars)):
             found.update(eqn.outvars)
     return found
 
@@ -65,11 +64,7 @@ def find_hoisted(graph, bits, large, draws: bool = False) -> set[JaxprEqn]:
 
 def starts_move(eqn, bits, draws: bool) -> bool:
     """Whether an equation of time inputs is a reason by itself to leave the loop."""
-    return is_shared(eqn, bits) or (draws and _draws(eqn))
-
-
-def _draws(eqn) -> bool:
-    return eqn.primitive.name == "random_bits"
+    return is_shared(eqn, bits) or (draws and eqn.primitive.name == ops.RANDOM_BITS)
 
 
 def find_sunk(graph, bits, large) -> set[JaxprEqn]:

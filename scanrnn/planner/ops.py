@@ -21,6 +21,7 @@ from scanrnn.planner.graph import eval_eqn, inside
 
 # Contractions: the work that is worth moving, saving and counting.
 CONVOLUTION = "conv_general_dilated"
+RANDOM_BITS = "random_bits"
 HEAVY = frozenset({"dot_general", CONVOLUTION})
 # The planner's own product, `gemm`.
 PRODUCT = "gemm"

@@ -149,7 +149,7 @@ class Plan:
         made = {"before": 0, "loop": 0, "after": 0}
         computed: set = set()
         for eqn, where in counts.placed(self.stages):
-            if ops.is_heavy(eqn):
+            if ops.is_heavy(eqn) or eqn.primitive.name == ops.RANDOM_BITS:
                 # An operand that was computed there too is in memory at the same time.
                 held = {*eqn.outvars, *computed.intersection(variables(eqn.invars))}
                 made[where] += self.length * ops.bytes_in(held)

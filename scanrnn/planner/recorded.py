@@ -30,7 +30,7 @@ def unrecorded(eqns: Iterable[JaxprEqn], rules: Rules) -> Iterator[str]:
 
 
 def _as_it_is(eqn: JaxprEqn) -> bool:
-    """Whether a loop or a branch is still one when compiled; else True."""
+    """Whether a loop or branch stays one when compiled; True for other operations."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
         # XLA replaces a loop of one trip by its body.

@@ -278,7 +278,8 @@ def _evaluation(config, corpus, model):
 
         return make_evaluate(model, read_sentences, ())
     # The end of each stream, shorter than a window, is not read. So few streams read a
-    # short text: then a twentieth of it is left out at most, if it has twenty windows.
+    # short text: then about a twentieth of it is left out at most, if it has twenty
+    # windows.
     readers = min(config.batch, max(1, len(ids) // (20 * config.window)))
     least = config.window + 1
     if len(ids) < least:

@@ -148,3 +148,10 @@ class Bar:
         times = list(self._recent)
         pace = statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
         return f", {self._tokens / max(pace, 1e-9):,.0f} tokens/s"
+
+
+def print_text(console: Console, text: str) -> None:
+    """Prints a text as it is: `Console.out` would expand tabs, and drop form feeds."""
+    if not console.quiet:
+        console.file.write(text)
+        console.file.flush()

@@ -181,7 +181,7 @@ def make_train_step(
         ValueError: If `clip` or `accumulate` is not positive. When first called, if a
             leaf of batch or carry has another number of parts.
         TypeError: When first called, if the loss has a half-precision dtype, or
-            `loss_fn` returns something else.
+            `loss_fn` returns something else, such as a carry of other shapes.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax

@@ -25,7 +25,7 @@ from scanrnn.training._processes import largest, whole
 from scanrnn.training._records import Log, TensorBoard, Writer, draw_curves
 from scanrnn.training._run import Run, make_training, open_run
 from scanrnn.training._sample import generate
-from scanrnn.training._show import Bar, Units
+from scanrnn.training._show import Bar, Units, print_text
 
 # Every this many steps, several processes agree whether to stop.
 _AGREE = 10
@@ -269,7 +269,7 @@ def _finish(run: Run, console: Console) -> None:
         temperature=config.temperature,
         key=run.state.key,
     ):
-        console.file.write(piece)  # as it is: `console.out` would expand tabs
+        print_text(console, piece)
         pieces.append(piece)
     console.print()
     console.rule("the plan of the training step")
