@@ -99,9 +99,9 @@ def fit(
     The metrics of a step are read while later steps run, so the device does not wait
     for the loop, except for evaluations and checkpoints. The row of a step has "step",
     the fields of `Metrics` (with the name of the fault), and "seconds" since this call
-    began. The row of an evaluation has "step" and its numbers; "evaluate_" comes before
-    names that the row of a step has, too, such as "loss". Rows are flushed before the
-    checkpoint of their step is saved.
+    began. The row of an evaluation has "step" and its numbers; a name that the row of a
+    step has, too, such as "loss", gets a prefix: `evaluate_loss`. Rows are flushed
+    before the checkpoint of their step is saved.
 
     Args:
         train_step: The training step, as `make_train_step` returns it.
