@@ -167,9 +167,12 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
         while todo:
             a = todo.pop()
             made = producers.get(var(a))
-            if made is None or made.primitive.name != "add":
-                found.append(a)
-            elif len(consumers[a]) == 1 and bits[a] & CARRY:
+            if (
+                made is not None
+                and made.primitive.name == "add"
+                and len(consumers[a]) == 1
+                and bits[a] & CARRY
+            ):
                 todo += reversed(made.invars)
             else:
                 found.append(a)
