@@ -24,11 +24,15 @@ def types_of(graph: Graph, length: Any) -> tuple:
     return *(v.aval for v in graph.carry), *rows
 
 
-def typed(found, atom):
-    """A result that is weakly typed if and only if the atom is."""
-    weak = ops.is_weak(atom)
-    same = jax.typeof(found).weak_type == weak
-    return found if same else compat.with_weak_type(found, weak)
+def typed(results: Iterable, atoms: Iterable) -> list:
+    """Results, each of which is weakly typed if and only if its atom is."""
+
+    def one(found, atom):
+        weak = ops.is_weak(atom)
+        same = jax.typeof(found).weak_type == weak
+        return found if same else compat.with_weak_type(found, weak)
+
+    return [one(*pair) for pair in zip(results, atoms, strict=True)]
 
 
 def split(tree: Any) -> bool:

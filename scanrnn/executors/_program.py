@@ -64,10 +64,7 @@ class Runner:
             run = functools.partial(_run, plan, self.executor, differentiated)
             carry, ys = _run_plan(run, plan, weights, init, xs, differentiated)
         # Buffers of all steps have no weak types, and results of the step may have.
-        graph = plan.source
-        pairs = zip(carry, graph.carry_out, strict=True), zip(ys, graph.ys, strict=True)
-        final, ys = ([typed(*pair) for pair in each] for each in pairs)
-        return final, ys
+        return typed(carry, plan.source.carry_out), typed(ys, plan.source.ys)
 
 
 def _run_plan(run, plan, weights, init, xs, differentiated):

@@ -136,7 +136,7 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
                 final[k] = lax.convert_element_type(end[0], start.dtype)
                 values[graph.carry[k]] = lax.convert_element_type(u, start.dtype)
     ys = over_time(graph, graph.ys, values, rows.length)
-    return list(map(typed, final, graph.carry_out)), list(map(typed, ys, graph.ys))
+    return typed(final, graph.carry_out), typed(ys, graph.ys)
 
 
 def over_time(graph: Graph, ys, values: Values, length) -> list:
