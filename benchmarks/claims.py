@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.beside import machine
 from benchmarks.cases import MODES
-from benchmarks.measure import is_known, ratio_interval
+from benchmarks.measure import is_known, ratio, ratio_interval
 from benchmarks.programs import ORIGINAL, OURS
 
 SLOWER = (
@@ -38,36 +38,32 @@ def _slower(records) -> str:
 def _of_mode(programs: Sequence[dict], mode: str) -> str:
     pair = OURS, ORIGINAL
     known = [row for row in programs if is_known(row, mode, *pair)]
-    found = {
-        row["case"]["program"]: ratio_interval(row, mode, *pair)
-        for row in known
-        if ratio_interval(row, mode, *pair)[1] > 1
-    }
-    count = f"{len(found) or 'none'} of {len(known)}"
-    told = "; ".join(f"{name}: {_interval(each)}" for name, each in found.items())
-    return f"{count} ({told})" if told else count
+    ratios = [
+        (row["case"]["program"], ratio_interval(row, mode, *pair)) for row in known
+    ]
+    slower = [
+        "{}: {:.2f} [{:.2f}, {:.2f}]".format(name, *estimate)
+        for name, estimate in ratios
+        if estimate.low > 1
+    ]
+    count = f"{len(slower) or 'none'} of {len(known)}"
+    return f"{count} ({'; '.join(slower)})" if slower else count
 
 
 def _half(records) -> str:
     rows = [row for row in records if row["section"] == "bf16"]
-    told = [f"{_span(rows, 'scanrnn@float32')} of float32"]
-    for cell, name in (("lstm", "an LSTM"), ("gru", "a GRU")):
+    spans = [("", _span(rows, "scanrnn@float32"), "float32")]
+    for cell, name in (("lstm", "an LSTM "), ("gru", "a GRU ")):
         of_cell = [row for row in rows if row["case"]["cell"] == cell]
-        if span := _span(of_cell, "torch"):
-            told.append(f"{name} {span} of torch's time")
-    return ", ".join(told)
+        spans.append((name, _span(of_cell, "torch"), "torch's time"))
+    return ", ".join(f"{who}{span} of {what}" for who, span, what in spans if span)
 
 
 def _span(rows, peer) -> str:
     """The least and the largest ratio, of those that are known."""
     pair = "scanrnn", peer
     known = [row for row in rows if is_known(row, "train", *pair)]
-    found = sorted(ratio_interval(row, "train", *pair)[0] for row in known)
+    found = sorted(ratio(row, "train", *pair) for row in known)
     if not found:
         return ""
     return f"{found[0]:.2f} to {found[-1]:.2f} ({len(found)} of {len(rows)} sizes)"
-
-
-def _interval(estimate) -> str:
-    middle, low, high = estimate
-    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"

@@ -51,10 +51,9 @@ class Gain(NamedTuple):
 
 def gains() -> list[Gain]:
     """All lines, from the committed results."""
-    found = [gain for path in TIMED for gain in _timed(path)]
+    newest, *others = TIMED
     # The memory of a program is almost the same on all CPUs.
-    first = next(gain for gain in found if gain.what == MEMORY)
-    found = [gain for gain in found if gain is first or gain.what != MEMORY]
+    found = [_time(newest), _memory(newest), *map(_time, others)]
     rows = json.loads(COUNTED.read_text())["rows"]
     for machine, what, word in (
         ("h100", "launches", "kernel launches"),
@@ -67,14 +66,23 @@ def gains() -> list[Gain]:
     return [gain for gain in found if gain.ratios]
 
 
-def _timed(path):
-    results, records = report.load(path)
-    where = beside.machine(results)
-    planned = [r for r in records if not same_program(r, "train", *PAIR)]
+def _time(path) -> Gain:
+    where, planned = _planned(path)
     known = [r for r in planned if is_known(r, "train", *PAIR)]
-    yield Gain("time", f"{where}: timed", [ratio(r, "train", *PAIR) for r in known])
+    return Gain("time", f"{where}: timed", [ratio(r, "train", *PAIR) for r in known])
+
+
+def _memory(path) -> Gain:
+    where, planned = _planned(path)
     taken = aims.ratios(planned, None, "train", *PAIR, "temp_bytes")
-    yield Gain(MEMORY, f"{where}: compiled", taken)
+    return Gain(MEMORY, f"{where}: compiled", taken)
+
+
+def _planned(path):
+    """The machine of a report, and its rows that `lax.scan` does not run unchanged."""
+    results, records = report.load(path)
+    planned = [r for r in records if not same_program(r, "train", *PAIR)]
+    return beside.machine(results), planned
 
 
 def table(found: list[Gain]) -> str:

@@ -146,11 +146,13 @@ def is_known(record: dict, mode: str, over: str, under: str) -> bool:
     """Whether a ratio may stand in a summary: nothing disturbed it, and it is known.
 
     The speed of some machines comes and goes, so that no median is known well. But
-    contenders take turns, and what slows one down slows down the other.
+    contenders take turns, and what slows one down slows down the other. If the rounds
+    of a row were not kept, it must have settled.
     """
     estimate = ratio_interval(record, mode, over, under)
-    quiet = record["disturbance"] <= QUIET
-    return quiet and estimate is not None and estimate.width <= KNOWN
+    if estimate is None:
+        return counts(record) and ratio(record, mode, over, under) is not None
+    return record["disturbance"] <= QUIET and estimate.width <= KNOWN
 
 
 def ratio_interval(record: dict, mode: str, over: str, under: str):

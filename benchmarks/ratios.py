@@ -6,7 +6,7 @@ The yardstick is the contender by whose times all others are divided.
 from benchmarks import suite, tables
 from benchmarks.aims import Records, geometric_mean
 from benchmarks.cases import MODES
-from benchmarks.measure import counts, is_known, mark, ratio, ratio_interval
+from benchmarks.measure import is_known, mark, ratio, ratio_interval
 
 # The yardsticks of each section: the first one that took part in a row is used.
 AGAINST = {
@@ -118,16 +118,7 @@ def mean(records: Records, name: str, mode: str) -> str:
 
 
 def known(records: Records, name: str, mode: str) -> list[float]:
-    """The ratios to the yardstick, of rows in which they are known.
-
-    If the rounds of a row were not kept, the row must have settled.
-    """
-    found = []
-    for record in records:
-        pair = name, yardstick(record)
-        if ratio_interval(record, mode, *pair) is None:
-            taken = counts(record)
-        else:
-            taken = is_known(record, mode, *pair)
-        found += [ratio(record, mode, *pair)] if taken else []
-    return [number for number in found if number is not None]
+    """The ratios to the yardstick, of rows in which they are known."""
+    pairs = [(record, yardstick(record)) for record in records]
+    pairs = [(r, other) for r, other in pairs if is_known(r, mode, name, other)]
+    return [ratio(r, mode, name, other) for r, other in pairs]
