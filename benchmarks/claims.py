@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.aims import geometric_mean
 from benchmarks.beside import machine
 from benchmarks.cases import MODES
 from benchmarks.measure import is_known, ratio, ratio_interval
@@ -17,13 +18,21 @@ HALF = (
     "Training in bfloat16, B=32 and 128, H=512 and 1,024; divided by our float32, and"
     " by torch's layer under autocast:"
 )
+MEMORY = (
+    "Temporary memory of the programs, by the compiler's count, divided by what they"
+    " take without `accelerate`; and the largest difference in a forward pass:"
+)
 MODE_WORDS = {"train": "in training", "forward": "in a forward pass"}
 
 
 def text(paths: Iterable[Path]) -> str:
     """A list for each subject, with a line for each machine."""
     reports = [report.load(path) for path in paths]
-    subjects: list[tuple[str, Callable]] = [(SLOWER, _slower), (HALF, _half)]
+    subjects: list[tuple[str, Callable]] = [
+        (SLOWER, _slower),
+        (MEMORY, _memory),
+        (HALF, _half),
+    ]
     return "\n\n".join(
         "\n".join([head, "", *(f"- {machine(r)}: {say(rows)}." for r, rows in reports)])
         for head, say in subjects
@@ -48,6 +57,30 @@ def _of_mode(programs: Sequence[dict], mode: str) -> str:
     ]
     count = f"{len(slower) or 'none'} of {len(known)}"
     return f"{count} ({'; '.join(slower)})" if slower else count
+
+
+def _memory(records) -> str:
+    programs = [row for row in records if row["section"] == "programs"]
+    train = _temporaries(programs, "train")
+    mean = geometric_mean(ours / theirs for ours, theirs, _ in train)
+    ours, theirs, name = max(train, key=lambda each: each[0] / each[1])
+    worst = f"{ours / theirs:.2f} ({name}, {theirs / 1e6:.2g} MB)"
+    told = f"in training {mean:.2f} in the mean of {len(train)}, at most {worst}"
+    ours, theirs, name = max(
+        _temporaries(programs, "forward"), key=lambda each: each[0] - each[1]
+    )
+    return f"{told}; in a forward pass {(ours - theirs) / 1e6:.1f} MB more ({name})"
+
+
+def _temporaries(programs, mode) -> list[tuple[int, int, str]]:
+    """Bytes with `accelerate`, bytes without, and the name of each program."""
+    found = []
+    for row in programs:
+        sides = [row["contenders"][name].get(mode) for name in (OURS, ORIGINAL)]
+        if all(side and side["temp_bytes"] > 0 for side in sides):
+            ours, theirs = (side["temp_bytes"] for side in sides)
+            found.append((ours, theirs, row["case"]["program"]))
+    return found
 
 
 def _half(records) -> str:

@@ -67,22 +67,22 @@ def gains() -> list[Gain]:
 
 
 def _time(path) -> Gain:
-    where, planned = _planned(path)
-    known = [r for r in planned if is_known(r, "train", *PAIR)]
+    where, rows = planned(path)
+    known = [r for r in rows if is_known(r, "train", *PAIR)]
     return Gain("time", f"{where}: timed", [ratio(r, "train", *PAIR) for r in known])
 
 
 def _memory(path) -> Gain:
-    where, planned = _planned(path)
-    taken = aims.ratios(planned, None, "train", *PAIR, "temp_bytes")
+    where, rows = planned(path)
+    taken = aims.ratios(rows, None, "train", *PAIR, "temp_bytes")
     return Gain(MEMORY, f"{where}: compiled", taken)
 
 
-def _planned(path):
+def planned(path):
     """The machine of a report, and its rows that `lax.scan` does not run unchanged."""
     results, records = report.load(path)
-    planned = [r for r in records if not same_program(r, "train", *PAIR)]
-    return beside.machine(results), planned
+    rows = [r for r in records if not same_program(r, "train", *PAIR)]
+    return beside.machine(results), rows
 
 
 def table(found: list[Gain]) -> str:

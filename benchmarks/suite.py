@@ -177,7 +177,9 @@ def _forum():
     """What the forum thread tries: its LSTM for 1,000 steps, and cells in torch itself.
 
     torch's steps run eagerly, compiled, in TorchScript, and by torch's own scan;
-    Numba's is a loop that an expert writes, with a backward loop derived by hand.
+    Numba's is a loop that an expert writes, with a backward loop derived by hand. In
+    the thread, 1,000 forward and backward runs took 4.6 s in PyTorch and 1.4 s in Lua
+    Torch, on a Titan X, at sizes that it does not say.
     """
     loops = ("torch_eager", "torch_compile", "torch_script", "torch_scan")
     lstm = Case("lstm", T=1000, B=2, D=256, H=128)

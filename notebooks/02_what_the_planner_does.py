@@ -360,9 +360,8 @@ assert most == ["+ split", "+ keep less", "+ hoist, sink"]
 # - "everything" keeps all values that a derivative reads.
 #
 # The next table shows the price of each policy, for the first LSTM of the ladder. The
-# residuals are counted here; time and temporaries are from the benchmark. Without
-# `implementation="planned"` a policy is used only where the planner expects to be
-# faster than `lax.scan` with it.
+# residuals are counted here; time and temporaries are from the benchmark. A policy
+# that you ask for is used even where `lax.scan` has the lower estimate.
 
 # %%
 cell = scanrnn.cells.lstm()

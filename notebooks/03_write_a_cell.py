@@ -375,5 +375,5 @@ assert difference < 1e-5
 # The forum's "two to five times" is rare, although this step was not written for speed
 # and has three norms that the vendor's kernel does not have. In the committed
 # benchmarks, a training step of this cell takes 1.01 to 1.63 times as long as that of
-# PyTorch's LSTM on an AMD EPYC, and 0.88 to 2.53 times on an Intel Xeon. It takes more
-# than twice as long only for 128 features in sequences of 30 steps.
+# PyTorch's LSTM on an AMD EPYC with AVX2, and 0.88 to 2.53 times on an Intel Xeon with
+# AMX. It takes more than twice as long only for 128 features in sequences of 30 steps.

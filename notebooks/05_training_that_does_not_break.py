@@ -206,8 +206,8 @@ plt.show()
 assert FAST or losses[-1] < 0.5 * losses[0]
 
 # %% [markdown]
-# In `training.fit` and on the command line, twenty such steps in a row end the run with
-# an error. The last good checkpoint stays as it was.
+# In `training.fit` and on the command line, more than twenty such steps in a row
+# (`patience=20`) end the run with an error. The last good checkpoint stays as it was.
 #
 # ## Half precision
 #

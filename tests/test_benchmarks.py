@@ -63,8 +63,8 @@ COMPUTES = {
     "numba_loop": ("lstm",),
     "flax_linen": (*STOCK, "conv_lstm"),
     "flax_nnx": ("lstm", "elman"),
-    "haiku": ("lstm",),
-    "equinox": ("lstm", "gru"),
+    "haiku": ("lstm", "elman"),
+    "equinox": ("lstm", "gru", "elman"),
     "keras": (*STOCK, "conv_lstm"),
 }
 # The gate itself compares with lax.scan, and torch_lstm is torch: one cell of each is

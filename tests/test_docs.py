@@ -5,7 +5,6 @@ import builtins
 import doctest
 import importlib
 import inspect
-import json
 import re
 import shlex
 import sys
@@ -14,7 +13,7 @@ import tomllib
 
 import pytest
 
-from benchmarks import aims, gains, programs
+from benchmarks import gains
 from scanrnn.__main__ import _parser
 from tests.test_house import PAGES, PUBLIC_MODULES, ROOT
 
@@ -109,24 +108,6 @@ def test_page_of_benchmarks_says_what_the_results_say():
     """Else: python -m benchmarks.gains."""
     page = gains.BESIDE.read_text()
     assert gains.put(gains.text_beside(), page) == page
-
-
-def test_page_of_benchmarks_says_what_memory_programs_need():
-    path = ROOT / "benchmarks" / "results" / "intel-xeon-amx-bf16-2-cores.json"
-    rows = json.loads(path.read_text())["rows"]
-    pairs = {"train": [], "forward": []}
-    for row in (r for r in rows if r["section"] == "programs"):
-        for mode, found in pairs.items():
-            who = (programs.OURS, programs.ORIGINAL)
-            found.append([row["contenders"][w][mode]["temp_bytes"] for w in who])
-    ratios = [ours / theirs for ours, theirs in pairs["train"]]
-    more = max(ours - theirs for ours, theirs in pairs["forward"])
-    text = " ".join((ROOT / "docs" / "benchmarks.md").read_text().split())
-    assert f"The {len(ratios)} programs there" in text
-    mean, most = aims.geometric_mean(ratios), max(ratios)
-    assert f"needs {mean:.2f} of the temporary memory on average, and at most" in text
-    assert f"at most {most:.2f} (an IndRNN" in text
-    assert f"at most {more / 1e6:.1f} MB more" in text
 
 
 def test_table_of_gains_has_a_place_on_its_pages():

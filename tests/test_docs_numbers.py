@@ -1,4 +1,4 @@
-"""Numbers of compiled programs that the pages quote are those of the results."""
+"""Numbers that the pages quote are those of the results."""
 
 import json
 import re
@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import aims, gains, report
 from benchmarks.compiled import summary
+from benchmarks.programs import ORIGINAL, OURS
 from tests.test_house import ROOT
 
 ROWS = json.loads((ROOT / "benchmarks" / "results" / "compiled.json").read_text())[
@@ -100,3 +101,43 @@ def test_report_of_a_machine_is_that_of_its_results(path):
     """Else: python -m benchmarks.report benchmarks/results/MACHINE.json."""
     made = report.markdown(*report.load(path), path.with_suffix(".png").name)
     assert path.with_suffix(".md").read_text() == made
+
+
+def test_page_of_benchmarks_says_what_memory_training_takes():
+    means = [aims.geometric_mean(memory_ratios(path)) for path in gains.TIMED]
+    ends = f"({min(means):.2f} to {max(means):.2f} on the three machines)"
+    assert ends in text("docs/benchmarks.md")
+
+
+def memory_ratios(path):
+    _, rows = gains.planned(path)
+    return aims.ratios(rows, None, "train", *gains.PAIR, "temp_bytes")
+
+
+@pytest.mark.parametrize("path", gains.TIMED, ids=lambda path: path.stem)
+def test_page_of_benchmarks_says_what_large_states_take(path):
+    large = ("selective scan (Mamba)", "RWKV's state", "chunks of a gated delta rule")
+    programs = {
+        row["case"]["program"]: row["contenders"]
+        for row in report.load(path)[1]
+        if row["section"] == "programs"
+    }
+    page = text("docs/benchmarks.md").replace(" MB", "")
+    for name in large:
+        ours, theirs = (
+            programs[name][side]["train"]["temp_bytes"] / 1e6
+            for side in (OURS, ORIGINAL)
+        )
+        assert f"{ours:,.0f} instead of {theirs:,.0f}" in page
+
+
+INTERVAL = r"\d+\.\d+ \[\d+\.\d+, \d+\.\d+\]"
+
+
+def test_ratios_with_intervals_stand_in_a_report():
+    reports = "\n".join(path.read_text() for path in gains.RESULTS.glob("*.md"))
+    start, end = gains.MARKS
+    before, _, rest = text("docs/benchmarks.md").partition(start)
+    written = re.findall(INTERVAL, before + rest.partition(end)[2])
+    assert len(written) > 60
+    assert not [ratio for ratio in written if ratio not in reports]

@@ -1,4 +1,7 @@
-"""Equinox: its cells take one example, so `lax.scan` runs the vmapped cell."""
+"""Equinox: its cells take one example, so `lax.scan` runs the vmapped cell.
+
+It has no Elman cell: `ElmanCell` is one, written as its cells are.
+"""
 
 import equinox as eqx
 import jax
@@ -7,7 +10,25 @@ import numpy as np
 
 from benchmarks.contenders._base import Contender, JaxRunner, Model, split_joint
 
-CELLS = {"lstm": eqx.nn.LSTMCell, "gru": eqx.nn.GRUCell}
+
+class ElmanCell(eqx.Module):
+    """`tanh(W_x x + W_h h + b)`, with the names of Equinox's cells."""
+
+    weight_ih: jax.Array
+    weight_hh: jax.Array
+    bias: jax.Array
+
+    def __init__(self, input_size, hidden_size, *, key):
+        # The weights come from the problem.
+        self.weight_ih = jnp.zeros((hidden_size, input_size))
+        self.weight_hh = jnp.zeros((hidden_size, hidden_size))
+        self.bias = jnp.zeros(hidden_size)
+
+    def __call__(self, input, hidden):
+        return jnp.tanh(self.weight_ih @ input + self.weight_hh @ hidden + self.bias)
+
+
+CELLS = {"lstm": eqx.nn.LSTMCell, "gru": eqx.nn.GRUCell, "elman": ElmanCell}
 
 
 def supports(case):
@@ -47,6 +68,8 @@ def _export(cell, p):
     wx, wh = p.weight_ih.T, p.weight_hh.T
     if cell == "gru":
         return {"wx": wx, "wh": wh, "b": p.bias, "bn": p.bias_n}
+    if cell == "elman":
+        return {"wx": wx, "wh": wh, "b": p.bias}
     return {"w": np.concatenate([wx, wh]), "b": p.bias}
 
 

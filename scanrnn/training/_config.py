@@ -140,7 +140,7 @@ class Config:
         one_of=("mean", "sum"),
     )
     patience: int = _option(
-        20, "skipped steps in a row after which training stops", least=0
+        20, "most steps in a row to skip before training stops", least=0
     )
     evaluate_every: int = _option(
         300, "steps between evaluations, each with a checkpoint", least=1
