@@ -7,14 +7,14 @@ export, and torch's `nn.LSTM`. Each takes and gives NumPy arrays. Contenders tak
 and their answers are compared first.
 
 JAX on a CPU runs a program in another thread, or in the thread of the caller if the
-process asks for that before it makes its first array. Both are measured.
+process asks for that before it makes its first array. Both are measured. `--quick` runs
+one tiny size, and writes `.benchmarks/latency.*`, which are not committed.
 """
 
+import argparse
 import concurrent.futures
 import functools
-import json
 import multiprocessing
-import pathlib
 import sys
 import time
 from typing import Any
@@ -35,13 +35,13 @@ from scanrnn.serving import Streaming, to_onnx
 
 SIZES, CHUNKS, CELLS = (32, 64, 128, 256, 512, 1024), (1, 16), (None, "ba2016")
 CALLS, BLOCK = 1000, 20
+QUICK_SIZES = (8,)
 AIM, AIM_SIZE = 1.3, 64
 LEAST = 30  # blocks of calls, which are the rounds of the other benchmarks
 SECONDS = 10.0  # the longest that a row goes on because its medians are not settled
 # Seconds of pause in which the threads of the contender before stop spinning.
 REST = 0.005
 NAMES = ("scanrnn", "by stream", "lax.scan", "onnxruntime", "torch")
-RESULTS = pathlib.Path(__file__).parent / "results"
 
 
 def ours(rnn: Any) -> Any:
@@ -108,7 +108,9 @@ def built_in(rnn: Any) -> Any:
     return call
 
 
-def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
+def measure(
+    size: int, steps: int, norm: str | None, quick: bool = False
+) -> dict[str, Any]:
     """The record of one size: microseconds, median and 99th percentile.
 
     The ratio to `lax.scan` is that of the medians of blocks of calls. Contenders take
@@ -118,6 +120,7 @@ def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
       size: input and hidden features.
       steps: time steps of one call.
       norm: the layer norm of the cell, such as "ba2016", or None.
+      quick: take as few blocks of calls as can be.
     """
     rnn = scanrnn.nnx.LSTM(size, size, norm=norm, rngs=nnx.Rngs(0))
     makers = (ours, by_stream, jitted, runtime)
@@ -130,7 +133,8 @@ def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
         for answer in answers[1:]:
             np.testing.assert_allclose(answer, answers[0], rtol=1e-3, atol=1e-4)
     others = Others()
-    times = _blocks(calls, x, max(LEAST, CALLS // steps // BLOCK + 5))
+    least = 1 if quick else max(LEAST, CALLS // steps // BLOCK + 5)
+    times = _blocks(calls, x, least, 0.0 if quick else SECONDS)
     quantiles = {k: np.quantile(t, [0.5, 0.99]).tolist() for k, t in times.items()}
     medians = _medians(times)
     return {
@@ -148,10 +152,10 @@ def measure(size: int, steps: int, norm: str | None) -> dict[str, Any]:
     }
 
 
-def _blocks(calls, x, least):
+def _blocks(calls, x, least, seconds):
     """Microseconds of all calls by contender: a list of blocks, taken in turns."""
     times: dict[str, list[list[float]]] = {name: [] for name in calls}
-    end = time.perf_counter() + SECONDS
+    end = time.perf_counter() + seconds
     while least > 0 or (time.perf_counter() < end and not _settled(times)):
         for _ in range(LOOKS):
             for name, call in calls.items():
@@ -181,12 +185,12 @@ def _settled(times):
     return all(median.width <= SETTLED for median in medians)
 
 
-def session(inline: bool, sizes=SIZES) -> list[dict]:
+def session(inline: bool, quick: bool = False) -> list[dict]:
     """All rows for one way to run programs; call it in a process of its own.
 
     Args:
       inline: whether JAX runs programs in the thread of the caller.
-      sizes: input and hidden features.
+      quick: run tiny sizes.
     """
     jax.config.update("jax_cpu_enable_async_dispatch", not inline)
     machine.prepare()
@@ -194,7 +198,8 @@ def session(inline: bool, sizes=SIZES) -> list[dict]:
     rows = []
     for norm in CELLS:
         for steps in CHUNKS:
-            rows += [measure(size, steps, norm) for size in sizes]
+            sizes = QUICK_SIZES if quick else SIZES
+            rows += [measure(size, steps, norm, quick) for size in sizes]
     return [row | {"inline": inline} for row in rows]
 
 
@@ -253,19 +258,18 @@ def _aim(rows):
     return f"{words} The worst row that counts: {_shown(max(known))}."
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Measures, and writes the results and their report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one tiny size")
+    quick = parser.parse_args(argv).quick
     rows = []
     for inline in (False, True):
         context = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(1, context) as alone:
-            rows += alone.submit(session, inline).result()
-    path = RESULTS / f"latency-{machine.kind()}.json"
+            rows += alone.submit(session, inline, quick).result()
     results = origin.origin() | {"onnxruntime": onnxruntime.__version__, "rows": rows}
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    text = report(results)
-    path.with_suffix(".md").write_text(text)
-    print(text)
+    origin.keep(origin.place("latency", quick), results, report)
     return 0
 
 

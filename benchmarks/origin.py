@@ -1,8 +1,10 @@
-"""Where the numbers of a report come from: the machine, the commit and the day."""
+"""Where the numbers of a page come from, and where they are kept."""
 
 import datetime
+import json
 import pathlib
 import subprocess
+from collections.abc import Callable
 
 from benchmarks import machine
 
@@ -44,6 +46,28 @@ def of_commit(found: dict) -> str:
     """The sentence that says of which commit and day the numbers are."""
     dirty = " with local changes" if found["dirty"] else ""
     return f"Commit: {found['commit']}{dirty}, {found['date']}."
+
+
+def place(name: str, quick: bool = False) -> pathlib.Path:
+    """The results file of a page: that of this machine, or one that is not committed.
+
+    Args:
+      name: the name of the page.
+      quick: whether its sizes are tiny, so that its numbers say nothing.
+    """
+    if not quick:
+        return ROOT / "benchmarks" / "results" / f"{name}-{machine.kind()}.json"
+    folder = ROOT / ".benchmarks"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{name}.json"
+
+
+def keep(path: pathlib.Path, results: dict, page: Callable[[dict], str]) -> None:
+    """Writes the results and their page beside it, and prints the page."""
+    path.write_text(json.dumps(results, indent=1) + "\n")
+    text = page(results)
+    path.with_suffix(".md").write_text(text)
+    print(text)
 
 
 def _git(*words):

@@ -5,15 +5,16 @@ table shows the cost of the mesh, and the gain from the second core. For a clust
 is only an estimate: the compute time of one machine, and then an all-reduce of the
 gradients, without overlap. On n machines it sends 2 (n - 1) / n times the bytes of the
 parameters over the link.
+
+`--quick` takes a few steps of a tiny model, and writes `.benchmarks/scaling.*`, which
+are not committed.
 """
 
 import argparse
-import json
 import os
-import pathlib
 import time
+from typing import Any
 
-HERE = pathlib.Path(__file__).parent
 DEVICES = (1, 2, 4)
 # Bytes per second and machine in one direction, as links are sold under these names.
 LINKS = {
@@ -50,10 +51,13 @@ def efficiency(compute: float, parameters: int, link: float, machines: int) -> f
     return compute / (compute + ring)
 
 
-def measure(seconds: float, least: int = 30) -> list[dict]:
+def measure(
+    seconds: float, least: int = 30, changes: dict[str, Any] | None = None
+) -> list[dict]:
     """Tokens per second of the demo's model: a row for each batch and count of devices.
 
-    All take turns for `seconds` seconds, and for `least` steps at least.
+    All take turns for `seconds` seconds, and for `least` steps at least. `changes` are
+    to the demo's config.
     """
     import jax
 
@@ -71,7 +75,7 @@ def measure(seconds: float, least: int = 30) -> list[dict]:
     corpus, runs = load_corpus(), {}
     for batch in (32, 128):
         for count in DEVICES:
-            config = Config(batch=batch)
+            config = Config(batch=batch, **changes or {})
             mesh = make_mesh(count)
             model = make_model(config, len(corpus.vocabulary))
             state, step = make_training(config, model, mesh=mesh)
@@ -166,22 +170,23 @@ def _on_paper():
     return lines
 
 
-def main() -> None:
+QUICK = {"features": 4, "window": 3}
+
+
+def main(argv: list[str] | None = None) -> None:
     """Measures with four devices forced on the host, and writes the report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    options = parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="a tiny model")
+    options = parser.parse_args(argv)
     flag = f"--xla_force_host_platform_device_count={max(DEVICES)}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
     from benchmarks import machine, origin
 
     machine.prepare()
-    results = origin.origin() | {"rows": measure(options.seconds)}
-    path = HERE / "results" / f"scaling-{machine.kind()}.json"
-    path.write_text(json.dumps(results, indent=1) + "\n")
-    text = report(results)
-    path.with_suffix(".md").write_text(text)
-    print(text)
+    rows = measure(0, 2, QUICK) if options.quick else measure(options.seconds)
+    path = origin.place("scaling", options.quick)
+    origin.keep(path, origin.origin() | {"rows": rows}, report)
 
 
 if __name__ == "__main__":

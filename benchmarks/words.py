@@ -5,11 +5,12 @@ model on the docstrings of Python's library; compilation is outside. Contenders 
 turns in one process. They are those of the comparison with cuDNN that the recipe was
 timed for: a plain cell in a loop, one with its gates merged, and a built-in layer.
 torch's layer stands for cuDNN's.
+
+`--quick` takes a few steps of tiny models, and writes `.benchmarks/words.*`, which are
+not committed.
 """
 
 import argparse
-import json
-import pathlib
 import time
 
 import jax
@@ -34,7 +35,6 @@ from scanrnn.training import (
     make_training,
 )
 
-HERE = pathlib.Path(__file__).parent
 CONTENDERS = {
     "plain": ("plain cell loop (Flax's cell, eight products a step)", "none"),
     "merged": ("`lax.scan`, merged gates", "none"),
@@ -47,6 +47,7 @@ CONTENDERS = {
 # text here has as many.
 WIDE, SYMBOLS = "1,500 units, 35,000 words", 35_000
 FEW = ("merged", "planned", "torch")
+QUICK = {"features": 4, "window": 3, "batch": 2}
 # The least number of steps of every contender: a step of the large sizes takes seconds.
 LEAST = {"small": MIN_ROUNDS, "medium": MIN_ROUNDS, "large": 5, "wide": 5}
 # The published speeds of these roles: YJ Choe's README on CudnnLSTM.
@@ -206,14 +207,17 @@ def drawn(symbols: int, words: int = 100_000) -> Corpus:
     return Corpus(ids, ids[:1000], Vocabulary(map(str, range(symbols))))
 
 
-def measure(size: str, seconds: float, text: str = "") -> dict:
+def measure(size: str, seconds: float, text: str = "", quick: bool = False) -> dict:
     """The result of one size: `small`, `medium`, `large` or `wide`."""
     recipe = RECIPES["ptb-large" if size == "wide" else f"ptb-{size}"]
-    config = Config.from_mapping(recipe)
+    config = Config.from_mapping(recipe | (QUICK if quick else {}))
+    names = FEW if size == "wide" else list(CONTENDERS)
+    if quick:
+        return race(config, drawn(SYMBOLS // 1000), names, 0.0, 2)
     if size == "wide":
-        return race(config, drawn(SYMBOLS), FEW, seconds, LEAST[size])
+        return race(config, drawn(SYMBOLS), names, seconds, LEAST[size])
     corpus = load_corpus(text, "words", most=10_000)
-    return race(config, corpus, list(CONTENDERS), seconds, LEAST[size])
+    return race(config, corpus, names, seconds, LEAST[size])
 
 
 def report(results: dict) -> str:
@@ -246,26 +250,23 @@ def report(results: dict) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     """Measures, and writes the report and its numbers into the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", default=",".join(LEAST), help="any of them")
     parser.add_argument("--seconds", type=float, default=40.0, help="for each size")
     parser.add_argument("--text", default="", help="folder in PTB's format")
-    options = parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="tiny models")
+    options = parser.parse_args(argv)
     machine.prepare()
     results = origin.origin() | {
         "sizes": {
-            size: measure(size, options.seconds, options.text)
+            size: measure(size, options.seconds, options.text, options.quick)
             for size in options.sizes.split(",")
         },
-        "sentences": sentences.measure(),
+        "sentences": sentences.measure(options.quick),
     }
-    kept = HERE / "results" / f"words-{machine.kind()}.json"
-    kept.write_text(json.dumps(results, indent=1) + "\n")
-    text = report(results)
-    kept.with_suffix(".md").write_text(text)
-    print(text)
+    origin.keep(origin.place("words", options.quick), results, report)
 
 
 if __name__ == "__main__":

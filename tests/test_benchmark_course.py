@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks import sentences  # noqa: E402
+from benchmarks import origin, sentences  # noqa: E402
 from benchmarks.course import (  # noqa: E402
     __main__ as course,
 )
@@ -122,7 +122,7 @@ def test_buckets_are_timed_against_one_bucket():
 @pytest.mark.slow
 @pytest.mark.parametrize("section", course.SECTIONS)
 def test_course_runs_in_its_quick_form(section, tmp_path, monkeypatch):
-    monkeypatch.setattr(course, "HERE", tmp_path / "benchmarks")
+    monkeypatch.setattr(origin, "ROOT", tmp_path)
     written = course.main(["--quick", "--sections", section])
     assert written == tmp_path / ".benchmarks" / "course.md"
     text = written.read_text()

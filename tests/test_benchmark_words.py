@@ -1,5 +1,9 @@
 """The benchmark of words per second: every contender trains the same recipe."""
 
+import json
+import subprocess
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -31,6 +35,21 @@ def test_words_per_second_are_measured_of_every_contender():
     text = words.report(about | {"sizes": {"tiny": result}})
     assert text.count("| tiny |") == len(names)
     assert about["date"] in text and about["commit"] in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["words", "scaling", "latency"])
+def test_benchmark_runs_in_its_quick_form(name):
+    for needed in ("torch", *(["onnxruntime"] if name == "latency" else [])):
+        pytest.importorskip(needed)
+    written = origin.place(name, quick=True)
+    written.unlink(missing_ok=True)
+    call = [sys.executable, "-m", f"benchmarks.{name}", "--quick"]
+    done = subprocess.run(call, cwd=origin.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(written.read_text())
+    text = written.with_suffix(".md").read_text()
+    assert results["date"] in text and done.stdout == text + "\n"
 
 
 def test_words_that_are_drawn_are_as_many_as_said():

@@ -97,7 +97,7 @@ def test_kernels_of_generated_steps_equal_lax_scan(shard):
         # The rules of a CPU keep more, which alone can be a reason for a plan.
         args = functools.partial(step, weights), init, xs
         plan = scanrnn.plan(*args, reverse=reverse, machine="tpu v5e")
-        able = plan.nothing is None and plan.defer
+        able = plan.unplanned is None and plan.defer
         ran.append(able)
         if able:
             assert_same(make, transform, plan=options, reverse=reverse, rtol=1e-7)

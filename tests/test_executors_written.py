@@ -28,7 +28,7 @@ class Kernel:
         return Rules()
 
     def refuse(self, plan):
-        return plan.nothing
+        return plan.unplanned
 
     def lower(self, body, constants, carry, arrays):
         graph, rows = body.graph, body.rows

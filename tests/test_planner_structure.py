@@ -259,7 +259,7 @@ def test_executor_that_is_registered_later_is_considered(monkeypatch):
         lower = staticmethod(EXECUTORS["planned"].lower)
 
         def refuse(self, plan):
-            return plan.nothing
+            return plan.unplanned
 
     def names():
         plan = scanrnn.plan(lambda c, x: (jnp.tanh(c @ A + x @ W), c), INIT, XS)

@@ -14,7 +14,6 @@ from benchmarks import machine, origin
 from benchmarks.course import biases, clipping, memory, mixed, on_a_gpu, step_times
 from benchmarks.measure import QUIET
 
-HERE = pathlib.Path(__file__).parents[1]
 SECTIONS = {
     "step_times": step_times,
     "biases": biases,
@@ -46,21 +45,17 @@ def main(arguments: list[str] | None = None) -> pathlib.Path:
     parser.add_argument("--report", action="store_true", help="only write the page")
     parser.add_argument("--sections", default=",".join(SECTIONS), help="any of them")
     options = parser.parse_args(arguments)
-    path = HERE / "results" / f"course-{machine.kind()}.json"
-    if options.quick:
-        path = HERE.parent / ".benchmarks" / "course.json"
-        path.parent.mkdir(exist_ok=True)
-    if not options.report:
+    path = origin.place("course", options.quick)
+    if options.report:
+        results = json.loads(path.read_text())
+    else:
         machine.prepare()
         found = {
             name: SECTIONS[name].measure(options.quick)
             for name in options.sections.split(",")
         }
-        results = origin.origin() | {"sections": found}
-        path.write_text(json.dumps(results, indent=1) + "\n")
-    text = page(json.loads(path.read_text()))
-    path.with_suffix(".md").write_text(text)
-    print(text)
+        results = json.loads(json.dumps(origin.origin() | {"sections": found}))
+    origin.keep(path, results, page)
     return path.with_suffix(".md")
 
 

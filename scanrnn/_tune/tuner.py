@@ -79,7 +79,7 @@ def tuned(
     given, base = options, make(options)
     first = base
     by_estimate = given.implementation is None and has_kernels(base.executor.executor)
-    if base.nothing is None and (base.reason is not None or by_estimate):
+    if base.unplanned is None and (base.reason is not None or by_estimate):
         # The estimate prefers `lax.scan` or a kernel, but a measurement may not.
         options = dataclasses.replace(given, implementation="planned")
         base = make(options)

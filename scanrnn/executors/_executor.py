@@ -52,7 +52,7 @@ class Executor(Protocol):
 def bound_to_jax(plan: Plan) -> str | None:
     """Why a plan's loop cannot be rebuilt, only run as it is; or None."""
     if plan.stages is None:
-        return plan.nothing
+        return plan.unplanned
     if not plan.defer:
         return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
     if not isinstance(plan.length, int):

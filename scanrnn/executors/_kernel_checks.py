@@ -29,8 +29,8 @@ def refusal(
     On a CPU, Pallas's interpreter runs the kernels of a platform. Each of the checks
     says why a body cannot be a kernel, or None.
     """
-    if plan.nothing is not None:
-        return plan.nothing
+    if plan.unplanned is not None:
+        return plan.unplanned
     if plan.machine.platform not in (platform, "cpu"):
         return f"its kernels are for {device}, not for {plan.machine.kind}"
     if not plan.defer:

@@ -14,7 +14,7 @@ from scanrnn.planner.bodies import Target
 from scanrnn.planner.emit import Bodies
 from scanrnn.planner.graph import Graph
 from scanrnn.planner.loops import Loop
-from scanrnn.planner.norms import of_moving, pulled
+from scanrnn.planner.norms import of_active, pulled
 from scanrnn.planner.rows import folded
 from scanrnn.planner.wide_sums import rounded, zero_sum
 
@@ -27,7 +27,7 @@ def normed(
     `loop` is the loop that follows the norms; it says how many steps make a piece.
     `differentiated` says that JAX will differentiate this call.
     """
-    function = functools.partial(of_moving, graph, loop.length, {}, graph.inputs)
+    function = functools.partial(of_active, graph, loop.length, {}, graph.inputs)
     rule = functools.partial(_rule, graph, loop, executor)
     types = types_of(graph, loop.length) if differentiated else ()
     run = Ruled(function, lambda *_: function, loop.machine, rule, types=types)
@@ -35,12 +35,12 @@ def normed(
 
 
 def _rule(graph, loop, executor, primals, tangents):
-    moving = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
-    tangents = named(moving, (t for t in tangents if t is not None))
+    active = [v for v, t in zip(graph.inputs, tangents, strict=True) if t is not None]
+    tangents = named(active, (t for t in tangents if t is not None))
 
     def forward(values, tangents):
-        outs = functools.partial(of_moving, graph, loop.length, values, moving)
-        return jax.jvp(outs, [values[v] for v in moving], [*tangents.values()])[1]
+        outs = functools.partial(of_active, graph, loop.length, values, active)
+        return jax.jvp(outs, [values[v] for v in active], [*tangents.values()])[1]
 
     def transposed(machine, alone):
         bodies = Bodies(loop, Target(executor.rules(machine), alone))
@@ -49,10 +49,10 @@ def _rule(graph, loop, executor, primals, tangents):
             given = {
                 v: ct for v, ct in zip(graph.ys, cts, strict=True) if ct is not None
             }
-            made = bodies.norms(graph, moving, given)
+            made = bodies.norms(graph, active, given)
             if made is None:
-                return pulled(graph, loop.length, moving, values, given)
-            where = graph, loop, executor, moving
+                return pulled(graph, loop.length, active, values, given)
+            where = graph, loop, executor, active
             return _in_pieces(made, *where, values, given)
 
         return run
@@ -62,7 +62,7 @@ def _rule(graph, loop, executor, primals, tangents):
     return normed(graph, loop, executor, primals), outs
 
 
-def _in_pieces(made, graph, loop, executor, moving, values, given) -> list:
+def _in_pieces(made, graph, loop, executor, active, values, given) -> list:
     """The same as `pulled`, one piece of steps after the other."""
     (body, consts), values = made, {**values, **given}
     lead = body.rows.length, loop.piece
@@ -70,7 +70,7 @@ def _in_pieces(made, graph, loop, executor, moving, values, given) -> list:
     arrays = named(body.graph.xs, parts)
     values = {**values, **consts}
     constants = {v: values[v] for v in body.graph.weights}
-    types = [ops.aval(v) for v in moving if v in graph.weights]
+    types = [ops.aval(v) for v in active if v in graph.weights]
     sums, found = executor.lower(body, constants, [*map(zero_sum, types)], arrays)
     wholes = (folded((loop.length,), ct, 2) for ct in found)
     return [*map(rounded, sums, types), *wholes]

@@ -45,9 +45,9 @@ class Runner:
         """Whether it runs whole plans by a program of its own, without bodies."""
         return hasattr(self.executor, "run")
 
-    def told(self, plan: Plan) -> list[str]:
+    def describe(self, plan: Plan) -> list[str]:
         """What the program is for a plan that runs without bodies, in words."""
-        tell = getattr(self.executor, "told", None)
+        tell = getattr(self.executor, "describe", None)
         return tell(plan) if tell else []
 
     def run(

@@ -50,30 +50,30 @@ def tangent_loop(
     if not step.carry and not step.ys:
         return [None] * len(graph.carry), [None] * len(graph.ys)
     zeros = {v: jnp.zeros_like(c) for v, c in zip(graph.carry, carry, strict=True)}
-    names = (rules.tangents[v] for v in step.moving)
-    moving = named(names, (tangents.get(v, zeros.get(v)) for v in step.moving))
+    names = (rules.tangents[v] for v in step.active)
+    active = named(names, (tangents.get(v, zeros.get(v)) for v in step.active))
     transposed = {
         name: copy_transposed(constants[v]) for v, name in rules.transposed.items()
     }
     arrays = {v: arrays[v] for v in loop.read_inside}
     fixed = OrderedDict({**constants, **transposed}), OrderedDict(arrays)
     run = functools.partial(_forward, loop, step)
-    if not split((fixed, moving)):
+    if not split((fixed, active)):
         transposed = functools.partial(_reversed, loop, executor, step)
         types = types_of(step.graph, loop.length)
         run = linear(run, transposed, loop.machine, types)
-    outs = run(fixed, moving)
+    outs = run(fixed, active)
     n = len(step.carry)
     d_final = named(step.carry, outs[:n])
     d_ys = cast(Mapping[Any, Any], named(step.ys, outs[n:]))
     return [d_final.get(v) for v in graph.carry], [d_ys.get(v) for v in graph.ys]
 
 
-def _forward(loop: Loop, step: Step, fixed, moving) -> list:
+def _forward(loop: Loop, step: Step, fixed, active) -> list:
     """The tangents, by a loop that JAX may differentiate again."""
     (constants, arrays), graph, rules = fixed, step.graph, loop.derivative
     streams = loop.recording.rows.whole(rules.rows(rules.read_inside), arrays)
-    values = {**constants, **step.consts, **streams, **moving}
+    values = {**constants, **step.consts, **streams, **active}
     keeps = loop.residuals != "everything"
     body = plain(graph, loop.length, loop.reverse, loop.unroll, keeps)
     d_final, d_ys = scan.lower(body, values, [values[v] for v in graph.carry], values)
@@ -98,7 +98,7 @@ def _reversed(
         whole = {**constants, **loop.recording.rows.whole(made.before.xs, arrays)}
         early = stage_over_time(made.before, whole, loop.length)
         arrays |= named(made.before.ys, early)
-        summed = [ops.aval(v) for v in step.moving if v in rules.inner_weights]
+        summed = [ops.aval(v) for v in step.active if v in rules.inner_weights]
         start = [
             ops.zeros(ops.aval(v)) if ct is None else ct
             for v, ct in zip(step.carry, cts[:n], strict=True)

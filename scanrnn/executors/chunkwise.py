@@ -112,7 +112,7 @@ def _steps(plan: Plan, one: Memory) -> int:
     return min(plan.rules.memory_steps[one.decays_by_key], max(plan.length, 1))
 
 
-def told(plan: Plan) -> list[str]:
+def describe(plan: Plan) -> list[str]:
     """How each leaf of the carry runs, in words."""
     assert plan.stages is not None
     graph, lines = plan.stages.graph, []

@@ -66,7 +66,7 @@ def split(plan: Plan, assign: Callable) -> Plan:
     return dataclasses.replace(plan, parts=tuple((part, of(part)) for part in parts))
 
 
-def told(plan: Plan) -> list[str]:
+def describe(plan: Plan) -> list[str]:
     """What each loop is, in words."""
     lines = []
     for i, (part, loop) in enumerate(plan.parts, 1):

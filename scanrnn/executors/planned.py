@@ -26,8 +26,8 @@ NAME = "planned"
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
-    if plan.nothing is not None:
-        return plan.nothing
+    if plan.unplanned is not None:
+        return plan.unplanned
     work, rules = costs.work(plan), plan.rules
     least = rules.least_work
     if costs.has_single_rows(plan):

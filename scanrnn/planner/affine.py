@@ -230,14 +230,14 @@ def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
     """
     values = dict(seeds)
     for eqn in eqns:
-        moving = [not ops.is_literal(a) and a in values for a in eqn.invars]
-        if not any(moving):
+        dependent = [not ops.is_literal(a) and a in values for a in eqn.invars]
+        if not any(dependent):
             continue
-        rule = rule_of(eqn, moving)
-        first = len(moving) if rule.added is None or constant else rule.added
+        rule = rule_of(eqn, dependent)
+        first = len(dependent) if rule.added is None or constant else rule.added
         ins = [
             values[a] if m else None if i >= first else thin(graph, free, a)
-            for i, (a, m) in enumerate(zip(eqn.invars, moving, strict=True))
+            for i, (a, m) in enumerate(zip(eqn.invars, dependent, strict=True))
         ]
         for v, value in zip(eqn.outvars, rule.apply(eqn, ins), strict=True):
             values[v] = value if value is None else _ranked(value, v)

@@ -40,23 +40,23 @@ class Rule(NamedTuple):
     added: int | None = None
 
 
-def rule_of(eqn: JaxprEqn, moving: Sequence[bool]) -> Rule:
-    """The rule of an equation. `moving` says which operands depend on the carry.
+def rule_of(eqn: JaxprEqn, dependent: Sequence[bool]) -> Rule:
+    """The rule of an equation. `dependent` says which operands depend on the carry.
 
     Raises:
       NotAffineError: if the equation is not linear in these operands.
     """
     name = eqn.primitive.name
-    read = [a for a, m in zip(eqn.invars, moving, strict=True) if m]
+    read = [a for a, m in zip(eqn.invars, dependent, strict=True) if m]
     if not all(map(ops.is_number, (*read, *eqn.outvars))):
         raise NotAffineError(f"{name} of the carry")
-    if name in ("mul", "dot_general") and all(moving):
+    if name in ("mul", "dot_general") and all(dependent):
         raise NotAffineError(f"{name} of two values that both depend on the carry")
-    if name in ("div", "dynamic_slice") and any(moving[1:]):
+    if name in ("div", "dynamic_slice") and any(dependent[1:]):
         raise NotAffineError(f"{name} by what depends on the carry")
     if name == "div" and not ops.is_inexact(eqn.outvars[0]):
         raise NotAffineError("a division of whole numbers")
-    if name == "select_n" and moving[0]:
+    if name == "select_n" and dependent[0]:
         raise NotAffineError("select_n by what depends on the carry")
     if name == "convert_element_type" and not keeps_kind(eqn):
         raise NotAffineError("convert_element_type of the carry to another kind")

@@ -57,9 +57,9 @@ def make_plan(
         unroll=unroll,
         residuals=options.residuals or own,
     )
-    nothing = _left_alone(graph, traced.length, options)
-    if nothing is not None:
-        return dataclasses.replace(base, nothing=nothing)
+    reason = _left_alone(graph, traced.length, options)
+    if reason is not None:
+        return dataclasses.replace(base, unplanned=reason)
     graph, invariant = without_invariant(graph)
     graph, consts = inline(graph)
     graph, more = _rewrite(graph, options)
@@ -80,8 +80,8 @@ def make_plan(
     moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
     if not moved and not _keeps_less(plan):
         # The plan keeps its loops: an executor may run them in parallel over time.
-        nothing = "nothing in the step can be moved, merged or deferred"
-        return dataclasses.replace(plan, nothing=nothing)
+        reason = "nothing in the step can be moved, merged or deferred"
+        return dataclasses.replace(plan, unplanned=reason)
     return plan
 
 

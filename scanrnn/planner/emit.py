@@ -112,12 +112,12 @@ class Bodies:
         return Reverse(before, body, after, whole.consts)
 
     def norms(
-        self, graph: Graph, moving: Sequence[Var], given: Iterable[Any]
+        self, graph: Graph, active: Sequence[Var], given: Iterable[Any]
     ) -> tuple[Body, Values] | None:
         """The loop for the cotangents of norms, as `pieces` makes it; None if none."""
         if self.loop.piece is None or not self.planned:
             return None
-        return pieces(graph, self.loop, moving, given)
+        return pieces(graph, self.loop, active, given)
 
     def _body(self, graph: Graph, rows: Rows, reverse: bool) -> Body:
         """A body of a graph, with the options that the rules prefer."""
@@ -229,9 +229,9 @@ def emit(plan) -> dict[str, Body]:
 def _reverse(made: Bodies) -> Body | None:
     """The reverse loop; None if there is none."""
     graph, rules = made.loop.graph, made.loop.derivative
-    moving = {*graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
+    active = {*graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
     try:
-        step = made.loop.steps.inside(frozenset(filter(ops.is_inexact, moving)))
+        step = made.loop.steps.inside(frozenset(filter(ops.is_inexact, active)))
         if not step.carry and not step.ys:
             return None
         return made.reverse(step, step.ys).body

@@ -62,7 +62,9 @@ def parts_of(graph: Graph, length: Any) -> tuple[Part, ...]:
     Leaves that a step returns unchanged belong to no loop: they are weights.
     """
     graph, invariant = without_invariant(graph)
-    moving = [k for k in range(len(graph.carry) + len(invariant)) if k not in invariant]
+    changing = [
+        k for k in range(len(graph.carry) + len(invariant)) if k not in invariant
+    ]
     graph, found = inline(graph)
     levels = _levels(graph)
     count = 1 + max(levels, default=0)
@@ -81,7 +83,7 @@ def parts_of(graph: Graph, length: Any) -> tuple[Part, ...]:
         for v in read:
             asked[places.of[v]][v] = None
         own = {v: consts[v] for v in step.weights if v in consts}
-        parts.append(Part(step, length, tuple(moving[k] for k in leaves), ys, own))
+        parts.append(Part(step, length, tuple(changing[k] for k in leaves), ys, own))
     return tuple(parts[::-1])
 
 

@@ -34,7 +34,7 @@ def obstacle(body: Body) -> str | None:
     return None
 
 
-def told(where: str, body: Body) -> str:
+def describe(where: str, body: Body) -> str:
     """How each group of leaves runs in a loop that is parallel over time, and why."""
     reason = obstacle(body)
     if reason is not None:

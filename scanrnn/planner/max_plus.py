@@ -65,11 +65,11 @@ def _depend(graph, leaf) -> set[str]:
     kinds = set()
     for eqn in needed(graph.eqns, [out]):
         maps = [None if ops.is_literal(a) else found.get(a) for a in eqn.invars]
-        moving = [m is not None for m in maps]
-        if not any(moving):
+        dependent = [m is not None for m in maps]
+        if not any(dependent):
             continue
         name = eqn.primitive.name
-        if not _fits(eqn, moving):
+        if not _fits(eqn, dependent):
             raise NotAffineError(f"{name} of the carry")
         join = _join(eqn)
         if join:
@@ -82,13 +82,13 @@ def _depend(graph, leaf) -> set[str]:
     return kinds
 
 
-def _fits(eqn, moving) -> bool:
-    """Whether an equation keeps the form; `moving` operands have it."""
+def _fits(eqn, dependent) -> bool:
+    """Whether an equation keeps the form; `dependent` operands have it."""
     name = eqn.primitive.name
     if name in ("add", "sub"):
-        return not all(moving) and (moving[0] or name == "add")
+        return not all(dependent) and (dependent[0] or name == "add")
     if name == "select_n":
-        return not moving[0] and len(moving) == 3
+        return not dependent[0] and len(dependent) == 3
     if name == "convert_element_type":
         return ops.is_real(eqn.outvars[0])
     return name in _MOVES or _join(eqn) is not None

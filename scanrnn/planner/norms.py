@@ -22,18 +22,18 @@ from scanrnn.planner.wide_sums import in_wide_sums, rounded, wide_type
 
 
 def pieces(
-    norms: Graph, loop: Loop, moving: Sequence[Var], given: Iterable[Any]
+    norms: Graph, loop: Loop, active: Sequence[Var], given: Iterable[Any]
 ) -> tuple[Body, dict[Var, Any]]:
     """Make the loop for the cotangents of norms; a step of it is a piece.
 
     It reads pieces of the time inputs of the norms and of the cotangents of `given`
-    outputs. It sums cotangents of the weights among the inputs `moving`, which come
+    outputs. It sums cotangents of the weights among the inputs `active`, which come
     first. The loop that follows the norms says how many steps make a piece. Also
     returns its constants, which are its last weights.
     """
     size, given = loop.piece, tuple(given)
     assert size is not None
-    summed = [v for v in moving if v in norms.weights]
+    summed = [v for v in active if v in norms.weights]
     arrays = (*norms.xs, *given)
     names = variables_for({v: struct(v, size) for v in arrays})
     sums = list(variables_for({v: wide_type(struct(v)) for v in summed}).values())
@@ -42,7 +42,7 @@ def pieces(
     def step(values):
         inputs = {v: values[names.get(v, v)] for v in norms.inputs}
         cts = {v: values[names[v]] for v in given}
-        found = pulled(norms, size, moving, inputs, cts)
+        found = pulled(norms, size, active, inputs, cts)
         before = [values[v] for v in sums]
         more = map(rounded, found[:n], before)
         return [*map(jnp.add, before, more), *found[n:]]
@@ -52,19 +52,19 @@ def pieces(
     return Body(graph, Rows(loop.length // size, over=over)), consts
 
 
-def of_moving(graph: Graph, length, fixed, moving: Sequence[Var], *values) -> list:
-    """The outputs as a function of the inputs `moving`; the others are fixed."""
-    values = dict(zip(moving, values, strict=True))
+def of_active(graph: Graph, length, fixed, active: Sequence[Var], *values) -> list:
+    """The outputs as a function of the inputs `active`; the others are fixed."""
+    values = dict(zip(active, values, strict=True))
     return stage_over_time(graph, {**fixed, **values}, length)
 
 
-def pulled(graph: Graph, length, moving: Sequence[Var], inputs, given) -> list:
+def pulled(graph: Graph, length, active: Sequence[Var], inputs, given) -> list:
     """The cotangents of some inputs, given those of some outputs, by variable."""
 
     def asked(*values):
-        outs = of_moving(graph, length, inputs, moving, *values)
+        outs = of_active(graph, length, inputs, active, *values)
         outs = dict(zip(graph.ys, outs, strict=True))
         return [outs[v] for v in given]
 
-    _, pull = jax.vjp(asked, *(inputs[v] for v in moving))
+    _, pull = jax.vjp(asked, *(inputs[v] for v in active))
     return list(in_wide_sums(pull, graph)(list(given.values())))

@@ -81,7 +81,7 @@ class Plan:
       value_loops: the same for chunks without a gradient; empty if they do not differ.
       parts: the plans of several loops that run one after the other in place of one,
         each with its `Part`; empty unless the executor splits the loop.
-      nothing: why there is nothing to plan, or None.
+      unplanned: why there is nothing to plan, or None.
       executor: what runs it: `executor.name` is its name, and `executor.run(plan,
         weights, init, xs)` runs the plan on flat values. None if none is chosen yet.
       candidates: every executor, with its estimate or its refusal.
@@ -106,7 +106,7 @@ class Plan:
     loops: tuple[Loop, ...] = ()
     value_loops: tuple[Loop, ...] = ()
     parts: tuple[tuple[Part, Plan], ...] = ()
-    nothing: str | None = None
+    unplanned: str | None = None
     executor: Any = None
     candidates: tuple[Candidate, ...] = ()
     tuning: report.Tuning | None = None
@@ -117,7 +117,9 @@ class Plan:
         if self.executor is not None and self.executor.name != "scan":
             return None
         refusals = (c.refusal for c in self.candidates if c.name == "planned")
-        return self.nothing or next(refusals, None) or "it is the cheapest by estimate"
+        return (
+            self.unplanned or next(refusals, None) or "it is the cheapest by estimate"
+        )
 
     @property
     def step(self) -> Graph:
@@ -263,11 +265,11 @@ def _residual_bytes(program, args) -> int | None:
     They are counted by tracing `jax.vjp`; nothing runs. None if the program has no
     reverse mode.
     """
-    moving = [i for i, a in enumerate(args) if ops.is_inexact_dtype(a.dtype)]
+    active = [i for i, a in enumerate(args) if ops.is_inexact_dtype(a.dtype)]
 
     def linear(*args):
-        f = of_some(program, args, moving)
-        outs, pull = jax.vjp(f, *(args[i] for i in moving))
+        f = of_some(program, args, active)
+        outs, pull = jax.vjp(f, *(args[i] for i in active))
         return jax.tree.leaves(outs), jax.tree.leaves(pull)
 
     try:

@@ -35,7 +35,7 @@ def report(plan) -> Report:
     summary = [headline(plan), *_executors(plan), *_tuning(plan)]
     limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
     if plan.reason is None and plan.executor.whole:
-        summary += [*plan.executor.told(plan), *(_kept(plan) if plan.parts else ())]
+        summary += [*plan.executor.describe(plan), *(_kept(plan) if plan.parts else ())]
     elif plan.reason is None:
         summary += [*_outside(plan), *_kept(plan), *_over_time(plan)]
         limits = [*_recurrent(plan), *_stays(plan), *limits, in_parallel.newton(plan)]
@@ -180,7 +180,7 @@ def _over_time(plan) -> Iterator[str]:
         return
     for name, where in (("for values", "Forward"), ("in reverse", "Reverse")):
         if name in plan.bodies:
-            yield in_parallel.told(where, plan.bodies[name])
+            yield in_parallel.describe(where, plan.bodies[name])
 
 
 def _policy(plan) -> str:

@@ -114,13 +114,13 @@ def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     """
     draft = _reading(draft, found)
     steps, loop = Steps(draft), draft.loop
-    inner, outer = _moving_inside(draft), {*loop.weights, *loop.xs}
+    inner, outer = _active_inside(draft), {*loop.weights, *loop.xs}
     read, made = [], {}
-    for make, moving in ((steps.inside, inner), (steps.outside, outer)):
-        names, step = _read_by(make, moving, draft.read_inside)
+    for make, active in ((steps.inside, inner), (steps.outside, outer)):
+        names, step = _read_by(make, active, draft.read_inside)
         read.append(names)
         if step is not None:
-            made[make.__name__, frozenset(step.moving)] = step
+            made[make.__name__, frozenset(step.active)] = step
     return read[0], read[1], made
 
 
@@ -132,14 +132,14 @@ def _reading(draft, found) -> Derivative:
     return dataclasses.replace(draft, saved=tuple(found), carry_saved=every, **read)
 
 
-def _moving_inside(draft) -> set[Var]:
+def _active_inside(draft) -> set[Var]:
     return {*draft.loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
 
 
-def _read_by(make, moving, readable) -> tuple[frozenset[Var], Step | None]:
+def _read_by(make, active, readable) -> tuple[frozenset[Var], Step | None]:
     """The variables of `readable` that a step reads, and the step without others."""
     try:
-        step = make(frozenset(v for v in moving if ops.is_inexact(v)))
+        step = make(frozenset(v for v in active if ops.is_inexact(v)))
     except REFUSALS:
         return readable, None
     found = {*free(step.graph.eqns, step.graph.outs)}
@@ -210,8 +210,8 @@ def _read_of_all(draft, saved) -> list[Var]:
     made = [v for e in loop.eqns for v in e.outvars if not isinstance(v, DropVar)]
     made = [v for v in made if loop.depends[v] and v not in draft.internal]
     draft = _reading(draft, dict.fromkeys([*saved, *made]))
-    moving = _moving_inside(draft)
-    read, _ = _read_by(Steps(draft).inside, moving, draft.read_inside)
+    active = _active_inside(draft)
+    read, _ = _read_by(Steps(draft).inside, active, draft.read_inside)
     return [v for v in made if v in read]
 
 

@@ -30,7 +30,7 @@ class Step(NamedTuple):
     Attributes:
       graph: the step.
       consts: its constants, by variable; they are the last weights of the graph.
-      moving: the variables whose tangents come in. For an inside step, the order is
+      active: the variables whose tangents come in. For an inside step, the order is
         carries, weights, cuts, time inputs.
       ys: for each output of the graph, the variable whose tangent (or, in reverse,
         cotangent) it is.
@@ -38,13 +38,13 @@ class Step(NamedTuple):
 
     graph: Graph
     consts: Values
-    moving: tuple[Var, ...]
+    active: tuple[Var, ...]
     ys: tuple[Var, ...]
 
     @property
     def carry(self) -> tuple[Var, ...]:
         """The variables whose tangents are carried."""
-        return self.moving[: len(self.graph.carry)]
+        return self.active[: len(self.graph.carry)]
 
 
 class Steps:
@@ -58,25 +58,25 @@ class Steps:
         """Keep the derivative, and steps that were made with it."""
         self.rules, self._made = rules, dict(made or {})
 
-    def inside(self, moving: frozenset[Var]) -> Step:
-        """The step of the tangents in the loop, if the variables `moving` have some.
+    def inside(self, active: frozenset[Var]) -> Step:
+        """The step of the tangents in the loop, if the variables `active` have some.
 
         Carries that depend on them then have tangents, too.
         """
-        moving = _with_reached(self.rules.loop, moving)
-        return self._once(("inside", moving), _inside, moving)
+        active = _with_reached(self.rules.loop, active)
+        return self._once(("inside", active), _inside, active)
 
-    def outside(self, moving: frozenset[Var]) -> Step:
+    def outside(self, active: frozenset[Var]) -> Step:
         """The step of what enters at the cuts, if these inputs have tangents."""
-        return self._once(("outside", moving), _outside, moving)
+        return self._once(("outside", active), _outside, active)
 
     def reverse(self, inside: Step, ys: tuple[Var, ...]) -> Step:
         """The transpose of an inside step, given the cotangents of some of its ys.
 
-        Its ys are the cotangents of the moving variables that are neither carries nor
+        Its ys are the cotangents of the active variables that are neither carries nor
         weights.
         """
-        return self._once(("reverse", inside.moving, ys), _reverse, inside, ys)
+        return self._once(("reverse", inside.active, ys), _reverse, inside, ys)
 
     def _once(self, key: tuple, make: Callable[..., Step], *args) -> Step:
         if key not in self._made:
@@ -84,25 +84,25 @@ class Steps:
         return self._made[key]
 
 
-def _with_reached(loop: Graph, moving: frozenset[Var]) -> frozenset[Var]:
-    """The variables `moving`, and the carries that depend on them."""
+def _with_reached(loop: Graph, active: frozenset[Var]) -> frozenset[Var]:
+    """The variables `active`, and the carries that depend on them."""
     carries = [(v, out) for v, out in zip(loop.carry, loop.carry_out, strict=True)]
     while True:
-        found = set(moving)
+        found = set(active)
         for eqn in loop.eqns:
             nonzero = [not ops.is_literal(a) and a in found for a in eqn.invars]
             if tangent.moves(eqn, nonzero):
                 found.update(filter(ops.is_inexact, eqn.outvars))
         reached = {v for v, out in carries if not ops.is_literal(out) and out in found}
-        if moving.issuperset(reached):
-            return moving
-        moving |= reached
+        if active.issuperset(reached):
+            return active
+        active |= reached
 
 
-def _inside(rules: Derivative, moving: frozenset[Var]) -> Step:
+def _inside(rules: Derivative, active: frozenset[Var]) -> Step:
     loop, d = rules.loop, rules.tangents
     groups = loop.carry, loop.weights, rules.cuts, loop.xs
-    carry, *others = ([v for v in group if v in moving] for group in groups)
+    carry, *others = ([v for v in group if v in active] for group in groups)
     d_carry, d_weights, d_cuts, d_xs = ([d[v] for v in g] for g in (carry, *others))
     ys: list[Any] = []
     reached: set[Var] = set()
@@ -119,16 +119,16 @@ def _inside(rules: Derivative, moving: frozenset[Var]) -> Step:
     weights = (*loop.weights, *rules.transposed.values(), *d_weights)
     xs = (*rules.rows(rules.read_inside), *d_cuts, *d_xs)
     graph, consts = graph_of(step, weights, d_carry, xs)
-    if not moving.issuperset(reached):
-        return _inside(rules, _with_reached(loop, moving | reached))
+    if not active.issuperset(reached):
+        return _inside(rules, _with_reached(loop, active | reached))
     names = tuple(v for group in (carry, *others) for v in group)
     return Step(graph, consts, names, tuple(ys))
 
 
-def _outside(rules: Derivative, moving: frozenset[Var]) -> Step:
+def _outside(rules: Derivative, active: frozenset[Var]) -> Step:
     loop, d = rules.loop, rules.tangents
     cuts: list[Var] = []
-    weights, xs = ([v for v in g if v in moving] for g in (loop.weights, loop.xs))
+    weights, xs = ([v for v in g if v in active] for g in (loop.weights, loop.xs))
 
     def step(values):
         found = rules.propagate(values, outside=True)
@@ -146,16 +146,16 @@ def _outside(rules: Derivative, moving: frozenset[Var]) -> Step:
 
 def _reverse(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
     graph, d = inside.graph, rules.tangents
-    tangents = [d[v] for v in inside.moving]
-    summed = [v for v in inside.moving if v in rules.loop.weights]
+    tangents = [d[v] for v in inside.active]
+    summed = [v for v in inside.active if v in rules.loop.weights]
     n, m = len(inside.carry), len(inside.carry) + len(summed)
     sums = variables_like(wide_type(struct(v)) for v in summed)
     outs = dict(zip(inside.ys, graph.ys, strict=True))
     cts = [rules.cotangents[v] for v in ys]
 
     def pull(values):
-        def push(*moving):
-            env = Env(graph.eqns, values | dict(zip(tangents, moving, strict=True)))
+        def push(*active):
+            env = Env(graph.eqns, values | dict(zip(tangents, active, strict=True)))
             return env.read_all([*graph.carry_out, *(outs[v] for v in ys)])
 
         given = [values[v] for v in (*graph.carry, *cts)]
@@ -164,10 +164,10 @@ def _reverse(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
         more = map(jnp.add, before, map(rounded, found[n:m], before))
         return [*found[:n], *more, *found[m:]]
 
-    moving = {*tangents}
-    weights = [v for v in graph.weights if v not in moving]
-    xs = [*(v for v in graph.xs if v not in moving), *cts]
+    active = {*tangents}
+    weights = [v for v in graph.weights if v not in active]
+    xs = [*(v for v in graph.xs if v not in active), *cts]
     carry = (*graph.carry, *sums)
     made, consts = graph_of(in_wide_sums(pull, graph), weights, carry, xs)
     consts = {**inside.consts, **consts}
-    return Step(made, consts, inside.moving, inside.moving[m:])
+    return Step(made, consts, inside.active, inside.active[m:])
