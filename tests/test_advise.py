@@ -242,6 +242,14 @@ def test_cells_with_something_round_them_can_be_asked_about():
     cell = cells.residual(cells.lstm())
     advice = advise(cell, T=4, B=2, D=32, H=32, dtype="bfloat16")
     assert all("H=" not in change.what for change in advice.changes)
+    assert "Products of bfloat16" in advice.plan.describe(long=True)
+
+
+def test_advice_is_for_the_dtype_of_the_cell():
+    half = advise(cells.residual(cells.lstm(dtype="bfloat16")), D=512, dtype=None)
+    assert half.dtype == "bfloat16"
+    whole = advise(cells.lstm(dtype="bfloat16"))
+    assert "bfloat16" not in whole.plan.describe(long=True)
 
 
 def test_a_layer_of_half_precision_has_a_plan_of_that():

@@ -11,9 +11,10 @@ from jax import lax
 
 import scanrnn
 from scanrnn import cells
-from scanrnn.interop import Weights, load_safetensors, save_safetensors
+from scanrnn.interop import Weights, load_safetensors, save_safetensors, to_torch
 from scanrnn.serving import Input, to_onnx
 from tests.onnx_run import operators, session, xs
+from tests.test_serving_state import Stateful
 
 
 def test_loop_with_a_scalar_carry_is_written():
@@ -189,3 +190,114 @@ def test_sum_over_no_axes_is_the_array():
     given = xs(2, 3)
     (got,) = session(to_onnx(summed, inputs={"x": given.shape}))(x=given)
     np.testing.assert_allclose(got, summed(given), rtol=1e-6)
+
+
+SIZES = {
+    "a power": (lambda x: (x[:, None] * x[None]).reshape(-1), (3, 3)),
+    "a sum with a power": (
+        lambda x: jnp.concatenate([(x[:, None, 0] * x[None, :, 0]).ravel(), x[:, 0]]),
+        (3, 3),
+    ),
+    "half, rounded up": (lambda x: jnp.zeros(-(-x.shape[0] // 2)) + x.sum(), (5, 3)),
+    "a remainder": (lambda x: jnp.zeros((-x.shape[0]) % 3 + 1) + x.sum(), (4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_computed_from_sizes_are_those_of_jax(name):
+    function, shape = SIZES[name]
+    given = xs(*shape)
+    (got,) = session(to_onnx(function, inputs={"x": ("b", 3)}))(x=given)
+    np.testing.assert_allclose(got, function(jnp.asarray(given)), rtol=1e-5)
+
+
+def test_counted_numbers_in_half_precision_are_rounded():
+    def counted(x):
+        return (lax.iota(jnp.bfloat16, 300) + x).astype(jnp.float32)
+
+    proto = to_onnx(counted, inputs={"x": Input((), jnp.bfloat16)})
+    (got,) = session(proto)(x=np.array(1, np.float32))
+    np.testing.assert_array_equal(got, counted(jnp.bfloat16(1)))
+
+
+def test_layer_around_a_cell_with_state_is_written():
+    rnn = scanrnn.nnx.RNN(Stateful())
+    rnn.cell.counts = False
+    with pytest.raises(ValueError, match="the model holds a random key"):
+        to_onnx(rnn, inputs={"input": ("batch", "sequence", 3)})
+    rnn.cell.dropout.rngs = None
+    given = xs(2, 5, 3)
+    proto = to_onnx(rnn, inputs={"input": ("batch", "sequence", 3)})
+    np.testing.assert_allclose(session(proto)(input=given)[0], rnn(given), rtol=1e-5)
+
+
+WRAPPED = {
+    "dropout": cells.dropout(cells.lstm(), input=0.1),
+    "zoneout": cells.zoneout(cells.gru(), h=0.1),
+    "learned carry": cells.learned_carry(cells.elman()),
+    "residual": cells.residual(cells.lstm()),
+    "highway": cells.highway(cells.gru()),
+    "weight drop": cells.weight_drop(cells.lstm(), 0.5),
+    "two": cells.residual(cells.dropout(cells.lstm(), input=0.1)),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_weights_of_a_wrapped_cell_make_a_layer(name):
+    rnn = scanrnn.nnx.RNN(WRAPPED[name], 4, 4, num_layers=2, rngs=nnx.Rngs(0))
+    weights = Weights.of(rnn)
+    assert (weights.in_features, weights.hidden_features) == (4, 4)
+    given = jnp.asarray(xs(2, 5, 4))
+    layers = [weights.layer(), rnn]
+    one, other = (layer(given, deterministic=True) for layer in layers)
+    np.testing.assert_array_equal(one, other)
+
+
+class Own(cells.Cell):
+    """A user's cell, with no more than the contract asks for."""
+
+    def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+        return {"kernel": jax.random.normal(key, (in_features, hidden_features), dtype)}
+
+    def initial_carry(self, params, x, dtype=None):
+        return jnp.zeros_like(x @ params["kernel"], dtype=dtype)
+
+    def step(self, params, carry, x):
+        h = jnp.tanh(carry + x @ params["kernel"])
+        return h, h
+
+
+def test_weights_of_a_users_cell_are_refused_in_words():
+    rnn = scanrnn.nnx.RNN(Own(), 3, 5, rngs=nnx.Rngs(0))
+    weights = Weights.of(rnn)
+    with pytest.raises(ValueError, match="torch has no cell .* the cell Own"):
+        to_torch(weights)
+    with pytest.raises(ValueError, match="the cell Own does not tell its sizes"):
+        weights.layer()
+    with pytest.raises(ValueError, match="weights are those of the cell Own"):
+        weights.put_into(scanrnn.nnx.LSTM(3, 5, rngs=nnx.Rngs(0)))
+
+
+STARTS = {
+    "indrnn": (cells.indrnn(longest=100), cells.indrnn()),
+    "rhn": (cells.rhn(2, transfer_bias=-1.0), cells.rhn(2)),
+    "lru": (cells.lru(r_min=0.5), cells.lru()),
+    "highway": (
+        cells.highway(cells.lstm(), carry_bias=-2.0),
+        cells.highway(cells.lstm()),
+    ),
+    "integration": (
+        cells.lstm(integration=cells.Multiplicative(alpha=2.0)),
+        cells.lstm(integration="multiplicative"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_weights_fit_a_cell_with_other_starting_values(name):
+    one, other = STARTS[name]
+    weights = Weights.of(scanrnn.nnx.RNN(one, 4, 4, rngs=nnx.Rngs(0)))
+    rnn = scanrnn.nnx.RNN(other, 4, 4, rngs=nnx.Rngs(1))
+    weights.put_into(rnn)
+    given = jnp.asarray(xs(2, 5, 4))
+    np.testing.assert_array_equal(rnn(given), weights.layer()(given))

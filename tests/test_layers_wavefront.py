@@ -1,5 +1,6 @@
 """Compare equal layers side by side with the same layers one after the other."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import scanrnn
 from scanrnn import cells, machines
 from scanrnn.layers import Layer, _wavefront
 from scanrnn.machines import MACHINES
@@ -110,3 +112,30 @@ def test_layers_that_cannot_are_refused(options, words):
     xs = normal(B, T, options["in_features"])
     with pytest.raises(ValueError, match=f"wavefront=True, but .*{words}"):
         rnn(xs, rngs=nnx.Rngs(0))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooled(cells.Cell):
+    """A cell whose parameters do not show the size of its inputs."""
+
+    def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+        return {"w": jnp.full(hidden_features, 0.5, dtype)}
+
+    def initial_carry(self, params, x, dtype=None):
+        return jnp.zeros_like(x.mean(-1, keepdims=True) * params["w"], dtype=dtype)
+
+    def step(self, params, carry, x):
+        h = jnp.tanh(carry * params["w"] + x.mean(-1, keepdims=True))
+        return h, h
+
+
+def test_layers_whose_inputs_differ_do_not_run_side_by_side():
+    layers = [
+        scanrnn.nnx.RNN(
+            Pooled(), 3, 5, num_layers=2, wavefront=wavefront, rngs=nnx.Rngs(0)
+        )
+        for wavefront in (True, None)
+    ]
+    with pytest.raises(ValueError, match="the layers differ in their cells or sizes"):
+        layers[0](jnp.ones([2, 7, 3]))
+    assert layers[1](jnp.ones([2, 7, 3])).shape == (2, 7, 5)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from scanrnn._advise import checklist
 from scanrnn._advise.kernels import kernel
-from scanrnn._advise.layers import Sizes, plan_of
+from scanrnn._advise.layers import Sizes, dtype_of, plan_of
 from scanrnn.cells import Cell
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Plan
@@ -97,7 +97,7 @@ def advise(
     batch: int,
     in_features: int,
     hidden_features: int,
-    dtype: Any = jnp.float32,
+    dtype: Any = None,
     machine: Machine | str | None = None,
 ) -> Advice:
     """Say what a recurrent layer costs, what limits its speed, and what would help.
@@ -111,7 +111,7 @@ def advise(
         batch: B, the batch size.
         in_features: D, the number of input features.
         hidden_features: H, the number of features of the carry.
-        dtype: the dtype of the operands of products.
+        dtype: the dtype of the operands of products; None for that of the cell.
         machine: a `Machine` or its name; None for the one on which JAX computes.
 
     Returns:
@@ -150,7 +150,7 @@ def advise(
     if min(sizes) < 1:
         raise ValueError(f"advise: the sizes are {sizes}, want at least 1 for each")
     chosen = machine_of() if machine is None else machine_named(machine)
-    name = str(jnp.dtype(dtype))
+    name = dtype_of(cell) if dtype is None else str(jnp.dtype(dtype))
     if name == "float64" and not jax.config.read("jax_enable_x64"):
         raise TypeError("dtype: float64 is switched off in JAX; set JAX_ENABLE_X64=1")
     try:

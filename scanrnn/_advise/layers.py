@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from scanrnn._scan import plan
 from scanrnn.cells import Cell
 from scanrnn.cells._cell import param_types
+from scanrnn.cells._wrapper import Wrapper
 from scanrnn.machines import Machine
 from scanrnn.planner import Options, Plan, make_plan, trace
 
@@ -61,7 +62,7 @@ def refusal_of(
 
 def _layer(cell, sizes, dtype):
     """The step of a layer, its carry and its inputs, without arrays."""
-    if dtype != "float32" and "dtype" in vars(cell):
+    if dtype != dtype_of(cell):
         cell = _of_dtype(cell, dtype)
     params = param_types(cell, sizes.D, sizes.H)
     xs = jax.ShapeDtypeStruct((sizes.T, sizes.B, sizes.D), jnp.float32)
@@ -78,8 +79,15 @@ def _layer(cell, sizes, dtype):
     return step, (params, carry), xs
 
 
+def dtype_of(cell: Cell) -> str:
+    """The name of the dtype of the operands of a cell's products."""
+    return str(jnp.dtype(cell.dtype or jnp.float32))
+
+
 def _of_dtype(cell, dtype):
-    """The same cell, with operands of another dtype."""
-    if hasattr(cell, "inner"):
+    """The same cell, with operands of another dtype, if it has such an option."""
+    if isinstance(cell, Wrapper):
         return dataclasses.replace(cell, inner=_of_dtype(cell.inner, dtype))
+    if "dtype" not in vars(cell):
+        return cell
     return dataclasses.replace(cell, dtype=jnp.dtype(dtype))

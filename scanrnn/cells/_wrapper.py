@@ -66,6 +66,12 @@ class Wrapper(Cell):
         """Draw the parameters; see `Cell.init`."""
         return self.inner.init(key, in_features, hidden_features, dtype, **initializers)
 
+    @property
+    def sizes(self):
+        """`sizes(params)` of the inner cell, if it has this function."""
+        sizes = self.inner.sizes
+        return lambda params: sizes(self.inner_params(params))
+
     def inner_params(self, params):
         """The parameters of the inner cell."""
         return params

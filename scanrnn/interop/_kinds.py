@@ -18,10 +18,12 @@ KINDS = {
     "mgu": (cells.mgu(), "fn"),
     "conv_lstm": (cells.conv_lstm(kernel_size=1), "ifgo"),
 }
-# Options that change no equation in evaluation, or only sizes.
+# Options that change no equation in evaluation, or only sizes and starting values.
 _NEUTRAL = {
-    *("dtype", "forget_bias", "kernel_size", "mask_per_gate"),
+    *("dtype", "kernel_size", "mask_per_gate"),
     *("projection", "recurrent_dropout", "use_bias"),
+    *("forget_bias", "carry_bias", "transfer_bias", "longest"),
+    *("r_min", "r_max", "max_phase"),
 }
 
 
@@ -63,10 +65,14 @@ def _equations(cell):
     """The type and the options that determine the equations of a cell."""
     fields = dataclasses.fields(cell) if dataclasses.is_dataclass(cell) else ()
     values = {f.name: getattr(cell, f.name) for f in fields if f.name not in _NEUTRAL}
-    return type(cell), [
-        (name, _equations(_bare(value)) if isinstance(value, cells.Cell) else value)
-        for name, value in values.items()
-    ]
+    return type(cell), [(name, _option(value)) for name, value in values.items()]
+
+
+def _option(value):
+    """What an option says of the equations."""
+    if isinstance(value, cells.Multiplicative):
+        return type(value)  # its numbers are starting values
+    return _equations(_bare(value)) if isinstance(value, cells.Cell) else value
 
 
 def check(weights, library: str, known: tuple[str, ...]) -> str:
@@ -93,6 +99,8 @@ def check(weights, library: str, known: tuple[str, ...]) -> str:
 
 def called(cell) -> str:
     """A cell as one writes it: its name, and the options that are not the default."""
+    if not dataclasses.is_dataclass(cell) or not hasattr(cell, "name"):
+        return f"the cell {type(cell).__name__}"
     fields, no_default = dataclasses.fields(cell), dataclasses.MISSING
     defaults = {f.name: f.default for f in fields if f.default is not no_default}
     # Some options become records when the cell is made.

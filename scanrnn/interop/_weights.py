@@ -80,6 +80,11 @@ class Weights:
     def _features(self, index):
         """The sizes of the inputs and of the carry of one layer."""
         cell: Any = self.cell
+        if not hasattr(cell, "sizes"):
+            raise ValueError(
+                f"Weights: {_kinds.called(cell)} does not tell its sizes; make the "
+                "layer with scanrnn.nnx.RNN, and call put_into(layer)"
+            )
         in_features, hidden_features = cell.sizes(self.layers[0][0])
         if index:
             directions = 2 if self.bidirectional else 1

@@ -158,7 +158,7 @@ def run_own(
         noisy = draw_key is not None and _has_noise(spec, places, stack, xs)
         options = scan_options(spec, call)
         options |= {"carry_dtype": spec.carry_dtype, "residual": spec.residual}
-        if _side_by_side(spec, stack, xs, noisy, call):
+        if _side_by_side(spec, places, stack, xs, noisy, call):
             return _wavefront.run_wavefront(stack, xs, given, spans, **options)
         return run_stack(
             stack,
@@ -183,11 +183,11 @@ def run_own(
     )
 
 
-def _side_by_side(spec, stack, xs, noisy, call):
+def _side_by_side(spec, places, stack, xs, noisy, call):
     """Whether the layers run as a wavefront."""
     if spec.wavefront is False:
         return False
-    reason = _wavefront.refuse(stack, xs, noisy, call.return_all_carries)
+    reason = _wavefront.refuse(places, stack, xs, noisy, call.return_all_carries)
     empty = isinstance(xs.shape[0], int) and xs.shape[0] == 0
     if spec.wavefront and reason is not None and not empty:
         raise ValueError(

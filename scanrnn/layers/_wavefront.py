@@ -20,7 +20,13 @@ from scanrnn.layers._stack import Layer, Stacked, skips
 Stack = Sequence[Sequence[Layer]]
 
 
-def refuse(layers: Stack, xs: jax.Array, noisy: bool, all_carries: bool) -> str | None:
+def refuse(
+    places: Sequence[Any],
+    layers: Stack,
+    xs: jax.Array,
+    noisy: bool,
+    all_carries: bool,
+) -> str | None:
     """Why layers cannot run side by side, or None if they can."""
     if len(layers) < 2:
         return "there is one layer"
@@ -30,7 +36,12 @@ def refuse(layers: Stack, xs: jax.Array, noisy: bool, all_carries: bool) -> str 
         return "there is noise to draw for each layer"
     if all_carries:
         return "return_all_carries=True"
-    if len({(layer.cell, _shapes(layer.params)) for (layer,) in layers}) > 1:
+    # The parameters of a user's cell need not show the size of its inputs.
+    kinds = {
+        (place.in_features, layer.cell, _shapes(layer.params))
+        for place, (layer,) in zip(places, layers, strict=True)
+    }
+    if len(kinds) > 1:
         return "the layers differ in their cells or sizes"
     length = xs.shape[0]
     return None if isinstance(length, int) and length else f"there are {length} steps"

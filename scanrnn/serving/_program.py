@@ -120,10 +120,10 @@ def _pure(model):
         return model
     graphdef, state = flax_nnx.split(model)
 
-    def function(*arrays):
+    def function(*arrays, **options):
         # New variables, so that the call may write to them.
         own = jax.tree.map(lambda leaf: leaf, state)
-        return flax_nnx.merge(graphdef, own)(*arrays)
+        return flax_nnx.merge(graphdef, own)(*arrays, **options)
 
     return function
 
@@ -197,6 +197,7 @@ def _output_names(model, specs, outputs):
 def _layer(layer, specs, outputs, carry, lengths):
     """The program of a layer. Inputs: `input`, `lengths`, each field of the carry."""
     (xs,) = specs.values()
+    call = _pure(layer)
     axes = xs.shape[: len(xs.shape) - feature_axes(layer)]
     time_axis = 0 if layer.time_major else len(axes) - 1
     batch = axes[:time_axis] + axes[time_axis + 1 :]
@@ -208,10 +209,10 @@ def _layer(layer, specs, outputs, carry, lengths):
             given["seq_lengths"] = rest.pop(0)
         if carry:
             given["initial_carry"] = structure.unflatten(rest)
-        return layer(xs, return_carry=True, **given)
+        return call(xs, return_carry=True, **given)
 
     first = jax.eval_shape(
-        lambda xs: layer(xs, return_carry=True, deterministic=True)[0], xs
+        lambda xs: call(xs, return_carry=True, deterministic=True)[0], xs
     )
     leaves, structure = jax.tree.flatten_with_path(first)
     names = ["_".join(_part(key) for key in path) for path, _ in leaves]

@@ -51,7 +51,7 @@ class Vocabulary:
 
         Returns:
             The vocabulary. With `most` None, the tokens are in sorted order. Else the
-            most frequent token comes first.
+            most frequent token comes first, and `<unk>` comes after all that occur.
 
         Raises:
             ValueError: If the text is empty and `most` is None.

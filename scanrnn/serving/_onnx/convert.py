@@ -21,7 +21,7 @@ from scanrnn.serving._onnx.graph import (
 
 RULES = elementwise.RULES | shapes.RULES | places.RULES | products.RULES
 # These only move or choose numbers, or change signs. So their results need no rounding.
-_MOVES = set(shapes.RULES) - {"reduce_sum", "reduce_prod", "cumsum", "cumprod"}
+_MOVES = set(shapes.RULES) - {"reduce_sum", "reduce_prod", "cumsum", "cumprod", "iota"}
 _MOVES |= {"select_n", "neg", "abs", "max", "min", "copy", "clamp"}
 
 

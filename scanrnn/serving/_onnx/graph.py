@@ -3,6 +3,7 @@
 import ast
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
@@ -84,6 +85,11 @@ class Graph:
 
     def constant(self, value: Any, dtype: Any = None) -> str:
         """The name of a constant. Equal constants have the same name."""
+        if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
+            raise Unsupported(
+                "to_onnx: the model holds a random key, which ONNX does not have; take "
+                "random streams out of it, such as those of dropout"
+            )
         array = np.asarray(value, dtype)
         if str(array.dtype) in HALF:
             array = array.astype(np.float32)
@@ -135,8 +141,10 @@ class Graph:
         """A size, as a vector of length one."""
         if isinstance(dim, int | np.integer):
             return self.constant([dim], np.int64)
-        # JAX prints a symbolic size as an expression of names and integers.
-        return self._expression(ast.parse(str(dim), mode="eval").body, dim)
+        # JAX prints a symbolic size as an expression of names and integers, with ^ for
+        # powers, which Python would read as an operator that binds less than a sum.
+        text = str(dim).replace("^", "**")
+        return self._expression(ast.parse(text, mode="eval").body, dim)
 
     def _expression(self, node, dim):
         if isinstance(node, ast.Constant):
@@ -147,11 +155,19 @@ class Graph:
             return self.op("Neg", self._expression(node.operand, dim))
         if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
             sides = (self._expression(side, dim) for side in (node.left, node.right))
-            return self.op(_OPERATORS[type(node.op)], *sides)
+            return self._joined(_OPERATORS[type(node.op)], *sides)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if kind := _FUNCTIONS.get(node.func.id):
-                return self.op(kind, *(self._expression(a, dim) for a in node.args))
+                args = (self._expression(a, dim) for a in node.args)
+                return self._joined(kind, *args)
         raise Unsupported(f"to_onnx: cannot write the size {dim}; give a number")
+
+    def _joined(self, kind, *sides):
+        """A node for an operator. JAX rounds quotients down, and ONNX towards zero."""
+        if kind == "Div":
+            rest = self.op("Mod", *sides)  # it has the sign of the divisor, as in JAX
+            sides = self.op("Sub", sides[0], rest), sides[1]
+        return self.op(kind, *sides)
 
     def proto(self, name: str, inputs: list, outputs: list) -> onnx.GraphProto:
         """The finished graph, without nodes that no output needs."""
@@ -171,14 +187,12 @@ class Graph:
         return helper.make_graph(nodes, name, inputs, outputs, tensors)
 
 
-# Sizes are not negative, so division that truncates equals floor division.
 _OPERATORS = {
     ast.Add: "Add",
     ast.Sub: "Sub",
     ast.Mult: "Mul",
     ast.FloorDiv: "Div",
     ast.Mod: "Mod",
-    ast.BitXor: "Pow",
     ast.Pow: "Pow",
 }
 _FUNCTIONS = {"floordiv": "Div", "mod": "Mod", "max": "Max", "min": "Min"}
