@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Hashable
-from typing import Any
+from operator import is_
+from typing import Any, NamedTuple
 
 import jax
 
@@ -23,11 +24,24 @@ _MOST_PLANS = 256
 # So many structures are kept, those that were used last.
 _MOST_STRUCTURES = 256
 
+
+class _Kept(NamedTuple):
+    """Plans, and the executors that were registered when they were made."""
+
+    plans: dict[Hashable, Plan]
+    executors: tuple[Any, ...]
+
+    def is_current(self) -> bool:
+        """Whether the same executors are registered now."""
+        now = tuple(EXECUTORS.values())
+        return len(now) == len(self.executors) and all(map(is_, now, self.executors))
+
+
 # Several threads may plan at the same time.
 _lock = threading.Lock()
 # The plans of each traced step. JAX returns the same jaxpr object for the same
 # function and shapes, and keeps it as long as the function lives.
-_of_steps: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
+_of_steps: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
 # The plans of each structure, under each setting of JAX.
 _of_structures: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary()
 
@@ -35,9 +49,10 @@ _of_structures: weakref.WeakKeyDictionary[Any, dict] = weakref.WeakKeyDictionary
 def plans_of(traced: Traced) -> dict[Hashable, Plan]:
     """The plans that are kept for a traced step, by what they were made for."""
     found = _of_steps.get(traced.source)
-    if found is None:
+    # Executors may be registered at any time.
+    if found is None or not found.is_current():
         found = _of_steps[traced.source] = _shared(traced.graph)
-    return found
+    return found.plans
 
 
 def keep(plans: dict[Hashable, Plan], key: Hashable, plan: Plan) -> None:
@@ -48,21 +63,21 @@ def keep(plans: dict[Hashable, Plan], key: Hashable, plan: Plan) -> None:
             plans.pop(next(iter(plans)), None)
 
 
-def _shared(graph: Graph) -> dict[Hashable, Plan]:
+def _shared(graph: Graph) -> _Kept:
     """The plans of all steps with the structure of a graph."""
-    program = structure(graph)
+    program, executors = structure(graph), tuple(EXECUTORS.values())
     if program is None:
-        return {}
-    # Executors may be registered at any time, and need not be hashable.
-    key = program, *map(id, EXECUTORS.values())
+        return _Kept({}, executors)
+    # Executors need not be hashable. What is kept holds them, so no id is used twice.
+    key = program, *map(id, executors)
     setting = _setting()
     with _lock:
         structures = _of_structures.setdefault(setting, {})
-        plans = structures.pop(key, {})
-        structures[key] = plans
+        kept = structures.pop(key, None) or _Kept({}, executors)
+        structures[key] = kept
         if len(structures) > _MOST_STRUCTURES:
             structures.pop(next(iter(structures)), None)
-    return plans
+    return kept
 
 
 def _setting() -> Any:

@@ -126,6 +126,7 @@ class Pooled(cells.Cell):
 
     def step(self, params, carry, x):
         h = jnp.tanh(carry * params["w"] + x.mean(-1, keepdims=True))
+        h = h.astype(carry.dtype)
         return h, h
 
 

@@ -261,13 +261,19 @@ def test_executor_that_is_registered_later_is_considered(monkeypatch):
         def refuse(self, plan):
             return plan.unplanned
 
-    def names():
-        plan = scanrnn.plan(lambda c, x: (jnp.tanh(c @ A + x @ W), c), INIT, XS)
-        return [candidate.name for candidate in plan.candidates]
+    def step(c, x):
+        return jnp.tanh(c @ A + x @ W), c
 
-    assert "cheapest" not in names()
-    monkeypatch.setitem(EXECUTORS, "cheapest", Cheapest())
-    assert "cheapest" in names()
+    def names(same):
+        f = step if same else lambda c, x: step(c, x)
+        return [c.name for c in scanrnn.plan(f, INIT, XS).candidates]
+
+    for same in (True, False):
+        with monkeypatch.context() as later:
+            assert "cheapest" not in names(same)
+            later.setitem(EXECUTORS, "cheapest", Cheapest())
+            assert "cheapest" in names(same)
+        assert "cheapest" not in names(same)
 
 
 def test_only_the_structures_used_last_are_kept(monkeypatch):

@@ -215,7 +215,7 @@ def _batched(args, axes, *, program, **_):
         types=(),
     )
     outs = batch(*args)
-    shared = _unmapped(program, args, axes, outs)
+    shared = _unmapped(program, args, axes, outs) if size else ()
     return (
         [out[0] if i in shared else out for i, out in enumerate(outs)],
         [None if i in shared else 0 for i in range(len(outs))],

@@ -235,7 +235,7 @@ def _total(body: Body, group: Group, start, values):
     made, consts = affine.coefficients(body.graph, group)
     added = _wide(stacked(made, values | consts, body.rows.length)[1])
     times = 1 if len(added) == body.rows.length else body.rows.length
-    total = start + (times * added.sum(0)).astype(added.dtype)
+    total = _wide(start) + (times * added.sum(0)).astype(added.dtype)
     return lax.convert_element_type(total, start.dtype)
 
 

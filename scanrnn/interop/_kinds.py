@@ -97,9 +97,9 @@ def check(weights, library: str, known: tuple[str, ...]) -> str:
     return kind
 
 
-def called(cell) -> str:
+def called(cell: Any) -> str:
     """A cell as one writes it: its name, and the options that are not the default."""
-    if not dataclasses.is_dataclass(cell) or not hasattr(cell, "name"):
+    if not (hasattr(cell, "name") and hasattr(cell, "__dataclass_fields__")):
         return f"the cell {type(cell).__name__}"
     fields, no_default = dataclasses.fields(cell), dataclasses.MISSING
     defaults = {f.name: f.default for f in fields if f.default is not no_default}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -93,18 +93,28 @@ def components(graph: Graph) -> tuple[tuple[int, ...], ...]:
 
     A group comes after the groups that it reads.
     """
-    reads = _after(graph)
-    reach = [set(of) for of in reads]
-    for through, i in itertools.product(range(len(reads)), repeat=2):
-        if through in reach[i]:
+    # Sets of leaves as bits: carries with thousands of leaves (the state of an
+    # optimizer) are common.
+    reach = [sum(1 << k for k in of) for of in _after(graph)]
+    for through, i in itertools.product(range(len(reach)), repeat=2):
+        if reach[i] >> through & 1:
             reach[i] |= reach[through]
     # Strongly connected components of "leaf reads leaf".
+    read_by = [0] * len(reach)
+    for i, of in enumerate(reach):
+        for k in _leaves(of):
+            read_by[k] |= 1 << i
     parts = {
-        tuple(k for k in sorted({i, *of}) if k == i or (i in reach[k] and k in of))
-        for i, of in enumerate(reach)
+        tuple(_leaves(of & back | 1 << i))
+        for i, (of, back) in enumerate(zip(reach, read_by, strict=True))
     }
-    size = {part: len(reach[part[0]] | {*part}) for part in parts}
+    size = {part: (reach[part[0]] | 1 << part[0]).bit_count() for part in parts}
     return tuple(sorted(parts, key=lambda part: (size[part], part)))
+
+
+def _leaves(bits: int) -> Iterator[int]:
+    """The leaves of a set of bits, the lowest first."""
+    return (k for k in range(bits.bit_length()) if bits >> k & 1)
 
 
 def _after(graph: Graph) -> list[frozenset[int]]:

@@ -66,8 +66,13 @@ def rule_of(eqn: JaxprEqn, dependent: Sequence[bool]) -> Rule:
 
 
 def keeps_kind(eqn) -> bool:
-    """Whether a cast keeps the dtype, or stays among floats or complex numbers."""
+    """Whether a cast keeps the dtype, or stays among floats or complex numbers.
+
+    A cast to fewer than 16 bits quantizes: it is no rounding that may be left out.
+    """
     old, new = (ops.aval(v).dtype for v in (eqn.invars[0], eqn.outvars[0]))
+    if new.itemsize < min(2, old.itemsize):
+        return False
     kinds = [k for k in (jnp.floating, jnp.complexfloating) if jnp.issubdtype(old, k)]
     return old == new or any(jnp.issubdtype(new, k) for k in kinds)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from jax.numpy import promote_types
+
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
 
@@ -60,6 +62,8 @@ def viewed(graph: Graph, factor: Factor) -> Factor:
 
 
 def _of_product(eqn, axes):
+    if eqn.invars[0] is eqn.invars[1]:
+        return None  # squares of squares would have factors without end
     return [(a, axes) for a in eqn.invars]
 
 
@@ -86,7 +90,8 @@ def _of_transpose(eqn, axes):
 
 def _of_cast(eqn, axes):
     (a,), (out,) = eqn.invars, eqn.outvars
-    widens = ops.is_real(a) and ops.bytes_of(a) <= ops.bytes_of(out)
+    old, new = ops.aval(a).dtype, ops.aval(out).dtype
+    widens = ops.is_real(a) and ops.is_real(out) and promote_types(old, new) == new
     return [(a, axes)] if widens else None
 
 

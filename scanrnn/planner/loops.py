@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from scanrnn.planner.rows import Place, Rows, Shift, pair_up
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.saved import derive
 from scanrnn.planner.steps import Steps
+
+# Several threads may differentiate a loop at the same time.
+_deriving = threading.RLock()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,9 +64,14 @@ class Loop:
         sums = self.rules.sums_gains_in_loop
         return find_regions(self.graph, sums)
 
-    @functools.cached_property
+    @property
     def steps(self) -> Steps:
-        """The steps of this loop's derivative."""
+        """The steps of this loop's derivative, made once, with new variables."""
+        with _deriving:
+            return self._steps
+
+    @functools.cached_property
+    def _steps(self) -> Steps:
         return derive(self.graph, self.regions, self.residuals, self.rules)
 
     @property

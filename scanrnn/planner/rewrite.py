@@ -161,7 +161,7 @@ def _merge_key(eqn, bits):
         return None
     shape[free[0]] = None
     form = str(eqn.params), tuple(shape), weight.aval.dtype
-    return eqn.primitive, eqn.invars[1 - side], side, form
+    return eqn.primitive, eqn.invars[1 - side], side, form, compat.context(eqn)
 
 
 def _merged(eqns, bits, env):

@@ -98,7 +98,7 @@ def inline(graph: Graph, opens: Callable | None = None) -> tuple[Graph, list]:
     def rule(eqn, env):
         return _evaluated(opens, eqn, map(env.read, eqn.invars))
 
-    return retrace(graph, rule, list(filter(opens, graph.eqns)))
+    return retrace(graph, rule, dict.fromkeys(filter(opens, graph.eqns)))
 
 
 def without_invariant(graph: Graph) -> tuple[Graph, tuple[int, ...]]:
