@@ -69,7 +69,8 @@ class Wrapper(Cell):
     @property
     def sizes(self):
         """`sizes(params)` of the inner cell, if it has this function."""
-        sizes = self.inner.sizes
+        inner: Any = self.inner  # a user's cell need not have it
+        sizes = inner.sizes
         return lambda params: sizes(self.inner_params(params))
 
     def inner_params(self, params):
