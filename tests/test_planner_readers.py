@@ -87,3 +87,25 @@ def test_leaves_that_read_one_another_are_one_group():
     traced = trace(step, [jnp.float32(0)] * 600, jnp.ones(T), None)
     (part,) = affine.components(traced.graph)
     assert part == tuple(range(600))
+
+
+@pytest.mark.parametrize(
+    "old, new, seen_through",
+    [
+        ("bfloat16", "float32", True),
+        ("float16", "bfloat16", False),
+        ("bfloat16", "float16", False),
+        ("float8_e4m3fn", "float8_e5m2", False),
+        ("float8_e4m3fn", "float32", True),
+        ("float32", "int32", False),
+        ("bool", "float32", False),
+    ],
+)
+def test_factor_is_seen_through_a_cast_that_rounds_nothing(old, new, seen_through):
+    def step(h, x):
+        return h, x.astype(new)
+
+    traced = trace(step, jnp.zeros(()), jnp.zeros((T, B, D), old), None)
+    with jax.numpy_dtype_promotion("strict"):
+        (factor,) = factors(traced.graph, traced.graph.ys[0])
+    assert (factor.atom is traced.graph.xs[0]) == seen_through

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jax.numpy import promote_types
+import jax.numpy as jnp
 
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
@@ -90,8 +90,10 @@ def _of_transpose(eqn, axes):
 
 def _of_cast(eqn, axes):
     (a,), (out,) = eqn.invars, eqn.outvars
-    old, new = ops.aval(a).dtype, ops.aval(out).dtype
-    widens = ops.is_real(a) and ops.is_real(out) and promote_types(old, new) == new
+    if not (ops.is_real(a) and ops.is_inexact(out)):
+        return None
+    old, new = (jnp.finfo(ops.aval(v).dtype) for v in (a, out))
+    widens = old.nmant <= new.nmant and old.maxexp <= new.maxexp
     return [(a, axes)] if widens else None
 
 
