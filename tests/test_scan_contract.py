@@ -108,7 +108,7 @@ def test_plans_of_many_lengths_are_not_all_kept(monkeypatch):
     for length in (5, 6, 7):
         scanrnn.plan(step, jnp.ones(3), jnp.ones((length, 3)))
     (kept,) = plans.values()
-    assert [length for length, *_ in kept] == [6, 7]
+    assert [length for length, *_ in kept.plans] == [6, 7]
 
 
 @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint])

@@ -6,7 +6,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import DropVar, Var
+from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.batching import REFUSALS
@@ -182,22 +182,50 @@ def _costly(draft, saved) -> list[Var]:
     found = [v for v in found if bits[v] & CARRY and ops.is_inexact(v)]
     kept, without = {*loop.inputs, *saved, *found}, {*loop.carry, *draft.internal}
     most = max(map(ops.bytes_of, (*loop.carry, *saved)), default=0)
-    for v in _read_of_all(draft, saved) if any(map(_is_slow, loop.eqns)) else ():
-        new = _worth_keeping(v, needed(loop.eqns, [v], kept), most)
+    order = {id(eqn): n for n, eqn in enumerate(loop.eqns) if _is_slow(eqn)}
+    quick: set[Var] = set()
+    for v in _read_of_all(draft, saved) if order else ():
+        slow = _slow_before(loop, v, kept, quick)
+        slow.sort(key=lambda eqn: order[id(eqn)])
+        new = _worth_keeping(v, slow, most)
         found += new
         kept |= {*new}
     return [v for v in found if v not in without]
 
 
-def _worth_keeping(v: Var, eqns, most: int) -> list[Var]:
-    """What to keep for a value, which these equations would compute again.
+def _slow_before(
+    loop: Graph, v: Var, kept: set[Var], quick: set[Var]
+) -> list[JaxprEqn]:
+    """The slow equations that would compute a value again from what is kept.
+
+    If there are none, what is passed on the way is added to `quick`: a later search
+    does not pass it again. So each value is looked at a few times, not once for each
+    value after it.
+    """
+    found: dict[JaxprEqn, None] = {}
+    passed, todo = {v}, [v]
+    while todo:
+        eqn = None if (at := todo.pop()) in kept else loop.producer(at)
+        if eqn is None:
+            continue
+        if _is_slow(eqn):
+            found[eqn] = None
+        new = {*variables(eqn.invars)} - passed - quick
+        passed |= new
+        todo += new
+    if not found:
+        quick |= passed
+    return [*found]
+
+
+def _worth_keeping(v: Var, slow, most: int) -> list[Var]:
+    """What to keep for a value, which needs these slow equations if it is not kept.
 
     A value of more than `most` bytes is kept only if it takes very long: a factor of a
     matrix. Of others, such as `exp` of all pairs of features, the sums and maxima that
     they read are kept. When `softplus` of all pairs of 64 features was kept, training
     took 21 times the temporaries, and no less time.
     """
-    slow = [e for e in eqns if _is_slow(e)]
     if ops.bytes_of(v) <= most or not all(map(ops.is_cheap_over_time, slow)):
         return [v] if slow else []
     reduced = [o for e in slow if ops.is_reduction(e) for o in e.outvars]
