@@ -63,9 +63,14 @@ def place(name: str, quick: bool = False) -> pathlib.Path:
 
 
 def keep(path: pathlib.Path, results: dict, page: Callable[[dict], str]) -> None:
-    """Writes the results and their page beside it, and prints the page."""
+    """Writes the results and their page, and prints the page."""
     path.write_text(json.dumps(results, indent=1) + "\n")
-    text = page(results)
+    write_page(path, page)
+
+
+def write_page(path: pathlib.Path, page: Callable[[dict], str]) -> None:
+    """Writes the page of a results file beside it, from the file alone; prints it."""
+    text = page(json.loads(path.read_text()))
     path.with_suffix(".md").write_text(text)
     print(text)
 

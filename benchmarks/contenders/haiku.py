@@ -26,7 +26,7 @@ class Elman(hk.VanillaRNN):
 def supports(case):
     if case.cell == "gru":
         return "haiku's GRU resets before its GEMM: another function"
-    if case.cell not in ("lstm", "elman"):
+    if case.cell not in CELLS:
         return f"haiku has no {case.cell}"
     if case.dtype != "float32":
         return "haiku has no compute dtype of its own"
@@ -35,13 +35,13 @@ def supports(case):
 
 def model(problem):
     case = problem.case
+    make, of_cell = CELLS[case.cell]
 
     def unroll(xs):
-        core = {"lstm": hk.LSTM, "elman": Elman}[case.cell](case.H)
+        core = make(case.H)
         return hk.dynamic_unroll(core, xs, core.initial_state(case.B))[0]
 
     transformed = hk.without_apply_rng(hk.transform(unroll))
-    of_cell = {"lstm": _lstm, "elman": _elman}[case.cell]
     return of_cell(problem.weights, transformed.apply, case)
 
 
@@ -74,6 +74,10 @@ def _lstm(w, apply, case):
 def _reorder(a):
     gates = np.split(np.asarray(a), 4, axis=-1)
     return np.concatenate([gates[n] for n in ORDER], axis=-1)
+
+
+# The core of each cell, and what makes its `Model`.
+CELLS = {"lstm": (hk.LSTM, _lstm), "elman": (Elman, _elman)}
 
 
 CONTENDERS = [

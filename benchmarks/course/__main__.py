@@ -6,7 +6,6 @@ again from the numbers that are there.
 """
 
 import argparse
-import json
 import pathlib
 import sys
 
@@ -47,15 +46,14 @@ def main(arguments: list[str] | None = None) -> pathlib.Path:
     options = parser.parse_args(arguments)
     path = origin.place("course", options.quick)
     if options.report:
-        results = json.loads(path.read_text())
+        origin.write_page(path, page)
     else:
         machine.prepare()
         found = {
             name: SECTIONS[name].measure(options.quick)
             for name in options.sections.split(",")
         }
-        results = json.loads(json.dumps(origin.origin() | {"sections": found}))
-    origin.keep(path, results, page)
+        origin.keep(path, origin.origin() | {"sections": found}, page)
     return path.with_suffix(".md")
 
 

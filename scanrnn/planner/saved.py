@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -185,8 +186,7 @@ def _costly(draft, saved) -> list[Var]:
     order = {id(eqn): n for n, eqn in enumerate(loop.eqns) if _is_slow(eqn)}
     quick: set[Var] = set()
     for v in _read_of_all(draft, saved) if order else ():
-        slow = _slow_before(loop, v, kept, quick)
-        slow.sort(key=lambda eqn: order[id(eqn)])
+        slow = _slow_before(loop, v, kept, quick, order)
         new = _worth_keeping(v, slow, most)
         found += new
         kept |= {*new}
@@ -194,28 +194,28 @@ def _costly(draft, saved) -> list[Var]:
 
 
 def _slow_before(
-    loop: Graph, v: Var, kept: set[Var], quick: set[Var]
+    loop: Graph, v: Var, kept: set[Var], quick: set[Var], order: Mapping[int, int]
 ) -> list[JaxprEqn]:
     """The slow equations that would compute a value again from what is kept.
 
     If there are none, what is passed on the way is added to `quick`: a later search
     does not pass it again. So each value is looked at a few times, not once for each
-    value after it.
+    value after it. `order` has the places of the slow equations, by their ids.
     """
-    found: dict[JaxprEqn, None] = {}
+    found: set[int] = set()
     passed, todo = {v}, [v]
     while todo:
         eqn = None if (at := todo.pop()) in kept else loop.producer(at)
         if eqn is None:
             continue
-        if _is_slow(eqn):
-            found[eqn] = None
+        if id(eqn) in order:
+            found.add(order[id(eqn)])
         new = {*variables(eqn.invars)} - passed - quick
         passed |= new
         todo += new
     if not found:
         quick |= passed
-    return [*found]
+    return [loop.eqns[n] for n in sorted(found)]
 
 
 def _worth_keeping(v: Var, slow, most: int) -> list[Var]:
