@@ -75,7 +75,7 @@ def check_one_state(graph: Graph) -> None:
     for name in sorted(names - {*ELEMENTWISE, *MOVES, *_SUMS, "dot_general", "iota"}):
         raise NotBlockedError(f"Triton has no {name}")
     for eqn in (e for e in graph.eqns if e.primitive.name == "dot_general"):
-        _check_numbers(eqn)
+        check_numbers(eqn)
     made = [v for e in graph.eqns for v in e.outvars]
     arrays = (*read_weights(graph), *graph.carry, *graph.xs, *made)
     for v in arrays:
@@ -107,7 +107,7 @@ def _in_halves(sizes: Sequence[int]) -> bool:
     return len({*sizes}) == 1 and not len(sizes) & (len(sizes) - 1)
 
 
-def _check_numbers(eqn: JaxprEqn) -> None:
+def check_numbers(eqn: JaxprEqn) -> None:
     """Check the dtypes of a product, and the algorithm that is asked for."""
     dtypes = {ops.aval(v).dtype for v in (*eqn.invars, *eqn.outvars)}
     for dtype in sorted(dtypes, key=str):
@@ -122,7 +122,7 @@ def _check_product(eqn: JaxprEqn, matrices, joins, graph: Graph) -> None:
     right = eqn.invars[1]
     if ops.is_literal(right) or right not in matrices:
         raise NotBlockedError("it has a product that is not by a matrix")
-    _check_numbers(eqn)
+    check_numbers(eqn)
     depths, widths = sides_of(eqn, joins, graph)
     if min(*depths, *widths) < LEAST_SIDE:
         raise NotBlockedError("each product needs at least 16 features")

@@ -32,7 +32,8 @@ from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE
 from scanrnn.executors._one_head import OneHead
 from scanrnn.executors._parts import Kept, casts, kept_parts
-from scanrnn.executors._triton import Store, computed, loaded
+from scanrnn.executors._triton import computed, loaded
+from scanrnn.executors._view import Store
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.cuts import cut
@@ -161,7 +162,7 @@ class BlockView:
             loaded=own | {at: matrix.part(at) for at in kept.fast_memory[v]}
         )
 
-    def step(self, values: dict[Any, Any], store: Store) -> list:
+    def step(self, values: dict[Any, Any], store: Store, exchange: None = None) -> list:
         """The next carry of the examples of a program."""
 
         def read(atom):
@@ -203,7 +204,7 @@ class BlockView:
                     a.astype(ops.aval(out).dtype) for a in values[eqn.invars[0]]
                 ]
             else:
-                values[out] = computed(eqn, _alike(eqn, map(read, eqn.invars)))
+                values[out] = computed(eqn, alike(eqn, map(read, eqn.invars)))
         for k, y in enumerate(graph.ys):
             store(k, jnp.asarray(read(y)))
         return [
@@ -240,7 +241,7 @@ def _joined(parts: list):
     return jnp.stack(pair, -1).swapaxes(-1, -2).reshape(rows, 2 * columns)
 
 
-def _alike(eqn: JaxprEqn, ins: Iterable) -> list:
+def alike(eqn: JaxprEqn, ins: Iterable) -> list:
     """Operands of one shape: in a batch of one, some do not have the batch."""
     shape = ops.aval(eqn.outvars[0]).shape
     if eqn.primitive.name not in ELEMENTWISE:

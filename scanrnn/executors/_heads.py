@@ -51,6 +51,17 @@ def _batch(eqn: JaxprEqn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return eqn.params["dimension_numbers"][1]
 
 
+def places_of(graph: Graph) -> dict[Var, Place]:
+    """The places of the heads in products by weights."""
+    return {
+        v: Place(axes[0])
+        for eqn in graph.eqns
+        if by_weight(eqn, graph) is not None
+        for v, axes in zip(variables(eqn.invars), _batch(eqn), strict=True)
+        if axes
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """Where batch, heads and features lie in the arrays of a step.
@@ -73,8 +84,8 @@ class Layout:
     pieces: dict[Var, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, heads: int) -> Layout:
-        """The layout of a step.
+    def of(cls, graph: Graph, heads: int, known: Mapping[Var, Place]) -> Layout:
+        """The layout of a step, from some places of the heads.
 
         Raises:
           NotBlockedError: if it mixes the heads, or the examples.
@@ -83,13 +94,6 @@ class Layout:
         if len(sizes) != 1 or () in sizes:
             raise NotBlockedError("not all its arrays have a batch as their first axis")
         batch = sizes.pop()[0]
-        known = {
-            v: Place(axes[0])
-            for eqn in graph.eqns
-            if by_weight(eqn, graph) is not None
-            for v, axes in zip(variables(eqn.invars), _batch(eqn), strict=True)
-            if axes
-        }
         head = followed(graph, heads, known, "heads") if heads > 1 else {}
         if any(v in head and head[v].axis == 0 for v in graph.carry):
             raise NotBlockedError("its arrays have the heads before the batch")

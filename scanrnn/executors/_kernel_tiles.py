@@ -15,6 +15,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, Var
 
+from scanrnn.executors._slice_ops import EXCHANGES
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
@@ -173,6 +174,8 @@ def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | No
         return params if all(has) and _FIRST_STAYS[name](params) else None
     if ops.is_reduction(eqn):
         return params if 0 not in params["axes"] else None
+    if eqn.primitive in EXCHANGES:
+        return params
     if name in ops.PRODUCTS:
         return params if _keeps(params["dimension_numbers"], has) else None
     if name == "slice":

@@ -14,7 +14,8 @@ from jax.extend.core import Var
 
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._lanes import MOVES, Lanes, lanes
-from scanrnn.executors._triton import MOST_STEPS, Store, computed, loaded
+from scanrnn.executors._triton import MOST_STEPS, computed, loaded
+from scanrnn.executors._view import Store
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
@@ -103,7 +104,7 @@ class LaneView:
         """Load a weight, once, or a row, together with the rows of a few steps."""
         return loaded(v, ref[place])
 
-    def step(self, values: dict[Any, Any], store: Store) -> list:
+    def step(self, values: dict[Any, Any], store: Store, exchange: None = None) -> list:
         """The next carry; each value has an element for each lane."""
 
         def read(atom):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -18,12 +18,12 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._forms import Form, Piece
-from scanrnn.executors._heads import Layout, by_weight, count_of
+from scanrnn.executors._heads import Layout, by_weight, count_of, places_of
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, eval_eqn, needed, variables
 from scanrnn.planner.retrace import graph_of
 
-_JOINS = {"reduce_sum": lax.add, "reduce_max": lax.max, "reduce_min": lax.min}
+JOINS = {"reduce_sum": lax.add, "reduce_max": lax.max, "reduce_min": lax.min}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,7 +52,24 @@ class OneHead:
           NotBlockedError: if it mixes the heads.
         """
         heads = count_of(graph)
-        return _whole(graph) if heads is None else _cut(graph, Layout.of(graph, heads))
+        if heads is None:
+            return _whole(graph)
+        layout = Layout.of(graph, heads, places_of(graph))
+        return cut(graph, layout, Ways(_matrices, _product, reduced))
+
+
+class Ways(NamedTuple):
+    """How to divide the equations that read several features.
+
+    Attributes:
+      matrices: `(products, graph, layout)` to the form of each matrix.
+      product: `(eqn, operands, layout, graph)` to the pieces of a product.
+      reduced: `(eqn, pieces, layout)` to the pieces of a reduction.
+    """
+
+    matrices: Callable[..., Mapping[Var, Any]]
+    product: Callable[..., list]
+    reduced: Callable[..., list]
 
 
 def _whole(graph: Graph) -> OneHead:
@@ -70,10 +87,15 @@ def _whole(graph: Graph) -> OneHead:
     return OneHead(graph, 1, forms, inputs, ys)
 
 
-def _cut(graph: Graph, layout: Layout) -> OneHead:
+def cut(graph: Graph, layout: Layout, ways: Ways) -> OneHead:
+    """The step of one of the parts that a layout divides a step into.
+
+    Raises:
+      NotBlockedError: if an equation cannot be divided.
+    """
     eqns = needed(graph.eqns, graph.outs)
     products = [e for e in eqns if by_weight(e, graph) is not None]
-    matrices = _matrices(products, graph, layout)
+    matrices = ways.matrices(products, graph, layout)
     ys = variables(graph.ys)
     arrays = (*graph.inputs, *ys)
     forms = {v: matrices.get(v) or layout.form(v) for v in arrays}
@@ -89,7 +111,7 @@ def _cut(graph: Graph, layout: Layout) -> OneHead:
     def run(values):
         found = {v: [values[u] for u in us] for v, us in names.items()}
         for eqn in eqns:
-            outs = _parts(eqn, found, layout, graph)
+            outs = _parts(eqn, found, layout, graph, ways)
             found.update(zip(eqn.outvars, outs, strict=True))
         pairs = zip((*graph.carry, *ys), graph.outs, strict=True)
         return [a for v, out in pairs for a in _out(v, out, found, layout)]
@@ -147,12 +169,14 @@ def _out(v: Var, atom: Any, found: Mapping[Var, list], layout: Layout) -> list:
     return [jnp.broadcast_to(a, shape).astype(dtype) for a in parts]
 
 
-def _parts(eqn: JaxprEqn, found: Mapping, layout: Layout, graph: Graph) -> list[list]:
+def _parts(
+    eqn: JaxprEqn, found: Mapping, layout: Layout, graph: Graph, ways: Ways
+) -> list[list]:
     """The results of an equation, each in pieces."""
     name, (out, *_) = eqn.primitive.name, eqn.outvars
     ins = [[v.val] if isinstance(v, Literal) else found[v] for v in eqn.invars]
     if name in ops.PRODUCTS:
-        return [_product(eqn, ins, layout, graph)]
+        return [ways.product(eqn, ins, layout, graph)]
     if name in ("split", "concatenate"):
         axis = eqn.params["axis" if name == "split" else "dimension"]
         if any(i < axis for i, _ in layout.rest(out)):
@@ -169,8 +193,8 @@ def _parts(eqn: JaxprEqn, found: Mapping, layout: Layout, graph: Graph) -> list[
     if name == "broadcast_in_dim":
         shape = layout.rows(out), layout.pieces[out]
         return [[jnp.broadcast_to(a, shape) for a in _alike(eqn, ins, layout)[0]]]
-    if name in _JOINS:
-        return [_reduced(eqn, ins[0], layout)]
+    if name in JOINS:
+        return [ways.reduced(eqn, ins[0], layout)]
     if name in ops.ELEMENTWISE:
         groups = zip(*_alike(eqn, ins, layout), strict=True)
         return [[eval_eqn(eqn, group)[0] for group in groups]]
@@ -192,7 +216,7 @@ def _alike(eqn: JaxprEqn, ins: Sequence[list], layout: Layout) -> list[list]:
     return [parts if len(parts) == count else parts * count for parts in ins]
 
 
-def _reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
+def reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
     """The result of a reduction over all features of a head."""
     name, axes, (v,) = eqn.primitive.name, eqn.params["axes"], variables(eqn.invars)
     if v in layout.head and layout.head[v].axis in axes:
@@ -201,7 +225,7 @@ def _reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
         raise NotBlockedError(f"{name} is not over all features of a head")
     params = eqn.params | {"axes": (1,)}
     made = [eqn.primitive.bind(a, **params)[:, None] for a in parts]
-    return [functools.reduce(_JOINS[name], made)]
+    return [functools.reduce(JOINS[name], made)]
 
 
 def _product(eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph) -> list:

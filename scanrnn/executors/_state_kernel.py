@@ -17,7 +17,8 @@ from jax.extend.core import Var
 from scanrnn.executors._block_checks import check_one_state
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._one_state import OneState
-from scanrnn.executors._triton import Store, computed, loaded
+from scanrnn.executors._triton import computed, loaded
+from scanrnn.executors._view import Store
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, eval_eqn, variables
 
@@ -86,7 +87,7 @@ class StateView:
         """How to load a weight or a row: when a step first needs it."""
         return lambda: loaded(v, ref[place])
 
-    def step(self, values: dict[Any, Any], store: Store) -> list:
+    def step(self, values: dict[Any, Any], store: Store, exchange: None = None) -> list:
         """The next carry of one state. What the step makes is stored at once.
 
         So few arrays are in registers: an mLSTM with a state of 128x128 spilled eight

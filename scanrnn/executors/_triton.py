@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +19,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._opened import opened
+from scanrnn.executors._view import ExchangingView, View
 from scanrnn.planner import ops
 from scanrnn.planner.around import joined, without
 from scanrnn.planner.bodies import Body, Results
@@ -32,70 +31,6 @@ from scanrnn.planner.wide_sums import wide
 
 # The steps whose rows are loaded together. A load takes as long as many steps.
 MOST_STEPS = 8
-
-Store = Callable[[int, Any], None]
-
-
-class View(Protocol):
-    """The part of a step that each program of a kernel runs."""
-
-    @property
-    def graph(self) -> Graph:
-        """The step, without calls."""
-        ...
-
-    @property
-    def inputs(self) -> Sequence[Piece]:
-        """Which part of the step's arrays each input of the graph is."""
-        ...
-
-    @property
-    def ys(self) -> Sequence[Piece]:
-        """Which part of the step's arrays each of the ys of the graph is."""
-        ...
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        """The number of programs, by axis."""
-        ...
-
-    def seconds(self, cores: int) -> float:
-        """An estimate of the seconds of a step, on a GPU with so many cores."""
-        ...
-
-    @property
-    def warps(self) -> int:
-        """The number of warps of a program."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """The most steps whose rows are loaded together."""
-        ...
-
-    @property
-    def loads_ahead(self) -> bool:
-        """Whether these are loaded while the steps before them are computed."""
-        ...
-
-    def form(self, v: Var) -> Form:
-        """How an array of the step lies in memory, without the axis of time."""
-        ...
-
-    def places(self, pieces: Sequence[Piece]) -> list[tuple]:
-        """Inside the kernel: the indices of this program's part of some pieces."""
-        ...
-
-    def read(self, v: Var, ref, place: tuple) -> Any:
-        """Inside the kernel: what a step gets for a weight or a row."""
-        ...
-
-    def step(self, values: dict[Any, Any], store: Store) -> list:
-        """Inside the kernel: the next carry, given the inputs of a step.
-
-        `store` takes each of the ys, by its index.
-        """
-        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,24 +82,47 @@ def run(
         # XLA for CPU has no product of a transposed matrix in half precision.
         args = lax.optimization_barrier(args)
     groups = (*weights, *graph.carry, *graph.xs), graph.carry, made
-    # A later version of JAX will have no Triton.
-    from jax.experimental.pallas import triton
-
-    call = pl.pallas_call(
-        functools.partial(_kernel, view, groups, T, body.rows.reverse),
-        grid=view.grid,
-        out_shape=shapes,
-        interpret=interpret,
-        compiler_params=triton.CompilerParams(num_warps=view.warps, num_stages=1),
-        name="last_to_first" if body.rows.reverse else "first_to_last",
-    )
+    shared = view.shared() if isinstance(view, ExchangingView) else []
+    run_all = _launched(view, shapes, shared, interpret)
     with jax.enable_x64(any(a.dtype.itemsize == 8 for a in args)):
-        outs = call(*args)
+        outs = run_all(groups, T, body.rows.reverse, args)
     pairs = zip(graph.carry, outs, strict=False)
     final = [forms(v).restored(a) for v, a in pairs]
     pairs = zip(made, outs[len(carry) :], strict=True)
     row_ys = {v: forms(v).restored(a, T) for v, a in pairs}
     return final, stage_over_time(step.after, row_ys, T)
+
+
+def _launched(view: View, shapes: Sequence, shared: Sequence, interpret: bool):
+    """A function `(groups, length, reverse, args) -> outs` that runs the kernel.
+
+    Args:
+      view: the view of each program.
+      shapes: the types of the outs.
+      shared: those of the arrays through which programs exchange. The last one counts,
+        from zero.
+      interpret: whether no GPU runs it.
+    """
+    if interpret and isinstance(view, ExchangingView):
+        return view.interpreted
+    # A later version of JAX will have no Triton.
+    from jax.experimental.pallas import triton
+
+    def run(groups, length, reverse, args):
+        counter = [jnp.zeros(s.shape, s.dtype) for s in shared[-1:]]
+        ends = len(args), len(shapes) + len(shared) - 1
+        call = pl.pallas_call(
+            functools.partial(_kernel, view, groups, length, reverse),
+            grid=view.grid,
+            out_shape=[*shapes, *shared],
+            input_output_aliases=dict([ends]) if shared else {},
+            interpret=interpret,
+            compiler_params=triton.CompilerParams(num_warps=view.warps, num_stages=1),
+            name="last_to_first" if reverse else "first_to_last",
+        )
+        return call(*args, *counter)[: len(shapes)]
+
+    return run
 
 
 def read_weights(graph: Graph) -> list[Var]:
@@ -181,7 +139,12 @@ def loaded(v: Var, value):
 def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
     """All steps of the part of one program; `groups` says what the arrays are."""
     graph, given = view.graph, iter(refs)
-    arrays, last, ys = ({v: next(given) for v in group} for group in groups)
+    of_args, *of_outs = groups
+    arrays = {v: next(given) for v in of_args}
+    if isinstance(view, ExchangingView):
+        next(given)
+    last, ys = ({v: next(given) for v in group} for group in of_outs)
+    shared = list(given)
     pieces = dict(zip(graph.inputs, view.inputs, strict=True))
     weights = read_weights(graph)
     read = (*weights, *graph.carry, *graph.xs)
@@ -208,9 +171,13 @@ def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
     def trip(i, state):
         carry, given = state
         ahead = rows(jnp.minimum(i + 1, trips - 1)) if view.loads_ahead else None
-        for t, row in zip(times(i), given or rows(i), strict=True):
+        for j, (t, row) in enumerate(zip(times(i), given or rows(i), strict=True)):
             values = dict(zip((*graph.carry, *graph.xs), (*carry, *row), strict=True))
-            carry = view.step(constants | values, functools.partial(store, t))
+            exchange = None
+            if isinstance(view, ExchangingView):
+                exchange = view.exchange(shared, i * steps + j)
+            put = functools.partial(store, t)
+            carry = view.step(constants | values, put, exchange)
         return tuple(carry), ahead
 
     constants = {v: given_for(v) for v in weights}

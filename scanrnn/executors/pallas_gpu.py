@@ -25,8 +25,10 @@ from scanrnn.executors._block_kernel import BlockView
 from scanrnn.executors._kernel_checks import refusal, unsuitable
 from scanrnn.executors._lane_kernel import LaneView
 from scanrnn.executors._lanes import NotElementwiseError
+from scanrnn.executors._slice_kernel import SliceView
 from scanrnn.executors._state_kernel import StateView
 from scanrnn.executors._states import state_of
+from scanrnn.executors._view import View
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
@@ -90,14 +92,14 @@ def _unlike(body: Body) -> str | None:
     return None
 
 
-def _viewed(body: Body) -> tuple[_triton.Prepared, _triton.View]:
+def _viewed(body: Body) -> tuple[_triton.Prepared, View]:
     """A body as a kernel runs it, and the view of its step."""
     assert body.machine is not None
     step = _triton.prepared(body)
     return step, view_of(step.graph, body.machine)
 
 
-def view_of(graph: Graph, machine: Machine) -> _triton.View:
+def view_of(graph: Graph, machine: Machine) -> View:
     """The view of a step: by lanes if it is elementwise, else by states or examples.
 
     Raises:
@@ -108,9 +110,26 @@ def view_of(graph: Graph, machine: Machine) -> _triton.View:
     except NotElementwiseError as mixed:
         state = state_of(graph)
         try:
-            return StateView.of(graph, state) if state else BlockView.of(graph, machine)
+            return StateView.of(graph, state) if state else _blocked(graph, machine)
         except NotBlockedError as reason:
             raise NotBlockedError(f"{mixed}, and {reason}") from reason
+
+
+def _blocked(graph: Graph, machine: Machine) -> View:
+    """The faster of the views of a step with products by matrices.
+
+    Raises:
+      NotBlockedError: if there is none.
+    """
+    found, reasons = [], []
+    for kind in (BlockView, SliceView):
+        try:
+            found.append(kind.of(graph, machine))
+        except NotBlockedError as reason:
+            reasons.append(str(reason))
+    if not found:
+        raise NotBlockedError("; ".join(reasons))
+    return min(found, key=lambda view: view.seconds(machine.cores))
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:

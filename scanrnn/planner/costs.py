@@ -198,6 +198,9 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
         }
         part = max(parts, key=lambda name: parts[name])
         seconds[part] += row.count * parts[part]
+        if row.where == "loop":
+            read = row.count * dtype.itemsize * row.M * row.K
+            seconds["dispatch"] += read * plan.rules.matrix_seconds
         flops += row.flops
         moved += row.count * bytes_once
     return Cost(flops, moved, kept, **seconds)

@@ -124,6 +124,8 @@ class Rules:
       starts_of_trip: for estimates, the kernels of a trip without products and sums,
         besides one for each array that it stacks; in other loops a sum is a kernel.
         None if a step counts as one kernel.
+      matrix_seconds: for estimates, the seconds for each byte of a matrix that a step
+        of a loop multiplies by, besides the launch.
       unroll_small: the unroll factor of a loop with small rows; each step writes its
         own rows.
       small_row: the most bytes of such a row.
@@ -191,6 +193,7 @@ class Rules:
     separate_bytes: int = 0
     separates_products: bool = False
     starts_of_trip: int | None = None
+    matrix_seconds: float = 0.0
     unroll_small: int = 1
     small_row: int = 2**14
     unroll: int = 1

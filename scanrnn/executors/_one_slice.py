@@ -1,0 +1,154 @@
+"""Make the step of one slice of the features from a step with large matrices.
+
+A slice has some features of the carry, and the same features of each gate. It computes
+what a step does with them one by one. A product reads all features, so its operand is
+exchanged between the slices; a slice multiplies it by the columns of its own. For a
+norm, the slices exchange the sums of their features.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax.extend.core import JaxprEqn, Var
+
+from scanrnn.executors import _one_head
+from scanrnn.executors._block_checks import LEAST_SIDE, NotBlockedError
+from scanrnn.executors._heads import Layout, by_weight
+from scanrnn.executors._one_head import OneHead
+from scanrnn.executors._places import Place
+from scanrnn.executors._slice_ops import product_p, reduction_p
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph, needed, variables
+from scanrnn.planner.wide_sums import wide
+
+
+class SlicedMatrix(NamedTuple):
+    """How the matrix of a product lies in memory: one matrix for each slice.
+
+    The rows of a slice's matrix are its columns of the whole one: those of each gate,
+    for each of the arrays that are joined on the left. So all of them are one product,
+    of which only the parts that belong together are used.
+
+    Attributes:
+      aval: the type of the matrix in the step.
+      summed: its axis over which the product sums.
+      joined: the number of arrays that are joined on the left.
+      gates: the number of gates.
+      slices: the number of slices.
+    """
+
+    aval: Any
+    summed: int
+    joined: int
+    gates: int
+    slices: int
+
+    @property
+    def features(self) -> int:
+        """The features of a slice."""
+        return self.aval.shape[1 - self.summed] // (self.gates * self.slices)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The slices, the rows of each of them, and their length."""
+        rows = self.joined * self.gates * self.features
+        length = self.aval.shape[self.summed] // self.joined
+        return self.slices, max(LEAST_SIDE, 1 << (rows - 1).bit_length()), length
+
+    def stored(self, array):
+        """The matrix as it lies in memory. Rows beyond the last one are zeros."""
+        slices, height, length = self.shape
+        sizes = self.gates, slices, self.features, self.joined, length
+        array = jnp.moveaxis(array, self.summed, 1).reshape(sizes)
+        rows = array.transpose(1, 3, 0, 2, 4).reshape(slices, -1, length)
+        return jnp.pad(rows, ((0, 0), (0, height - rows.shape[1]), (0, 0)))
+
+
+def width_of(graph: Graph) -> int:
+    """The features of the carry: those of the narrowest array that has several.
+
+    Raises:
+      NotBlockedError: if it has none.
+    """
+    sizes = [ops.aval(v).shape for v in graph.carry]
+    wide = [shape[1] for shape in sizes if len(shape) == 2 and shape[1] > 1]
+    if not wide:
+        raise NotBlockedError("its carry has no axis of features")
+    return min(wide)
+
+
+def one_slice(graph: Graph, features: int) -> OneHead:
+    """The step of a slice with so many features; its heads are the slices.
+
+    Raises:
+      NotBlockedError: if the features cannot be divided.
+    """
+    width = width_of(graph)
+    products = [e for e in graph.eqns if e.primitive.name in ops.PRODUCTS]
+    made = [v for e in products for v in (*variables(e.invars), *e.outvars)]
+    known = {
+        v: Place(1, features)
+        for v in {*graph.carry, *made}.difference(graph.weights)
+        if ops.aval(v).ndim == 2 and not ops.aval(v).shape[1] % width
+    }
+    layout = Layout.of(graph, width // features, known)
+    ways = _one_head.Ways(_matrices, _product, _reduced)
+    return _one_head.cut(graph, layout, ways)
+
+
+def _matrices(
+    products: Sequence[JaxprEqn], graph: Graph, layout: Layout
+) -> dict[Var, SlicedMatrix]:
+    """The weights of products, each as a matrix for each slice."""
+    found: dict[Var, SlicedMatrix] = {}
+    for eqn in products:
+        (data, v), (out,) = variables(eqn.invars), eqn.outvars
+        (ours, theirs), batch = eqn.params["dimension_numbers"]
+        flat = all(ops.aval(u).ndim == 2 for u in (data, v, out))
+        if by_weight(eqn, graph) != 1 or any(batch) or not flat or ours != (1,):
+            raise NotBlockedError("it has a product that is not of rows by a matrix")
+        if data not in layout.head or out not in layout.head:
+            raise NotBlockedError("a product is not over all features of the carry")
+        counts = layout.count(data), layout.count(out)
+        form = SlicedMatrix(ops.aval(v), theirs[0], *counts, layout.heads)
+        readers = [e for e in needed(graph.eqns, graph.outs) if v in e.invars]
+        if found.setdefault(v, form) != form or {*readers} - {*products}:
+            raise NotBlockedError("it reads a matrix in several ways")
+    return found
+
+
+def _product(eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph) -> list:
+    """A slice of each gate of a product."""
+    (out,) = eqn.outvars
+    if by_weight(eqn, graph) is None:
+        raise NotBlockedError("it has a product that is not by a matrix")
+    data, (matrix,) = ins
+    return product_p.bind(
+        *data,
+        matrix,
+        gates=layout.count(out),
+        features=layout.pieces[out],
+        dtype=ops.aval(out).dtype,
+        precision=eqn.params["precision"],
+    )
+
+
+def _reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
+    """A reduction over all features: first those of a slice, then all slices."""
+    (v,), (out,) = variables(eqn.invars), eqn.outvars
+    if v not in layout.head:
+        return _one_head.reduced(eqn, parts, layout)
+    axes = [i for i, _ in layout.rest(v)]
+    if [i for i in eqn.params["axes"] if ops.aval(v).shape[i] > 1] != axes:
+        raise NotBlockedError(f"{eqn.primitive.name} is not over all features")
+    name, dtype = eqn.primitive.name, ops.aval(out).dtype
+    own = [
+        eqn.primitive.bind(a.astype(wide(dtype)), **eqn.params | {"axes": (1,)})
+        for a in parts
+    ]
+    joined = functools.reduce(_one_head.JOINS[name], own)[:, None]
+    return [reduction_p.bind(joined, name=name).astype(dtype)]

@@ -1,0 +1,271 @@
+"""The view of a step with large matrices: each program runs a slice of the features.
+
+No program has room for such a matrix, but all multiprocessors of a GPU together have:
+each keeps the columns of its features in its fast memory for all steps. At every step
+the programs exchange what the products read. A program has few examples, because it
+reads all features of each of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.extend.core import Var
+
+from scanrnn.executors import _together
+from scanrnn.executors._block_checks import LEAST_SIDE, NotBlockedError, check_numbers
+from scanrnn.executors._block_kernel import EXAMPLES, alike
+from scanrnn.executors._exchange import Exchange, InMemory, Sizes, memory, product
+from scanrnn.executors._forms import Form, Piece
+from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
+from scanrnn.executors._lanes import ELEMENTWISE, MOVES
+from scanrnn.executors._one_head import OneHead
+from scanrnn.executors._one_slice import one_slice, width_of
+from scanrnn.executors._slice_ops import EXCHANGES, product_p, reduction_p
+from scanrnn.executors._triton import computed, loaded, read_weights
+from scanrnn.executors._view import Store
+from scanrnn.machines import Machine
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph, variables
+
+# The fast memory of a program besides its matrices: for the operands of products.
+OPERANDS = 84 * 2**10
+# The most examples of a program.
+MOST_EXAMPLES = 64
+# The numbers of a product that a program has in registers: 128 for each thread.
+NUMBERS = 2**14
+# Seconds of a step and of an exchange, and bytes per second that a program reads of the
+# operands of products, and of matrices: rounded from times of LSTMs and GRUs with 128
+# to 1024 features on an H200.
+OF_A_STEP, OF_AN_EXCHANGE = 5e-7, 1.2e-6
+OF_OPERANDS, OF_FAST_MEMORY = 2e10, 4.5e10
+# The rows that one group of four warps multiplies at once.
+GROUP = 64
+_SUMS = {"reduce_sum", "reduce_max", "reduce_min", "stop_gradient"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SliceView:
+    """A slice of the features, for some examples: a `View` that exchanges.
+
+    Examples beyond the last one repeat the first ones: they store the same results in
+    the same places.
+
+    Attributes:
+      graph: the step of one program.
+      part: the step of one slice, for the whole batch.
+      batch: the size of the batch.
+      examples: the number of examples of a program.
+      steps: the most steps whose rows are loaded together.
+      loads_ahead: the rows of the next step are loaded while a step is computed.
+    """
+
+    graph: Graph
+    part: OneHead
+    batch: int
+    examples: int
+    steps: int = 1
+    loads_ahead: bool = True
+
+    @classmethod
+    def of(cls, graph: Graph, machine: Machine) -> SliceView:
+        """The view of a step on a machine.
+
+        Raises:
+          NotBlockedError: if the programs cannot run it.
+        """
+        batch = batch_of(graph)
+        if batch is None:
+            raise NotBlockedError("not all its arrays have a batch as their first axis")
+        reason = None
+        for features, examples in _sizes(graph, batch, machine):
+            part = one_slice(graph, features)
+            try:
+                own = in_part(part.graph, (), batch, examples)
+            except MixesBatchError as name:
+                raise NotBlockedError(f"{name} does not keep the batch apart") from name
+            view = cls(own, part, batch, examples)
+            reason = view._refusal(machine)
+            if reason is None:
+                return view
+        raise NotBlockedError(reason)
+
+    @property
+    def inputs(self) -> Sequence[Piece]:
+        """The inputs of the step, for one slice."""
+        return self.part.inputs
+
+    @property
+    def ys(self) -> Sequence[Piece]:
+        """The ys of the step, for one slice."""
+        return self.part.ys
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """A program for each slice of some examples."""
+        return self.part.heads, pl.cdiv(self.batch, self.examples)
+
+    @property
+    def warps(self) -> int:
+        """The number of warps of a program."""
+        most = max((s.height for s in self._products.values()), default=0)
+        return 8 if most > GROUP else 4
+
+    @property
+    def _exchanges(self) -> list:
+        return [e for e in self.graph.eqns if e.primitive in EXCHANGES]
+
+    @property
+    def _products(self) -> dict[Var, Sizes]:
+        """The sizes of the product by each matrix."""
+        products = [e for e in self._exchanges if e.primitive is product_p]
+        return {e.invars[-1]: Sizes.of(e) for e in products}
+
+    @property
+    def _held(self) -> int:
+        """The bytes of the matrices of a program."""
+        avals = map(ops.aval, self._products)
+        return sum(ops.product(aval.shape) * aval.dtype.itemsize for aval in avals)
+
+    def _refusal(self, machine: Machine) -> str | None:
+        """Why Triton cannot run the step with these sizes, or None.
+
+        Raises:
+          NotBlockedError: if it cannot evaluate the step.
+        """
+        known = ELEMENTWISE | MOVES | _SUMS | {p.name for p in EXCHANGES}
+        for eqn in self.graph.eqns:
+            if eqn.primitive.name not in known:
+                raise NotBlockedError(f"Triton has no {eqn.primitive.name}")
+            if eqn.primitive is product_p:
+                check_numbers(eqn)
+        for sizes in self._products.values():
+            if sizes.parts[0][1] < LEAST_SIDE:
+                return "its features are no multiple of 16"
+            if sizes.height * sizes.columns > NUMBERS:
+                return "a program has too many examples"
+        if self._held > machine.fast_memory - OPERANDS:
+            return "the matrices of a slice are too large"
+        return None
+
+    def seconds(self, cores: int) -> float:
+        """What a step takes: its exchanges, and what its products read."""
+        products = self._products.values()
+        read = sum(s.columns * s.length * s.bytes for s in products)
+        waves = pl.cdiv(math.prod(self.grid), cores)
+        exchanges = len(self._exchanges) * OF_AN_EXCHANGE
+        return waves * (OF_A_STEP + exchanges + _reading(read, self._held))
+
+    def form(self, v: Var) -> Form:
+        """How an array lies in memory, with the whole batch and all slices."""
+        return self.part.forms[v]
+
+    def own(self, part: Any, block: Any) -> dict[str, Any]:
+        """What is a program's own."""
+        lane = block * self.examples + lax.iota("int32", self.examples)
+        return {"examples": lane % self.batch, "head": part}
+
+    def places(self, pieces: Sequence[Piece]) -> list[tuple]:
+        """The examples of this program, and its slice."""
+        own = self.own(pl.program_id(0), pl.program_id(1))
+        return [piece.at(own) for piece in pieces]
+
+    def read(self, v: Var, ref, place: tuple) -> Any:
+        """Vectors and rows; a matrix in the parts that are multiplied at once."""
+        sizes = self._products.get(v)
+        if sizes is None:
+            return loaded(v, ref[place])
+        parts = [slice(start, start + size) for start, size in sizes.parts]
+        return [ref[(*place, slice(None), part)] for part in parts]
+
+    def shared(self) -> list[jax.ShapeDtypeStruct]:
+        """The types of the arrays through which the programs exchange."""
+        return memory(self._exchanges, *self.grid)
+
+    def exchange(self, refs: Sequence, step: Any) -> Exchange:
+        """Inside the kernel: the exchanges of a step."""
+        return InMemory(
+            refs, self.part.heads, step, len(self._exchanges), self.examples
+        )
+
+    def interpreted(
+        self, groups: Sequence, length: int, reverse: bool, args: Sequence
+    ) -> list:
+        """All programs at the same time, step by step."""
+        return _together.run(self, groups, length, reverse, args)
+
+    def step(
+        self, values: dict[Any, Any], store: Store, exchange: Exchange
+    ) -> list[jax.Array]:
+        """The next carry of a slice of the features of some examples."""
+
+        def read(atom) -> Any:
+            if ops.is_literal(atom):
+                return jnp.asarray(atom.val, ops.aval(atom).dtype)
+            return values[atom]
+
+        graph, count = self.graph, 0
+        for eqn in graph.eqns:
+            ins = list(map(read, eqn.invars))
+            if eqn.primitive is product_p:
+                outs = product(exchange, count, eqn, ins[:-1], ins[-1])
+            elif eqn.primitive is reduction_p:
+                outs = [exchange.reduced(count, ins[0], eqn.params["name"])]
+            else:
+                outs = [computed(eqn, alike(eqn, ins))]
+            count += eqn.primitive in EXCHANGES
+            values |= zip(eqn.outvars, outs, strict=True)
+        for k, y in enumerate(graph.ys):
+            store(k, jnp.asarray(read(y)))
+        return [
+            jnp.broadcast_to(read(o), ops.aval(v).shape).astype(ops.aval(v).dtype)
+            for v, o in zip(graph.carry, graph.carry_out, strict=True)
+        ]
+
+
+def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
+    """The features and the examples of a program, the fastest first.
+
+    All slices must run at the same time. Programs for other examples may come later:
+    a GPU starts its programs in order.
+
+    Raises:
+      NotBlockedError: if no sizes let all slices run.
+    """
+    width, weights = width_of(graph), {*read_weights(graph)}
+    products = [e for e in graph.eqns if e.primitive.name in ops.PRODUCTS]
+    matrices = {v for e in products for v in variables(e.invars)} & weights
+    if not matrices:
+        raise NotBlockedError("it has no product by a matrix")
+    held = ops.bytes_in(matrices)
+    read = ops.bytes_in({v for e in products for v in variables(e.invars)} - weights)
+    found, features = [], LEAST_SIDE
+    while width % features == 0 and features < width:
+        slices, examples = width // features, EXAMPLES
+        own = held // slices
+        while own <= machine.fast_memory - OPERANDS and slices <= machine.cores:
+            waves = pl.cdiv(slices * pl.cdiv(batch, examples), machine.cores)
+            seconds = _reading(read * examples // batch, own) + OF_AN_EXCHANGE
+            found.append((waves * seconds, features, examples))
+            if examples >= min(batch, MOST_EXAMPLES):
+                break
+            examples *= 2
+        features *= 2
+    if not found:
+        raise NotBlockedError(
+            f"its matrices do not fit into the fast memory of {machine.cores} "
+            "multiprocessors"
+        )
+    return [(features, examples) for _, features, examples in sorted(found)]
+
+
+def _reading(operands: int, matrices: int) -> float:
+    """Seconds to read so many bytes of the operands and of the matrices of products."""
+    return operands / OF_OPERANDS + matrices / OF_FAST_MEMORY

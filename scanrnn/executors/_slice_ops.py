@@ -1,0 +1,30 @@
+"""What a slice of the features needs from the others: two operations of its step.
+
+Each is an exchange: all slices give a part, and each of them reads all parts.
+"""
+
+from __future__ import annotations
+
+from jax.extend.core import Primitive
+
+# Products of all features by the columns of this slice. Its operands are this slice of
+# each array that is joined on the left, and the matrix of the slice, which has rows for
+# each of these arrays and for each gate. A result is this slice of a gate.
+product_p = Primitive("product_of_slices")
+product_p.multiple_results = True
+# The sum, or maximum, of one number for each example and slice.
+reduction_p = Primitive("reduction_of_slices")
+EXCHANGES = (product_p, reduction_p)
+
+
+@product_p.def_abstract_eval
+def _product(*operands, gates: int, features: int, dtype, precision):
+    del precision
+    shape = operands[0].shape[0], features
+    return [operands[0].update(shape=shape, dtype=dtype, weak_type=False)] * gates
+
+
+@reduction_p.def_abstract_eval
+def _reduction(part, *, name: str):
+    del name
+    return part

@@ -1,0 +1,185 @@
+"""Kernels whose programs have a slice of the features each, and exchange them.
+
+No GPU is here: all programs run at the same time, as examples of `jax.vmap`. How they
+wait for one another is tested where there is a GPU (`benchmarks.device`).
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scanrnn
+from scanrnn.executors import _exchange, _triton, pallas_gpu
+from scanrnn.executors._block_checks import NotBlockedError
+from scanrnn.executors._block_kernel import BlockView
+from scanrnn.executors._slice_kernel import SliceView
+from scanrnn.machines import MACHINES
+from scanrnn.planner.emit import emit
+from tests.test_executors_blocks import (
+    CELLS,
+    SOME,
+    assert_as_exact_as_lax_scan,
+    drawn,
+)
+from tests.test_executors_lanes import assert_equal_to_lax_scan
+
+NAME = pallas_gpu.NAME
+# Its projection has other features than its state: they cannot be divided alike.
+REFUSED = "lstm-projection"
+
+
+@pytest.fixture(autouse=True)
+def many_small_cores(monkeypatch):
+    """No program has room for whole matrices, but there are as many as on a GPU."""
+
+    def refuse(graph, machine):
+        raise NotBlockedError("no room")
+
+    monkeypatch.setattr(BlockView, "of", refuse)
+    of, cores = SliceView.of, MACHINES["h100"].cores
+    monkeypatch.setattr(
+        SliceView,
+        "of",
+        lambda graph, machine: of(graph, dataclasses.replace(machine, cores=cores)),
+    )
+
+
+def views_of(cell, sizes, dtype="float64", machine=MACHINES["cpu"]):
+    T, B, H = sizes
+    params, carry, xs = drawn(cell, T, B, H, dtype)
+    step = functools.partial(cell.step, params)
+    plan = scanrnn.plan(step, carry, xs, implementation=NAME, machine=machine)
+    graphs = {n: _triton.prepared(body).graph for n, body in emit(plan).items()}
+    return {n: pallas_gpu.view_of(g, plan.machine) for n, g in graphs.items()}
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize(("T", "B"), [(3, 3), (4, 17), (1, 2)])
+def test_slices_equal_lax_scan(name, T, B):
+    cell = CELLS[name]
+    if name == REFUSED:
+        pytest.skip("its features cannot be divided")
+    make = functools.partial(functools.partial, cell.step)
+    assert_equal_to_lax_scan(make, drawn(cell, T, B, 32))
+
+
+@pytest.mark.parametrize("features", [48, 96])
+def test_slices_may_be_any_number(features):
+    """Three slices, and six: Triton's arrays have a power of two."""
+    cell = CELLS["lstm-norm"]
+    assert {v.grid[0] for v in views_of(cell, (2, 3, features)).values()} <= {3, 6}
+    make = functools.partial(functools.partial, cell.step)
+    assert_equal_to_lax_scan(make, drawn(cell, 2, 3, features))
+
+
+@pytest.mark.parametrize("name", ["lstm", "lstm-norm"])
+def test_slices_in_half_precision_are_as_exact_as_lax_scan(name):
+    args = drawn(CELLS[name], 5, 3, 32, "bfloat16")
+    assert_as_exact_as_lax_scan(CELLS[name], args)
+
+
+@pytest.mark.parametrize("parts", [(2**8, 2**9), (2**9, 2**9), (2**8, 2**20)])
+def test_slices_multiply_in_parts(parts, monkeypatch):
+    """Operands are read in parts, some of them ahead."""
+    for name, size in zip(("PART", "AHEAD"), parts, strict=True):
+        monkeypatch.setattr(_exchange, name, size)
+    monkeypatch.setattr(_exchange, "WHOLE", 0)
+    cell = CELLS["lstm"]
+    make = functools.partial(functools.partial, cell.step)
+    assert_equal_to_lax_scan(make, drawn(cell, 3, 3, 64))
+
+
+def norms(W):
+    def step(carry, x):
+        h, count = carry
+        z = jnp.tanh(h @ W["a"] + x) @ W["b"]
+        peak = jnp.max(jnp.abs(z), -1, keepdims=True)
+        h = jnp.where(count > 1, z / (1 + peak), z - jnp.mean(z, -1, keepdims=True))
+        return (h, count + 0.5), (h, peak)
+
+    return step
+
+
+def test_slices_exchange_norms_and_several_products():
+    """Two products, a maximum and a mean; a number for each example in the carry."""
+    draw = functools.partial(jax.random.normal, jax.random.key(0))
+    weights = {"a": draw((32, 32)) / 6, "b": draw((32, 32)) / 5}
+    xs = draw((4, 3, 32))
+    step, carry = norms(weights), (xs[0], jnp.zeros((3, 1)))
+    plan = scanrnn.plan(step, carry, xs, implementation=NAME)
+    graph = _triton.prepared(emit(plan)["for values"]).graph
+    view = pallas_gpu.view_of(graph, plan.machine)
+    assert isinstance(view, SliceView)
+    # The last array counts the programs that have come to the exchanges.
+    assert len(view.shared()) == 2 * 4 + 1
+    assert_equal_to_lax_scan(norms, (weights, carry, xs))
+
+
+def test_slices_have_resets_and_run_from_the_last_step():
+    cell = CELLS["gru"]
+    params, carry, xs = drawn(cell, 6, 3, 32)
+    resets = jax.random.bernoulli(jax.random.key(1), 0.4, (6, 3))
+
+    def outputs(implementation):
+        def run(params, xs):
+            layer = functools.partial(cell.step, params)
+
+            def step(h, given):
+                x, reset = given
+                h = jax.tree.map(lambda a: jnp.where(reset[:, None], 0.0, a), h)
+                return layer(h, x)
+
+            options = scanrnn.Options(implementation=implementation)
+            outs = scanrnn.scan(step, carry, (xs, resets), reverse=True, plan=options)
+            return sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(outs))
+
+        return jax.jit(jax.value_and_grad(run, (0, 1)))(params, xs)
+
+    both = map(jax.tree.leaves, (outputs("scan"), outputs(NAME)))
+    for wanted, found in zip(*both, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("case", "grids"),
+    [
+        # Few examples for each program, as long as there are multiprocessors.
+        (("lstm", (30, 32, 512), "bfloat16"), {(32, 4)}),
+        # The matrix of 8 MB needs all of them.
+        (("lstm", (4, 64, 1024), "bfloat16"), {(64, 2)}),
+        # An odd number of slices.
+        (("gru", (4, 16, 768), "bfloat16"), {(48, 2)}),
+        # Programs for other examples come later.
+        (("lstm", (4, 1024, 512), "bfloat16"), {(16, 16), (16, 32)}),
+    ],
+)
+def test_slices_fit_an_h100(case, grids):
+    name, sizes, dtype = case
+    machine = dataclasses.replace(MACHINES["h100"], platform="cpu")
+    views = views_of(CELLS[name], sizes, dtype, machine)
+    assert {view.grid for view in views.values()} == grids
+    assert all(v.seconds(machine.cores) > 0 for v in views.values())
+
+
+def test_slices_refuse_matrices_that_no_gpu_holds():
+    draw = jax.ShapeDtypeStruct
+    W, h, xs = draw((8192, 8192), "f4"), draw((8, 8192), "f4"), draw((3, 8, 8192), "f4")
+
+    def plan(W, h, xs):
+        def step(h, x):
+            h = jnp.tanh(h @ W + x)
+            return h, h
+
+        return scanrnn.scan(step, h, xs, implementation=NAME)
+
+    with pytest.raises(ValueError, match="matrices do not fit into the fast memory of"):
+        jax.eval_shape(plan, W, h, xs)
+
+
+def test_slices_refuse_features_that_cannot_be_divided():
+    with pytest.raises(ValueError, match="cannot run this step"):
+        views_of(CELLS[REFUSED], (3, 3, 32))
