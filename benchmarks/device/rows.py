@@ -56,19 +56,20 @@ def _cells():
     Where it chooses kernels, XLA's loops run, too; and kernels where it does not.
     """
     small = {"dtype": "bfloat16", "throughout": True}
-    for dtype, lstm in (("bfloat16", LOOPS), ("float32", KERNEL)):
-        yield Case("lstm", 1024, 2, 256, 128, dtype), (lstm, GRAPH)
+    for dtype in ("bfloat16", "float32"):
+        yield Case("lstm", 1024, 2, 256, 128, dtype), (LOOPS, GRAPH)
         yield Case("gru", 1024, 2, 256, 128, dtype), (LOOPS, GRAPH)
     yield Case("lstm", 512, 64, 64, 64, **small), (LOOPS, GRAPH)
     yield Case("ln_lstm", 512, 64, 64, 64, **small), (LOOPS, GRAPH)
     yield Case("lstm", 256, 64, 128, 128, "bfloat16"), (LOOPS, GRAPH)
     yield Case("gru", 256, 1024, 128, 128, "bfloat16"), (LOOPS, GRAPH)
-    yield Case("lstm", 30, 32, 512, 512, "bfloat16"), (GRAPH,)
+    yield Case("lstm", 30, 32, 512, 512, "bfloat16"), (LOOPS, GRAPH)
+    yield Case("lstm", 256, 64, 512, 512, "bfloat16"), (LOOPS, GRAPH)
     # fastrnns of PyTorch, and the same with layer norm.
-    yield Case("lstm", 100, 64, 512, 512), (GRAPH,)
-    yield Case("ln_lstm", 100, 64, 512, 512), (GRAPH,)
-    yield Case("lstm", 256, 64, 1024, 1024, "bfloat16"), (GRAPH,)
-    yield Case("gru", 1024, 16, 768, 768, "bfloat16"), (GRAPH,)
+    yield Case("lstm", 100, 64, 512, 512), (KERNEL, GRAPH)
+    yield Case("ln_lstm", 100, 64, 512, 512), (LOOPS, GRAPH)
+    yield Case("lstm", 256, 64, 1024, 1024, "bfloat16"), (KERNEL, GRAPH)
+    yield Case("gru", 1024, 16, 768, 768, "bfloat16"), (LOOPS, GRAPH)
 
 
 def _programs():
