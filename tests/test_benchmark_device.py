@@ -17,6 +17,7 @@ from benchmarks.parallel import rows as parallel
 from benchmarks.programs._base import normal
 
 RESULTS = sorted(pathlib.Path("benchmarks/results").glob("device-*.json"))
+REPORTS = [json.loads(path.read_text()) for path in RESULTS]
 
 
 def test_a_device_has_results():
@@ -33,28 +34,33 @@ def test_page_of_a_device_is_that_of_the_committed_numbers(path):
     }
 
 
-def milliseconds(results, start):
+def test_reports_have_different_rows():
+    names = [record["name"] for results in REPORTS for record in results["rows"]]
+    assert len({*names}) == len(names)
+
+
+def milliseconds(start):
     """The times of a training step by the first row of such a name, by contender."""
-    record = next(row for row in results["rows"] if row["name"].startswith(start))
+    records = [record for results in REPORTS for record in results["rows"]]
+    record = next(row for row in records if row["name"].startswith(start))
     found = record["contenders"].items()
     return {who: 1e3 * of["train"]["median"] for who, of in found if "train" in of}
 
 
 def test_docs_quote_the_numbers_of_a_device():
-    (results,) = (json.loads(path.read_text()) for path in RESULTS)
     text = pathlib.Path("docs/benchmarks.md").read_text()
-    assert page.short(results) in text
+    assert page.short(*REPORTS) in text
     for name in ("docs/parallel_in_time.md", "CHANGELOG.md"):
         text += pathlib.Path(name).read_text()
     text = " ".join(text.split())
-    affine = [milliseconds(results, name) for name in rows.AFFINE]
+    affine = [milliseconds(name) for name in rows.AFFINE]
     for word, over in (
         ("in {:.3f} to {:.3f} of the", rows.SCAN),
         ("ours took {:.2f} to {:.2f} times", rows.HAND),
     ):
         found = [ways[rows.OURS] / ways[over] for ways in affine if over in ways]
         assert word.format(min(found), max(found)) in text
-    mlstm, mingru = (milliseconds(results, name) for name in ("mLSTM", "minGRU"))
+    mlstm, mingru = (milliseconds(name) for name in ("mLSTM", "minGRU"))
     assert f"in {mlstm[rows.OURS] / mlstm[rows.SCAN]:.3f} of the time" in text
     found = [mlstm[way] for way in (rows.OURS, rows.LOOPS, rows.SCAN)]
     words = "trained in {:.1f} ms by chunks, {:.0f} ms by planned loops, and {:.0f} ms"
@@ -62,7 +68,7 @@ def test_docs_quote_the_numbers_of_a_device():
     ways = rows.OURS, rows.HAND, rows.LOOPS, rows.SCAN
     words = "took {:.2f} ms in parallel, {:.2f} ms by hand, {:.1f} ms in planned loops"
     assert f"{words} and {{:.0f}} ms".format(*(mingru[way] for way in ways)) in text
-    lstm, gru = (milliseconds(results, f"{cell}-T1024-B2") for cell in ("lstm", "gru"))
+    lstm, gru = (milliseconds(f"{cell}-T1024-B2") for cell in ("lstm", "gru"))
     words = "train in {:.1f} and {:.1f} ms, by XLA's loops in {:.1f} and {:.1f}"
     ways = rows.OURS, rows.LOOPS
     assert words.format(*(of[way] for way in ways for of in (lstm, gru))) in text
@@ -96,8 +102,7 @@ def planned_for(name):
 @pytest.mark.parametrize("name", [*CASES, *LOOPS])
 def test_estimates_of_loops_are_near_the_times_of_a_gpu(name):
     """Loops of a millisecond or more; a call takes a tenth of one."""
-    (results,) = (json.loads(path.read_text()) for path in RESULTS)
-    plan, ways = planned_for(name), milliseconds(results, name)
+    plan, ways = planned_for(name), milliseconds(name)
     seconds = {c.name: c.seconds for c in plan.candidates if c.refusal is None}
     ways[plan.executor.name] = ways.pop(rows.OURS)
     if rows.SCAN in ways:

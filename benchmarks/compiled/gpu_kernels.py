@@ -26,12 +26,18 @@ MODULE = "benchmarks.compiled.gpu_kernels"
 RESULTS = ROOT / "benchmarks" / "results" / "gpu_kernels.json"
 NAMES = {"first_to_last": "forward", "last_to_first": "reverse"}
 LIMIT = 900  # seconds of a row
-# Cells whose products one program holds, and programs without products in the loop.
+# Cells whose products one program holds, cells of which each program has a slice of the
+# features, and programs without products in the loop.
 CASES = (
     *(Case(cell, 4096, 2, 256, 128, dtype) for cell in ("lstm", "gru", "elman")
       for dtype in ("float32", "bfloat16")),
     Case("lstm", 512, 64, 64, 64, "bfloat16", throughout=True),
     Case("ln_lstm", 512, 64, 64, 64, "bfloat16", throughout=True),
+    Case("lstm", 30, 32, 512, 512, "bfloat16"),
+    Case("lstm", 100, 64, 512, 512),
+    Case("ln_lstm", 100, 64, 512, 512),
+    Case("lstm", 256, 64, 1024, 1024, "bfloat16"),
+    Case("gru", 1024, 16, 768, 768, "bfloat16"),
     # Each program of the kernel runs one of the heads.
     ProgramCase("LSTM with 4 heads"),
     ProgramCase("advantage estimation"),

@@ -13,6 +13,7 @@ from benchmarks.device.rows import (
     OURS,
     SCAN,
     TOLERANCE,
+    rows,
 )
 from benchmarks.tables import table
 
@@ -81,18 +82,25 @@ def markdown(results: dict) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def short(results: dict) -> str:
-    """A table for the documentation: what the planner chose, by ratios."""
+def short(*reports: dict) -> str:
+    """A table for the documentation: what the planner chose, by ratios.
+
+    The last column is the commit of the report that a row is in.
+    """
     pairs = [(mode, other) for mode in MODES for other in (SCAN, GRAPH)]
     heads = [f"{m} / {'`lax.scan`' if o == SCAN else COLUMNS[o]}" for m, o in pairs]
-    body = [
-        [
+    found = {
+        record["name"]: [
             record["name"],
             *(_interval(measure.ratio_interval(record, m, OURS, o)) for m, o in pairs),
+            results["commit"],
         ]
+        for results in reports
         for record in results["rows"]
-    ]
-    return table([f"on an {results['machine']['device']}", *heads], body)
+    }
+    body = [found[row.name] for row in rows() if row.name in found]
+    (device,) = {results["machine"]["device"] for results in reports}
+    return table([f"on an {device}", *heads, "commit"], body)
 
 
 def _about(results, records):

@@ -41,11 +41,11 @@ OPERANDS = 84 * 2**10
 MOST_EXAMPLES = 64
 # The numbers of a product that a program has in registers: 128 for each thread.
 NUMBERS = 2**14
-# Seconds of a step and of an exchange, and bytes per second that a program reads of the
-# operands of products, and of matrices: rounded from times of LSTMs and GRUs with 128
-# to 1024 features on an H200.
+# Seconds of a step and of an exchange; numbers of operands that a program reads and
+# multiplies in a second, whatever their dtype; and bytes of matrices. They are rounded
+# from times of LSTMs and GRUs with 128 to 1024 features on an H200.
 OF_A_STEP, OF_AN_EXCHANGE = 5e-7, 1.2e-6
-OF_OPERANDS, OF_FAST_MEMORY = 2e10, 4.5e10
+OF_OPERANDS, OF_FAST_MEMORY = 9e9, 4.5e10
 # The rows that one group of four warps multiplies at once.
 GROUP = 64
 _SUMS = {"reduce_sum", "reduce_max", "reduce_min", "stop_gradient"}
@@ -158,7 +158,7 @@ class SliceView:
     def seconds(self, cores: int) -> float:
         """What a step takes: its exchanges, and what its products read."""
         products = self._products.values()
-        read = sum(s.columns * s.length * s.bytes for s in products)
+        read = sum(s.columns * s.length for s in products)
         waves = pl.cdiv(math.prod(self.grid), cores)
         exchanges = len(self._exchanges) * OF_AN_EXCHANGE
         return waves * (OF_A_STEP + exchanges + _reading(read, self._held))
@@ -245,7 +245,8 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
     if not matrices:
         raise NotBlockedError("it has no product by a matrix")
     held = ops.bytes_in(matrices)
-    read = ops.bytes_in({v for e in products for v in variables(e.invars)} - weights)
+    operands = {v for e in products for v in variables(e.invars)} - weights
+    read = sum(ops.product(ops.aval(v).shape) for v in operands)
     found, features = [], LEAST_SIDE
     while width % features == 0 and features < width:
         slices, examples = width // features, EXAMPLES
@@ -267,5 +268,5 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
 
 
 def _reading(operands: int, matrices: int) -> float:
-    """Seconds to read so many bytes of the operands and of the matrices of products."""
+    """Seconds for so many numbers of operands, and bytes of matrices."""
     return operands / OF_OPERANDS + matrices / OF_FAST_MEMORY
