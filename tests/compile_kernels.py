@@ -1,4 +1,4 @@
-"""`python -m tests.compile_kernels MACHINE NAMES DTYPE`: gradients of cells, compiled.
+"""`python -m tests.compile_kernels MACHINE NAMES DTYPE FEATURES`: compiled gradients.
 
 Each loop is a kernel. Sizes are odd, so that every array fills its registers in part.
 The environment is that of `benchmarks.compiled.targets`.
@@ -15,18 +15,18 @@ from benchmarks.compiled import targets
 from tests.cell_table import CELLS
 
 T = 6
-# For each machine: the executor, how a kernel is called in a compiled program, B and H.
+# For each machine: the executor, how a kernel is called in a compiled program, and B.
 KERNELS = {
-    "v5e": ("pallas_tpu", "tpu_custom_call", 3, 20),
+    "v5e": ("pallas_tpu", "tpu_custom_call", 3),
     # Each core gets 17 examples.
-    "v5p": ("pallas_tpu", "tpu_custom_call", 34, 20),
-    "h100": ("pallas_gpu", "__gpu$xla.gpu.triton", 3, 32),
+    "v5p": ("pallas_tpu", "tpu_custom_call", 34),
+    "h100": ("pallas_gpu", "__gpu$xla.gpu.triton", 3),
 }
 
 
-def kernels_of(machine: str, name: str, dtype: str) -> tuple[int, int]:
+def kernels_of(machine: str, name: str, dtype: str, H: int) -> tuple[int, int]:
     """How many kernels of ours the compiler's program has, and how many loops."""
-    implementation, call, B, H = KERNELS[machine]
+    implementation, call, B = KERNELS[machine]
     options = scanrnn.Options(
         machine=targets.MACHINES[machine], implementation=implementation
     )
@@ -56,11 +56,12 @@ def kernels_of(machine: str, name: str, dtype: str) -> tuple[int, int]:
 
 def main() -> None:
     """Prints a line for each cell; `*` is all that have no convolution."""
-    machine, names, dtype = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
+    machine, names, dtype, features = sys.argv[1:]
+    names = names.split(",")
     if names == ["*"]:
         names = [name for name in CELLS if not name.startswith("conv")]
     for name in names:
-        print(name, *kernels_of(machine, name, dtype), flush=True)
+        print(name, *kernels_of(machine, name, dtype, int(features)), flush=True)
 
 
 if __name__ == "__main__":

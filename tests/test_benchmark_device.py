@@ -74,6 +74,31 @@ def test_docs_quote_the_numbers_of_a_device():
     assert words.format(*(of[way] for way in ways for of in (lstm, gru))) in text
 
 
+def test_docs_compare_our_kernels_with_others():
+    """Rows of which XLA's loops were timed beside what the planner chose."""
+    text = " ".join(pathlib.Path("docs/benchmarks.md").read_text().split())
+    cases = [case for case, ways in rows._cells() if rows.LOOPS in ways]
+    slices = [case for case in cases if case.H >= 512 or case.dtype == "float32"]
+    slices = [case for case in slices if (case.cell, case.H) != ("gru", 128)]
+    assert len(slices) == 5
+    for some, words in (
+        (cases, "took {} times as long to train, and cuDNN {} times as long"),
+        (slices, "took {} times as long to train there, and cuDNN {} times"),
+    ):
+        times = [milliseconds(case.name) for case in some]
+        found = [
+            [of[way] / of[rows.OURS] for of in times]
+            for way in (rows.LOOPS, rows.GRAPH)
+        ]
+        assert words.format(*(f"{min(f):.1f} to {max(f):.1f}" for f in found)) in text
+    for start, words in (
+        ("lstm-T256-B64-D1024", "and its training {:.2f}"),
+        ("lstm-T100", "There slices take {:.2f} of the time to train"),
+    ):
+        of = milliseconds(start)
+        assert words.format(of[rows.KERNEL] / of[rows.OURS]) in text
+
+
 CASES = {case.name: case for case, _ in rows._cells()}
 LOOPS = {name: parallel.BOUND for name in rows.AFFINE} | {"mLSTM": rows.MEMORY}
 

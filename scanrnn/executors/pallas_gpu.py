@@ -4,8 +4,9 @@ A step without recurrent products (an average, a return, a gate without a matrix
 recurrence for each example and feature: the kernel gives each of them to a thread. If
 the state is a matrix, each program has one state, that of one head of one example. For
 other steps it gives one example to each program while there are multiprocessors, else
-eight; of a step with heads, one head of them. All time steps run inside the kernel, so
-a loop is one launch.
+eight; of a step with heads, one head of them. If no program has room for the matrices,
+each has a slice of the features, and they exchange what products read. All time steps
+run inside the kernel, so a loop is one launch.
 
 Tests run these kernels in Pallas's interpreter, and compile them for an H100. On an
 H100 and an H200 their results were right (`benchmarks/results/device-*.md`): there they
