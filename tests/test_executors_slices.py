@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import _exchange, _triton, pallas_gpu
+from scanrnn.executors import _slice_products, _triton, pallas_gpu
 from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._block_kernel import BlockView
 from scanrnn.executors._slice_kernel import SliceView
@@ -67,13 +67,29 @@ def test_slices_equal_lax_scan(name, T, B):
     assert_equal_to_lax_scan(make, drawn(cell, T, B, 32))
 
 
-@pytest.mark.parametrize("features", [48, 96])
-def test_slices_may_be_any_number(features):
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [("gru", 48), pytest.param("lstm-norm", 96, marks=pytest.mark.slow)],
+)
+def test_slices_may_be_any_number(name, features):
     """Three slices, and six: Triton's arrays have a power of two."""
-    cell = CELLS["lstm-norm"]
+    cell = CELLS[name]
     assert {v.grid[0] for v in views_of(cell, (2, 3, features)).values()} <= {3, 6}
     make = functools.partial(functools.partial, cell.step)
     assert_equal_to_lax_scan(make, drawn(cell, 2, 3, features))
+
+
+def test_slices_refuse_more_steps_than_they_can_count():
+    for view in views_of(CELLS["gru"], (2, 3, 32)).values():
+        view.check_steps(10**6)
+        with pytest.raises(NotBlockedError, match="too many exchanges"):
+            view.check_steps(10**9)
+
+
+def test_slices_keep_nan_in_a_maximum():
+    """Triton's maximum would drop it."""
+    found = _slice_products.total("reduce_max", jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))
+    np.testing.assert_array_equal(found, [[jnp.nan], [2.0]])
 
 
 @pytest.mark.parametrize("name", ["lstm", "lstm-norm"])
@@ -86,8 +102,8 @@ def test_slices_in_half_precision_are_as_exact_as_lax_scan(name):
 def test_slices_multiply_in_parts(parts, monkeypatch):
     """Operands are read in parts, some of them ahead."""
     for name, size in zip(("PART", "AHEAD"), parts, strict=True):
-        monkeypatch.setattr(_exchange, name, size)
-    monkeypatch.setattr(_exchange, "WHOLE", 0)
+        monkeypatch.setattr(_slice_products, name, size)
+    monkeypatch.setattr(_slice_products, "WHOLE", 0)
     cell = CELLS["lstm"]
     make = functools.partial(functools.partial, cell.step)
     assert_equal_to_lax_scan(make, drawn(cell, 3, 3, 64))
@@ -115,7 +131,7 @@ def test_slices_exchange_norms_and_several_products():
     view = pallas_gpu.view_of(graph, plan.machine)
     assert isinstance(view, SliceView)
     # The last array counts the programs that have come to the exchanges.
-    assert len(view.shared()) == 2 * 4 + 1
+    assert len(view.shared()) == 2 + 2 + 1
     assert_equal_to_lax_scan(norms, (weights, carry, xs))
 
 
@@ -149,9 +165,9 @@ def test_slices_have_resets_and_run_from_the_last_step():
     [
         # Few examples for each program, as long as there are multiprocessors.
         (("lstm", (30, 32, 512), "bfloat16"), {(32, 4)}),
-        # The matrix of 8 MB needs all of them.
+        # A slice of the matrix of 8 MB has 128 KB.
         (("lstm", (4, 64, 1024), "bfloat16"), {(64, 2)}),
-        # An odd number of slices.
+        # The number of slices is no power of two.
         (("gru", (4, 16, 768), "bfloat16"), {(48, 2)}),
         # Programs for other examples come later.
         (("lstm", (4, 1024, 512), "bfloat16"), {(16, 16), (16, 32)}),
@@ -166,6 +182,7 @@ def test_slices_fit_an_h100(case, grids):
 
 
 def test_slices_refuse_matrices_that_no_gpu_holds():
+    """There are at most 132 slices, so each has at least 64 features."""
     draw = jax.ShapeDtypeStruct
     W, h, xs = draw((8192, 8192), "f4"), draw((8, 8192), "f4"), draw((3, 8, 8192), "f4")
 
@@ -176,7 +193,9 @@ def test_slices_refuse_matrices_that_no_gpu_holds():
 
         return scanrnn.scan(step, h, xs, implementation=NAME)
 
-    with pytest.raises(ValueError, match="matrices do not fit into the fast memory of"):
+    with pytest.raises(
+        ValueError, match="a slice of 64 features has 2048 KB of matrices"
+    ):
         jax.eval_shape(plan, W, h, xs)
 
 

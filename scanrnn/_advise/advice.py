@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from scanrnn._advise import checklist
 from scanrnn._advise.kernels import kernel
 from scanrnn._advise.layers import Sizes, dtype_of, plan_of
+from scanrnn._scan import EXECUTORS
 from scanrnn.cells import Cell
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Plan
@@ -159,23 +160,25 @@ def advise(
         raise ValueError(
             f"advise: the sizes are {sizes}, too large: JAX counts an axis in 32 bits"
         ) from None
-    changes = [c for c in _changes(cell, sizes, name, plan) if c.gain > 1.05]
+    # Products outside of a loop are XLA's, whoever runs the loop.
+    rules = EXECUTORS["planned"].rules(chosen)
+    changes = [c for c in _changes(cell, sizes, name, plan, rules) if c.gain > 1.05]
     changes.sort(key=lambda change: -change.gain)
     return Advice(
         *(chosen, sizes, name, plan, plan.cost),
-        misaligned=tuple(checklist.misaligned(sizes, name, chosen, plan.rules)),
+        misaligned=tuple(checklist.misaligned(sizes, name, chosen, rules)),
         changes=tuple(changes),
-        persistent=checklist.persistent(sizes, name, chosen, plan.rules),
+        persistent=checklist.persistent(sizes, name, chosen, rules),
         kernel=kernel(cell, sizes, name, chosen),
     )
 
 
-def _changes(cell, sizes, dtype, plan) -> Iterator[Change]:
+def _changes(cell, sizes, dtype, plan, rules) -> Iterator[Change]:
     """Every alternative as a `Change`, with its gain."""
     # The backward pass has two products for each one of the forward pass.
     step = plan.cost.flops / (3 * sizes.T)
     aside = plan.rules.runs_side_by_side(plan.machine, step, dtype)
-    where = plan.machine, plan.rules
+    where = plan.machine, rules
     for other in checklist.alternatives(sizes, dtype, *where, aside):
         try:
             cost = plan_of(cell, other.sizes, other.dtype, plan.machine).cost

@@ -10,7 +10,7 @@ from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors._lanes import ELEMENTWISE, MOVES
 from scanrnn.executors._parts import joins_of, sides_of
-from scanrnn.executors._triton import read_weights
+from scanrnn.executors._view import read_weights
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
 

@@ -32,8 +32,8 @@ from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE
 from scanrnn.executors._one_head import OneHead
 from scanrnn.executors._parts import Kept, casts, kept_parts
-from scanrnn.executors._triton import computed, loaded
-from scanrnn.executors._view import Store
+from scanrnn.executors._triton import computed
+from scanrnn.executors._view import Store, loaded
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.cuts import cut

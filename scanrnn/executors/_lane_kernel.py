@@ -14,8 +14,8 @@ from jax.extend.core import Var
 
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._lanes import MOVES, Lanes, lanes
-from scanrnn.executors._triton import MOST_STEPS, computed, loaded
-from scanrnn.executors._view import Store
+from scanrnn.executors._triton import MOST_STEPS, computed
+from scanrnn.executors._view import Store, loaded
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 

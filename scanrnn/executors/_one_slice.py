@@ -29,21 +29,21 @@ from scanrnn.planner.wide_sums import wide
 class SlicedMatrix(NamedTuple):
     """How the matrix of a product lies in memory: one matrix for each slice.
 
-    The rows of a slice's matrix are its columns of the whole one: those of each gate,
-    for each of the arrays that are joined on the left. So all of them are one product,
-    of which only the parts that belong together are used.
+    The rows of a slice's matrix are its columns of the whole one, those of each gate.
+    The left of a product may be several arrays side by side, such as the cotangents of
+    all gates: its *operands*. The matrix has rows for each of them.
 
     Attributes:
       aval: the type of the matrix in the step.
       summed: its axis over which the product sums.
-      joined: the number of arrays that are joined on the left.
+      operands: the number of operands.
       gates: the number of gates.
       slices: the number of slices.
     """
 
     aval: Any
     summed: int
-    joined: int
+    operands: int
     gates: int
     slices: int
 
@@ -55,14 +55,14 @@ class SlicedMatrix(NamedTuple):
     @property
     def shape(self) -> tuple[int, int, int]:
         """The slices, the rows of each of them, and their length."""
-        rows = self.joined * self.gates * self.features
-        length = self.aval.shape[self.summed] // self.joined
+        rows = self.operands * self.gates * self.features
+        length = self.aval.shape[self.summed] // self.operands
         return self.slices, max(LEAST_SIDE, 1 << (rows - 1).bit_length()), length
 
     def stored(self, array):
         """The matrix as it lies in memory. Rows beyond the last one are zeros."""
         slices, height, length = self.shape
-        sizes = self.gates, slices, self.features, self.joined, length
+        sizes = self.gates, slices, self.features, self.operands, length
         array = jnp.moveaxis(array, self.summed, 1).reshape(sizes)
         rows = array.transpose(1, 3, 0, 2, 4).reshape(slices, -1, length)
         return jnp.pad(rows, ((0, 0), (0, height - rows.shape[1]), (0, 0)))
@@ -146,6 +146,8 @@ def _reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
     if [i for i in eqn.params["axes"] if ops.aval(v).shape[i] > 1] != axes:
         raise NotBlockedError(f"{eqn.primitive.name} is not over all features")
     name, dtype = eqn.primitive.name, ops.aval(out).dtype
+    if not ops.is_inexact(v):
+        raise NotBlockedError(f"it has a {name} of {dtype} over all features")
     own = [
         eqn.primitive.bind(a.astype(wide(dtype)), **eqn.params | {"axes": (1,)})
         for a in parts

@@ -9,6 +9,7 @@ reads all features of each of them.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,36 +20,36 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import Var
 
-from scanrnn.executors import _together
 from scanrnn.executors._block_checks import LEAST_SIDE, NotBlockedError, check_numbers
-from scanrnn.executors._block_kernel import EXAMPLES, alike
-from scanrnn.executors._exchange import Exchange, InMemory, Sizes, memory, product
+from scanrnn.executors._block_kernel import alike
+from scanrnn.executors._exchange import STOPPED, ThroughMemory, buffers
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE, MOVES
 from scanrnn.executors._one_head import OneHead
 from scanrnn.executors._one_slice import one_slice, width_of
 from scanrnn.executors._slice_ops import EXCHANGES, product_p, reduction_p
-from scanrnn.executors._triton import computed, loaded, read_weights
-from scanrnn.executors._view import Store
+from scanrnn.executors._slice_products import Exchange, Sizes, product
+from scanrnn.executors._triton import computed
+from scanrnn.executors._view import Store, loaded, read_weights
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
 # The fast memory of a program besides its matrices: for the operands of products.
 OPERANDS = 84 * 2**10
-# The most examples of a program.
-MOST_EXAMPLES = 64
-# The numbers of a product that a program has in registers: 128 for each thread.
-NUMBERS = 2**14
+# The examples that a program may have: columns of a tile.
+EXAMPLES = (8, 16, 32, 64)
+# The numbers of a product that a program has in registers: 128 for each of 128 threads.
+PRODUCT_NUMBERS = 2**14
 # Seconds of a step and of an exchange; numbers of operands that a program reads and
 # multiplies in a second, whatever their dtype; and bytes of matrices. They are rounded
 # from times of LSTMs and GRUs with 128 to 1024 features on an H200.
 OF_A_STEP, OF_AN_EXCHANGE = 5e-7, 1.2e-6
-OF_OPERANDS, OF_FAST_MEMORY = 9e9, 4.5e10
+OF_OPERANDS, OF_MATRICES = 9e9, 4.5e10
 # The rows that one group of four warps multiplies at once.
 GROUP = 64
-_SUMS = {"reduce_sum", "reduce_max", "reduce_min", "stop_gradient"}
+_SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,16 +64,15 @@ class SliceView:
       part: the step of one slice, for the whole batch.
       batch: the size of the batch.
       examples: the number of examples of a program.
-      steps: the most steps whose rows are loaded together.
-      loads_ahead: the rows of the next step are loaded while a step is computed.
     """
 
     graph: Graph
     part: OneHead
     batch: int
     examples: int
-    steps: int = 1
-    loads_ahead: bool = True
+    # The rows of the next step are loaded while a step is computed.
+    steps = 1
+    loads_ahead = True
 
     @classmethod
     def of(cls, graph: Graph, machine: Machine) -> SliceView:
@@ -115,18 +115,23 @@ class SliceView:
     @property
     def warps(self) -> int:
         """The number of warps of a program."""
-        most = max((s.height for s in self._products.values()), default=0)
+        most = max(sizes.rows for sizes in self._products.values())
         return 8 if most > GROUP else 4
 
-    @property
+    @functools.cached_property
     def _exchanges(self) -> list:
         return [e for e in self.graph.eqns if e.primitive in EXCHANGES]
 
-    @property
+    @functools.cached_property
     def _products(self) -> dict[Var, Sizes]:
         """The sizes of the product by each matrix."""
-        products = [e for e in self._exchanges if e.primitive is product_p]
-        return {e.invars[-1]: Sizes.of(e) for e in products}
+        found: dict[Var, Sizes] = {}
+        for eqn in self._exchanges:
+            if eqn.primitive is product_p:
+                sizes, (*_, matrix) = Sizes.of(eqn), variables(eqn.invars)
+                if found.setdefault(matrix, sizes) != sizes:
+                    raise NotBlockedError("a matrix multiplies numbers of two dtypes")
+        return found
 
     @property
     def _held(self) -> int:
@@ -149,7 +154,7 @@ class SliceView:
         for sizes in self._products.values():
             if sizes.parts[0][1] < LEAST_SIDE:
                 return "its features are no multiple of 16"
-            if sizes.height * sizes.columns > NUMBERS:
+            if sizes.rows * sizes.columns > PRODUCT_NUMBERS:
                 return "a program has too many examples"
         if self._held > machine.fast_memory - OPERANDS:
             return "the matrices of a slice are too large"
@@ -158,7 +163,7 @@ class SliceView:
     def seconds(self, cores: int) -> float:
         """What a step takes: its exchanges, and what its products read."""
         products = self._products.values()
-        read = sum(s.columns * s.length for s in products)
+        read = sum(s.columns * s.depth for s in products)
         waves = pl.cdiv(math.prod(self.grid), cores)
         exchanges = len(self._exchanges) * OF_AN_EXCHANGE
         return waves * (OF_A_STEP + exchanges + _reading(read, self._held))
@@ -185,21 +190,24 @@ class SliceView:
         parts = [slice(start, start + size) for start, size in sizes.parts]
         return [ref[(*place, slice(None), part)] for part in parts]
 
+    def check_steps(self, length: int) -> None:
+        """Check that the programs can count their exchanges in so many steps.
+
+        Raises:
+          NotBlockedError: if the count would be too large.
+        """
+        if length * len(self._exchanges) * self.part.heads >= STOPPED:
+            raise NotBlockedError(f"{length} steps have too many exchanges")
+
     def shared(self) -> list[jax.ShapeDtypeStruct]:
         """The types of the arrays through which the programs exchange."""
-        return memory(self._exchanges, *self.grid)
+        return buffers(self._exchanges, *self.grid)
 
     def exchange(self, refs: Sequence, step: Any) -> Exchange:
         """Inside the kernel: the exchanges of a step."""
-        return InMemory(
+        return ThroughMemory(
             refs, self.part.heads, step, len(self._exchanges), self.examples
         )
-
-    def interpreted(
-        self, groups: Sequence, length: int, reverse: bool, args: Sequence
-    ) -> list:
-        """All programs at the same time, step by step."""
-        return _together.run(self, groups, length, reverse, args)
 
     def step(
         self, values: dict[Any, Any], store: Store, exchange: Exchange
@@ -211,16 +219,15 @@ class SliceView:
                 return jnp.asarray(atom.val, ops.aval(atom).dtype)
             return values[atom]
 
-        graph, count = self.graph, 0
+        graph = self.graph
         for eqn in graph.eqns:
             ins = list(map(read, eqn.invars))
             if eqn.primitive is product_p:
-                outs = product(exchange, count, eqn, ins[:-1], ins[-1])
+                outs = product(exchange, eqn, ins[:-1], ins[-1])
             elif eqn.primitive is reduction_p:
-                outs = [exchange.reduced(count, ins[0], eqn.params["name"])]
+                outs = [exchange.reduced(ins[0], eqn.params["name"])]
             else:
                 outs = [computed(eqn, alike(eqn, ins))]
-            count += eqn.primitive in EXCHANGES
             values |= zip(eqn.outvars, outs, strict=True)
         for k, y in enumerate(graph.ys):
             store(k, jnp.asarray(read(y)))
@@ -244,29 +251,32 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
     matrices = {v for e in products for v in variables(e.invars)} & weights
     if not matrices:
         raise NotBlockedError("it has no product by a matrix")
-    held = ops.bytes_in(matrices)
+    if width % LEAST_SIDE or width == LEAST_SIDE:
+        raise NotBlockedError(f"{width} features are no multiple of 16, or only 16")
+    held, room = ops.bytes_in(matrices), machine.fast_memory - OPERANDS
     operands = {v for e in products for v in variables(e.invars)} - weights
     read = sum(ops.product(ops.aval(v).shape) for v in operands)
     found, features = [], LEAST_SIDE
+    while width // features > machine.cores:
+        features *= 2
+    least = features
     while width % features == 0 and features < width:
-        slices, examples = width // features, EXAMPLES
-        own = held // slices
-        while own <= machine.fast_memory - OPERANDS and slices <= machine.cores:
-            waves = pl.cdiv(slices * pl.cdiv(batch, examples), machine.cores)
+        own = held * features // width
+        for examples in EXAMPLES if own <= room else ():
+            programs = width // features * pl.cdiv(batch, examples)
             seconds = _reading(read * examples // batch, own) + OF_AN_EXCHANGE
+            waves = pl.cdiv(programs, machine.cores)
             found.append((waves * seconds, features, examples))
-            if examples >= min(batch, MOST_EXAMPLES):
-                break
-            examples *= 2
         features *= 2
     if not found:
+        own = held * least / width
         raise NotBlockedError(
-            f"its matrices do not fit into the fast memory of {machine.cores} "
-            "multiprocessors"
+            f"a slice of {least} features has {own / 2**10:.0f} KB of matrices, and a "
+            f"program has room for {room / 2**10:.0f} KB"
         )
     return [(features, examples) for _, features, examples in sorted(found)]
 
 
 def _reading(operands: int, matrices: int) -> float:
     """Seconds for so many numbers of operands, and bytes of matrices."""
-    return operands / OF_OPERANDS + matrices / OF_FAST_MEMORY
+    return operands / OF_OPERANDS + matrices / OF_MATRICES

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from jax.extend.core import Primitive
 
-# Products of all features by the columns of this slice. Its operands are this slice of
-# each array that is joined on the left, and the matrix of the slice, which has rows for
-# each of these arrays and for each gate. A result is this slice of a gate.
+# A product of all features by the columns of this slice. It is given this slice of each
+# operand, and the matrix of the slice (`SlicedMatrix`). A result is a slice of a gate.
 product_p = Primitive("product_of_slices")
 product_p.multiple_results = True
 # The sum, or maximum, of one number for each example and slice.

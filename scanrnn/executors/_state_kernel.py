@@ -17,8 +17,8 @@ from jax.extend.core import Var
 from scanrnn.executors._block_checks import check_one_state
 from scanrnn.executors._forms import Form, Piece
 from scanrnn.executors._one_state import OneState
-from scanrnn.executors._triton import computed, loaded
-from scanrnn.executors._view import Store
+from scanrnn.executors._triton import computed
+from scanrnn.executors._view import Store, loaded
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, eval_eqn, variables
 

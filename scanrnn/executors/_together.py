@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.executors._exchange import Sizes, total
-from scanrnn.executors._triton import loaded, read_weights
-from scanrnn.executors._view import ExchangingView
+from scanrnn.executors._slice_products import Sizes, total
+from scanrnn.executors._view import ExchangingView, loaded, read_weights
 
 SLICES = "slices"
 
@@ -24,25 +23,22 @@ SLICES = "slices"
 class Mapped:
     """Exchanges between the elements of a mapped axis: an `Exchange`."""
 
-    def gathered(self, at: int, parts: Sequence, sizes: Sizes) -> tuple[Callable, Any]:
+    def gathered(self, parts: Sequence, sizes: Sizes) -> tuple[Callable, Any]:
         """As `Exchange` says."""
-        del at
         whole = [lax.all_gather(a, SLICES, axis=1, tiled=True) for a in parts]
         rows = jnp.concatenate(whole)
         rows = jnp.pad(rows, ((0, sizes.columns - len(rows)), (0, 0)))
         return lambda start, size: rows[:, start : start + size], False
 
-    def tiles(self, at: int, array, sizes: Sizes) -> Callable:
+    def tiles(self, array, sizes: Sizes) -> Callable:
         """As `Exchange` says."""
-        del at
         height, width = sizes.features, sizes.examples
         return lambda j, start: array[
             start : start + height, j * width : (j + 1) * width
         ]
 
-    def reduced(self, at: int, part, name: str) -> Any:
+    def reduced(self, part, name: str) -> Any:
         """As `Exchange` says."""
-        del at
         return total(name, lax.all_gather(part, SLICES, axis=1, tiled=True))
 
 

@@ -17,15 +17,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import JaxprEqn
 
+from scanrnn.executors import _together
 from scanrnn.executors._opened import opened
-from scanrnn.executors._view import ExchangingView, View
+from scanrnn.executors._view import ExchangingView, View, loaded, read_weights
 from scanrnn.planner import ops
 from scanrnn.planner.around import joined, without
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.cuts import cut
-from scanrnn.planner.graph import Graph, Values, eval_eqn, free, variables
+from scanrnn.planner.graph import Graph, Values, eval_eqn, variables
 from scanrnn.planner.over_time import stage_over_time
 from scanrnn.planner.wide_sums import wide
 
@@ -65,7 +66,8 @@ def run(
 ) -> Results:
     """Run a body, prepared as `step`, over all steps, as `Executor.lower` says.
 
-    On a CPU, Pallas's interpreter runs it. The view is that of each program.
+    On a CPU Pallas's interpreter runs it; kernels that exchange run by `_together`. The
+    view is that of each program.
     """
     graph, T = step.graph, body.rows.length
     values, forms = {**constants, **step.constants}, view.form
@@ -82,10 +84,12 @@ def run(
         # XLA for CPU has no product of a transposed matrix in half precision.
         args = lax.optimization_barrier(args)
     groups = (*weights, *graph.carry, *graph.xs), graph.carry, made
-    shared = view.shared() if isinstance(view, ExchangingView) else []
-    run_all = _launched(view, shapes, shared, interpret)
+    given = groups, T, body.rows.reverse, args
     with jax.enable_x64(any(a.dtype.itemsize == 8 for a in args)):
-        outs = run_all(groups, T, body.rows.reverse, args)
+        if interpret and isinstance(view, ExchangingView):
+            outs = _together.run(view, *given)
+        else:
+            outs = _called(view, shapes, interpret, *given)
     pairs = zip(graph.carry, outs, strict=False)
     final = [forms(v).restored(a) for v, a in pairs]
     pairs = zip(made, outs[len(carry) :], strict=True)
@@ -93,47 +97,27 @@ def run(
     return final, stage_over_time(step.after, row_ys, T)
 
 
-def _launched(view: View, shapes: Sequence, shared: Sequence, interpret: bool):
-    """A function `(groups, length, reverse, args) -> outs` that runs the kernel.
-
-    Args:
-      view: the view of each program.
-      shapes: the types of the outs.
-      shared: those of the arrays through which programs exchange. The last one counts,
-        from zero.
-      interpret: whether no GPU runs it.
-    """
-    if interpret and isinstance(view, ExchangingView):
-        return view.interpreted
+def _called(
+    view: View, shapes: Sequence, interpret: bool, groups: Sequence, T, reverse, args
+) -> Sequence:
+    """The outs of the kernel, whose types are `shapes`."""
     # A later version of JAX will have no Triton.
     from jax.experimental.pallas import triton
 
-    def run(groups, length, reverse, args):
-        counter = [jnp.zeros(s.shape, s.dtype) for s in shared[-1:]]
-        ends = len(args), len(shapes) + len(shared) - 1
-        call = pl.pallas_call(
-            functools.partial(_kernel, view, groups, length, reverse),
-            grid=view.grid,
-            out_shape=[*shapes, *shared],
-            input_output_aliases=dict([ends]) if shared else {},
-            interpret=interpret,
-            compiler_params=triton.CompilerParams(num_warps=view.warps, num_stages=1),
-            name="last_to_first" if reverse else "first_to_last",
-        )
-        return call(*args, *counter)[: len(shapes)]
-
-    return run
-
-
-def read_weights(graph: Graph) -> list[Var]:
-    """The weights that a step reads."""
-    read = free(graph.eqns, graph.outs)
-    return [v for v in graph.weights if v in read]
-
-
-def loaded(v: Var, value):
-    """The value of a variable, from one that is read from memory."""
-    return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
+    # Arrays through which programs exchange. The last one counts, from zero.
+    shared = view.shared() if isinstance(view, ExchangingView) else []
+    counter = [jnp.zeros(s.shape, s.dtype) for s in shared[-1:]]
+    place = len(shapes) + len(shared) - 1
+    call = pl.pallas_call(
+        functools.partial(_kernel, view, groups, T, reverse),
+        grid=view.grid,
+        out_shape=[*shapes, *shared],
+        input_output_aliases={len(args): place} if shared else {},
+        interpret=interpret,
+        compiler_params=triton.CompilerParams(num_warps=view.warps, num_stages=1),
+        name="last_to_first" if reverse else "first_to_last",
+    )
+    return call(*args, *counter)[: len(shapes)]
 
 
 def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
@@ -142,7 +126,7 @@ def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
     of_args, *of_outs = groups
     arrays = {v: next(given) for v in of_args}
     if isinstance(view, ExchangingView):
-        next(given)
+        next(given)  # the counter as an argument; it is the last out, too
     last, ys = ({v: next(given) for v in group} for group in of_outs)
     shared = list(given)
     pieces = dict(zip(graph.inputs, view.inputs, strict=True))

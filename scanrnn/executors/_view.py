@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import Var
 
 from scanrnn.executors._forms import Form, Piece
-from scanrnn.planner.graph import Graph
+from scanrnn.planner import ops
+from scanrnn.planner.graph import Graph, free
 
 Store = Callable[[int, Any], None]
 
@@ -93,8 +95,13 @@ class ExchangingView(View, Protocol):
         """What the pieces of a program have of their own, given its place."""
         ...
 
-    def interpreted(
-        self, groups: Sequence, length: int, reverse: bool, args: Sequence
-    ) -> list:
-        """What the kernel gives, where no GPU runs it."""
-        ...
+
+def read_weights(graph: Graph) -> list[Var]:
+    """The weights that a step reads."""
+    read = free(graph.eqns, graph.outs)
+    return [v for v in graph.weights if v in read]
+
+
+def loaded(v: Var, value):
+    """The value of a variable, from one that is read from memory."""
+    return value != 0 if ops.aval(v).dtype == jnp.bool_ else value

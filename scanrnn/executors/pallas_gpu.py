@@ -97,7 +97,10 @@ def _viewed(body: Body) -> tuple[_triton.Prepared, View]:
     """A body as a kernel runs it, and the view of its step."""
     assert body.machine is not None
     step = _triton.prepared(body)
-    return step, view_of(step.graph, body.machine)
+    view = view_of(step.graph, body.machine)
+    if isinstance(view, SliceView):
+        view.check_steps(body.rows.length)
+    return step, view
 
 
 def view_of(graph: Graph, machine: Machine) -> View:

@@ -127,7 +127,8 @@ class Cost(NamedTuple):
     """The cost of a training step, by a simple model.
 
     The time of a product is the largest of three times: of its arithmetic, of its
-    memory traffic, and of its launch. Residuals are written once and read once.
+    memory traffic, and of its launch. In a loop, reading its matrix takes time besides
+    (`Rules.matrix_seconds`). Residuals are written once and read once.
 
     Attributes:
       flops: floating-point operations of the products.
@@ -200,7 +201,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
         seconds[part] += row.count * parts[part]
         if row.where == "loop":
             read = row.count * dtype.itemsize * row.M * row.K
-            seconds["dispatch"] += read * plan.rules.matrix_seconds
+            seconds["memory"] += read * plan.rules.matrix_seconds
         flops += row.flops
         moved += row.count * bytes_once
     return Cost(flops, moved, kept, **seconds)
