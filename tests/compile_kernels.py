@@ -1,7 +1,7 @@
 """`python -m tests.compile_kernels MACHINE NAMES DTYPE FEATURES`: compiled gradients.
 
-Each loop is a kernel. Sizes are odd, so that every array fills its registers in part.
-The environment is that of `benchmarks.compiled.targets`.
+Each loop is a kernel. Small sizes are odd, so that every array fills its registers in
+part. The environment is that of `benchmarks.compiled.targets`.
 """
 
 import functools

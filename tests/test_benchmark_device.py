@@ -77,7 +77,7 @@ def test_docs_quote_the_numbers_of_a_device():
 def test_docs_compare_our_kernels_with_others():
     """Rows of which XLA's loops were timed beside what the planner chose."""
     text = " ".join(pathlib.Path("docs/benchmarks.md").read_text().split())
-    cases = [case for case, ways in rows._cells() if rows.LOOPS in ways]
+    cases = [case for case, _ in rows._cells() if rows.LOOPS in milliseconds(case.name)]
     slices = [case for case in cases if case.H >= 512 or case.dtype == "float32"]
     slices = [case for case in slices if (case.cell, case.H) != ("gru", 128)]
     assert len(slices) == 5
@@ -129,7 +129,10 @@ def test_estimates_of_loops_are_near_the_times_of_a_gpu(name):
     """Loops of a millisecond or more; a call takes a tenth of one."""
     plan, ways = planned_for(name), milliseconds(name)
     seconds = {c.name: c.seconds for c in plan.candidates if c.refusal is None}
-    ways[plan.executor.name] = ways.pop(rows.OURS)
+    # What was chosen at the commit of the report: what was not timed by its name.
+    named = {rows.LOOPS, rows.KERNEL} - ways.keys()
+    ours = ways.pop(rows.OURS)
+    ways[named.pop() if len(named) == 1 else plan.executor.name] = ours
     if rows.SCAN in ways:
         ways["scan"] = ways.pop(rows.SCAN)
     timed = ways.keys() & seconds.keys()

@@ -26,8 +26,8 @@ MODULE = "benchmarks.compiled.gpu_kernels"
 RESULTS = ROOT / "benchmarks" / "results" / "gpu_kernels.json"
 NAMES = {"first_to_last": "forward", "last_to_first": "reverse"}
 LIMIT = 900  # seconds of a row
-# Cells whose products one program holds, cells of which each program has a slice of the
-# features, and programs without products in the loop.
+# Cells of which a program runs some examples, cells of which a program has a slice of
+# the features, and programs without products in the loop.
 CASES = (
     *(Case(cell, 4096, 2, 256, 128, dtype) for cell in ("lstm", "gru", "elman")
       for dtype in ("float32", "bfloat16")),

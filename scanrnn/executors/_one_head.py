@@ -1,4 +1,4 @@
-"""Make the step of one head from a step with heads.
+"""Make the step of one head from a step with heads; `_one_slice` does it for slices.
 
 The equations are traced again for pieces of features: each value is a list of arrays,
 of which each has the examples and the features of a piece. So moving axes is nothing,

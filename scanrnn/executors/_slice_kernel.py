@@ -240,8 +240,9 @@ class SliceView:
 def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
     """The features and the examples of a program, the fastest first.
 
-    All slices must run at the same time. Programs for other examples may come later:
-    a GPU starts its programs in order.
+    All slices must run at the same time. Programs for other examples may come later: a
+    GPU starts the programs of a kernel in order. To know the time of all exchanges, the
+    step would have to be traced for each of the sizes, so one stands for all.
 
     Raises:
       NotBlockedError: if no sizes let all slices run.

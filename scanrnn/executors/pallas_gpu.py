@@ -4,16 +4,17 @@ A step without recurrent products (an average, a return, a gate without a matrix
 recurrence for each example and feature: the kernel gives each of them to a thread. If
 the state is a matrix, each program has one state, that of one head of one example. For
 other steps it gives one example to each program while there are multiprocessors, else
-eight; of a step with heads, one head of them. If no program has room for the matrices,
-each has a slice of the features, and they exchange what products read. All time steps
-run inside the kernel, so a loop is one launch.
+eight; of a step with heads, one head of them. If that is faster, or if a program cannot
+run the step, each has a slice of the features, and they exchange what products read.
+All time steps run inside the kernel, so a loop is one launch.
 
-Tests run these kernels in Pallas's interpreter, and compile them for an H100. On an
-H100 and an H200 their results were right (`benchmarks/results/device-*.md`): there they
-run where the estimate says that they are faster. On other GPUs they run only if asked
-for by name, or if `tune` has checked and timed them on the device. On a CPU they run in
-the interpreter, for tests. JAX 0.12 deprecates Pallas's way to Triton: it warns when it
-lowers these kernels, and a later version will not have it.
+Tests run these kernels in Pallas's interpreter, or by `_together` if their programs
+exchange, and compile them for an H100. On an H100 and an H200 their results were right
+(`benchmarks/results/device-*.md`; slices ran on an H200 only): there they run where the
+estimate says that they are faster. On other GPUs they run only if asked for by name, or
+if `tune` has checked and timed them on the device. On a CPU they run for tests. JAX
+0.12 deprecates Pallas's way to Triton: it warns when it lowers these kernels, and a
+later version will not have it.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _viewed(body: Body) -> tuple[_triton.Prepared, View]:
 
 
 def view_of(graph: Graph, machine: Machine) -> View:
-    """The view of a step: by lanes if it is elementwise, else by states or examples.
+    """The view of a step: lanes if it is elementwise, else states, examples or slices.
 
     Raises:
       NotBlockedError: if it is none of these.
