@@ -143,6 +143,8 @@ def _started(record, name):
 def _launched(program):
     if program is None:
         return "-"
+    if not program["loops"]:
+        return "each loop is one kernel"
     shown = ratios.operations({"operations": summary.per_step(program)[:2]})
     if "host_starts" not in program:
         return shown

@@ -98,10 +98,9 @@ def test_variants_have_a_mean_of_each_and_their_operations():
     assert _lines(means, "ln_lstm") == [["ln_lstm", "-", "-", "-", "-"]]
     ((_, *cpu, theirs, ours),) = _lines(operations, "mi_lstm")
     assert cpu == ["26 + 17", "14 + 2.5"]
-    # These are numbers of the committed results.
-    assert sum(map(float, ours.split(";")[0].split("+"))) < sum(
-        map(float, theirs.split(";")[0].split("+"))
-    )
+    # These are of the committed results.
+    assert ours == "each loop is one kernel"
+    assert sum(map(float, theirs.split(";")[0].split("+"))) > 10
 
 
 @pytest.mark.slow

@@ -199,6 +199,20 @@ def test_slices_refuse_matrices_that_no_gpu_holds():
         jax.eval_shape(plan, W, h, xs)
 
 
+def test_slices_refuse_arrays_that_triton_cannot_have():
+    """Three numbers for each example, beside the features."""
+    draw = functools.partial(jax.random.normal, jax.random.key(0))
+    W, h, xs = draw((32, 32)), draw((4, 32)), (draw((3, 4, 32)), draw((3, 4, 3)))
+
+    def step(h, x):
+        of_mean = jnp.tanh(x[1] * jnp.mean(h, -1, keepdims=True))
+        h = jnp.tanh(h @ W + x[0] * jnp.sum(of_mean, -1, keepdims=True))
+        return h, h
+
+    with pytest.raises(ValueError, match="sizes must be powers of two"):
+        scanrnn.plan(step, h, xs, implementation=NAME)
+
+
 def test_slices_refuse_features_that_cannot_be_divided():
     with pytest.raises(ValueError, match="cannot run this step"):
         views_of(CELLS[REFUSED], (3, 3, 32))

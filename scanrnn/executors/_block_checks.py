@@ -62,7 +62,7 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
     parted = {*joins} | {e.invars[0] for e in graph.eqns if e.primitive.name == "split"}
     made = (v for e in graph.eqns for v in e.outvars)
     for v in {*made, *read_weights(graph), *graph.carry, *graph.xs} - parted - matrices:
-        _check_powers(v)
+        check_powers(v)
 
 
 def check_one_state(graph: Graph) -> None:
@@ -79,7 +79,7 @@ def check_one_state(graph: Graph) -> None:
     made = [v for e in graph.eqns for v in e.outvars]
     arrays = (*read_weights(graph), *graph.carry, *graph.xs, *made)
     for v in arrays:
-        _check_powers(v)
+        check_powers(v)
     largest = max(arrays, key=lambda v: ops.product(ops.aval(v).shape))
     room = BESIDE_PRODUCTS if "dot_general" in names else OF_A_STATE
     if ops.product(ops.aval(largest).shape) > room:
@@ -89,7 +89,12 @@ def check_one_state(graph: Graph) -> None:
         )
 
 
-def _check_powers(v: Var) -> None:
+def check_powers(v: Var) -> None:
+    """Check that Triton can have an array.
+
+    Raises:
+      NotBlockedError: if a size is no power of two.
+    """
     if any(size & (size - 1) for size in ops.aval(v).shape):
         shape = ops.aval(v).str_short()
         raise NotBlockedError(f"sizes must be powers of two, got {shape}")

@@ -20,7 +20,12 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import Var
 
-from scanrnn.executors._block_checks import LEAST_SIDE, NotBlockedError, check_numbers
+from scanrnn.executors._block_checks import (
+    LEAST_SIDE,
+    NotBlockedError,
+    check_numbers,
+    check_powers,
+)
 from scanrnn.executors._block_kernel import alike
 from scanrnn.executors._exchange import STOPPED, ThroughMemory, buffers
 from scanrnn.executors._forms import Form, Piece
@@ -151,6 +156,10 @@ class SliceView:
                 raise NotBlockedError(f"Triton has no {eqn.primitive.name}")
             if eqn.primitive is product_p:
                 check_numbers(eqn)
+        graph, made = self.graph, [v for e in self.graph.eqns for v in e.outvars]
+        arrays = {*made, *read_weights(graph), *graph.carry, *graph.xs}
+        for v in arrays - self._products.keys():
+            check_powers(v)
         for sizes in self._products.values():
             if sizes.parts[0][1] < LEAST_SIDE:
                 return "its features are no multiple of 16"
