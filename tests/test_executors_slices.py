@@ -79,6 +79,58 @@ def test_slices_may_be_any_number(name, features):
     assert_equal_to_lax_scan(make, drawn(cell, 2, 3, features))
 
 
+def in_groups(W):
+    """A norm over groups of 16 features: each of them is a slice."""
+
+    def step(h, x):
+        z = (h @ W + x).reshape(-1, 2, 16)
+        z = z - z.mean(-1, keepdims=True)
+        scale = jax.nn.sigmoid(jnp.max(z, -1, keepdims=True))
+        h = jnp.tanh(scale * z).reshape(h.shape)
+        return h, h
+
+    return step
+
+
+def test_slices_do_not_add_what_is_of_one_slice():
+    draw = functools.partial(jax.random.normal, jax.random.key(0))
+    args = draw((32, 32)) / 6, draw((3, 32)), draw((3, 3, 32))
+    assert_equal_to_lax_scan(in_groups, args)
+
+
+def halves_of_heads(W, h, x):
+    """The features of a head in two halves, as in a rotary embedding."""
+    a, b = jnp.split((h @ W + x).reshape(-1, 2, 16), 2, -1)
+    h = jnp.concatenate([a * jnp.sin(b), b * a], -1).reshape(h.shape)
+    return jnp.tanh(h), h
+
+
+def rows_of_the_batch(W, h, x):
+    """In a batch of one: the carry and its square, one after the other."""
+    z = jnp.concatenate([h, h**2], 0) @ W
+    h = jnp.tanh(z[:1] + x) * jnp.sin(z[1:])
+    return h, h
+
+
+def weights_beside_the_carry(W, h, x):
+    """In a batch of one, a row of weights looks like the carry."""
+    both = jnp.concatenate([h, jnp.broadcast_to(W[:1], h.shape)], 1)
+    h = jnp.tanh((both * 0.5) @ jnp.concatenate([W, W], 0) + x)
+    return h, h
+
+
+@pytest.mark.parametrize(
+    ("step", "B"),
+    [(halves_of_heads, 3), (rows_of_the_batch, 1), (weights_beside_the_carry, 1)],
+)
+def test_slices_refuse_features_in_another_order(step, B):
+    draw = functools.partial(jax.random.normal, jax.random.key(0))
+    W, h, xs = draw((32, 32)) / 6, draw((B, 32)), draw((3, B, 32))
+    step = functools.partial(step, W)
+    with pytest.raises(ValueError, match="another order|keep the batch|not of rows"):
+        scanrnn.plan(step, h, xs, implementation=NAME)
+
+
 def test_slices_refuse_more_steps_than_they_can_count():
     for view in views_of(CELLS["gru"], (2, 3, 32)).values():
         view.check_steps(10**6)

@@ -54,6 +54,14 @@ def test_gpu_is_planned_for_by_its_compute_capability(kind, capability, name):
     assert MACHINES[name].pays("bfloat16") == (name != "v100")
 
 
+@pytest.mark.parametrize("cores", [114, 132])
+def test_gpu_has_the_multiprocessors_that_it_says(cores):
+    """An H100 for PCIe has fewer than one for SXM."""
+    machine = machine_of([array_on_a_gpu("NVIDIA H100", "9.0", core_count=cores)])
+    assert (machine.kind, machine.cores) == ("h100", cores)
+    assert (machine is MACHINES["h100"]) == (cores == 132)
+
+
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])
 @pytest.mark.parametrize("capability", ["10.0", "12.0", None])
 def test_gpu_that_is_no_h100_runs_no_kernel_by_default(platform, capability):
@@ -65,10 +73,14 @@ def test_gpu_that_is_no_h100_runs_no_kernel_by_default(platform, capability):
     assert not by_name(pallas_gpu, MACHINES["h100"])
 
 
-def array_on_a_gpu(kind, capability, platform="cuda"):
+def array_on_a_gpu(kind, capability, platform="cuda", **more):
     client = types.SimpleNamespace(platform_version=f"{platform} 12090")
     device = types.SimpleNamespace(
-        platform="gpu", client=client, device_kind=kind, compute_capability=capability
+        platform="gpu",
+        client=client,
+        device_kind=kind,
+        compute_capability=capability,
+        **more,
     )
     sharding = types.SimpleNamespace(device_set=[device])
     return types.SimpleNamespace(sharding=sharding)

@@ -15,7 +15,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors._slice_ops import EXCHANGES
+from scanrnn.executors._slice_ops import EXCHANGES, product_p
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body
@@ -175,7 +175,9 @@ def _params(eqn: JaxprEqn, batched: set[Var], size: int, part: int) -> dict | No
     if ops.is_reduction(eqn):
         return params if 0 not in params["axes"] else None
     if eqn.primitive in EXCHANGES:
-        return params
+        # The last operand of a product is its matrix.
+        parts = has[:-1] if eqn.primitive is product_p else has
+        return params if all(parts) else None
     if name in ops.PRODUCTS:
         return params if _keeps(params["dimension_numbers"], has) else None
     if name == "slice":

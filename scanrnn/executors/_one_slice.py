@@ -113,6 +113,10 @@ def _matrices(
             raise NotBlockedError("it has a product that is not of rows by a matrix")
         if data not in layout.head or out not in layout.head:
             raise NotBlockedError("a product is not over all features of the carry")
+        for u in (data, out):
+            beside = [axis for axis, _ in layout.rest(u)]
+            if layout.pieces[u] != layout.inner(u) or beside != [1]:
+                raise NotBlockedError("features of a product lie in another order")
         counts = layout.count(data), layout.count(out)
         form = SlicedMatrix(ops.aval(v), theirs[0], *counts, layout.heads)
         readers = [e for e in needed(graph.eqns, graph.outs) if v in e.invars]
@@ -140,7 +144,7 @@ def _product(eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph) -
 def _reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
     """A reduction over all features: first those of a slice, then all slices."""
     (v,), (out,) = variables(eqn.invars), eqn.outvars
-    if v not in layout.head:
+    if v not in layout.head or layout.head[v].axis not in eqn.params["axes"]:
         return _one_head.reduced(eqn, parts, layout)
     axes = [i for i, _ in layout.rest(v)]
     if [i for i in eqn.params["axes"] if ops.aval(v).shape[i] > 1] != axes:

@@ -136,7 +136,10 @@ def machine_named(machine: Machine | str) -> Machine:
 
 @functools.cache
 def machine_for(
-    platform: str, device_kind: str = "", capability: float | None = None
+    platform: str,
+    device_kind: str = "",
+    capability: float | None = None,
+    cores: int | None = None,
 ) -> Machine:
     """Find the `Machine` for a device kind, or a typical one for its platform.
 
@@ -145,6 +148,8 @@ def machine_for(
       device_kind: the kind that the device reports; used for TPUs.
       capability: the compute capability of an NVIDIA GPU, such as 8.0 for an A100. It
         tells the generation: before 8.0 there are no products of bfloat16.
+      cores: the number of multiprocessors of a GPU, if it says so: an H100 for PCIe, or
+        a part of an H100, has fewer than 132.
 
     Returns:
       The `Machine`; the one named "unknown" for an unknown platform. A GPU of another
@@ -155,7 +160,16 @@ def machine_for(
       >>> from scanrnn.machines import machine_for
       >>> machine_for("cuda", "Tesla T4", 7.5).kind
       'v100'
+      >>> machine_for("cuda", "NVIDIA H100 PCIe", 9.0, 114).cores
+      114
     """
+    found = _of_generation(platform, device_kind, capability)
+    if cores is None or cores == found.cores:
+        return found
+    return dataclasses.replace(found, cores=cores)
+
+
+def _of_generation(platform, device_kind, capability) -> Machine:
     if platform == "cuda" and capability is not None and capability < _NEWER:
         return MACHINES[next(n for least, n in _CAPABILITIES if capability >= least)]
     if platform in _LIKE_H100:
@@ -184,7 +198,8 @@ def _machine_of_device(device) -> Machine:
         return machine_for(platform, device.device_kind)
     capability = getattr(device, "compute_capability", None)
     found = float(capability) if capability else None
-    return machine_for(platform, device.device_kind, found)
+    cores = getattr(device, "core_count", None)
+    return machine_for(platform, device.device_kind, found, cores)
 
 
 def _platform(device) -> str:
