@@ -8,7 +8,6 @@ reads all features of each of them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import Var
 
@@ -27,11 +25,10 @@ from scanrnn.executors._block_checks import (
     check_powers,
 )
 from scanrnn.executors._block_kernel import alike
+from scanrnn.executors._examples import ExamplesView, of_examples, size_of_batch
 from scanrnn.executors._exchange import STOPPED, ThroughMemory, buffers
 from scanrnn.executors._forms import Form, Piece
-from scanrnn.executors._kernel_tiles import MixesBatchError, batch_of, in_part
 from scanrnn.executors._lanes import ELEMENTWISE, MOVES
-from scanrnn.executors._one_head import OneHead
 from scanrnn.executors._one_slice import one_slice, width_of
 from scanrnn.executors._slice_ops import EXCHANGES, product_p, reduction_p
 from scanrnn.executors._slice_products import Exchange, Sizes, product
@@ -57,24 +54,9 @@ GROUP = 64
 _SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SliceView:
-    """A slice of the features, for some examples: a `View` that exchanges.
+class SliceView(ExamplesView):
+    """A slice of the features, for some examples: a `View` that exchanges."""
 
-    Examples beyond the last one repeat the first ones: they store the same results in
-    the same places.
-
-    Attributes:
-      graph: the step of one program.
-      part: the step of one slice, for the whole batch.
-      batch: the size of the batch.
-      examples: the number of examples of a program.
-    """
-
-    graph: Graph
-    part: OneHead
-    batch: int
-    examples: int
     # The rows of the next step are loaded while a step is computed.
     steps = 1
     loads_ahead = True
@@ -86,31 +68,15 @@ class SliceView:
         Raises:
           NotBlockedError: if the programs cannot run it.
         """
-        batch = batch_of(graph)
-        if batch is None:
-            raise NotBlockedError("not all its arrays have a batch as their first axis")
-        reason = None
+        batch, reason = size_of_batch(graph), None
         for features, examples in _sizes(graph, batch, machine):
             part = one_slice(graph, features)
-            try:
-                own = in_part(part.graph, (), batch, examples)
-            except MixesBatchError as name:
-                raise NotBlockedError(f"{name} does not keep the batch apart") from name
+            own = of_examples(part.graph, batch, examples)
             view = cls(own, part, batch, examples)
             reason = view._refusal(machine)
             if reason is None:
                 return view
         raise NotBlockedError(reason)
-
-    @property
-    def inputs(self) -> Sequence[Piece]:
-        """The inputs of the step, for one slice."""
-        return self.part.inputs
-
-    @property
-    def ys(self) -> Sequence[Piece]:
-        """The ys of the step, for one slice."""
-        return self.part.ys
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -181,11 +147,6 @@ class SliceView:
         """How an array lies in memory, with the whole batch and all slices."""
         return self.part.forms[v]
 
-    def own(self, part: Any, block: Any) -> dict[str, Any]:
-        """What is a program's own."""
-        lane = block * self.examples + lax.iota("int32", self.examples)
-        return {"examples": lane % self.batch, "head": part}
-
     def places(self, pieces: Sequence[Piece]) -> list[tuple]:
         """The examples of this program, and its slice."""
         own = self.own(pl.program_id(0), pl.program_id(1))
@@ -228,8 +189,7 @@ class SliceView:
                 return jnp.asarray(atom.val, ops.aval(atom).dtype)
             return values[atom]
 
-        graph = self.graph
-        for eqn in graph.eqns:
+        for eqn in self.graph.eqns:
             ins = list(map(read, eqn.invars))
             if eqn.primitive is product_p:
                 outs = product(exchange, eqn, ins[:-1], ins[-1])
@@ -238,12 +198,7 @@ class SliceView:
             else:
                 outs = [computed(eqn, alike(eqn, ins))]
             values |= zip(eqn.outvars, outs, strict=True)
-        for k, y in enumerate(graph.ys):
-            store(k, jnp.asarray(read(y)))
-        return [
-            jnp.broadcast_to(read(o), ops.aval(v).shape).astype(ops.aval(v).dtype)
-            for v, o in zip(graph.carry, graph.carry_out, strict=True)
-        ]
+        return self.finished(read, store)
 
 
 def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
