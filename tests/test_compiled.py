@@ -28,7 +28,7 @@ from benchmarks.compiled import (
     thunks,
     workers,
 )
-from benchmarks.compiled.measure import ProgramCase, Row
+from benchmarks.compiled.measure import LOOPS, ProgramCase, Row
 from benchmarks.compiled.workers import Worker
 from tests import compile_graphs
 from tests.compiled_texts import H100, V5E
@@ -293,7 +293,7 @@ def test_graph_is_one_start_by_the_host():
 @pytest.mark.slow
 def test_trip_of_steps_is_one_start_by_the_host(monkeypatch):
     """`lax.scan` has ten starts or more for each step."""
-    row = Row("h100", Case("lstm", 30, 32, 512, 512), "train", "scanrnn")
+    row = Row("h100", Case("lstm", 30, 32, 512, 512), "train", LOOPS)
     ours = measured(row, monkeypatch)
     theirs = measured(row._replace(contender="lax_scan"), monkeypatch)
     assert ours["host_starts"] <= 30 and theirs["host_starts"] >= 10 * 30
@@ -307,7 +307,7 @@ def test_trip_of_steps_is_one_start_by_the_host(monkeypatch):
 def test_loops_do_not_grow(limited, monkeypatch):
     cell, machine, T, B, H, *throughout = limited
     case = Case(cell, T, B, H, H, "bfloat16", throughout=any(throughout))
-    record = measured(Row(machine, case, "train", "scanrnn"), monkeypatch)
+    record = measured(Row(machine, case, "train", LOOPS), monkeypatch)
     lines = [
         line for loop in record["loops"] for line in report.hot_lines(loop, machine)
     ]

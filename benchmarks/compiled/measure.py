@@ -22,6 +22,10 @@ class ProgramCase:
         return self.program
 
 
+# A contender: ours, with the loops that XLA runs.
+LOOPS = "planned"
+
+
 class Row(NamedTuple):
     """One program to compile.
 
@@ -29,7 +33,7 @@ class Row(NamedTuple):
       machine: a name in `targets.ALL`.
       case: the cell with its sizes and its dtype, or a program of other people.
       mode: `train` or `forward`.
-      contender: a name in `programs.CONTENDERS`.
+      contender: a name in `suite.CONTENDERS`, or `LOOPS`.
     """
 
     machine: str

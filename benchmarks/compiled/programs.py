@@ -1,5 +1,6 @@
 """Compile a case for a machine: the program of a contender in one mode."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -14,7 +15,7 @@ import scanrnn
 from benchmarks import programs, steps
 from benchmarks.cases import Case, Problem
 from benchmarks.compiled import targets
-from benchmarks.compiled.measure import ProgramCase
+from benchmarks.compiled.measure import LOOPS, ProgramCase
 from benchmarks.contenders import _base, flax_nnx
 from benchmarks.contenders.lax_scan import naive
 from benchmarks.programs.measure import LEARNING_RATE
@@ -119,8 +120,11 @@ def shapes(case: Case) -> Problem:
 def _model(contender, problem, machine):
     if contender == "lax_scan":
         return naive(problem, jax.lax.scan)
-    if contender == "scanrnn":
-        return naive(problem, functools.partial(scanrnn.scan, plan=_options(machine)))
+    if contender in ("scanrnn", LOOPS):
+        options = _options(machine)
+        if contender == LOOPS:
+            options = dataclasses.replace(options, implementation=LOOPS)
+        return naive(problem, functools.partial(scanrnn.scan, plan=options))
     # Flax draws its own weights: only programs are compared, not values. So a cell
     # with other biases (the GRU) can take part.
     params, apply = flax_nnx.split(flax_nnx.layer(problem.case), problem.case)
