@@ -27,7 +27,7 @@ NUMBERS = 2**13
 OF_A_STATE, BESIDE_PRODUCTS = 2**14, 2**12
 # The bytes of a part of a matrix that a program multiplies by at once.
 MOST_BYTES = 2**17
-_SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
+SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
 
 
 class NotBlockedError(Exception):
@@ -56,7 +56,7 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
             apart = all(_takes_parts(r, joins) for r in consumers[out])
             if not flat or not (apart or _in_halves(joins[out])):
                 raise NotBlockedError(f"Triton cannot join parts of {joins[out]}")
-        elif name not in ELEMENTWISE | MOVES | _SUMS:
+        elif name not in ELEMENTWISE | MOVES | SUMS:
             raise NotBlockedError(f"Triton has no {name}")
     # What is never an array in a program: it is computed or read part by part.
     parted = {*joins} | {e.invars[0] for e in graph.eqns if e.primitive.name == "split"}
@@ -72,7 +72,7 @@ def check_one_state(graph: Graph) -> None:
       NotBlockedError: if it cannot evaluate it, or has no room for its arrays.
     """
     names = {e.primitive.name for e in graph.eqns}
-    for name in sorted(names - {*ELEMENTWISE, *MOVES, *_SUMS, "dot_general", "iota"}):
+    for name in sorted(names - {*ELEMENTWISE, *MOVES, *SUMS, "dot_general", "iota"}):
         raise NotBlockedError(f"Triton has no {name}")
     for eqn in (e for e in graph.eqns if e.primitive.name == "dot_general"):
         check_numbers(eqn)

@@ -51,22 +51,23 @@ class Product(NamedTuple):
 
     def value(self):
         columns, rows = (self.start, self.size), spans(a.shape[1] for a in self.left)
+        by_part = functools.partial(
+            by_columns, precision=self.precision, dtype=wide(self.dtype)
+        )
         made = (
-            self._multiplied(a, self.matrix.part(Part(at, columns)))
+            by_part(self.matrix.part(Part(at, columns)), a).T
             for a, at in zip(self.left, rows, strict=True)
         )
         return functools.reduce(jnp.add, made).astype(self.dtype)
 
-    def _multiplied(self, a, b):
-        """A product as Triton has it, of one dtype: no factor is rounded for it."""
-        dtype = wide(self.dtype)
-        if a.dtype != b.dtype:
-            a, b = a.astype(dtype), b.astype(dtype)
-        return _by_columns(b, a, self.precision, dtype).T
 
+def by_columns(columns, rows, precision, dtype):
+    """The products of each of some columns, and each of some rows.
 
-def _by_columns(columns, rows, precision, dtype):
-    """The products of each of some columns, and each of some rows."""
+    Triton multiplies one dtype: no factor is rounded for it.
+    """
+    if columns.dtype != rows.dtype:
+        columns, rows = columns.astype(dtype), rows.astype(dtype)
     numbers = ((1,), (1,)), ((), ())
     return lax.dot_general(
         columns, rows, numbers, precision, preferred_element_type=dtype
@@ -85,6 +86,6 @@ def in_registers(matrix):
     at = [lax.broadcasted_iota("int32", (size, size), axis) for axis in (0, 1)]
     ones = (at[0] == at[1]).astype(matrix.dtype)
     for _ in range(2):
-        made = _by_columns(matrix, ones, None, jnp.float32)
+        made = by_columns(matrix, ones, None, jnp.float32)
         matrix = made.astype(matrix.dtype)
     return matrix

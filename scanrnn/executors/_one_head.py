@@ -146,7 +146,7 @@ def _matrices(products, graph: Graph, layout: Layout) -> dict[Var, Form]:
             raise NotBlockedError("a product mixes the heads")
         if v in layout.head and layout.head[v].axis not in batch[side]:
             raise NotBlockedError("a product makes all heads of what they share")
-        if _wide(summed, data) != [i for i, _ in layout.rest(data)]:
+        if wide_axes(summed, data) != [i for i, _ in layout.rest(data)]:
             raise NotBlockedError("a product is not over all features of a head")
         rows = [j for _, j in pairs]
         columns = [i for i in range(ops.aval(v).ndim) if i not in (*rows, *batch[side])]
@@ -156,10 +156,25 @@ def _matrices(products, graph: Graph, layout: Layout) -> dict[Var, Form]:
             for group in (batch[side], rows, columns)
         ]
         form = Form(ops.aval(v), tuple(sizes), order)
-        readers = [e for e in graph.eqns if v in variables(e.invars)]
-        if found.setdefault(v, form) != form or {*readers} - {*products}:
-            raise NotBlockedError("it reads a matrix in several ways")
+        check_readers(graph.eqns, products, v, found.setdefault(v, form) == form)
     return found
+
+
+def check_readers(eqns, products: Sequence[JaxprEqn], v: Var, same: bool) -> None:
+    """Check that equations read a matrix in one way.
+
+    Args:
+      eqns: the equations of the step.
+      products: those that are products by weights.
+      v: the matrix.
+      same: whether it has the form that it has for the products before.
+
+    Raises:
+      NotBlockedError: if it is read in several ways.
+    """
+    readers = {e for e in eqns if v in variables(e.invars)}
+    if not same or readers - {*products}:
+        raise NotBlockedError("it reads a matrix in several ways")
 
 
 def _out(v: Var, atom: Any, found: Mapping[Var, list], layout: Layout) -> list:
@@ -201,7 +216,8 @@ def _parts(
     raise NotBlockedError(f"Triton has no {name}")
 
 
-def _wide(axes: Sequence[int], v: Var) -> list[int]:
+def wide_axes(axes: Sequence[int], v: Var) -> list[int]:
+    """The axes of several numbers."""
     return [i for i in axes if ops.aval(v).shape[i] > 1]
 
 
@@ -221,7 +237,7 @@ def reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
     name, axes, (v,) = eqn.primitive.name, eqn.params["axes"], variables(eqn.invars)
     if v in layout.head and layout.head[v].axis in axes:
         raise NotBlockedError(f"{name} mixes the heads")
-    if _wide(axes, v) != [i for i, _ in layout.rest(v)]:
+    if wide_axes(axes, v) != [i for i, _ in layout.rest(v)]:
         raise NotBlockedError(f"{name} is not over all features of a head")
     params = eqn.params | {"axes": (1,)}
     made = [eqn.primitive.bind(a, **params)[:, None] for a in parts]

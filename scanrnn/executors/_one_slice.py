@@ -119,9 +119,9 @@ def _matrices(
                 raise NotBlockedError("features of a product lie in another order")
         counts = layout.count(data), layout.count(out)
         form = SlicedMatrix(ops.aval(v), theirs[0], *counts, layout.heads)
-        readers = [e for e in needed(graph.eqns, graph.outs) if v in e.invars]
-        if found.setdefault(v, form) != form or {*readers} - {*products}:
-            raise NotBlockedError("it reads a matrix in several ways")
+        same = found.setdefault(v, form) == form
+        eqns = needed(graph.eqns, graph.outs)
+        _one_head.check_readers(eqns, products, v, same)
     return found
 
 
@@ -147,7 +147,7 @@ def _reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
     if v not in layout.head or layout.head[v].axis not in eqn.params["axes"]:
         return _one_head.reduced(eqn, parts, layout)
     axes = [i for i, _ in layout.rest(v)]
-    if [i for i in eqn.params["axes"] if ops.aval(v).shape[i] > 1] != axes:
+    if _one_head.wide_axes(eqn.params["axes"], v) != axes:
         raise NotBlockedError(f"{eqn.primitive.name} is not over all features")
     name, dtype = eqn.primitive.name, ops.aval(out).dtype
     if not ops.is_inexact(v):

@@ -20,6 +20,7 @@ from jax.extend.core import Var
 
 from scanrnn.executors._block_checks import (
     LEAST_SIDE,
+    SUMS,
     NotBlockedError,
     check_numbers,
     check_powers,
@@ -51,7 +52,6 @@ OF_A_STEP, OF_AN_EXCHANGE = 5e-7, 1.2e-6
 OF_OPERANDS, OF_MATRICES = 9e9, 4.5e10
 # The rows that one group of four warps multiplies at once.
 GROUP = 64
-_SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
 
 
 class SliceView(ExamplesView):
@@ -116,7 +116,7 @@ class SliceView(ExamplesView):
         Raises:
           NotBlockedError: if it cannot evaluate the step.
         """
-        known = ELEMENTWISE | MOVES | _SUMS | {p.name for p in EXCHANGES}
+        known = ELEMENTWISE | MOVES | SUMS | {p.name for p in EXCHANGES}
         for eqn in self.graph.eqns:
             if eqn.primitive.name not in known:
                 raise NotBlockedError(f"Triton has no {eqn.primitive.name}")

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import JaxprEqn
 
+from scanrnn.executors._block_products import by_columns
+from scanrnn.executors._view import keeping_nan
 from scanrnn.planner import ops
 from scanrnn.planner.rows import spans
 from scanrnn.planner.wide_sums import wide
@@ -112,14 +113,14 @@ def product(exchange: Exchange, eqn: JaxprEqn, parts: Sequence, matrix: Sequence
       matrix: the matrix of this slice, in parts of its depth.
     """
     sizes, dtype = Sizes.of(eqn), eqn.params["dtype"]
-    multiplied = functools.partial(_multiplied, eqn.params["precision"], wide(dtype))
+    precision = eqn.params["precision"]
     read, stopped = exchange.gathered(parts, sizes)
     places, count = sizes.parts, sizes.ahead
     ahead = [read(*place) for place in places[:count]]
     whole = None
     for k, part in enumerate(matrix):
         ahead += [read(*place) for place in places[k + count : k + count + 1]]
-        made = multiplied(part, ahead[k])
+        made = by_columns(part, ahead[k], precision, wide(dtype))
         # Added now: an operand stays in the fast memory until its product is read.
         whole = made if whole is None else whole + made
     assert whole is not None
@@ -134,23 +135,12 @@ def product(exchange: Exchange, eqn: JaxprEqn, parts: Sequence, matrix: Sequence
     return [functools.reduce(jnp.add, tiles).T.astype(dtype) for tiles in gates]
 
 
-def _multiplied(precision, dtype, matrix, operands):
-    """`matrix @ operands.T`; no factor is rounded for it."""
-    if matrix.dtype != operands.dtype:
-        matrix, operands = matrix.astype(dtype), operands.astype(dtype)
-    numbers = ((1,), (1,)), ((), ())
-    return lax.dot_general(
-        matrix, operands, numbers, precision, preferred_element_type=dtype
-    )
-
-
 def total(name: str, array):
-    """The reduction over the last axis, which stays. Triton's maximum drops NaN."""
+    """The reduction over the last axis, which stays."""
     reduce = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "reduce_min": jnp.min}
     found = reduce[name](array, 1)
     if name != "reduce_sum":
-        lost = (array != array).astype(array.dtype).max(1)
-        found = unless(lost > 0, found)
+        found = keeping_nan(found, array, (1,))
     return found[:, None]
 
 

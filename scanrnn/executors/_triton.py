@@ -21,7 +21,13 @@ from jax.extend.core import JaxprEqn
 
 from scanrnn.executors import _together
 from scanrnn.executors._opened import opened
-from scanrnn.executors._view import ExchangingView, View, loaded, read_weights
+from scanrnn.executors._view import (
+    ExchangingView,
+    View,
+    keeping_nan,
+    loaded,
+    read_weights,
+)
 from scanrnn.planner import ops
 from scanrnn.planner.around import joined, without
 from scanrnn.planner.bodies import Body, Results
@@ -198,6 +204,5 @@ def _evaluated(eqn: JaxprEqn, ins: Sequence):
             if not ops.is_literal(atom):
                 out = jnp.where(value != value, value, out)
     elif name in ("reduce_max", "reduce_min"):
-        lost = (ins[0] != ins[0]).astype(out.dtype).max(eqn.params["axes"])
-        out = jnp.where(lost > 0, jnp.nan, out)
+        out = keeping_nan(out, ins[0], eqn.params["axes"])
     return out

@@ -102,6 +102,12 @@ def read_weights(graph: Graph) -> list[Var]:
     return [v for v in graph.weights if v in read]
 
 
+def keeping_nan(found, array, axes: Sequence[int]):
+    """A maximum or minimum of an array over axes, with the NaN that Triton's drops."""
+    lost = (array != array).astype(found.dtype).max(axes)
+    return jnp.where(lost > 0, jnp.asarray(jnp.nan, found.dtype), found)
+
+
 def loaded(v: Var, value):
     """The value of a variable, from one that is read from memory."""
     return value != 0 if ops.aval(v).dtype == jnp.bool_ else value
