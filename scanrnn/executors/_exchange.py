@@ -36,7 +36,9 @@ def buffers(eqns: Sequence[JaxprEqn], slices: int, blocks: int) -> list:
 
     An exchange has an array of all parts, twice: a program may be one exchange ahead,
     and must not store where another still reads. A product that is read in tiles has
-    another array. The last array counts how many programs have come to all exchanges.
+    another array: once, because an exchange of all slices lies between two of its
+    steps. The last array counts the programs that have come to an exchange: to those of
+    all slices, and for each product whose operands are divided, to those of its slices.
 
     Args:
       eqns: the exchanges of a step.
@@ -54,7 +56,8 @@ def buffers(eqns: Sequence[JaxprEqn], slices: int, blocks: int) -> list:
         if sizes and not sizes.is_one_tile:
             shape = blocks, slices, sizes.rows, sizes.columns
             found.append(jax.ShapeDtypeStruct(shape, wide(eqn.params["dtype"])))
-    return [*found, jax.ShapeDtypeStruct((blocks,), jnp.int32)]
+    divided = sum(eqn.params.get("split", 1) > 1 for eqn in eqns)
+    return [*found, jax.ShapeDtypeStruct((1 + divided, blocks, slices), jnp.int32)]
 
 
 @dataclasses.dataclass
@@ -77,7 +80,7 @@ class ThroughMemory:
 
     def __post_init__(self):
         *arrays, self.counter = self.refs
-        self.array, self.passed = iter(arrays), 0
+        self.array, self.passed, self.divided = iter(arrays), 0, 0
         self.slice, self.block = pl.program_id(0), pl.program_id(1)
         self.first = self.block * self.examples
         # Which of both arrays of an exchange has its turn.
@@ -89,9 +92,12 @@ class ThroughMemory:
         own = pl.ds(self.slice * width, width)
         for j, part in enumerate(parts):
             ref[self.turn, j, pl.ds(self.first, self.examples), own] = part
-        stopped = self._wait()
+        stopped = self._all_come()
         column = lax.iota("int32", sizes.columns)
-        operand = column // self.examples % sizes.operands
+        if sizes.split > 1:
+            operand = jnp.zeros_like(column) + self.slice % sizes.split
+        else:
+            operand = column // self.examples % sizes.operands
         example = self.first + column % self.examples
 
         def read(start, size):
@@ -99,27 +105,34 @@ class ThroughMemory:
 
         return read, stopped
 
-    def tiles(self, array, sizes: Sizes) -> Callable:
+    def tiles(self, array, sizes: Sizes) -> tuple[Callable, Any]:
         """As `Exchange` says. Triton has no slices, so they go through memory."""
         from jax.experimental.pallas import triton
 
         ref = next(self.array)
         ref[self.block, self.slice] = array
-        # All threads of this program have stored.
-        triton.debug_barrier()
+        if sizes.split > 1:
+            self.divided += 1
+            team = self.divided, self.block, self.slice // sizes.split
+            stopped = self._wait(team, (self.step + 1) * sizes.split)
+        else:
+            # All threads of this program have stored.
+            triton.debug_barrier()
+            stopped = False
 
-        def tile(operand, start):
-            rows = pl.ds(start, sizes.features)
-            columns = pl.ds(operand * self.examples, self.examples)
-            return _load(ref.at[self.block, self.slice, rows, columns])
+        def tile(operand, gate):
+            source, row, column = sizes.place(self.slice, operand, gate)
+            rows = pl.ds(row, sizes.features)
+            columns = pl.ds(column, self.examples)
+            return _load(ref.at[self.block, source, rows, columns])
 
-        return tile
+        return tile, stopped
 
     def reduced(self, part, name: str) -> Any:
         """As `Exchange` says."""
         ref, examples = next(self.array), pl.ds(self.first, self.examples)
         ref[self.turn, 0, examples, pl.ds(self.slice, 1)] = part
-        stopped = self._wait()
+        stopped = self._all_come()
         shape = self.examples, 1 << (self.slices - 1).bit_length()
         example, column = (lax.broadcasted_iota("int32", shape, i) for i in (0, 1))
         place = self.turn, 0, self.first + example, column % self.slices
@@ -130,13 +143,17 @@ class ThroughMemory:
             found = jnp.where(column < self.slices, found, neutral[name])
         return unless(stopped, total(name, found))
 
-    def _wait(self):
+    def _all_come(self):
         """Wait until the parts of all slices are stored; whether one has stopped."""
+        self.passed += 1
+        come = self.step * self.exchanges + self.passed
+        return self._wait((0, self.block, 0), come * self.slices)
+
+    def _wait(self, place, goal):
+        """Come to an exchange, and wait for a count; whether a program has stopped."""
         from jax.experimental.pallas import triton
 
-        self.passed += 1
-        goal = (self.step * self.exchanges + self.passed) * self.slices
-        add, place = triton.atomic_add, (self.block,)
+        add = triton.atomic_add
         # All threads of this program have stored. Atomic operations order memory: who
         # reads the count afterwards sees what was stored.
         triton.debug_barrier()

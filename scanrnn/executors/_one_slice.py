@@ -20,6 +20,7 @@ from scanrnn.executors._block_checks import LEAST_SIDE, NotBlockedError
 from scanrnn.executors._heads import Layout, by_weight
 from scanrnn.executors._one_head import OneHead
 from scanrnn.executors._places import Place
+from scanrnn.executors._slice_costs import split_of
 from scanrnn.executors._slice_ops import product_p, reduction_p
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, needed, variables
@@ -31,7 +32,8 @@ class SlicedMatrix(NamedTuple):
 
     The rows of a slice's matrix are its columns of the whole one, those of each gate.
     The left of a product may be several arrays side by side, such as the cotangents of
-    all gates: its *operands*. The matrix has rows for each of them.
+    all gates: its *operands*. The matrix has rows for each of them. If the operands are
+    divided between slices, it has rows of one operand for each of these slices.
 
     Attributes:
       aval: the type of the matrix in the step.
@@ -39,6 +41,7 @@ class SlicedMatrix(NamedTuple):
       operands: the number of operands.
       gates: the number of gates.
       slices: the number of slices.
+      split: between how many slices the operands are divided.
     """
 
     aval: Any
@@ -46,6 +49,7 @@ class SlicedMatrix(NamedTuple):
     operands: int
     gates: int
     slices: int
+    split: int
 
     @property
     def features(self) -> int:
@@ -62,9 +66,11 @@ class SlicedMatrix(NamedTuple):
     def stored(self, array):
         """The matrix as it lies in memory. Rows beyond the last one are zeros."""
         slices, height, length = self.shape
-        sizes = self.gates, slices, self.features, self.operands, length
+        whose = slices // self.split, self.split
+        sizes = self.gates, *whose, self.features, self.operands, length
         array = jnp.moveaxis(array, self.summed, 1).reshape(sizes)
-        rows = array.transpose(1, 3, 0, 2, 4).reshape(slices, -1, length)
+        order = (1, 4, 2, 0, 3, 5) if self.split > 1 else (1, 2, 4, 0, 3, 5)
+        rows = array.transpose(order).reshape(slices, -1, length)
         return jnp.pad(rows, ((0, 0), (0, height - rows.shape[1]), (0, 0)))
 
 
@@ -81,8 +87,10 @@ def width_of(graph: Graph) -> int:
     return min(wide)
 
 
-def one_slice(graph: Graph, features: int) -> OneHead:
+def one_slice(graph: Graph, features: int, examples: int) -> OneHead:
     """The step of a slice with so many features; its heads are the slices.
+
+    How operands are divided depends on the examples that a program will have.
 
     Raises:
       NotBlockedError: if the features cannot be divided.
@@ -96,12 +104,16 @@ def one_slice(graph: Graph, features: int) -> OneHead:
         if ops.aval(v).ndim == 2 and not ops.aval(v).shape[1] % width
     }
     layout = Layout.of(graph, width // features, known)
-    ways = _one_head.Ways(_matrices, _product, _reduced)
+    ways = _one_head.Ways(
+        functools.partial(_matrices, examples),
+        functools.partial(_product, examples),
+        _reduced,
+    )
     return _one_head.cut(graph, layout, ways)
 
 
 def _matrices(
-    products: Sequence[JaxprEqn], graph: Graph, layout: Layout
+    examples: int, products: Sequence[JaxprEqn], graph: Graph, layout: Layout
 ) -> dict[Var, SlicedMatrix]:
     """The weights of products, each as a matrix for each slice."""
     found: dict[Var, SlicedMatrix] = {}
@@ -117,25 +129,36 @@ def _matrices(
             beside = [axis for axis, _ in layout.rest(u)]
             if layout.pieces[u] != layout.inner(u) or beside != [1]:
                 raise NotBlockedError("features of a product lie in another order")
-        counts = layout.count(data), layout.count(out)
-        form = SlicedMatrix(ops.aval(v), theirs[0], *counts, layout.heads)
+        counts = layout.count(data), layout.count(out), layout.heads
+        split = _split(data, examples, layout)
+        form = SlicedMatrix(ops.aval(v), theirs[0], *counts, split)
         same = found.setdefault(v, form) == form
         eqns = needed(graph.eqns, graph.outs)
         _one_head.check_readers(eqns, products, v, same)
     return found
 
 
-def _product(eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph) -> list:
+def _split(data: Var, examples: int, layout: Layout) -> int:
+    """Between how many slices the operands of a product are divided."""
+    operands = layout.count(data)
+    row = ops.bytes_in([data]) // ops.aval(data).shape[0] // operands
+    return split_of(operands, examples, row, layout.heads)
+
+
+def _product(
+    examples: int, eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph
+) -> list:
     """A slice of each gate of a product."""
-    (out,) = eqn.outvars
+    (out,), (data, _) = eqn.outvars, variables(eqn.invars)
     if by_weight(eqn, graph) is None:
         raise NotBlockedError("it has a product that is not by a matrix")
-    data, (matrix,) = ins
+    parts, (matrix,) = ins
     return product_p.bind(
-        *data,
+        *parts,
         matrix,
         gates=layout.count(out),
         features=layout.pieces[out],
+        split=_split(data, examples, layout),
         dtype=ops.aval(out).dtype,
         precision=eqn.params["precision"],
     )

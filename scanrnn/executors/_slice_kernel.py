@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.extend.core import Var
 
+from scanrnn.executors import _slice_costs as costs
 from scanrnn.executors._block_checks import (
     LEAST_SIDE,
     SUMS,
@@ -45,11 +46,6 @@ OPERANDS = 84 * 2**10
 EXAMPLES = (8, 16, 32, 64)
 # The numbers of a product that a program has in registers: 128 for each of 128 threads.
 PRODUCT_NUMBERS = 2**14
-# Seconds of a step and of an exchange; numbers of operands that a program reads and
-# multiplies in a second, whatever their dtype; and bytes of matrices. They are rounded
-# from times of LSTMs and GRUs with 128 to 1024 features on an H200.
-OF_A_STEP, OF_AN_EXCHANGE = 5e-7, 1.2e-6
-OF_OPERANDS, OF_MATRICES = 9e9, 4.5e10
 # The rows that one group of four warps multiplies at once.
 GROUP = 64
 
@@ -70,7 +66,7 @@ class SliceView(ExamplesView):
         """
         batch, reason = size_of_batch(graph), None
         for features, examples in _sizes(graph, batch, machine):
-            part = one_slice(graph, features)
+            part = one_slice(graph, features, examples)
             own = of_examples(part.graph, batch, examples)
             view = cls(own, part, batch, examples)
             reason = view._refusal(machine)
@@ -137,11 +133,13 @@ class SliceView(ExamplesView):
 
     def seconds(self, cores: int) -> float:
         """What a step takes: its exchanges, and what its products read."""
-        products = self._products.values()
-        read = sum(s.columns * s.depth for s in products)
-        waves = pl.cdiv(math.prod(self.grid), cores)
-        exchanges = len(self._exchanges) * OF_AN_EXCHANGE
-        return waves * (OF_A_STEP + exchanges + _reading(read, self._held))
+        seconds = costs.OF_A_STEP + self._held / costs.OF_MATRICES
+        seconds += len(self._exchanges) * costs.OF_AN_EXCHANGE
+        for eqn in self._exchanges:
+            if eqn.primitive is product_p:
+                s = Sizes.of(eqn)
+                seconds += costs.product(s.operands, s.examples, s.depth, s.split)
+        return pl.cdiv(math.prod(self.grid), cores) * seconds
 
     def form(self, v: Var) -> Form:
         """How an array lies in memory, with the whole batch and all slices."""
@@ -219,18 +217,21 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
     if width % LEAST_SIDE or width == LEAST_SIDE:
         raise NotBlockedError(f"{width} features are no multiple of 16, or only 16")
     held, room = ops.bytes_in(matrices), machine.fast_memory - OPERANDS
-    operands = {v for e in products for v in variables(e.invars)} - weights
-    read = sum(ops.product(ops.aval(v).shape) for v in operands)
+    left = [ops.aval(v) for e in products for v in {*variables(e.invars)} - weights]
     found, features = [], LEAST_SIDE
     while width // features > machine.cores:
         features *= 2
     least = features
     while width % features == 0 and features < width:
-        own = held * features // width
+        own, slices = held * features // width, width // features
         for examples in EXAMPLES if own <= room else ():
-            programs = width // features * pl.cdiv(batch, examples)
-            seconds = _reading(read * examples // batch, own) + OF_AN_EXCHANGE
-            waves = pl.cdiv(programs, machine.cores)
+            waves = pl.cdiv(slices * pl.cdiv(batch, examples), machine.cores)
+            seconds = costs.OF_AN_EXCHANGE + own / costs.OF_MATRICES
+            for aval in left:
+                operands = max(1, math.prod(aval.shape[1:]) // width)
+                row = width * aval.dtype.itemsize
+                split = costs.split_of(operands, examples, row, slices)
+                seconds += costs.product(operands, examples, width, split)
             found.append((waves * seconds, features, examples))
         features *= 2
     if not found:
@@ -240,8 +241,3 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
             f"program has room for {room / 2**10:.0f} KB"
         )
     return [(features, examples) for _, features, examples in sorted(found)]
-
-
-def _reading(operands: int, matrices: int) -> float:
-    """Seconds for so many numbers of operands, and bytes of matrices."""
-    return operands / OF_OPERANDS + matrices / OF_MATRICES

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn
 
 from scanrnn.executors._block_products import by_columns
+from scanrnn.executors._slice_costs import columns
 from scanrnn.executors._view import keeping_nan
 from scanrnn.planner import ops
 from scanrnn.planner.rows import spans
@@ -33,6 +34,7 @@ class Sizes(NamedTuple):
       rows: the rows of the matrix of a slice.
       depth: its columns: all features of an operand.
       itemsize: the bytes of a number of an operand.
+      split: between how many slices the operands are divided.
     """
 
     operands: int
@@ -42,6 +44,7 @@ class Sizes(NamedTuple):
     rows: int
     depth: int
     itemsize: int
+    split: int
 
     @classmethod
     def of(cls, eqn: JaxprEqn) -> Sizes:
@@ -50,12 +53,25 @@ class Sizes(NamedTuple):
         gates, features = eqn.params["gates"], eqn.params["features"]
         examples, itemsize = parts[0].shape[0], parts[0].dtype.itemsize
         rows, depth = matrix.shape
-        return cls(len(parts), gates, features, examples, rows, depth, itemsize)
+        own = gates, features, examples, rows, depth, itemsize
+        return cls(len(parts), *own, eqn.params["split"])
 
     @property
     def columns(self) -> int:
-        """The examples of all operands, rounded up to a power of two of operands."""
-        return (1 << (self.operands - 1).bit_length()) * self.examples
+        """The examples of the operands that a program reads."""
+        return columns(self.operands, self.examples, self.split)
+
+    def place(self, own: Any, operand: int, gate: int) -> tuple:
+        """Where a product has what an operand adds to a gate of the slice `own`.
+
+        Returns the slice that computes it, the first row and the first column.
+        """
+        if self.split > 1:
+            member = own % self.split
+            row = (member * self.gates + gate) * self.features
+            return own - member + operand, row, 0
+        row = (operand * self.gates + gate) * self.features
+        return own, row, operand * self.examples
 
     @property
     def is_one_tile(self) -> bool:
@@ -83,15 +99,16 @@ class Exchange(Protocol):
     def gathered(self, parts: Sequence, sizes: Sizes) -> tuple[Callable, Any]:
         """Exchange a slice of each operand of a product.
 
-        Returns `read(start, size)`, some features of all operands `[columns, size]`,
-        and whether some program has stopped waiting.
+        Returns `read(start, size)`, some features of the operands that this program
+        multiplies `[columns, size]`, and whether some program has stopped waiting.
         """
         ...
 
-    def tiles(self, array, sizes: Sizes) -> Callable:
-        """Store a product `[rows, columns]`.
+    def tiles(self, array, sizes: Sizes) -> tuple[Callable, Any]:
+        """Store a product `[rows, columns]`, for the slices that need parts of it.
 
-        Returns `tile(operand, start)`: `features` rows from `start` on, of an operand.
+        Returns `tile(operand, gate)`, which is what an operand adds to this slice of a
+        gate `[features, examples]`, and whether some program has stopped waiting.
         """
         ...
 
@@ -104,7 +121,9 @@ def product(exchange: Exchange, eqn: JaxprEqn, parts: Sequence, matrix: Sequence
     """A slice of each gate.
 
     A matrix has rows for each gate of each operand. One product multiplies all rows by
-    all operands. Only what an operand and rows of its own give is used, and added.
+    all operands. Only what an operand and rows of its own give is used, and added. If
+    the operands are divided between slices, a matrix has rows for each gate of each of
+    these slices, and all results are used.
 
     Args:
       exchange: the exchanges of the step.
@@ -127,12 +146,10 @@ def product(exchange: Exchange, eqn: JaxprEqn, parts: Sequence, matrix: Sequence
     whole = unless(stopped, whole)
     if sizes.is_one_tile:
         return [whole.T.astype(dtype)]
-    tile = exchange.tiles(whole, sizes)
-    gates = [
-        [tile(j, (j * sizes.gates + gate) * sizes.features) for j in range(len(parts))]
-        for gate in range(sizes.gates)
-    ]
-    return [functools.reduce(jnp.add, tiles).T.astype(dtype) for tiles in gates]
+    tile, stopped = exchange.tiles(whole, sizes)
+    gates = [[tile(j, k) for j in range(len(parts))] for k in range(sizes.gates)]
+    sums = [functools.reduce(jnp.add, tiles) for tiles in gates]
+    return [unless(stopped, made).T.astype(dtype) for made in sums]
 
 
 def total(name: str, array):

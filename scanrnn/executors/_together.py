@@ -26,16 +26,23 @@ class Mapped:
     def gathered(self, parts: Sequence, sizes: Sizes) -> tuple[Callable, Any]:
         """As `Exchange` says."""
         whole = [lax.all_gather(a, SLICES, axis=1, tiled=True) for a in parts]
-        rows = jnp.concatenate(whole)
-        rows = jnp.pad(rows, ((0, sizes.columns - len(rows)), (0, 0)))
+        if sizes.split > 1:
+            rows = jnp.stack(whole)[lax.axis_index(SLICES) % sizes.split]
+        else:
+            rows = jnp.concatenate(whole)
+            rows = jnp.pad(rows, ((0, sizes.columns - len(rows)), (0, 0)))
         return lambda start, size: rows[:, start : start + size], False
 
-    def tiles(self, array, sizes: Sizes) -> Callable:
+    def tiles(self, array, sizes: Sizes) -> tuple[Callable, Any]:
         """As `Exchange` says."""
-        height, width = sizes.features, sizes.examples
-        return lambda j, start: array[
-            start : start + height, j * width : (j + 1) * width
-        ]
+        own, whole = lax.axis_index(SLICES), lax.all_gather(array, SLICES)
+
+        def tile(operand, gate):
+            place = map(jnp.int32, sizes.place(own, operand, gate))
+            shape = 1, sizes.features, sizes.examples
+            return lax.dynamic_slice(whole, [*place], shape)[0]
+
+        return tile, False
 
     def reduced(self, part, name: str) -> Any:
         """As `Exchange` says."""
