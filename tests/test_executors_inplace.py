@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import scanrnn
-from scanrnn.executors._ruled import linear
+from scanrnn.executors._linear import linear
 from scanrnn.machines import machine_of
 from scanrnn.planner.rows import Rows, pair_up
 from tests.compare import is_float, score

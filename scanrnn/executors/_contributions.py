@@ -11,8 +11,8 @@ import jax
 from jax.extend.core import Var
 
 from scanrnn.executors._executor import Executor
+from scanrnn.executors._linear import linear
 from scanrnn.executors._names import named, remembering_inputs, split, types_of
-from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
 from scanrnn.planner.graph import Values, struct
 from scanrnn.planner.loops import Loop

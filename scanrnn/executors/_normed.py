@@ -7,8 +7,9 @@ import functools
 import jax
 
 from scanrnn.executors._executor import Executor
+from scanrnn.executors._linear import linear
 from scanrnn.executors._names import named, types_of
-from scanrnn.executors._ruled import Ruled, linear
+from scanrnn.executors._ruled import Ruled
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Target
 from scanrnn.planner.emit import Bodies

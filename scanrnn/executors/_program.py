@@ -17,7 +17,7 @@ from scanrnn.executors._executor import Executor
 from scanrnn.executors._loop import run_loop
 from scanrnn.executors._names import named, split, typed, types_of
 from scanrnn.executors._normed import normed
-from scanrnn.executors._ruled import Ruled, keep_loops
+from scanrnn.executors._ruled import Ruled, ruled_p
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.emit import plain
@@ -25,8 +25,15 @@ from scanrnn.planner.graph import Env
 from scanrnn.planner.over_time import remembering, stage_over_time
 from scanrnn.planner.plan import Plan
 
+
+def _keep_loops(primitive, *args, **params) -> bool:
+    """A policy for `jax.checkpoint`: keep the outputs of loops."""
+    del args
+    return primitive is ruled_p and params["program"].loop
+
+
 # Policies for what is kept of a run over a chunk; the rest is recomputed.
-_KEEP = {"chunked": ops.keep_inputs, "recompute": keep_loops}
+_KEEP = {"chunked": ops.keep_inputs, "recompute": _keep_loops}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,7 +79,7 @@ def _run_plan(run, plan, weights, init, xs, differentiated):
     assert stages is not None
     carry = [init[i] for i in moving]
     constants = Env(stages.constants.eqns, values).read_all(stages.constants.ys)
-    # `keep_loops` knows only loops with the planner's derivative rule.
+    # `_keep_loops` knows only loops with the planner's derivative rule.
     recomputes = plan.defer or plan.residuals == "chunked"
     keep = _KEEP.get(plan.residuals) if recomputes else None
     program = _whole(plan, run, plan.loops, keep)

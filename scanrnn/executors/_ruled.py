@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
 
 from scanrnn.executors._mapped import mapped_outs
 from scanrnn.machines import Machine, machine_for
@@ -75,6 +76,39 @@ class Ruled:
         jaxpr = None if untraced else self.traced(*args)
         return ruled_p.bind(*args, jaxpr=jaxpr, program=self)
 
+    def only(self, used: Sequence[bool]) -> Ruled:
+        """The same function with some of its outputs, and what computes them alone."""
+        jvp, transpose = self.jvp, self.transposed
+
+        def chosen(outs) -> list:
+            return list(itertools.compress(outs, used))
+
+        def build(*where):
+            def run(*args):
+                closed = jax.make_jaxpr(self.build(*where))(*args)
+                return jaxpr_as_fun(_needed_for(closed, used))(*args)
+
+            return run
+
+        def transposed(*where):
+            assert transpose is not None
+            pull = transpose(*where)
+
+            def run(fixed, cts):
+                given = iter(cts)
+                return pull(fixed, [next(given) if u else None for u in used])
+
+            return run
+
+        return dataclasses.replace(
+            self,
+            function=lambda *args: chosen(self.function(*args)),
+            build=build,
+            jvp=jvp and (lambda *args: tuple(map(chosen, jvp(*args)))),
+            transposed=transpose and transposed,
+            types=tuple(chosen(self.types)),
+        )
+
     def traced(self, *args, machine: Machine | None = None, alone: bool = True):
         """The program for a machine, by default that of the plan, as a jaxpr."""
         f = self.build(machine or self.machine, alone)
@@ -95,49 +129,10 @@ def _expanded(closed):
     return jax.make_jaxpr(run)(*map(struct_of, closed.in_avals))
 
 
-def keep_loops(primitive, *args, **params) -> bool:
-    """A policy for `jax.checkpoint`: keep the outputs of loops."""
-    del args
-    return primitive is ruled_p and params["program"].loop
-
-
-def linear(
-    forward: Callable, transposed: Build, machine: Machine, types: tuple = ()
-) -> Callable:
-    """A function of trees `(fixed, moving)`, linear in `moving`, with its transpose.
-
-    It returns a list, and JAX may differentiate it in both trees. Its transpose by
-    machine, `(fixed, cts) -> cts of moving`, returns a list of leaves.
-    """
-
-    def run(fixed, moving) -> list:
-        leaves, tree = jax.tree.flatten((fixed, moving))
-        at_fixed = jax.tree.structure(fixed)
-        n = at_fixed.num_leaves
-
-        def function(*args):
-            return forward(*tree.unflatten(args))
-
-        def jvp(primals, tangents):
-            terms = []
-            if any(t is not None for t in tangents[n:]):
-                pairs = zip(tangents[n:], primals[n:], strict=True)
-                full = [jnp.zeros_like(m) if t is None else t for t, m in pairs]
-                terms.append(run(*tree.unflatten([*primals[:n], *full])))
-            if any(t is not None for t in tangents[:n]):
-                of_fixed = [*tangents[:n], *[None] * len(tangents[n:])]
-                terms.append(pushed(function, primals, of_fixed)[1])
-            sums = [functools.reduce(jnp.add, ts) for ts in zip(*terms, strict=True)]
-            return run(*tree.unflatten(primals)), sums
-
-        def pull(machine, alone):
-            f = transposed(machine, alone)
-            return lambda fixed, cts: f(at_fixed.unflatten(fixed), cts)
-
-        rules = Ruled(function, lambda *_: function, machine, jvp, pull, n, types=types)
-        return rules(*leaves)
-
-    return run
+def _needed_for(closed, used: Sequence[bool]):
+    """A jaxpr with some of its outputs, without equations that only others need."""
+    jaxpr, _ = pe.dce_jaxpr(closed.jaxpr, used, instantiate=True)
+    return closed.replace(jaxpr=jaxpr)
 
 
 def _jvp(primals, tangents, *, program, **_):
@@ -241,6 +236,25 @@ def _unmapped(program, args, axes, outs) -> set[int]:
     return {i for i in fixed if not mapped[i]}
 
 
+def _without_unused(used, eqn):
+    """Remove outputs that nothing reads, and what computes them.
+
+    XLA would remove them too, but only after it has fused them with others.
+    """
+    if not any(used) and not eqn.effects:
+        return [False] * len(eqn.invars), None
+    every = [True] * len(eqn.invars)
+    if all(used):
+        return every, eqn
+    jaxpr = eqn.params["jaxpr"]
+    params = {
+        "program": eqn.params["program"].only(used),
+        "jaxpr": jaxpr and _needed_for(jaxpr, used),
+    }
+    outvars = list(itertools.compress(eqn.outvars, used))
+    return every, eqn.replace(outvars=outvars, params=params)
+
+
 def _lowering(platform: str) -> Callable:
     def rule(ctx, *args, jaxpr, program):
         here, alone = program.machine, compat.on_one_device(ctx)
@@ -275,6 +289,7 @@ ruled_p.def_abstract_eval(_types)
 ad.primitive_jvps[ruled_p] = _jvp
 ad.primitive_transposes[ruled_p] = _transpose
 batching.primitive_batchers[ruled_p] = _batched
+pe.dce_rules[ruled_p] = _without_unused
 for name in PLATFORMS:
     mlir.register_lowering(ruled_p, _lowering(name), platform=name)
 mlir.register_lowering(ruled_p, mlir.lower_fun(_value, multiple_results=True))

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from scanrnn.executors import scan
 from scanrnn.executors._contributions import contributions
 from scanrnn.executors._executor import Executor, on
+from scanrnn.executors._linear import linear
 from scanrnn.executors._names import named, split, types_of
-from scanrnn.executors._ruled import linear
 from scanrnn.machines import Machine
 from scanrnn.planner import ops
 from scanrnn.planner.bodies import Target

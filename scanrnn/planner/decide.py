@@ -11,10 +11,10 @@ from jax.core import Tracer
 from scanrnn.machines import Machine
 from scanrnn.planner import layout, ops, rewrite, tidy
 from scanrnn.planner.checkpoints import chunks_pay, is_checkpointed
-from scanrnn.planner.classify import can_defer, classify
+from scanrnn.planner.classify import Stages, can_defer, classify
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.fission import Part
-from scanrnn.planner.graph import Graph, inside
+from scanrnn.planner.graph import Graph, inside, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.moved import is_shared
 from scanrnn.planner.options import Options
@@ -77,12 +77,24 @@ def make_plan(
     loops = tuple(_loop(plan, size) for size in ([whole, rest] if rest else [whole]))
     plan = dataclasses.replace(plan, loops=loops)
     plan = _with_value_chunk(plan)
-    moved = stages.hoisted or len(stages.loop.eqns) < len(graph.eqns)
-    if not moved and not _keeps_less(plan):
+    if not _moves(stages) and not _keeps_less(plan):
         # The plan keeps its loops: an executor may run them in parallel over time.
         reason = "nothing in the step can be moved, merged or deferred"
         return dataclasses.replace(plan, unplanned=reason)
     return plan
+
+
+def _moves(stages: Stages) -> bool:
+    """Whether something leaves the loop, besides what needs no input at all.
+
+    That is a mask, say, which XLA takes out of a loop too.
+    """
+    stay, made = len(stages.loop.eqns), set()
+    for eqn in stages.constants.eqns:
+        if made.issuperset(variables(eqn.invars)):
+            made.update(eqn.outvars)
+            stay += 1
+    return bool(stages.hoisted) or stay < len(stages.graph.eqns)
 
 
 def _keeps_less(plan: Plan) -> bool:
