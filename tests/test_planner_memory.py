@@ -5,6 +5,7 @@ The compiler counts the bytes of temporaries, for values and for gradients.
 
 import chex
 import jax
+import jax.numpy as jnp
 import pytest
 from hypothesis import strategies as st
 from jax import lax
@@ -16,6 +17,7 @@ from tests.test_planner_generated import examine
 
 # Bytes that do not grow with the sequence: fast memory, and arrays of one step.
 ASIDE = 4_000_000
+SCANS = lax.scan, scanrnn.scan
 # The worst case found is 1.14: a product with every state. In reverse, all of its
 # cotangents are in memory at the same time. Since JAX 0.12 `lax.scan` keeps one array
 # less of each tanh (53 MB and not 77). There the worst case is 1.68: a product of
@@ -47,3 +49,40 @@ def test_generated_memories_take_no_more_than_lax_scan():
 @pytest.mark.parametrize("shard", range(200, 204))
 def test_a_hundred_generated_memories_take_no_more_than_lax_scan(shard):
     examine(20, shard, strategy, check)
+
+
+def kernel_matrix(x, scan, total, ys):
+    """The sums of a kernel between all points `x` and blocks of points."""
+
+    def step(total, y):
+        squares = jnp.sum(x**2, -1)[:, None] + jnp.sum(y**2, -1) - 2 * x @ y.T
+        return total + jnp.exp(-squares).sum(-1), None
+
+    return scan(step, total, ys)[0]
+
+
+def vocabulary_loss(W, scan, total, xs):
+    """A loss over a vocabulary, added up over microbatches."""
+
+    @jax.checkpoint
+    def step(total, x):
+        return total - jax.nn.log_softmax(x @ W)[:, 0].sum(), None
+
+    return scan(step, total, xs)[0]
+
+
+@pytest.mark.parametrize("run", [kernel_matrix, vocabulary_loss])
+def test_product_larger_than_all_else_stays_in_the_loop(run):
+    """Computed for all steps at once, it would be the largest array by far."""
+    draw = jax.random.normal
+    x = draw(jax.random.key(0), (1024, 4)) / 4
+    ys = draw(jax.random.key(1), (16, 64, 4)) / 4
+    if run is kernel_matrix:
+        args = x, jnp.zeros(1024), ys
+    else:
+        args = x.T, jnp.zeros(()), ys
+    of = [jax.grad(lambda x, *a, s=s: jnp.sum(jnp.sin(run(x, s, *a)))) for s in SCANS]
+    wanted, got = (jax.jit(f).lower(*args).compile() for f in of)
+    theirs, ours = (c.memory_analysis().temp_size_in_bytes for c in (wanted, got))
+    assert ours <= 1.1 * theirs
+    chex.assert_trees_all_close(got(*args), wanted(*args), rtol=1e-9)

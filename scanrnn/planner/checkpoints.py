@@ -50,15 +50,41 @@ def chunks_pay(plan) -> bool:
     a transformer (12 steps), chunks of three took 1.7 times the memory, and 1.2 times
     the time. They are a gain also if gradients of weights are then computed by chunks.
     """
-    checkpointed = plan.options.residuals is None and plan.residuals == "chunked"
-    if not checkpointed or plan.chunk is None:
+    if not _in_chunks(plan):
         return True
     loop = plan.loop.graph
     if any(is_shared(e, loop.depends) for e in loop.eqns):
         return True
-    carry, saved = ops.bytes_in(loop.carry), ops.bytes_in(plan.derivative.saved)
-    starts = carry * math.ceil(plan.length / plan.chunk)
-    return starts + plan.chunk * saved < plan.length * carry
+    starts, each = _memory(plan)
+    return starts + plan.chunk * each < plan.length * ops.bytes_in(loop.carry)
+
+
+def chunks_take_more(plan) -> bool:
+    """Whether chunks take more than twice the memory that JAX itself would take.
+
+    JAX keeps the carries of all steps, and the values of one step. An example is a loss
+    over a vocabulary, added up over microbatches: its carry is one number. With chunks,
+    128 steps took 6.3 MB, and by `lax.scan` 1.3.
+    """
+    if not _in_chunks(plan):
+        return False
+    starts, each = _memory(plan)
+    each += plan.outside_bytes // plan.length
+    own = plan.length * ops.bytes_in(plan.loop.graph.carry) + each
+    return starts + plan.chunk * each > 2 * own
+
+
+def _in_chunks(plan) -> bool:
+    """Whether a plan runs in chunks because its whole step is under a checkpoint."""
+    checkpointed = plan.options.residuals is None and plan.residuals == "chunked"
+    return checkpointed and plan.chunk is not None
+
+
+def _memory(plan) -> tuple[int, int]:
+    """The bytes of the carries before all chunks, and what a step of a chunk saves."""
+    carry = ops.bytes_in(plan.loop.graph.carry)
+    saved = ops.bytes_in(plan.derivative.saved) if plan.defer else 0
+    return carry * math.ceil(plan.length / plan.chunk), saved
 
 
 def opens(eqn: JaxprEqn, whole: bool) -> bool:

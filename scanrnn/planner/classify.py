@@ -57,13 +57,20 @@ class Stages:
         return tuple(v for v in (*self.before.ys, *self.norms.ys) if v in read)
 
 
-def classify(graph: Graph, hoist: bool, sink: bool, draws: bool = False) -> Stages:
-    """Cut a step into stages; `hoist` and `sink` say what may leave the loop.
+def classify(
+    graph: Graph, hoist: bool, sink: bool, spare: int = 0, draws: bool = False
+) -> Stages:
+    """Cut a step into stages.
 
-    With `draws`, random numbers are drawn before the loop.
+    Args:
+      graph: the step.
+      hoist: whether something may run before the loop.
+      sink: whether something may run after it.
+      spare: the bytes that a product before the loop may add to what a step touches.
+      draws: whether random numbers are drawn before the loop.
     """
     bits = graph.depends
-    large = find_large(graph, bits, draws)
+    large = find_large(graph, bits, spare, draws)
     hoisted = find_hoisted(graph, bits, large, draws) if hoist else set()
     sunk = find_sunk(graph, bits, large) if sink else set()
     # Turn the sets of moved equations into the variables that cross each edge.

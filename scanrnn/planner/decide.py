@@ -10,13 +10,13 @@ from jax.core import Tracer
 
 from scanrnn.machines import Machine
 from scanrnn.planner import layout, ops, rewrite, tidy
-from scanrnn.planner.checkpoints import chunks_pay, is_checkpointed
+from scanrnn.planner.checkpoints import chunks_pay, chunks_take_more, is_checkpointed
 from scanrnn.planner.classify import Stages, can_defer, classify
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.fission import Part
 from scanrnn.planner.graph import Graph, inside, variables
 from scanrnn.planner.loops import Loop
-from scanrnn.planner.moved import is_shared
+from scanrnn.planner.moved import is_shared, spare_of
 from scanrnn.planner.options import Options
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
@@ -63,7 +63,8 @@ def make_plan(
     graph, invariant = without_invariant(graph)
     graph, consts = inline(graph)
     graph, more = _rewrite(graph, options)
-    stages = classify(graph, options.hoist, options.sink, rules.draws_before)
+    spare = spare_of(machine)
+    stages = classify(graph, options.hoist, options.sink, spare, rules.draws_before)
     plan = dataclasses.replace(
         base,
         stages=stages,
@@ -80,6 +81,9 @@ def make_plan(
     if not _moves(stages) and not _keeps_less(plan):
         # The plan keeps its loops: an executor may run them in parallel over time.
         reason = "nothing in the step can be moved, merged or deferred"
+        return dataclasses.replace(plan, unplanned=reason)
+    if options.implementation is None and chunks_take_more(plan):
+        reason = "chunks would take more memory than the step's own jax.checkpoint"
         return dataclasses.replace(plan, unplanned=reason)
     return plan
 
