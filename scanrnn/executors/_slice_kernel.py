@@ -196,7 +196,14 @@ class SliceView(ExamplesView):
             else:
                 outs = [computed(eqn, alike(eqn, ins))]
             values |= zip(eqn.outvars, outs, strict=True)
-        return self.finished(read, store)
+        return self.finished(lambda atom: _unless(exchange.stopped, read(atom)), store)
+
+
+def _unless(stopped: Any, array: jax.Array) -> jax.Array:
+    """An output of a step: NaN if the program has read wrong numbers."""
+    if stopped is False or not jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    return jnp.where(stopped, jnp.asarray(jnp.nan, array.dtype), array)
 
 
 def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
