@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import _slice_costs, _slice_products, _triton, pallas_gpu
+from scanrnn.executors import (
+    _slice_costs,
+    _slice_kernel,
+    _slice_products,
+    _triton,
+    pallas_gpu,
+)
 from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._block_kernel import BlockView
 from scanrnn.executors._slice_kernel import SliceView
@@ -263,6 +269,14 @@ def test_slices_fit_an_h100(case, grids):
     views = views_of(CELLS[name], sizes, dtype, machine)
     assert {view.grid for view in views.values()} == grids
     assert all(v.seconds(machine.cores) > 0 for v in views.values())
+
+
+@pytest.mark.parametrize(("cores", "grid"), [(132, (32, 4)), (20, (16, 1))])
+def test_slices_are_no_more_than_the_gpu_here_can_run(cores, grid, monkeypatch):
+    """A machine by name may have more multiprocessors: slices would never meet."""
+    monkeypatch.setattr(_slice_kernel, "cores_here", lambda machine: cores)
+    given = (4, 64, 1024), "bfloat16", MACHINES["h100"]
+    assert {view.grid for view in views_of(CELLS["elman"], *given).values()} == {grid}
 
 
 def test_slices_refuse_matrices_that_no_gpu_holds():

@@ -2,9 +2,10 @@
 
 At each exchange every program stores its part in an array that the others read, and
 waits until all slices of the same examples have stored theirs. So these must run at the
-same time: there are at most as many slices as multiprocessors of the plan's machine. If
-one is missing nevertheless (another kernel holds its place, say), the others stop
-waiting after a while, and all that they make from then on is NaN.
+same time: there are at most as many slices as multiprocessors, of the plan's machine
+and of the GPU that is here. If one is missing nevertheless (another kernel holds its
+place, say), the others stop waiting after a while, and all that they make from then on
+is NaN.
 """
 
 from __future__ import annotations

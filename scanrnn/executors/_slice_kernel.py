@@ -36,7 +36,7 @@ from scanrnn.executors._slice_ops import EXCHANGES, product_p, reduction_p
 from scanrnn.executors._slice_products import Exchange, Sizes, product
 from scanrnn.executors._triton import computed
 from scanrnn.executors._view import Store, loaded, read_weights
-from scanrnn.machines import Machine
+from scanrnn.machines import Machine, cores_here
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
@@ -225,14 +225,14 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
         raise NotBlockedError(f"{width} features are no multiple of 16, or only 16")
     held, room = ops.bytes_in(matrices), machine.fast_memory - OPERANDS
     left = [ops.aval(v) for e in products for v in {*variables(e.invars)} - weights]
-    found, features = [], LEAST_SIDE
-    while width // features > machine.cores:
+    found, features, cores = [], LEAST_SIDE, cores_here(machine)
+    while width // features > cores:
         features *= 2
     least = features
     while width % features == 0 and features < width:
         own, slices = held * features // width, width // features
         for examples in EXAMPLES if own <= room else ():
-            waves = pl.cdiv(slices * pl.cdiv(batch, examples), machine.cores)
+            waves = pl.cdiv(slices * pl.cdiv(batch, examples), cores)
             seconds = costs.OF_AN_EXCHANGE + own / costs.OF_MATRICES
             for aval in left:
                 operands = max(1, math.prod(aval.shape[1:]) // width)
