@@ -4,6 +4,7 @@ No GPU is here: all programs run at the same time, as examples of `jax.vmap`. Ho
 wait for one another is tested where there is a GPU (`benchmarks.device`).
 """
 
+import contextlib
 import dataclasses
 import functools
 
@@ -308,6 +309,26 @@ def test_slices_refuse_arrays_that_triton_cannot_have():
         return h, h
 
     with pytest.raises(ValueError, match="sizes must be powers of two"):
+        scanrnn.plan(step, h, xs, implementation=NAME)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "runs"),
+    [
+        ("float32", "highest", False),
+        ("float32", "high", True),
+        ("bfloat16", "highest", True),
+    ],
+)
+def test_slices_multiply_on_tensor_cores_alone(dtype, precision, runs):
+    W, h, xs = (jnp.ones(shape, dtype) for shape in ((32, 32), (4, 32), (3, 4, 32)))
+
+    def step(h, x):
+        h = jnp.tanh(jnp.matmul(h, W, precision=precision) + x)
+        return h, h
+
+    refused = pytest.raises(ValueError, match="would not run on tensor cores")
+    with contextlib.nullcontext() if runs else refused:
         scanrnn.plan(step, h, xs, implementation=NAME)
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors import _slice_costs as costs
 from scanrnn.executors._block_checks import (
@@ -118,6 +119,7 @@ class SliceView(ExamplesView):
                 raise NotBlockedError(f"Triton has no {eqn.primitive.name}")
             if eqn.primitive is product_p:
                 check_numbers(eqn)
+                _check_precision(eqn)
         graph, made = self.graph, [v for e in self.graph.eqns for v in e.outvars]
         arrays = {*made, *read_weights(graph), *graph.carry, *graph.xs}
         for v in arrays - self._products.keys():
@@ -197,6 +199,23 @@ class SliceView(ExamplesView):
                 outs = [computed(eqn, alike(eqn, ins))]
             values |= zip(eqn.outvars, outs, strict=True)
         return self.finished(lambda atom: _unless(exchange.stopped, read(atom)), store)
+
+
+def _check_precision(eqn: JaxprEqn) -> None:
+    """Check that a product runs on tensor cores.
+
+    If not, each thread needs more registers than it has: an LSTM of 512 features kept
+    7.7 KB of them in memory. Nobody has timed that.
+
+    Raises:
+      NotBlockedError: if it does not.
+    """
+    dtypes = {ops.aval(v).dtype for v in eqn.invars}
+    highest = eqn.params["precision"] == (lax.Precision.HIGHEST,) * 2
+    if highest and jnp.dtype("float32") in dtypes:
+        raise NotBlockedError(
+            "float32 products of the highest precision would not run on tensor cores"
+        )
 
 
 def _unless(stopped: Any, array: jax.Array) -> jax.Array:
