@@ -1,4 +1,4 @@
-"""Steps with products that Triton lowers for an H100, and whose module is valid.
+"""Steps that Triton lowers for an H100, and whose module is valid.
 
 Pallas's interpreter has more operations than Triton, and XLA verifies a module of
 Triton only where it compiles it.
@@ -104,11 +104,19 @@ def multiplying(f, W):
     return step
 
 
-def assert_lowers(f, verified):
+def elementwise(f, W):
+    def step(h, x):
+        h = f(h * W[0], x)
+        return h, h
+
+    return step
+
+
+def assert_lowers(make, verified):
     options = scanrnn.Options(machine="h100", implementation=pallas_gpu.NAME)
 
     def loss(W, h, xs):
-        outs = scanrnn.scan(multiplying(f, W), h, xs, plan=options)
+        outs = scanrnn.scan(make(W), h, xs, plan=options)
         return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(outs))
 
     args = drawn((32, 32), (4, 32), (3, 4, 32), dtype="float32")
@@ -122,9 +130,17 @@ def assert_lowers(f, verified):
 @pytest.mark.parametrize("view", VIEWS, indirect=True)
 @pytest.mark.parametrize("name", FAULTS)
 def test_choices_and_copies_run_beside_products(name, view, verified):
-    assert_lowers(FAULTS[name], verified)
-    args = drawn((32, 32), (4, 32), (3, 4, 32))
-    assert_equal_to_lax_scan(functools.partial(multiplying, FAULTS[name]), args)
+    make = functools.partial(multiplying, FAULTS[name])
+    assert_lowers(make, verified)
+    assert_equal_to_lax_scan(make, drawn((32, 32), (4, 32), (3, 4, 32)))
+
+
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated")
+@pytest.mark.parametrize("name", FAULTS)
+def test_choices_and_copies_run_in_lanes(name, verified):
+    make = functools.partial(elementwise, FAULTS[name])
+    assert_lowers(make, verified)
+    assert_equal_to_lax_scan(make, drawn((32, 32), (4, 32), (3, 4, 32)))
 
 
 @pytest.mark.slow
@@ -132,4 +148,4 @@ def test_choices_and_copies_run_beside_products(name, view, verified):
 @pytest.mark.parametrize("view", VIEWS, indirect=True)
 @pytest.mark.parametrize("name", OTHERS)
 def test_functions_beside_products_are_lowered_by_triton(name, view, verified):
-    assert_lowers(OTHERS[name], verified)
+    assert_lowers(functools.partial(multiplying, OTHERS[name]), verified)
