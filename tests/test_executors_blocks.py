@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +119,37 @@ def test_blocks_have_one_example_while_there_are_cores(B, dtype, memory, program
     for body in emit(plan).values():
         view = pallas_gpu.view_of(_triton.prepared(body).graph, machine)
         assert view.grid == (programs, 1)
+
+
+def test_kernel_of_a_body_is_traced_once_for_a_plan(monkeypatch):
+    """Whether it runs and what it costs are asked one after the other."""
+    bodies, prepared = [], _triton.prepared
+
+    def counted(body):
+        bodies.append(body)
+        return prepared(body)
+
+    monkeypatch.setattr(_triton, "prepared", counted)
+    cell = CELLS["lstm"]
+    params, carry, xs = drawn(cell, 2, 3, 16)
+    step = functools.partial(cell.step, params)
+    scanrnn.plan(step, carry, xs, machine="h100")
+    assert len(bodies) == len({*bodies}) == 3
+
+
+def test_kernel_of_a_body_is_forgotten_with_it():
+    W, xs = jnp.ones((16, 16)), jnp.ones((3, 2, 16))
+
+    def step(h, x):
+        h = jnp.tanh(h @ W + x)
+        return h, h
+
+    body = emit(scanrnn.plan(step, xs[0], xs, implementation=NAME))["for values"]
+    assert pallas_gpu._viewed(body) is pallas_gpu._viewed(body)
+    known = weakref.ref(body)
+    del body
+    gc.collect()
+    assert known() is None
 
 
 def test_blocks_run_a_batch_of_one():

@@ -4,6 +4,7 @@ No GPU is here: all programs run at the same time, as examples of `jax.vmap`. Ho
 wait for one another is tested where there is a GPU (`benchmarks.device`).
 """
 
+import contextlib
 import dataclasses
 import functools
 
@@ -13,7 +14,13 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import _slice_costs, _slice_products, _triton, pallas_gpu
+from scanrnn.executors import (
+    _slice_costs,
+    _slice_kernel,
+    _slice_products,
+    _triton,
+    pallas_gpu,
+)
 from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._block_kernel import BlockView
 from scanrnn.executors._slice_kernel import SliceView
@@ -265,6 +272,14 @@ def test_slices_fit_an_h100(case, grids):
     assert all(v.seconds(machine.cores) > 0 for v in views.values())
 
 
+@pytest.mark.parametrize(("cores", "grid"), [(132, (32, 4)), (20, (16, 1))])
+def test_slices_are_no_more_than_the_gpu_here_can_run(cores, grid, monkeypatch):
+    """A machine by name may have more multiprocessors: slices would never meet."""
+    monkeypatch.setattr(_slice_kernel, "cores_here", lambda machine: cores)
+    given = (4, 64, 1024), "bfloat16", MACHINES["h100"]
+    assert {view.grid for view in views_of(CELLS["elman"], *given).values()} == {grid}
+
+
 def test_slices_refuse_matrices_that_no_gpu_holds():
     """There are at most 132 slices, so each has at least 64 features."""
     draw = jax.ShapeDtypeStruct
@@ -294,6 +309,26 @@ def test_slices_refuse_arrays_that_triton_cannot_have():
         return h, h
 
     with pytest.raises(ValueError, match="sizes must be powers of two"):
+        scanrnn.plan(step, h, xs, implementation=NAME)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "runs"),
+    [
+        ("float32", "highest", False),
+        ("float32", "high", True),
+        ("bfloat16", "highest", True),
+    ],
+)
+def test_slices_multiply_on_tensor_cores_alone(dtype, precision, runs):
+    W, h, xs = (jnp.ones(shape, dtype) for shape in ((32, 32), (4, 32), (3, 4, 32)))
+
+    def step(h, x):
+        h = jnp.tanh(jnp.matmul(h, W, precision=precision) + x)
+        return h, h
+
+    refused = pytest.raises(ValueError, match="would not run on tensor cores")
+    with contextlib.nullcontext() if runs else refused:
         scanrnn.plan(step, h, xs, implementation=NAME)
 
 

@@ -14,7 +14,13 @@ from jax import lax
 
 import scanrnn
 from scanrnn.executors import _ruled, by_name, pallas_gpu, planned
-from scanrnn.machines import MACHINES, machine_for, machine_named, machine_of
+from scanrnn.machines import (
+    MACHINES,
+    cores_here,
+    machine_for,
+    machine_named,
+    machine_of,
+)
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import equations, loops
 from tests.step_table import build
@@ -60,6 +66,25 @@ def test_gpu_has_the_multiprocessors_that_it_says(cores):
     machine = machine_of([array_on_a_gpu("NVIDIA H100", "9.0", core_count=cores)])
     assert (machine.kind, machine.cores) == ("h100", cores)
     assert (machine is MACHINES["h100"]) == (cores == 132)
+
+
+@pytest.mark.parametrize(
+    ("counts", "cores"), [([], 132), ([144], 132), ([132, 20], 20)]
+)
+def test_machine_by_name_has_no_more_cores_than_the_gpus_here(
+    counts, cores, monkeypatch
+):
+    def local_devices(backend):
+        assert backend == "cuda"
+        return [types.SimpleNamespace(core_count=count) for count in counts]
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    assert cores_here(MACHINES["h100"]) == cores
+
+
+def test_machine_that_is_not_here_has_all_its_cores():
+    for name in ("cpu", "unknown"):
+        assert cores_here(MACHINES[name]) == MACHINES[name].cores
 
 
 @pytest.mark.parametrize("platform", ["cuda", "rocm"])

@@ -2,14 +2,14 @@
 
 At each exchange every program stores its part in an array that the others read, and
 waits until all slices of the same examples have stored theirs. So these must run at the
-same time: there are at most as many slices as multiprocessors. If one is missing
-nevertheless (another kernel holds its place, say), the others stop waiting after a
-while, and all products and reductions from then on are NaN.
+same time: there are at most as many slices as multiprocessors, of the plan's machine
+and of the GPU that is here. If one is missing nevertheless (another kernel holds its
+place, say), the others stop waiting after a while, and all that they make from then on
+is NaN.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.extend.core import JaxprEqn
 
 from scanrnn.executors._slice_ops import product_p
-from scanrnn.executors._slice_products import Sizes, total, unless
+from scanrnn.executors._slice_products import Sizes, total
 from scanrnn.planner import ops
 from scanrnn.planner.wide_sums import wide
 
@@ -60,117 +60,120 @@ def buffers(eqns: Sequence[JaxprEqn], slices: int, blocks: int) -> list:
     return [*found, jax.ShapeDtypeStruct((1 + divided, blocks, slices), jnp.int32)]
 
 
-@dataclasses.dataclass
 class ThroughMemory:
-    """Exchanges through the memory of a GPU: an `Exchange`, inside a kernel.
+    """Exchanges through the memory of a GPU: an `Exchange`, inside a kernel."""
 
-    Attributes:
-      refs: the arrays of `buffers`.
-      slices: the number of slices.
-      step: how many steps were before this one.
-      exchanges: the exchanges of a step.
-      examples: the examples of a program.
-    """
+    def __init__(
+        self, refs: Sequence, slices: int, step: Any, exchanges: int, examples: int
+    ):
+        """The exchanges of one step.
 
-    refs: Sequence
-    slices: int
-    step: Any
-    exchanges: int
-    examples: int
-
-    def __post_init__(self):
-        *arrays, self.counter = self.refs
-        self.array, self.passed, self.divided = iter(arrays), 0, 0
-        self.slice, self.block = pl.program_id(0), pl.program_id(1)
-        self.first = self.block * self.examples
+        Args:
+          refs: the arrays of `buffers`.
+          slices: the number of slices.
+          step: how many steps were before this one.
+          exchanges: the exchanges of a step.
+          examples: the examples of a program.
+        """
+        *arrays, self._counter = refs
+        self._array, self._passed, self._divided = iter(arrays), 0, 0
+        self._slices, self._examples = slices, examples
+        self._step, self._exchanges = step, exchanges
+        self._slice, self._block = pl.program_id(0), pl.program_id(1)
+        self._first = self._block * examples
         # Which of both arrays of an exchange has its turn.
-        self.turn = self.step % 2
+        self._turn = step % 2
+        self.stopped: Any = False
 
-    def gathered(self, parts: Sequence, sizes: Sizes) -> tuple[Callable, Any]:
+    def gathered(self, parts: Sequence, sizes: Sizes) -> Callable:
         """As `Exchange` says."""
-        ref, width = next(self.array), parts[0].shape[1]
-        own = pl.ds(self.slice * width, width)
+        ref, width = next(self._array), parts[0].shape[1]
+        own = pl.ds(self._slice * width, width)
         for j, part in enumerate(parts):
-            ref[self.turn, j, pl.ds(self.first, self.examples), own] = part
-        stopped = self._all_come()
+            ref[self._turn, j, pl.ds(self._first, self._examples), own] = part
+        self._all_come()
         column = lax.iota("int32", sizes.columns)
         if sizes.split > 1:
-            operand = jnp.zeros_like(column) + self.slice % sizes.split
+            operand = jnp.zeros_like(column) + self._slice % sizes.split
         else:
-            operand = column // self.examples % sizes.operands
-        example = self.first + column % self.examples
+            operand = column // self._examples % sizes.operands
+        example = self._first + column % self._examples
 
         def read(start, size):
-            return _load(ref.at[self.turn, operand, example, pl.ds(start, size)])
+            return _load(ref.at[self._turn, operand, example, pl.ds(start, size)])
 
-        return read, stopped
+        return read
 
-    def tiles(self, array, sizes: Sizes) -> tuple[Callable, Any]:
+    def tiles(self, array, sizes: Sizes) -> Callable:
         """As `Exchange` says. Triton has no slices, so they go through memory."""
         from jax.experimental.pallas import triton
 
-        ref = next(self.array)
-        ref[self.block, self.slice] = array
+        ref = next(self._array)
+        ref[self._block, self._slice] = array
         if sizes.split > 1:
-            self.divided += 1
-            team = self.divided, self.block, self.slice // sizes.split
-            stopped = self._wait(team, (self.step + 1) * sizes.split)
+            self._divided += 1
+            team = self._divided, self._block, self._slice // sizes.split
+            self._wait(team, (self._step + 1) * sizes.split)
         else:
             # All threads of this program have stored.
             triton.debug_barrier()
-            stopped = False
 
         def tile(operand, gate):
-            source, row, column = sizes.place(self.slice, operand, gate)
+            source, row, column = sizes.place(self._slice, operand, gate)
             rows = pl.ds(row, sizes.features)
-            columns = pl.ds(column, self.examples)
-            return _load(ref.at[self.block, source, rows, columns])
+            columns = pl.ds(column, self._examples)
+            return _load(ref.at[self._block, source, rows, columns])
 
-        return tile, stopped
+        return tile
 
     def reduced(self, part, name: str) -> Any:
         """As `Exchange` says."""
-        ref, examples = next(self.array), pl.ds(self.first, self.examples)
-        ref[self.turn, 0, examples, pl.ds(self.slice, 1)] = part
-        stopped = self._all_come()
-        shape = self.examples, 1 << (self.slices - 1).bit_length()
+        ref, examples = next(self._array), pl.ds(self._first, self._examples)
+        ref[self._turn, 0, examples, pl.ds(self._slice, 1)] = part
+        self._all_come()
+        shape = self._examples, 1 << (self._slices - 1).bit_length()
         example, column = (lax.broadcasted_iota("int32", shape, i) for i in (0, 1))
-        place = self.turn, 0, self.first + example, column % self.slices
+        place = self._turn, 0, self._first + example, column % self._slices
         found = _load(ref.at[place])
-        # Beyond the last slice the first ones come again.
-        neutral = {"reduce_sum": 0.0, "reduce_max": -jnp.inf, "reduce_min": jnp.inf}
-        if shape[1] > self.slices:
-            found = jnp.where(column < self.slices, found, neutral[name])
-        return unless(stopped, total(name, found))
+        # Beyond the last slice the first ones come again. Only a sum counts them.
+        if name == "reduce_sum" and shape[1] > self._slices:
+            found = jnp.where(column < self._slices, found, 0.0)
+        return total(name, found)
 
-    def _all_come(self):
-        """Wait until the parts of all slices are stored; whether one has stopped."""
-        self.passed += 1
-        come = self.step * self.exchanges + self.passed
-        return self._wait((0, self.block, 0), come * self.slices)
+    def _all_come(self) -> None:
+        """Wait until the parts of all slices are stored."""
+        self._passed += 1
+        come = self._step * self._exchanges + self._passed
+        self._wait((0, self._block, 0), come * self._slices)
 
-    def _wait(self, place, goal):
-        """Come to an exchange, and wait for a count; whether a program has stopped."""
+    def _wait(self, place, goal) -> None:
+        """Come to an exchange, and wait for a count.
+
+        A program that has stopped comes to no other exchange, and does not wait: who
+        needs what it makes must stop, too.
+        """
         from jax.experimental.pallas import triton
 
-        add = triton.atomic_add
+        add, stopped = triton.atomic_add, jnp.int32(self.stopped)
         # All threads of this program have stored. Atomic operations order memory: who
         # reads the count afterwards sees what was stored.
         triton.debug_barrier()
-        add(self.counter, place, jnp.int32(1))
+        add(self._counter, place, 1 - stopped)
         count, _ = lax.while_loop(
             lambda state: (state[0] < goal) & (state[1] < MOST_READS),
-            lambda state: (add(self.counter, place, jnp.int32(0)), state[1] + 1),
-            (jnp.int32(0), jnp.int32(0)),
+            lambda state: (add(self._counter, place, jnp.int32(0)), state[1] + 1),
+            (jnp.int32(0), stopped * MOST_READS),
         )
+        self.stopped |= (count < goal) | (count >= STOPPED)
 
-        @pl.when(count < goal)
+        @pl.when(self.stopped)
         def _stop():
-            triton.atomic_max(self.counter, place, jnp.int32(STOPPED))
+            # Those who wait here, and all slices at their next exchange.
+            for at in (place, (0, self._block, 0)):
+                triton.atomic_max(self._counter, at, jnp.int32(STOPPED))
 
         # No thread reads before the count was read.
         triton.debug_barrier()
-        return (count < goal) | (count >= STOPPED)
 
 
 def _load(ref):

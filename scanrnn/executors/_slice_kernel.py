@@ -15,8 +15,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.experimental import pallas as pl
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors import _slice_costs as costs
 from scanrnn.executors._block_checks import (
@@ -36,7 +37,7 @@ from scanrnn.executors._slice_ops import EXCHANGES, product_p, reduction_p
 from scanrnn.executors._slice_products import Exchange, Sizes, product
 from scanrnn.executors._triton import computed
 from scanrnn.executors._view import Store, loaded, read_weights
-from scanrnn.machines import Machine
+from scanrnn.machines import Machine, cores_here
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph, variables
 
@@ -118,6 +119,7 @@ class SliceView(ExamplesView):
                 raise NotBlockedError(f"Triton has no {eqn.primitive.name}")
             if eqn.primitive is product_p:
                 check_numbers(eqn)
+                _check_precision(eqn)
         graph, made = self.graph, [v for e in self.graph.eqns for v in e.outvars]
         arrays = {*made, *read_weights(graph), *graph.carry, *graph.xs}
         for v in arrays - self._products.keys():
@@ -196,7 +198,31 @@ class SliceView(ExamplesView):
             else:
                 outs = [computed(eqn, alike(eqn, ins))]
             values |= zip(eqn.outvars, outs, strict=True)
-        return self.finished(read, store)
+        return self.finished(lambda atom: _unless(exchange.stopped, read(atom)), store)
+
+
+def _check_precision(eqn: JaxprEqn) -> None:
+    """Check that a product runs on tensor cores.
+
+    If not, each thread needs more registers than it has: an LSTM of 512 features kept
+    7.7 KB of them in memory. Nobody has timed that.
+
+    Raises:
+      NotBlockedError: if it does not.
+    """
+    dtypes = {ops.aval(v).dtype for v in eqn.invars}
+    highest = eqn.params["precision"] == (lax.Precision.HIGHEST,) * 2
+    if highest and jnp.dtype("float32") in dtypes:
+        raise NotBlockedError(
+            "float32 products of the highest precision would not run on tensor cores"
+        )
+
+
+def _unless(stopped: Any, array: jax.Array) -> jax.Array:
+    """An output of a step: NaN if the program has read wrong numbers."""
+    if stopped is False or not jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    return jnp.where(stopped, jnp.asarray(jnp.nan, array.dtype), array)
 
 
 def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
@@ -218,14 +244,14 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
         raise NotBlockedError(f"{width} features are no multiple of 16, or only 16")
     held, room = ops.bytes_in(matrices), machine.fast_memory - OPERANDS
     left = [ops.aval(v) for e in products for v in {*variables(e.invars)} - weights]
-    found, features = [], LEAST_SIDE
-    while width // features > machine.cores:
+    found, features, cores = [], LEAST_SIDE, cores_here(machine)
+    while width // features > cores:
         features *= 2
     least = features
     while width % features == 0 and features < width:
         own, slices = held * features // width, width // features
         for examples in EXAMPLES if own <= room else ():
-            waves = pl.cdiv(slices * pl.cdiv(batch, examples), machine.cores)
+            waves = pl.cdiv(slices * pl.cdiv(batch, examples), cores)
             seconds = costs.OF_AN_EXCHANGE + own / costs.OF_MATRICES
             for aval in left:
                 operands = max(1, math.prod(aval.shape[1:]) // width)

@@ -94,21 +94,28 @@ class Sizes(NamedTuple):
 
 
 class Exchange(Protocol):
-    """The exchanges of one program in one step, in their order."""
+    """The exchanges of one program in one step, in their order.
 
-    def gathered(self, parts: Sequence, sizes: Sizes) -> tuple[Callable, Any]:
+    Attributes:
+      stopped: whether some program has stopped waiting, so that what this one has read
+        may be wrong. False if that cannot be.
+    """
+
+    stopped: Any
+
+    def gathered(self, parts: Sequence, sizes: Sizes) -> Callable:
         """Exchange a slice of each operand of a product.
 
-        Returns `read(start, size)`, some features of the operands that this program
-        multiplies `[columns, size]`, and whether some program has stopped waiting.
+        Returns `read(start, size)`: some features of the operands that this program
+        multiplies `[columns, size]`.
         """
         ...
 
-    def tiles(self, array, sizes: Sizes) -> tuple[Callable, Any]:
+    def tiles(self, array, sizes: Sizes) -> Callable:
         """Store a product `[rows, columns]`, for the slices that need parts of it.
 
-        Returns `tile(operand, gate)`, which is what an operand adds to this slice of a
-        gate `[features, examples]`, and whether some program has stopped waiting.
+        Returns `tile(operand, gate)`: what an operand adds to this slice of a gate
+        `[features, examples]`.
         """
         ...
 
@@ -133,7 +140,7 @@ def product(exchange: Exchange, eqn: JaxprEqn, parts: Sequence, matrix: Sequence
     """
     sizes, dtype = Sizes.of(eqn), eqn.params["dtype"]
     precision = eqn.params["precision"]
-    read, stopped = exchange.gathered(parts, sizes)
+    read = exchange.gathered(parts, sizes)
     places, count = sizes.parts, sizes.ahead
     ahead = [read(*place) for place in places[:count]]
     whole = None
@@ -143,13 +150,12 @@ def product(exchange: Exchange, eqn: JaxprEqn, parts: Sequence, matrix: Sequence
         # Added now: an operand stays in the fast memory until its product is read.
         whole = made if whole is None else whole + made
     assert whole is not None
-    whole = unless(stopped, whole)
     if sizes.is_one_tile:
         return [whole.T.astype(dtype)]
-    tile, stopped = exchange.tiles(whole, sizes)
+    tile = exchange.tiles(whole, sizes)
     gates = [[tile(j, k) for j in range(len(parts))] for k in range(sizes.gates)]
     sums = [functools.reduce(jnp.add, tiles) for tiles in gates]
-    return [unless(stopped, made).T.astype(dtype) for made in sums]
+    return [made.T.astype(dtype) for made in sums]
 
 
 def total(name: str, array):
@@ -159,8 +165,3 @@ def total(name: str, array):
     if name != "reduce_sum":
         found = keeping_nan(found, array, (1,))
     return found[:, None]
-
-
-def unless(bad, array):
-    """The array, with NaN where `bad`."""
-    return jnp.where(bad, jnp.asarray(jnp.nan, array.dtype), array)

@@ -23,7 +23,9 @@ SLICES = "slices"
 class Mapped:
     """Exchanges between the elements of a mapped axis: an `Exchange`."""
 
-    def gathered(self, parts: Sequence, sizes: Sizes) -> tuple[Callable, Any]:
+    stopped: Any = False  # nothing waits
+
+    def gathered(self, parts: Sequence, sizes: Sizes) -> Callable:
         """As `Exchange` says."""
         whole = [lax.all_gather(a, SLICES, axis=1, tiled=True) for a in parts]
         if sizes.split > 1:
@@ -31,9 +33,9 @@ class Mapped:
         else:
             rows = jnp.concatenate(whole)
             rows = jnp.pad(rows, ((0, sizes.columns - len(rows)), (0, 0)))
-        return lambda start, size: rows[:, start : start + size], False
+        return lambda start, size: rows[:, start : start + size]
 
-    def tiles(self, array, sizes: Sizes) -> tuple[Callable, Any]:
+    def tiles(self, array, sizes: Sizes) -> Callable:
         """As `Exchange` says."""
         own, whole = lax.axis_index(SLICES), lax.all_gather(array, SLICES)
 
@@ -42,7 +44,7 @@ class Mapped:
             shape = 1, sizes.features, sizes.examples
             return lax.dynamic_slice(whole, [*place], shape)[0]
 
-        return tile, False
+        return tile
 
     def reduced(self, part, name: str) -> Any:
         """As `Exchange` says."""

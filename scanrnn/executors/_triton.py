@@ -191,11 +191,19 @@ def computed(eqn: JaxprEqn, ins: Sequence):
 def _evaluated(eqn: JaxprEqn, ins: Sequence):
     """The result of an equation, also where Triton's differs from XLA's.
 
-    Triton's maximum and minimum drop NaN, and they are not for booleans.
+    Triton's maximum and minimum drop NaN, and they are not for booleans. It selects one
+    of two cases by a boolean, and has no copies.
     """
     name, dtype = eqn.primitive.name, ops.aval(eqn.outvars[0]).dtype
     if name in ("max", "min") and dtype == jnp.bool_:
         return ins[0] | ins[1] if name == "max" else ins[0] & ins[1]
+    if name == "copy":
+        return ins[0]
+    if name == "select_n" and ins[0].dtype != jnp.bool_:
+        which, out, *others = ins
+        for k, case in enumerate(others, 1):
+            out = jnp.where(which == k, case, out)
+        return out
     (out,) = eval_eqn(eqn, ins)
     if not jnp.issubdtype(dtype, jnp.floating):
         return out

@@ -36,6 +36,7 @@ from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.costs import Work
 from scanrnn.planner.emit import TRAINING
+from scanrnn.planner.functions import once
 from scanrnn.planner.graph import Graph, Values, variables
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
@@ -94,6 +95,7 @@ def _unlike(body: Body) -> str | None:
     return None
 
 
+@once
 def _viewed(body: Body) -> tuple[_triton.Prepared, View]:
     """A body as a kernel runs it, and the view of its step."""
     assert body.machine is not None

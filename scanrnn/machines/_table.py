@@ -202,6 +202,31 @@ def _machine_of_device(device) -> Machine:
     return machine_for(platform, device.device_kind, found, cores)
 
 
+def cores_here(machine: Machine) -> int:
+    """The cores of a machine, or those of the devices that are here, if they are fewer.
+
+    An H100 for PCIe, or a part of one, has fewer multiprocessors than the machine that
+    a plan is made for by its name.
+
+    Args:
+      machine: the `Machine`.
+
+    Returns:
+      The number of cores. If no device of its platform is here, those of the machine.
+
+    Example:
+      >>> from scanrnn.machines import MACHINES, cores_here
+      >>> cores_here(MACHINES["h100"]) <= 132
+      True
+    """
+    try:
+        devices = jax.local_devices(backend=machine.platform)
+    except RuntimeError:
+        return machine.cores  # none is here
+    counts = (getattr(device, "core_count", None) for device in devices)
+    return min([machine.cores, *filter(None, counts)])
+
+
 def _platform(device) -> str:
     """The platform that JAX lowers for. A device of any GPU only says "gpu"."""
     if device.platform != "gpu":

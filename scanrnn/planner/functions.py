@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import jax
 
-from scanrnn.planner.graph import Env, Graph, eval_eqn
+from scanrnn.planner.graph import Env, eval_eqn
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -40,18 +41,18 @@ def reread(f: Callable, rule: Callable) -> Callable:
     return run
 
 
-def once(f: Callable[[Graph], T]) -> Callable[[Graph], T]:
-    """`f`, computed once for each graph, and forgotten together with it.
+def once(f: Callable[[K], T]) -> Callable[[K], T]:
+    """`f`, computed once for each graph or body, and forgotten together with it.
 
-    What `f` returns must not refer to the graph, or neither would ever be freed.
+    What `f` returns must not refer to its argument, or neither would ever be freed.
     """
-    known: weakref.WeakKeyDictionary[Graph, Any] = weakref.WeakKeyDictionary()
+    known: weakref.WeakKeyDictionary[K, Any] = weakref.WeakKeyDictionary()
 
     @functools.wraps(f)
-    def of(graph):
-        if graph not in known:
-            known[graph] = f(graph)
-        return known[graph]
+    def of(given):
+        if given not in known:
+            known[given] = f(given)
+        return known[given]
 
     return of
 
