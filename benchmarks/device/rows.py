@@ -66,15 +66,16 @@ def _cells():
     yield Case("lstm", 30, 32, 512, 512, "bfloat16"), (LOOPS, GRAPH)
     yield Case("lstm", 256, 64, 512, 512, "bfloat16"), (LOOPS, GRAPH)
     # fastrnns of PyTorch, and the same with layer norm.
-    yield Case("lstm", 100, 64, 512, 512), (LOOPS, KERNEL, GRAPH)
+    yield Case("lstm", 100, 64, 512, 512), (LOOPS, GRAPH)
     yield Case("ln_lstm", 100, 64, 512, 512), (LOOPS, GRAPH)
-    yield Case("lstm", 256, 64, 1024, 1024, "bfloat16"), (KERNEL, GRAPH)
+    yield Case("lstm", 256, 64, 1024, 1024, "bfloat16"), (LOOPS, GRAPH)
     yield Case("gru", 1024, 16, 768, 768, "bfloat16"), (LOOPS, GRAPH)
 
 
 def _programs():
     ways = {
         "LSTM with 4 heads": (LOOPS,),
+        "bidirectional LSTM, Flax Linen": (LOOPS,),
         "actor and critic with resets, Flax Linen": (LOOPS,),
         "cells.slstm": (KERNEL,),
         "cells.indrnn": (LOOPS, KERNEL),
