@@ -195,7 +195,7 @@ def check_carry(where, carry, kind, batch, shapes):
     if not isinstance(carry, kind):
         fields = ", ".join(kind._fields)
         raise TypeError(
-            f"{where}: carry must be a {kind.__name__}({fields}), got "
+            f"{where}: carry must be {kind.__name__}({fields}), got "
             f"{type(carry).__name__}; initial_carry makes one{carry_hint(kind, carry)}"
         )
     for name, value in zip(kind._fields, carry, strict=True):

@@ -72,7 +72,7 @@ def make(
     if layer is None and (carry or lengths or inputs is None):
         raise ValueError(
             f"{where}: carry, lengths and inputs=None are for a layer of scanrnn.nnx; "
-            f"for a {type(model).__name__} give inputs={{name: Input(shape, dtype)}}"
+            f"for this {type(model).__name__} give inputs={{name: Input(shape, dtype)}}"
         )
     specs = _specs(where, _layer_inputs(where, layer) if inputs is None else inputs)
     if layer is None:
@@ -99,8 +99,8 @@ def _check_model(where, model):
         )
     if not callable(model):
         raise TypeError(
-            f"{where}: model is a {type(model).__name__}, want a layer of scanrnn.nnx "
-            "or a function of arrays"
+            f"{where}: model is of type {type(model).__name__}, want a layer of "
+            "scanrnn.nnx or a function of arrays"
         )
 
 

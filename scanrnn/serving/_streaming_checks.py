@@ -58,8 +58,8 @@ def arguments(rnn, streams, buckets):
     """Raise TypeError or ValueError for arguments that `Streaming` cannot take."""
     if not isinstance(rnn, nnx.RNN):
         raise TypeError(
-            f"Streaming: rnn is a {type(rnn).__name__}, want a layer of scanrnn.nnx; "
-            "scanrnn.interop converts the weights of other layers"
+            f"Streaming: rnn is of type {type(rnn).__name__}, want a layer of "
+            "scanrnn.nnx; scanrnn.interop converts the weights of other layers"
         )
     for name in ("bidirectional", "reverse"):
         if getattr(rnn, name):
