@@ -91,7 +91,7 @@ def solve(
       ValueError: as `scanrnn.scan` does; if T is 0; if a step's derivative by its carry
         does not consist of blocks of at most 8 numbers; if it has side effects, or keys
         that draw other random numbers for all steps at once; if `guess` does not have
-        the carry's structure and shapes.
+        the carry's structure and shapes, or `tolerance` is negative or NaN.
 
     Example:
       >>> import jax.numpy as jnp, scanrnn
@@ -109,6 +109,8 @@ def solve(
       2023, arXiv:2309.12252; Gonzalez et al., "Towards scalable and stable
       parallelization of nonlinear RNNs", 2024, arXiv:2407.19115.
     """
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"solve: tolerance={tolerance!r}, want a number of 0 or more")
     traced = trace(f, init, xs, length)
     if not all(map(ops.is_inexact, traced.graph.carry)):
         types = ", ".join(v.aval.str_short() for v in traced.graph.carry)

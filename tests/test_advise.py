@@ -262,7 +262,9 @@ def test_a_layer_of_half_precision_has_a_plan_of_that():
     "arguments, error, match",
     [
         ({"cell": "lstm"}, TypeError, "cell must be a scanrnn.cells.Cell"),
-        ({"B": 0}, ValueError, "B=0"),
+        ({"B": 0}, ValueError, "batch must be at least 1, got 0"),
+        ({"H": 2.5}, TypeError, "hidden_features must be an int, got 2.5"),
+        ({"dtype": "bf16"}, TypeError, "dtype: got 'bf16', want a floating-point"),
         ({"machine": "abacus"}, ValueError, "'abacus' is unknown"),
     ],
 )

@@ -133,19 +133,33 @@ def test_init_refuses_bad_sizes(name, sizes, kind, words):
 
 
 @every_family
+@pytest.mark.parametrize("key", [0, None, np.ones(2)])
+def test_what_is_no_key_is_refused(name, key):
+    cell = getattr(cells, name)()
+    with raises(TypeError, f"{name}: key must be", "jax.random.key(0)", repr(key)):
+        cell.init(key, 3, H)
+    if key is not None:  # without one nothing is random
+        params, xs, _ = draw(CELLS[name])
+        with raises(TypeError, "prepare: key must be", "jax.random.key(0)", repr(key)):
+            cell.prepare(params, xs, key)
+
+
+@every_family
 def test_init_refuses_params_of_integers(name):
     with raises(TypeError, name, "dtype", "int32", "floating"):
         getattr(cells, name)().init(jax.random.key(0), 3, H, jnp.int32)
 
 
 @every_family
-def test_eight_bit_params_and_carry_are_refused(name):
+def test_eight_bit_params_inputs_and_carry_are_refused(name):
     eight, (params, xs, carry) = jnp.float8_e4m3fn, draw(CELLS[name])
     cell = getattr(cells, name)()
     with raises(TypeError, name, "dtype", "float8", "16 bits"):
         cell.init(jax.random.key(0), 3, H, eight)
     with raises(TypeError, name, "dtype", "float8", "16 bits"):
         cell.initial_carry(params, xs[0], eight)
+    with raises(TypeError, name, "x has dtype float8", "16 bits"):
+        cell.step(params, carry, xs[0].astype(eight))
     with raises(TypeError, name, "carry.h has dtype float8", "16 bits"):
         cell.step(params, carry._replace(h=carry.h.astype(eight)), xs[0])
 

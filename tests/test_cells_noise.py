@@ -198,8 +198,13 @@ def test_a_rate_that_is_no_probability_below_one_is_refused(rate):
 
 def test_a_field_or_a_parameter_that_is_not_there_is_refused():
     params, xs, carry = draw(CELLS["gru"])
-    with pytest.raises(ValueError, match="GRUCarry has no field 'c'"):
-        cells.zoneout(cells.gru(), c=0.1).step(params, carry, xs[0])
+    cell = cells.zoneout(cells.gru(), c=0.1)
+    for call in (
+        lambda: cell.step(params, carry, xs[0]),
+        lambda: cell.init(jax.random.key(0), 3, 4),
+    ):
+        with pytest.raises(ValueError, match=r"GRUCarry has no field 'c', .*\('h',\)"):
+            call()
     with pytest.raises(ValueError, match="no parameter 'projection'"):
         cell = cells.weight_drop(cells.gru(), 0.1, names="projection")
         cell.step(params, carry, xs[0])

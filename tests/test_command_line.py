@@ -50,7 +50,7 @@ def test_command_line_prints_a_plan_and_advice(capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["train", "--precision", "fp8"], "error: compute: got 'fp8', want float16"),
+        (["train", "--precision", "fp8"], "error: precision: got 'fp8', want auto, fl"),
         (["train", "--out", ""], "error: out: got '', want a folder; '.' is the"),
         (["train", "--config", ""], "error: config: cannot read '' as TOML"),
         (["train", "--config", "nowhere"], "error: config: cannot read 'nowhere' as"),
@@ -68,9 +68,9 @@ def test_command_line_prints_a_plan_and_advice(capsys):
             ["plan", "--dtype", "float64"],
             "error: dtype: float64 is switched off in JAX; set",
         ),
-        (["plan", "--batch", "0"], "error: advise: the sizes are"),
-        (["plan", "--in-features", "0"], "error: advise: the sizes are"),
-        (["plan", "--features", "99999999999"], "error: advise: the sizes are"),
+        (["plan", "--features", "0"], "error: --features: got 0, want at least 1"),
+        (["plan", "--in-features", "0"], "error: --in-features: got 0, want at least"),
+        (["plan", "--features", "99999999999"], "error: advise: T=64, B=32, D=9"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -36,7 +36,19 @@ X = {"x": (2,)}
         (GRU, {"x": (2.0, 5, 3)}, ValueError, "input 'x' has the shape"),
         (GRU, {"x": "abc"}, ValueError, "input 'x' has the shape 'abc'"),
         (GRU, {"x": 3}, ValueError, "input 'x' has the shape 3, want"),
-        (None, X, TypeError, "model is a NoneType, want a layer"),
+        (None, X, TypeError, "model is of type NoneType, want a l"),
+        (
+            lambda a, b: a - b,
+            {"b": (3,), "a": (3,)},
+            ValueError,
+            "inputs has the order b, a, but the function takes a, b; .* by position",
+        ),
+        (
+            jnp.sin,
+            {"x": Input((3,), "foo")},
+            TypeError,
+            "the dtype of input 'x' must be a dtype such as 'float32', got 'foo'",
+        ),
         (scanrnn.linen.LSTM(4), X, TypeError, "model is a Linen module, .*apply"),
     ],
 )

@@ -96,6 +96,15 @@ def test_the_batch_alone_may_be_open(kind):
         np.testing.assert_allclose(exported.call(x)[0], layer(x), atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "content", [b"the bytes", to_stablehlo(jnp.sin, inputs={"x": (3,)})]
+)
+def test_a_program_is_read_from_a_path(content):
+    kind = type(content).__name__
+    with pytest.raises(TypeError, match=f"path is a {kind}, want where .* has `call`"):
+        load_stablehlo(content)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\0" * 64, b"\xff" * 64])
 def test_what_is_no_program_is_refused(tmp_path, content):
     (tmp_path / "m").write_bytes(content)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import scanrnn
 from scanrnn.interop import load_safetensors, save_safetensors
 
+WEIGHTS = scanrnn.interop.Weights.of(scanrnn.nnx.GRU(3, 5, rngs=nnx.Rngs(0)))
 DTYPES = ["float16", "float32", "float64", "bfloat16", "int8", "uint32", "bool"]
 
 
@@ -87,6 +88,29 @@ def test_what_is_no_array_of_numbers_is_refused_and_leaves_nothing(tmp_path, lea
     with pytest.raises(TypeError, match="'a' "):
         save_safetensors(tmp_path / "a", {"a": leaf})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "exchanged, tree, match",
+    [
+        (True, {"a": np.ones(3)}, r"path is of type dict, .* are \(path, tree\)"),
+        (False, WEIGHTS, r"tree is of type Weights, want arrays: weights.tree\(\)"),
+        (False, {"a": 1j}, "'a' has dtype complex128, want real numbers; save .real"),
+        (False, {"a": "text"}, "'a' has dtype <U4, want real numbers$"),
+    ],
+)
+def test_arguments_of_another_form_are_refused(tmp_path, exchanged, tree, match):
+    arguments = tmp_path / "a", tree
+    with pytest.raises(TypeError, match=f"^save_safetensors: {match}"):
+        save_safetensors(*(reversed(arguments) if exchanged else arguments))
+
+
+def test_weights_are_saved_as_their_tree_and_read_like_it(tmp_path):
+    save_safetensors(tmp_path / "a", WEIGHTS.tree())
+    got = load_safetensors(tmp_path / "a", like=WEIGHTS.tree())
+    same = scanrnn.interop.Weights.from_tree(WEIGHTS.cell, got).layer()
+    xs = jnp.ones([2, 7, 3])
+    np.testing.assert_array_equal(same(xs), WEIGHTS.layer()(xs))
 
 
 def test_two_arrays_of_one_name_are_refused(tmp_path):

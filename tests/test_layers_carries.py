@@ -36,6 +36,12 @@ def test_a_layer_goes_on_where_one_of_flax_stopped():
     )
 
 
+@pytest.mark.parametrize("carry", [3, (ONE, ZERO, ONE), (ONE,)])
+def test_a_carry_of_flax_that_is_no_pair_is_refused(carry):
+    with pytest.raises(TypeError, match=r"^LSTMCarry.from_flax: .* pair \(c, h\) of"):
+        cells.LSTMCarry.from_flax(carry)
+
+
 LSTM = scanrnn.nnx.LSTM(D, H, rngs=nnx.Rngs(0))
 GRU = scanrnn.nnx.GRU(D, H, num_layers=2, rngs=nnx.Rngs(0))
 FLAX = scanrnn.nnx.RNN(nnx.LSTMCell(D, H, rngs=nnx.Rngs(0)))
@@ -50,7 +56,7 @@ PARAMS = CELL.init(jax.random.key(0), D, H)
         (LSTM, [ZERO, ONE], ["A plain list", "LSTMCarry.from_flax(carry)"]),
         (GRU, ((ZERO,), (ZERO,)), ["(h) is GRUCarry(*carry)"]),
         (GRU, (ZERO, ZERO), ["A plain array is GRUCarry(carry)"]),
-        (FLAX, cells.LSTMCarry(ZERO, ONE), ["to_flax() of a LSTMCarry"]),
+        (FLAX, cells.LSTMCarry(ZERO, ONE), ["to_flax() of this LSTMCarry"]),
         (CELL, (ZERO, ONE), ["LSTMCarry(*carry)", "LSTMCarry.from_flax(carry)"]),
     ],
     ids=["tuple", "list", "of-layers", "array", "flax-cell", "cell"],

@@ -9,6 +9,7 @@ from flax import nnx
 import scanrnn
 
 D, H = 3, 4
+KEY = jax.random.key(0)
 XS = jnp.ones([2, 5, D])
 FLAGS = ["return_carry", "time_major", "reverse", "keep_order", "zero_padding"]
 
@@ -18,7 +19,7 @@ def of_nnx(**options):
 
 
 def of_linen(**options):
-    return scanrnn.linen.LSTM(H, **options).init_with_output(jax.random.key(0), XS)
+    return scanrnn.linen.LSTM(H, **options).init_with_output(KEY, XS)
 
 
 @pytest.mark.parametrize("make", [of_nnx, of_linen])
@@ -53,13 +54,20 @@ def test_an_initializer_of_another_form_is_refused_by_name(make, name):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        lambda: scanrnn.nnx.Bidirectional(of_nnx(), None),
-        lambda: scanrnn.linen.Bidirectional(scanrnn.linen.LSTM(H), None),
-    ],
-    ids=["nnx", "linen"],
+    "room, make",
+    [(scanrnn.nnx, of_nnx), (scanrnn.linen, lambda: scanrnn.linen.LSTM(H))],
 )
-def test_a_direction_that_is_missing_is_refused_when_the_layer_is_made(make):
+def test_wrong_halves_are_refused_when_the_layer_is_made(room, make):
     with pytest.raises(TypeError, match="^Bidirectional: backward_rnn is None, want"):
-        make()
+        room.Bidirectional(make(), None)
+    with pytest.raises(TypeError, match="function of .* as jnp.add, .*; got 'sum'"):
+        room.Bidirectional(make(), make(), merge_fn="sum")
+
+
+@pytest.mark.parametrize("shape", [4, (), "ab", np.ones([2, D])])
+def test_a_first_carry_is_made_for_a_shape(shape):
+    one = scanrnn.nnx.RNNCell(scanrnn.cells.gru(), D, H, rngs=nnx.Rngs(0))
+    other = scanrnn.linen.RNNCell(scanrnn.cells.gru(), H)
+    for make in (one.initialize_carry, lambda s: other.initialize_carry(KEY, s)):
+        with pytest.raises(TypeError, match="^RNNCell: input_shape must be .* x.shape"):
+            make(shape)

@@ -474,7 +474,7 @@ def test_export_takes_symbolic_batch_and_time():
             TypeError,
             "got GRUCell of flax.nnx, for which there is scanrnn.nnx.RNN",
         ),
-        (lambda: RNN(nn.GRUCell(H), features=H), ValueError, "features beside a GRUC"),
+        (lambda: RNN(nn.GRUCell(H), features=H), ValueError, "features beside GRUC"),
         (lambda: RNN(nn.GRUCell(H), num_layers=2), ValueError, "num_layers beside"),
         (lambda: RNN(nn.GRUCell(H), wavefront=True), ValueError, "wavefront beside"),
     ],

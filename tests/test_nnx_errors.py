@@ -42,6 +42,7 @@ def raises(kind, *words):
         ({"norm": np.array(["a", "b"])}, ValueError, ["norm=array", "'ba2016'"]),
         ({"kernel_init": 3}, TypeError, ["kernel_init", "function", "got 3"]),
         ({"bias_init": "zeros"}, TypeError, ["bias_init", "function", "'zeros'"]),
+        ({"dropout": "0.1"}, TypeError, ["dropout", "a number such as 0.5", "'0.1'"]),
         ({"unroll": 2.5}, TypeError, ["unroll", "bool or an int", "2.5"]),
         ({"unroll": -1}, ValueError, ["unroll", "at least 0", "-1"]),
         (

@@ -179,6 +179,8 @@ def test_a_state_of_something_else_is_refused(change):
     change(state)
     with pytest.raises(ValueError, match="Streaming: the state has"):
         stream.restore(state)
+    with pytest.raises(TypeError, match=r"the state is a NoneType, want the dict that"):
+        stream.restore(None)  # pyright: ignore
 
 
 @pytest.mark.parametrize(
@@ -194,6 +196,7 @@ def test_a_state_of_something_else_is_refused(change):
         (make(), {"buckets": (1, 4.5)}, TypeError, r"buckets\[1\] must be an int"),
         (make(), {"buckets": (0, 4)}, ValueError, r"buckets\[0\] must be at least 1"),
         (make(), {"buckets": 4}, TypeError, "buckets=4, want a tuple"),
+        (make(), {"dtype": "foo"}, TypeError, "dtype must be a dtype such as"),
         (make(), {"features": 3}, TypeError, "features=3, want a tuple"),
         (make(), {"buckets": (4, 1)}, ValueError, r"buckets=\(4, 1\)"),
         (make(), {"buckets": ()}, ValueError, "buckets"),

@@ -130,6 +130,9 @@ def test_solve_refuses_what_it_cannot():
         scanrnn.solve(lambda n, x: (n + 1, x), 0, xs)
     with pytest.raises(ValueError, match="guess must be a carry for each step"):
         scanrnn.solve(step, init, xs, guess=jnp.zeros((3, 2)))
+    for wrong in (-1.0, float("nan")):
+        with pytest.raises(ValueError, match=f"tolerance={wrong}, want a number of 0"):
+            scanrnn.solve(step, init, xs, tolerance=wrong)
     with pytest.raises(ValueError, match="there are no steps"):
         scanrnn.solve(step, init, xs[:0])
     keys = jax.random.split(jax.random.key(0, impl="rbg"), len(xs))

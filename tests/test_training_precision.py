@@ -9,7 +9,10 @@ from scanrnn.training import Precision
 from scanrnn.training._precision import explain, settle
 
 REFUSED = [
-    ("compute", "compute: got 'compute', want float16, bfloat16, float32 or float64"),
+    (
+        "compute",
+        "precision: got 'compute', want auto, float16, bfloat16, float32 or float64",
+    ),
     ("carry=float8_e5m2", "carry: got float8_e5m2, want float16"),
     ("weights=float32", "got 'weights=float32', want kind=type with a kind of params,"),
     ("compute=int8", "compute: got int8, want float16"),

@@ -65,10 +65,10 @@ def test_the_same_text_by_another_path_is_the_same(config, monkeypatch):
 
 
 def test_a_checkpoint_that_is_not_there_is_asked_for_by_resume_from(config):
-    with pytest.raises(ValueError, match="^resume_from: got 4, but .* are of no step"):
+    with pytest.raises(ValueError, match="^resume_from: .* no checkpoint in .*; leave"):
         open_run(config, resume_from=4)
     start(config)
-    with pytest.raises(ValueError, match="^resume_from: got 4, but .* are of 1: choo"):
+    with pytest.raises(ValueError, match="^resume_from: .* of 4, but of 1; choose one"):
         open_run(config, resume_from=4)
     assert goes_on(config, resume_from=1)
 

@@ -213,6 +213,39 @@ def test_state_refuses_master_weights_of_a_half_type():
         init_state(params, optax.sgd(1.0), key=KEY)
 
 
+@pytest.mark.parametrize(
+    "make, match",
+    [
+        (
+            lambda: make_train_step(None, optax.sgd(1.0)),
+            "loss_fn: got None, want a fun",
+        ),  # pyright: ignore
+        (
+            lambda: make_train_step(quadratic, "adam"),
+            "optimizer: got 'adam', .*optax.ad",
+        ),  # pyright: ignore
+        (lambda: init_state({}, "adam", key=KEY), "optimizer: got 'adam', want one of"),  # pyright: ignore
+        (
+            lambda: start(optax.sgd(1.0), loss_scale=128.0),
+            "loss_scale: got 128.0, want DynamicScale",
+        ),
+        (
+            lambda: make_train_step(quadratic, optax.sgd(1.0))({"w": 1}, batch()),  # pyright: ignore
+            "state: got a dict, want what init_state",
+        ),
+        (
+            lambda: make_train_step(quadratic, optax.sgd(1.0))(
+                start(optax.sgd(1.0)), batch(loss=[0.0] * 3)
+            ),
+            r"loss_fn: returned a loss of shape \(3,\), want one number",
+        ),
+    ],
+)
+def test_step_and_state_refuse_what_has_another_type(make, match):
+    with pytest.raises(TypeError, match=f"^{match}"):
+        make()
+
+
 @pytest.mark.parametrize("options", [{"clip": 0.0}, {"clip": -1.0}, {"accumulate": 0}])
 def test_step_refuses_options_that_cannot_work(options):
     name, value = next(iter(options.items()))

@@ -28,7 +28,7 @@ from scanrnn.training import (
 )
 from scanrnn.training._sample import _words
 from scanrnn.training._text import split_words
-from tests.test_training_loop import STEP, data, start
+from tests.test_training_loop import STEP, Rows, data, start
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,33 @@ def test_evaluation_that_is_no_dict_of_numbers_is_refused(found, message):
         fit(STEP, start(), data(), steps=1, evaluate=lambda state: found)
 
 
-def test_loop_refuses_to_evaluate_every_zero_steps():
-    with pytest.raises(ValueError, match="evaluate_every: got 0"):
-        fit(STEP, start(), data(), steps=1, evaluate_every=0)
+def of_another_program(state, batch):
+    return state, {"loss": jnp.zeros([])}
+
+
+@pytest.mark.parametrize(
+    "change, error, message",
+    [
+        ({"evaluate_every": 0}, ValueError, "evaluate_every: got 0, want an integer"),
+        ({"steps": "3"}, ValueError, "steps: got '3', want an integer of at least 0"),
+        ({"steps": -3}, ValueError, "steps: got -3, want an integer of at least 0"),
+        ({"steps": 3.0}, ValueError, "steps: got 3.0, want an integer of at least 0"),
+        ({"state": {"w": 1}}, TypeError, "state: got a dict, want what init_state"),
+        ({"writers": Rows()}, TypeError, "writers: got a Rows, want a list"),
+        ({"writers": print}, TypeError, "writers: got a builtin.*, want a list"),
+        ({"writers": [print]}, TypeError, "writers: got .*print> without write and fl"),
+        ({"checkpoints": "/a"}, TypeError, r"checkpoints: got '/a', want .*\(folder\)"),
+        (
+            {"train_step": jax.jit(of_another_program)},
+            TypeError,
+            "train_step: returned a dict, want a state and its Metrics; .*make_train",
+        ),
+    ],
+)
+def test_loop_refuses_what_it_cannot_use_by_name(change, error, message):
+    good = {"train_step": STEP, "state": start(), "batches": data(), "steps": 1}
+    with pytest.raises(error, match=f"^{message}"):
+        fit(**good | change)
 
 
 def test_log_writes_arrays_and_numbers_that_are_not_finite(tmp_path):
@@ -149,12 +173,13 @@ def test_batches_refuse_a_position_that_they_do_not_have(make):
         (lambda: Buckets([np.arange(3)], batch=0), "batch: got 0"),
         (lambda: Buckets([np.array([0.5, 0.7])], batch=1), "want integer ids"),
         (lambda: Streams(np.arange(9), 0, 2), "batch: got 0"),
+        (lambda: Streams("abc", 1, 1), "ids: got a str, .*encode"),
         (lambda: Streams(np.arange(9), 2, 0), "window: got 0"),
         (lambda: Streams(np.arange(9), 2, 2, parts=0), "parts: got 0"),
     ],
 )
 def test_batches_refuse_sizes_and_ids_by_name(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         make()
 
 

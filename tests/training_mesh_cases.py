@@ -118,7 +118,9 @@ def test_checkpoint_of_four_devices_is_read_on_one_and_back(tmp_path):
 
 
 def test_mesh_says_what_does_not_divide():
-    with pytest.raises(ValueError, match="devices: got 8, but there are 4; on a CPU"):
+    with pytest.raises(
+        ValueError, match="devices: got 8, but there are 4; .* as N devices"
+    ):
         make_mesh(8)
     with pytest.raises(ValueError, match="tensor: got 3, want a divisor of 4 devices"):
         make_mesh(4, 3)

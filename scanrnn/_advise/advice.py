@@ -5,16 +5,20 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from scanrnn._advise import checklist
 from scanrnn._advise.kernels import kernel
 from scanrnn._advise.layers import Sizes, dtype_of, plan_of
 from scanrnn._scan import EXECUTORS
 from scanrnn.cells import Cell
+from scanrnn.cells._checks import check_size
+from scanrnn.cells._precision import compute_dtype
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Plan
 from scanrnn.planner.costs import Cost
+
+# The arguments that are `Sizes`, in the order of its fields.
+_SIZES = ("steps", "batch", "in_features", "hidden_features")
 
 
 class Change(NamedTuple):
@@ -65,8 +69,7 @@ class Advice:
         intensity = cost.flops / cost.moved if cost.moved else 0.0
         peak = self.machine.peaks.get(self.dtype, self.machine.peaks["float32"])
         lines = [
-            f"Advice for {self.dtype} on {self.machine.kind}: "
-            + ", ".join(f"{k}={v}" for k, v in sizes._asdict().items()),
+            f"Advice for {self.dtype} on {self.machine.kind}: {_told(sizes)}",
             f"A training step: {cost.flops / 1e9:.3g} GFLOP in products, "
             f"{cost.moved / 1e6:.3g} MB moved: {intensity:.3g} FLOP per byte, where "
             f"the machine has {peak / self.machine.bandwidth:.3g}.",
@@ -120,7 +123,8 @@ def advise(
 
     Raises:
         TypeError: if `cell` is not a cell, if `machine` is neither a `Machine` nor a
-            name, or if `dtype` is float64 without `JAX_ENABLE_X64=1`.
+            name, if a size is not an int, or if `dtype` is not a floating-point dtype
+            of 16 bits or more, or float64 without `JAX_ENABLE_X64=1`.
         ValueError: if a size is less than one or too large for JAX, or if the machine
             is unknown.
 
@@ -148,17 +152,17 @@ def advise(
             f"advise: cell must be a scanrnn.cells.Cell, got {type(cell).__name__}"
         )
     sizes = Sizes(steps, batch, in_features, hidden_features)
-    if min(sizes) < 1:
-        raise ValueError(f"advise: the sizes are {sizes}, want at least 1 for each")
+    for given, size in zip(_SIZES, sizes, strict=True):
+        check_size("advise", given, size)
     chosen = machine_of() if machine is None else machine_named(machine)
-    name = dtype_of(cell) if dtype is None else str(jnp.dtype(dtype))
+    name = dtype_of(cell) if dtype is None else str(compute_dtype(dtype))
     if name == "float64" and not jax.config.read("jax_enable_x64"):
         raise TypeError("dtype: float64 is switched off in JAX; set JAX_ENABLE_X64=1")
     try:
         plan = plan_of(cell, sizes, name, chosen)
     except OverflowError:
         raise ValueError(
-            f"advise: the sizes are {sizes}, too large: JAX counts an axis in 32 bits"
+            f"advise: {_told(sizes)} is too large: JAX counts an axis in 32 bits"
         ) from None
     # Products outside of a loop are XLA's, whoever runs the loop.
     rules = EXECUTORS["planned"].rules(chosen)
@@ -171,6 +175,10 @@ def advise(
         persistent=checklist.persistent(sizes, name, chosen, rules),
         kernel=kernel(cell, sizes, name, chosen),
     )
+
+
+def _told(sizes):
+    return ", ".join(f"{name}={size}" for name, size in sizes._asdict().items())
 
 
 def _changes(cell, sizes, dtype, plan, rules) -> Iterator[Change]:

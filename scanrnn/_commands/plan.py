@@ -67,6 +67,10 @@ def run(options: dict[str, Any], console: Console) -> int:
         ValueError: If the cell has no layer norm but `norm` is given, or another option
             is not valid.
     """
+    for name in ("window", "batch", "features", "in_features"):
+        if options[name] is not None and options[name] < 1:
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag}: got {options[name]}, want at least 1")
     given = {} if options["norm"] is None else {"norm": options["norm"]}
     inputs = options["in_features"]
     try:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from scanrnn.cells import _checks
+
 
 class Noise(NamedTuple):
     """The random numbers that a cell needs for a sequence, drawn before its loop.
@@ -95,8 +97,9 @@ class Cell(abc.ABC):
             The parameters, a plain dict of arrays.
 
         Raises:
-            TypeError: if a size is not an int, `dtype` is not a floating-point dtype of
-                16 bits or more, or an initializer is unknown or not a function.
+            TypeError: if `key` is no PRNG key, a size is not an int, `dtype` is not a
+                floating-point dtype of 16 bits or more, or an initializer is unknown or
+                not a function.
             ValueError: if a size is less than 1, the sizes do not fit the options of
                 the cell, or `scheme` is unknown.
         """
@@ -177,6 +180,9 @@ class Cell(abc.ABC):
             The function `step(carry, x)`, and the xs to scan over, which are `xs`
             itself or the pair of `xs` and the noise of each step.
 
+        Raises:
+            TypeError: if `key` is not a PRNG key.
+
         Example:
             >>> import jax, jax.numpy as jnp, scanrnn
             >>> cell = scanrnn.cells.zoneout(scanrnn.cells.gru(), h=0.1)
@@ -187,6 +193,8 @@ class Cell(abc.ABC):
             >>> scanrnn.scan(step, carry, inputs)[1].shape
             (7, 2, 5)
         """
+        if key is not None:
+            _checks.check_key("prepare", key)
         noise = None if key is None else self.noise(key, params, xs)
         if noise is None:
             return functools.partial(self.step, params), xs

@@ -4,6 +4,7 @@ import collections.abc
 import inspect
 import operator
 
+import jax
 import jax.numpy as jnp
 
 
@@ -35,7 +36,7 @@ def check_number(where, name, value):
     except (TypeError, ValueError):
         number = None
     if number is None:
-        raise TypeError(f"{where}: {name} must be a number such as 1.0, got {value!r}")
+        raise TypeError(f"{where}: {name} must be a number such as 0.5, got {value!r}")
     return number
 
 
@@ -76,6 +77,27 @@ def is_floating(dtype):
         return False
 
 
+def check_dtype(where, name, value):
+    """Raise TypeError unless `value` is a dtype or its name; return the dtype."""
+    try:
+        return jnp.dtype(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{where}: {name} must be a dtype such as 'float32', got {value!r}"
+        ) from None
+
+
+def check_key(where, key):
+    """Raise TypeError unless `key` is a PRNG key: a typed one, or its numbers."""
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not (
+        dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    ):
+        raise TypeError(
+            f"{where}: key must be a PRNG key such as jax.random.key(0), got {key!r}"
+        )
+
+
 def check_floating(where, name, dtype):
     """Raise TypeError unless `dtype` is a floating-point dtype of 16 bits or more."""
     if not is_floating(dtype):
@@ -101,7 +123,7 @@ def check_params(where, params, x, sizes, table):
 
     Raises:
         TypeError: if `params` is not a dict, a parameter is not floating-point, or `x`
-            is complex.
+            is complex or of 8 bits.
         ValueError: if the names or shapes of `params`, or the shape of `x`, are wrong.
     """
     if not isinstance(params, collections.abc.Mapping):
@@ -131,6 +153,8 @@ def check_params(where, params, x, sizes, table):
         )
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise TypeError(f"{where}: x has dtype {x.dtype}, want a real one")
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        check_floating(where, "x", x.dtype)
     return in_features, hidden_features
 
 
@@ -171,7 +195,7 @@ def check_carry(where, carry, kind, batch, shapes):
     if not isinstance(carry, kind):
         fields = ", ".join(kind._fields)
         raise TypeError(
-            f"{where}: carry must be a {kind.__name__}({fields}), got "
+            f"{where}: carry must be {kind.__name__}({fields}), got "
             f"{type(carry).__name__}; initial_carry makes one{carry_hint(kind, carry)}"
         )
     for name, value in zip(kind._fields, carry, strict=True):

@@ -19,7 +19,15 @@ def from_flax(cls: Callable[..., T], carry: tuple[jax.Array, jax.Array]) -> T:
 
     Returns:
         The same carry, with named fields.
+
+    Raises:
+        TypeError: if `carry` is no pair.
     """
+    if not isinstance(carry, tuple | list) or len(carry) != 2:
+        raise TypeError(
+            f"{getattr(cls, '__name__', cls)}.from_flax: carry must be the pair (c, h) "
+            f"of Flax's cell, got {carry!r}"
+        )
     c, h = carry
     return cls(h=h, c=c)
 

@@ -84,7 +84,7 @@ class FramedCell(Cell):
         **initializers,
     ):
         """Draw the parameters; see `Cell.init`."""
-        _table.check_init(self.name, in_features, hidden_features, dtype)
+        _table.check_init(self.name, key, in_features, hidden_features, dtype)
         self.check_sizes(in_features, hidden_features)
         if isinstance(scheme, str) and scheme == "default":
             initializers = self.initializers() | initializers

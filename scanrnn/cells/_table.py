@@ -120,8 +120,9 @@ def _offset(bias, biases, dtype):
     return jnp.repeat(offset, bias.shape[-1] // len(offset))
 
 
-def check_init(name, in_features, hidden_features, dtype):
+def check_init(name, key, in_features, hidden_features, dtype):
     """Raise unless parameters of these sizes and this dtype can be drawn."""
+    _checks.check_key(name, key)
     _checks.check_size(name, "in_features", in_features)
     _checks.check_size(name, "hidden_features", hidden_features)
     _checks.check_floating(name, "dtype", dtype)

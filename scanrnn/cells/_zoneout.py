@@ -15,6 +15,16 @@ class _Zoneout(_wrapper.Wrapper):
 
     rates: tuple[tuple[str, float], ...] = ()
 
+    def init(
+        self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
+    ):
+        params = super().init(key, in_features, hidden_features, dtype, **initializers)
+        x = jnp.zeros((*[1] * self.num_feature_axes, in_features), dtype)
+        like = jax.eval_shape(self.inner.initial_carry, params, x)
+        for name, _ in self.rates:
+            self._field(like, name)
+        return params
+
     def own_noise(self, key, params, xs):
         x = _noise.one_step(xs)
         like = jax.eval_shape(self.inner.initial_carry, params, x)
@@ -73,7 +83,8 @@ def zoneout(cell: Cell, **rates: float) -> Cell:
     Raises:
         TypeError: if `cell` is not a `Cell`, or a rate is not a number.
         ValueError: if a rate is not in [0, 1), no rate is given, or `cell` contains a
-            zoneout already; from `step` and `noise`, if the carry has no such field.
+            zoneout already; from `init`, `step` and `noise`, if the carry has no such
+            field.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -11,6 +11,7 @@ from flax.core import meta
 
 from scanrnn._files import replacing
 from scanrnn.interop import _arrays
+from scanrnn.interop._weights import Weights
 
 # What holds one array, in a tree of Flax.
 _BOXES = nnx.Variable, meta.AxisMetadata
@@ -33,7 +34,8 @@ def save_safetensors(
 
     Raises:
         ImportError: without the package safetensors.
-        TypeError: for a leaf that is not an array of numbers, such as a PRNG key.
+        TypeError: for a leaf that is not an array of numbers, such as a PRNG key; if
+            `path` is no path, or `tree` is a `Weights`, whose arrays are in its `tree`.
         ValueError: if two arrays would have the same name.
 
     Example:
@@ -47,6 +49,15 @@ def save_safetensors(
         [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
     """
     numpy_io = _library()
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"save_safetensors: path is of type {type(path).__name__}, want where to "
+            "write the file; the arguments are (path, tree)"
+        )
+    if isinstance(tree, Weights):
+        raise TypeError(
+            "save_safetensors: tree is of type Weights, want arrays: weights.tree()"
+        )
     arrays: dict[str, np.ndarray] = {}
     for name, leaf in _named(tree):
         if name in arrays:
@@ -139,8 +150,8 @@ def _rows(name, leaf):
     array = np.asarray(_arrays.plain(leaf))
     if array.dtype.hasobject or array.dtype.kind in "USMmc":
         raise TypeError(
-            f"save_safetensors: {name!r} has dtype {array.dtype}, want real numbers; "
-            "save .real and .imag by themselves"
+            f"save_safetensors: {name!r} has dtype {array.dtype}, want real numbers"
+            + "; save .real and .imag by themselves" * (array.dtype.kind == "c")
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

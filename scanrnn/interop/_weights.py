@@ -275,9 +275,9 @@ def with_biases(where: str, weights: Any) -> Weights:
     """
     if not isinstance(weights, Weights):
         raise TypeError(
-            f"{where}: weights is a {type(weights).__name__}, want interop.Weights; "
-            "Weights.of(layer) are those of a layer of scanrnn.nnx, and "
-            "Weights.from_tree(cell, params) of one of scanrnn.linen"
+            f"{where}: weights is of type {type(weights).__name__}, want "
+            "interop.Weights; Weights.of(layer) are those of a layer of scanrnn.nnx, "
+            "and Weights.from_tree(cell, params) of one of scanrnn.linen"
         )
     return _kinds.with_biases(weights)
 

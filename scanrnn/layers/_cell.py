@@ -1,6 +1,6 @@
 """One step of a cell: what the NNX and the Linen modules for it share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -83,6 +83,24 @@ def one_step(
     step, _ = cell.prepare(params, x[None], shared)
     _, rows = cell.prepare(params, x[None], own)
     return step(carry, jax.tree.map(lambda row: row[0], rows))
+
+
+def step_shape(where: str, given: Any) -> tuple[int, ...]:
+    """The shape of an input of a step, as a tuple.
+
+    Args:
+        where: name of the module, for error messages.
+        given: the argument `input_shape`.
+
+    Raises:
+        TypeError: if it is no shape, or has no axis.
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise TypeError(
+            f"{where}: input_shape must be the shape of an input, (..., D), such as "
+            f"x.shape; got {given!r}"
+        )
+    return tuple(given)
 
 
 def first_carry(

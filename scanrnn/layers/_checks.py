@@ -200,7 +200,7 @@ def check_foreign(cell: Any, given: dict[str, Any]) -> None:
     refused = [name for name, value in given.items() if value != _UNSAID.get(name)]
     if refused:
         raise ValueError(
-            f"RNN: got {', '.join(refused)} beside a {type(cell).__name__}, which "
+            f"RNN: got {', '.join(refused)} beside {type(cell).__name__}, which "
             "already has its sizes, dtypes and weights; leave them out, or give a "
             "scanrnn.cells.Cell"
         )

@@ -42,7 +42,8 @@ def joined(
         the pair (forward, backward).
 
     Raises:
-        TypeError: if `initial_carry` is not a pair, or one of the two is no layer.
+        TypeError: if `initial_carry` is not a pair, one of the two is no layer, or
+            `merge_fn` is no function.
     """
     check_halves(module)
     if initial_carry is None:
@@ -71,7 +72,12 @@ def joined(
 
 
 def check_halves(module: Directions) -> None:
-    """Raise TypeError unless both are layers, and not cells or None."""
+    """Raise TypeError unless both are layers, and `merge_fn` is a function or None."""
+    if module.merge_fn is not None and not callable(module.merge_fn):
+        raise TypeError(
+            "Bidirectional: merge_fn must be a function of two arrays, such as "
+            f"jnp.add, or None; got {module.merge_fn!r}"
+        )
     for name in ("forward_rnn", "backward_rnn"):
         rnn = getattr(module, name)
         if is_recurrent(rnn, object):

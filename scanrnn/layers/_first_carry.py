@@ -51,7 +51,7 @@ def _hints(given, wanted):
         return f". That is one of its {len(parts)} parts; give all"
     if hasattr(given, "to_flax"):
         return (
-            f". carry.to_flax() of a {type(given).__name__} is what a Flax cell takes"
+            f". to_flax() of this {type(given).__name__} gives what a Flax cell takes"
         )
     if not parts or not isinstance(given, tuple | list):
         return ""

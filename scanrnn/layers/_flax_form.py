@@ -224,6 +224,6 @@ def carry_as_ours(name: str, kind: Any, given: Any) -> tuple[Any, Callable[[Any]
     if hasattr(kind, "from_flax") and type(given) is tuple and len(given) == 2:
         return kind.from_flax(given), carry_as_flax
     raise TypeError(
-        f"{name}: carry must be what initialize_carry gives, or a {kind.__name__}, got "
-        f"{type(given).__name__}{carry_hint(kind, given)}"
+        f"{name}: carry must be what initialize_carry gives, or {kind.__name__}(...), "
+        f"got {type(given).__name__}{carry_hint(kind, given)}"
     )

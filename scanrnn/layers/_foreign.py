@@ -67,7 +67,7 @@ def _made(cell, make, x):
         except NotImplementedError as raised:  # by Flax's base class
             error = raised
     raise ValueError(
-        f"RNN: a {type(cell).__name__} has no initialize_carry, and its carry is "
+        f"RNN: {type(cell).__name__} has no initialize_carry, and its carry is "
         "needed: give initial_carry, and neither segment_ids nor resets"
     ) from error
 

@@ -46,7 +46,7 @@ class Bidirectional(nn.Module):
     return_carry: bool = False
 
     def __post_init__(self):
-        """Raise TypeError if one of the two is no layer."""
+        """Raise TypeError for what is no layer, or for a wrong `merge_fn`."""
         check_halves(self)
         super().__post_init__()
 

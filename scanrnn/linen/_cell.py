@@ -70,12 +70,13 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
             The carry, such as an `LSTMCarry`.
 
         Raises:
+            TypeError: if `input_shape` is no shape.
             ValueError: if the carry is learned and the module is not bound to weights.
         """
-        place = self.place(input_shape[-1])
+        shape = layers.step_shape(type(self).__name__, input_shape)
+        place = self.place(shape[-1])
         unknown = layers.unknown_params(place, self.param_dtype)
         dtype = layers.carry_dtype(self.carry_dtype, self.param_dtype)
-        shape = tuple(input_shape)
         if self.carry_init is not None:
             draw = _weights.carry_draw(rng, self.carry_init, place, unknown, shape)
             return layers.first_carry(place.cell, unknown, shape, dtype, draw)

@@ -32,7 +32,7 @@ class Bidirectional(nnx.Module):
         rngs: accepted as in Flax, but not used. Give `rngs` to a call instead.
 
     Raises:
-        TypeError: if one of the two is no layer.
+        TypeError: if one of the two is no layer, or `merge_fn` is no function.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn

@@ -156,12 +156,14 @@ class RNNCell(Viewed, nnx.RNNCellBase):
             The carry, such as an `LSTMCarry`.
 
         Raises:
+            TypeError: if `input_shape` is no shape.
             ValueError: if there is a `carry_init` and no `rngs`.
         """
         ((layer,),) = self.stack
+        shape = layers.step_shape(type(self).__name__, input_shape)
         init = carry_init or self.carry_init
         draw = _rngs.carry_draw(type(self).__name__, rngs, init) if init else None
-        return layers.first_carry(*layer, tuple(input_shape), self.carry_dtype, draw)
+        return layers.first_carry(*layer, shape, self.carry_dtype, draw)
 
     @property
     def num_feature_axes(self) -> int:

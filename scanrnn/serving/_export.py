@@ -48,8 +48,9 @@ def to_onnx(
     Args:
         model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
         path: where to write the file; None to write no file.
-        inputs: shapes and dtypes of the arguments by name, see `Input`. None only for a
-            layer: its one argument is "input", of shape `("batch", "sequence", D)`, or
+        inputs: a dict with a shape, or an `Input`, for each argument of the function,
+            in its order. The keys are the names in the file. None only for a layer: its
+            one argument is "input", of shape `("batch", "sequence", D)`, or
             `("sequence", "batch", D)` if the layer is time-major.
         outputs: names of the output arrays; None for "output", or for "output_0" and so
             on if a function returns several.
@@ -65,7 +66,8 @@ def to_onnx(
 
     Raises:
         ImportError: without the package onnx.
-        TypeError: if `inputs` is no mapping, or the model is no function of arrays.
+        TypeError: if `inputs` is no mapping, a dtype in it none, or the model is no
+            function of arrays.
         ValueError: for a primitive that has no ONNX form (the message names it), or if
             `inputs`, `outputs`, `carry` or `lengths` do not fit the model.
 
@@ -111,7 +113,7 @@ def to_stablehlo(
     Args:
         model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
         path: where to write the file; None to write no file.
-        inputs: see `to_onnx`.
+        inputs: see `to_onnx`. The program in the file takes them by position.
         carry: see `to_onnx`.
         lengths: see `to_onnx`.
         platforms: names of the platforms on which the program will run: one or several
@@ -125,7 +127,8 @@ def to_stablehlo(
 
     Raises:
         ImportError: if `path` is given and the package flatbuffers is missing.
-        TypeError: if `inputs` is no mapping, or the model is no function of arrays.
+        TypeError: if `inputs` is no mapping, a dtype in it none, or the model is no
+            function of arrays.
         ValueError: if the model cannot be exported, a platform is unknown, or
             `gradients` is less than 0.
 
@@ -183,6 +186,7 @@ def load_stablehlo(path: str | os.PathLike) -> Callable:
 
     Raises:
         FileNotFoundError: if there is no such file.
+        TypeError: if `path` is no path, such as the bytes of a file.
         ValueError: if the file is damaged, was not written by `to_stablehlo`, or is too
             old or too new for this JAX.
 
@@ -196,6 +200,11 @@ def load_stablehlo(path: str | os.PathLike) -> Callable:
         ...     scanrnn.serving.load_stablehlo(path)(jnp.ones([2, 7, 3]))[0].shape
         (2, 7, 5)
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"load_stablehlo: path is a {type(path).__name__}, want where the file is; "
+            "what to_stablehlo returns has `call` already"
+        )
     content, mark, digest = Path(path).read_bytes().rpartition(_MARK)
     if not mark or digest != _digest(content):
         raise ValueError(

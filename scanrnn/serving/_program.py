@@ -1,6 +1,7 @@
 """The function to export: its arrays have names, and sizes may have names too."""
 
 import collections
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from flax import nnx as flax_nnx
 from jax import export
 
 from scanrnn import nnx
+from scanrnn.cells._checks import check_dtype
 
 
 class Input(NamedTuple):
@@ -54,13 +56,15 @@ def make(
     Args:
         where: name of the public function, for messages.
         model: a layer of `scanrnn.nnx`, or a function.
-        inputs: shapes and dtypes by name; None for those of a layer.
+        inputs: shapes and dtypes by name, in the order of the function's arguments;
+            None for those of a layer.
         outputs: names; None for "output", or "output_0" and so on.
         carry: whether the carry of a layer is an input and an output.
         lengths: whether the lengths of the sequences are an input.
 
     Raises:
-        TypeError: if `model` is no function of arrays, or `inputs` no mapping.
+        TypeError: if `model` is no function of arrays, `inputs` no mapping, or a dtype
+            in it none.
         ValueError: if the other arguments do not fit the model.
     """
     _check_model(where, model)
@@ -68,10 +72,11 @@ def make(
     if layer is None and (carry or lengths or inputs is None):
         raise ValueError(
             f"{where}: carry, lengths and inputs=None are for a layer of scanrnn.nnx; "
-            f"for a {type(model).__name__} give inputs={{name: Input(shape, dtype)}}"
+            f"for this {type(model).__name__} give inputs={{name: Input(shape, dtype)}}"
         )
     specs = _specs(where, _layer_inputs(where, layer) if inputs is None else inputs)
     if layer is None:
+        _check_order(where, model, list(specs))
         model = _pure(model)
         program = Program(_leaves(model), specs, _output_names(model, specs, outputs))
     else:
@@ -94,8 +99,21 @@ def _check_model(where, model):
         )
     if not callable(model):
         raise TypeError(
-            f"{where}: model is a {type(model).__name__}, want a layer of scanrnn.nnx "
-            "or a function of arrays"
+            f"{where}: model is of type {type(model).__name__}, want a layer of "
+            "scanrnn.nnx or a function of arrays"
+        )
+
+
+def _check_order(where, function, given):
+    """Raise ValueError if the inputs are the arguments, but in another order."""
+    try:
+        parameters = list(inspect.signature(function).parameters)[: len(given)]
+    except ValueError:  # Python cannot tell what it takes
+        return
+    if given != parameters and sorted(given) == sorted(parameters):
+        raise ValueError(
+            f"{where}: inputs has the order {', '.join(given)}, but the function takes "
+            f"{', '.join(parameters)}; inputs are given by position: use its order"
         )
 
 
@@ -170,7 +188,8 @@ def _specs(where, inputs):
         if names:
             text = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
             sizes = tuple(export.symbolic_shape(text, scope=scope))
-        specs[name] = jax.ShapeDtypeStruct(sizes, jnp.dtype(dtype))
+        dtype = check_dtype(where, f"the dtype of input {name!r}", dtype)
+        specs[name] = jax.ShapeDtypeStruct(sizes, dtype)
     return specs
 
 

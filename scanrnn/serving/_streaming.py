@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx as flax_nnx
 
 from scanrnn import nnx
+from scanrnn.cells._checks import check_dtype
 from scanrnn.serving import _streaming_checks as checks
 from scanrnn.serving._streaming_parts import alone, each, started
 
@@ -42,7 +43,8 @@ class Streaming:
         dtype: dtype of the inputs.
 
     Raises:
-        TypeError: if `rnn` is not a layer of `scanrnn.nnx`, or a size not an integer.
+        TypeError: if `rnn` is not a layer of `scanrnn.nnx`, a size not an integer, or
+            `dtype` not a dtype.
         ValueError: if `rnn` is bidirectional or runs backwards, or its steps change
             state that is not in the carry; for fewer than one place, for wrong
             `buckets`, or if `features` is None and not known.
@@ -75,7 +77,8 @@ class Streaming:
         """Make the carries; see the class."""
         checks.arguments(rnn, streams, buckets)
         self.streams, self.buckets = streams, tuple(buckets)
-        self.features, self.dtype = checks.features(rnn, features), np.dtype(dtype)
+        self.features = checks.features(rnn, features)
+        self.dtype = check_dtype("Streaming", "dtype", dtype)
         self._open, self._lock = np.ones(streams, bool), threading.RLock()
         # Shapes of chunks that are computed as they are.
         self._whole = {(streams, size, *self.features) for size in self.buckets}
@@ -266,16 +269,10 @@ class Streaming:
             state: what `state` returned, of this object or one with the same layer.
 
         Raises:
+            TypeError: if `state` is no mapping.
             ValueError: if the arrays have other names, shapes or dtypes.
         """
-        wanted = {k: (a.shape, a.dtype) for k, a in self._named().items()}
-        arrays = {k: np.asarray(a) for k, a in state.items()}
-        found = {k: (a.shape, a.dtype) for k, a in arrays.items()}
-        if found != wanted:
-            raise ValueError(
-                f"Streaming: the state has {found}, want {wanted}, of "
-                "a Streaming of the same layer and as many streams"
-            )
+        arrays = checks.saved(state, self._named())
         self._open = np.array(arrays.pop("open"))
         structure = jax.tree.structure(self._carry)
         # Copies, because the carry is donated to the next call.

@@ -1,6 +1,6 @@
 """Checks of the arguments of `Streaming`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -58,8 +58,8 @@ def arguments(rnn, streams, buckets):
     """Raise TypeError or ValueError for arguments that `Streaming` cannot take."""
     if not isinstance(rnn, nnx.RNN):
         raise TypeError(
-            f"Streaming: rnn is a {type(rnn).__name__}, want a layer of scanrnn.nnx; "
-            "scanrnn.interop converts the weights of other layers"
+            f"Streaming: rnn is of type {type(rnn).__name__}, want a layer of "
+            "scanrnn.nnx; scanrnn.interop converts the weights of other layers"
         )
     for name in ("bidirectional", "reverse"):
         if getattr(rnn, name):
@@ -96,6 +96,26 @@ def features(rnn, given):
             "features=, such as (height, width, channels)"
         )
     return (rnn.in_features,)
+
+
+def saved(state, kept):
+    """The arrays of a saved state; raise unless they are like those that are kept."""
+    if not isinstance(state, Mapping):
+        raise TypeError(
+            f"Streaming: the state is a {type(state).__name__}, want the dict that "
+            "state() returned"
+        )
+    arrays = {name: np.asarray(a) for name, a in state.items()}
+    found, wanted = (
+        {name: (a.shape, a.dtype) for name, a in each.items()}
+        for each in (arrays, kept)
+    )
+    if found != wanted:
+        raise ValueError(
+            f"Streaming: the state has {found}, want {wanted}, of a Streaming of the "
+            "same layer and as many streams"
+        )
+    return arrays
 
 
 def state(rnn, carry, shape, dtype):

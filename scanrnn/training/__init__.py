@@ -2,7 +2,6 @@
 
 from scanrnn.training._batches import Arrays as Arrays
 from scanrnn.training._batches import Batches as Batches
-from scanrnn.training._batches import Prefetch as Prefetch
 from scanrnn.training._batches import Streams as Streams
 from scanrnn.training._batches import Window as Window
 from scanrnn.training._buckets import Buckets as Buckets
@@ -29,6 +28,7 @@ from scanrnn.training._objective import make_loss as make_loss
 from scanrnn.training._objective import make_optimizer as make_optimizer
 from scanrnn.training._objective import set_steps as set_steps
 from scanrnn.training._precision import Precision as Precision
+from scanrnn.training._prefetch import Prefetch as Prefetch
 from scanrnn.training._processes import join_processes as join_processes
 from scanrnn.training._recipes import RECIPES as RECIPES
 from scanrnn.training._records import Log as Log

@@ -2,9 +2,7 @@
 
 import abc
 import math
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -77,6 +75,7 @@ class Streams(Batches):
             process reads its columns of each part.
 
     Raises:
+        TypeError: If `ids` is a str.
         ValueError: If the text has fewer than `batch * (window + 1)` tokens, or `parts`
             does not divide the numbers of `rows`.
 
@@ -105,6 +104,11 @@ class Streams(Batches):
         for name, number in (("batch", batch), ("window", window), ("parts", parts)):
             if number < 1:
                 raise ValueError(f"{name}: got {number}, want at least 1")
+        if isinstance(ids, str):
+            raise TypeError(
+                "ids: got a str, want integer ids [N]; for a text these are "
+                "Vocabulary.of(text).encode(text)"
+            )
         least = batch * (window + 1)
         if len(ids) < least:
             raise ValueError(
@@ -243,58 +247,3 @@ class Arrays(Batches):
                 f"{self.batch} in a batch; give the arrays of the run that saved it"
             )
         self._epoch, self._next = state["epoch"], state["batch"]
-
-
-class Prefetch(Batches):
-    """Makes the next batches in a thread while a training step runs.
-
-    Args:
-        batches: The iterator to read. Do not use it elsewhere afterwards.
-        size: How many batches are made ahead.
-        place: A function that the thread applies to each batch, for example to put it
-            on devices.
-
-    Example:
-        >>> import numpy as np
-        >>> from scanrnn.training import Arrays, Prefetch
-        >>> batches = Prefetch(Arrays(np.arange(6), batch=2, seed=None), size=2)
-        >>> next(batches).tolist(), batches.state()
-        ([0, 1], {'epoch': 0, 'batch': 1})
-    """
-
-    def __init__(
-        self,
-        batches: Batches,
-        *,
-        size: int = 2,
-        place: Callable[[Any], Any] = lambda batch: batch,
-    ):
-        """Makes no batch yet: the first `next` starts the thread."""
-        self.source, self._size, self._place = batches, size, place
-        # One thread, so that the batches stay in order.
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
-        self._ahead: deque[Future] = deque()
-        self._state = batches.state()
-
-    def __next__(self) -> Any:
-        """Returns the next batch; the thread makes another one."""
-        while len(self._ahead) <= self._size:
-            self._ahead.append(self._pool.submit(self._draw))
-        batch, self._state = self._ahead.popleft().result()
-        return batch
-
-    def _draw(self):
-        batch = next(self.source)
-        return self._place(batch), self.source.state()
-
-    def state(self) -> dict[str, int]:
-        """Returns the position of the batch that `next` will return."""
-        return self._state
-
-    def restore(self, state: dict[str, int]) -> None:
-        """Goes to a saved position."""
-        while self._ahead:
-            # An error in a batch that nobody asked for does not matter.
-            self._ahead.popleft().exception()
-        self.source.restore(state)
-        self._state = state

@@ -85,12 +85,17 @@ def scaled_grad(loss_fn: Callable, params: Any, scale: jax.Array) -> GradFn:
     Returns:
         A function of carry, batch and key. It returns the unscaled gradient, the
         unscaled loss, the next carry, and a number: 0 if outputs and carry are finite,
-        else NaN. It raises a TypeError if the loss has a half-precision dtype, or the
-        next carry another structure or other shapes.
+        else NaN. It raises a TypeError if the loss has axes or a half-precision dtype,
+        or the next carry another structure or other shapes.
     """
 
     def scaled_loss(params, carry, batch, key):
         loss, (carry, outputs) = _checked(loss_fn(params, carry, batch, key))
+        if shape := jnp.shape(loss):
+            raise TypeError(
+                f"loss_fn: returned a loss of shape {shape}, want one number, such as "
+                "its mean"
+            )
         if jnp.finfo(loss.dtype).bits < 32:
             raise TypeError(
                 f"loss_fn: got a loss of {loss.dtype}, want float32: a half type "

@@ -10,6 +10,7 @@ import numpy as np
 
 from scanrnn.training._batches import Batches
 from scanrnn.training._checkpoints import Checkpoints
+from scanrnn.training._fit_checks import check_numbers, check_parts, check_taken
 from scanrnn.training._records import Writer
 from scanrnn.training._step import FAULTS, Metrics, TrainState, TrainStep
 
@@ -112,7 +113,8 @@ def fit(
             `write(row)` and `flush()`.
         evaluate: A function of the state that returns numbers by name. It is called
             every `evaluate_every` steps and after the last step, but not after a stop.
-        evaluate_every: Steps between two evaluations. Each saves a checkpoint.
+        evaluate_every: Steps between two evaluations. A checkpoint is saved as often,
+            also without `evaluate`.
         checkpoints: Where to save; None for no checkpoints. They are locked for this
             process. After more than one skipped step in a row, nothing is saved, so
             that the last good checkpoints stay.
@@ -125,11 +127,12 @@ def fit(
         The last state, its step, and whether the run was stopped.
 
     Raises:
-        TypeError: If `batches` is no iterator, or there are checkpoints and it has no
-            position, or `evaluate` returns something else than a dict of numbers.
-        ValueError: If `evaluate_every` is less than 1, another run has locked the
-            checkpoints, one cannot be written, one is of a later step than the state,
-            or the batches end before the last step.
+        TypeError: If `state`, `writers` or `checkpoints` has another type, `batches` is
+            no iterator, or there are checkpoints and it has no position; if
+            `train_step` returns no `Metrics`, or `evaluate` no dict of numbers.
+        ValueError: If `steps` or `evaluate_every` is no integer or too small, another
+            run has locked the checkpoints, one cannot be written, one is of a later
+            step than the state, or the batches end before the last step.
         FloatingPointError: If more than `patience` steps in a row were skipped, or an
             evaluation returns a number that is not finite.
 
@@ -145,7 +148,8 @@ def fit(
         >>> fitted.step, round(float(fitted.state.params["w"][0]), 2)
         (30, 3.0)
     """
-    _check(batches, checkpoints, evaluate_every)
+    check_numbers(steps=(steps, 0), evaluate_every=(evaluate_every, 1))
+    check_parts(state, batches, writers, checkpoints)
     begin, stopped, in_row = time.perf_counter(), False, 0
     pending: deque[tuple[int, Metrics]] = deque()
     if (step := int(state.counts.steps)) >= steps:
@@ -180,7 +184,7 @@ def fit(
             checkpoints.save(step, state, (notes or {}) | place)
 
     while step < steps and not (stopped := stop(step)):
-        state, metrics = train_step(state, _next(batches, step, steps))
+        state, metrics = check_taken(train_step(state, _next(batches, step, steps)))
         step += 1
         pending.append((step, metrics))
         read(_LAG)
@@ -211,20 +215,6 @@ def _apart(numbers):
     """The numbers of an evaluation, under names that no number of a step has."""
     taken = {"step", "seconds", *Metrics._fields}
     return {f"evaluate_{n}" if n in taken else n: v for n, v in numbers.items()}
-
-
-def _check(batches, checkpoints, evaluate_every):
-    """Refuses what ends in an error after the first steps."""
-    if evaluate_every < 1:
-        raise ValueError(f"evaluate_every: got {evaluate_every}, want at least 1")
-    wanted = ["__next__", *["state"] * (checkpoints is not None)]
-    missing = [name for name in wanted if not hasattr(batches, name)]
-    if missing:
-        raise TypeError(
-            f"batches: got a {type(batches).__name__} without {' and '.join(missing)}; "
-            "want an iterator of batches, with checkpoints one that has a position, "
-            "as scanrnn.training.Arrays(...) has"
-        )
 
 
 def _lock(checkpoints, step):

@@ -40,7 +40,8 @@ def make_mesh(devices: int = 0, tensor: int = 1) -> Mesh:
     if count > jax.device_count():
         raise ValueError(
             f"devices: got {count}, but there are {jax.device_count()}; on a CPU, "
-            "XLA_FLAGS=--xla_force_host_platform_device_count=N makes N of it"
+            "XLA_FLAGS=--xla_force_host_platform_device_count=N makes JAX show the CPU "
+            "as N devices"
         )
     if count % tensor:
         raise ValueError(f"tensor: got {tensor}, want a divisor of {count} devices")

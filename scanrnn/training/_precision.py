@@ -98,7 +98,7 @@ class Precision:
         for pair in filter(None, (part.strip() for part in text.split(","))):
             name, separator, dtype = pair.partition("=")
             if not separator:
-                name, dtype = "compute", name
+                name, dtype = "compute", str(_floating("precision", name, "auto, "))
             layer, _, kind = name.strip().rpartition(".")
             if kind not in _KINDS:
                 raise ValueError(
@@ -270,8 +270,8 @@ def explain(text: str, machine: Machine) -> str | None:
     return None
 
 
-def _floating(kind, value):
-    wanted = f"want {', '.join(_TYPES[:-1])} or {_TYPES[-1]}"
+def _floating(kind, value, more=""):
+    wanted = f"want {more}{', '.join(_TYPES[:-1])} or {_TYPES[-1]}"
     try:
         dtype = jnp.dtype(value)
     except TypeError:

@@ -16,7 +16,7 @@ from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh
 
 from scanrnn.machines import machine_of
-from scanrnn.training._batches import Prefetch, Streams
+from scanrnn.training._batches import Streams
 from scanrnn.training._buckets import Buckets
 from scanrnn.training._checkpoints import Checkpoints
 from scanrnn.training._config import Config
@@ -26,6 +26,7 @@ from scanrnn.training._mesh import make_mesh, rows_of_process, shard_batch, shar
 from scanrnn.training._model import LanguageModel, make_model, zero_carry
 from scanrnn.training._objective import make_evaluate, make_loss, make_optimizer
 from scanrnn.training._precision import Precision, settle
+from scanrnn.training._prefetch import Prefetch
 from scanrnn.training._processes import of_first
 from scanrnn.training._same_run import check_folder, check_same_run, identity
 from scanrnn.training._step import TrainState, TrainStep, init_state, make_train_step
@@ -162,10 +163,11 @@ def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:
     if step is None and not steps:
         return
     if step is not None and step not in steps:
-        have = " and ".join(map(str, steps)) or "no step"
+        have = " and ".join(map(str, steps))
+        other = f" of {step}, but of {have}; choose one of these, or" if have else ";"
         raise ValueError(
-            f"resume_from: got {step}, but the checkpoints in {checkpoints.folder} are "
-            f"of {have}: choose one of these, or leave resume_from out"
+            f"resume_from: there is no checkpoint in {checkpoints.folder}{other} leave "
+            "out --resume-from"
         )
     check_same_run(run.identity, checkpoints.notes(step))
     run.state, run.notes = resume(checkpoints, run.state, run.batches, step)
@@ -206,14 +208,13 @@ def make_training(
     if mesh is not None:
         state = shard_state(state, mesh, config.accumulate)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-    train_step = make_train_step(
+    return state, make_train_step(
         make_loss(model, config.loss),
         optimizer,
         clip=config.clip,
         accumulate=config.accumulate,
         shardings=shardings,
     )
-    return state, train_step
 
 
 def _first_carry(config, model):

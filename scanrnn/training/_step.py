@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax.training.dynamic_scale import DynamicScale
 
+from scanrnn.training import _step_checks
 from scanrnn.training._gradients import accumulated, not_finite, rescale, scaled_grad
 
 # What was not finite in a step. `Metrics.fault` is the index of the first that applies.
@@ -100,7 +101,8 @@ def init_state(
         The state before the first step.
 
     Raises:
-        TypeError: If a parameter has a half-precision dtype, or none of floating point.
+        TypeError: If a parameter has a half-precision dtype, or none of floating point,
+            or `optimizer` or `loss_scale` has another type.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -110,17 +112,7 @@ def init_state(
         >>> int(state.counts.steps)
         0
     """
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        dtype, name = jnp.result_type(leaf), f"params{jax.tree_util.keystr(path)}"
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            raise TypeError(
-                f"{name}: {dtype} has no gradient; give nnx.state(model, nnx.Param)"
-            )
-        if jnp.finfo(dtype).bits < 32:
-            raise TypeError(
-                f"{name}: got {dtype}, want float32, the master weights; compute in a "
-                "half type by the dtype of the layers"
-            )
+    _step_checks.check_start(params, optimizer, loss_scale)
     if loss_scale is not None:
         # With Python numbers here, the second step would be traced again, with arrays.
         loss_scale = loss_scale.replace(
@@ -180,8 +172,10 @@ def make_train_step(
     Raises:
         ValueError: If `clip` or `accumulate` is not positive. When first called, if a
             leaf of batch or carry has another number of parts.
-        TypeError: When first called, if the loss has a half-precision dtype, or
-            `loss_fn` returns something else, such as a carry of other shapes.
+        TypeError: If `loss_fn` is no function, or `optimizer` none of optax. When first
+            called, if the state is no `TrainState`, the loss has axes or a
+            half-precision dtype, or `loss_fn` returns something else, such as a carry
+            of other shapes.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -205,13 +199,11 @@ def make_train_step(
         Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural
         networks", 2013, arXiv:1211.5063.
     """
-    if clip is not None and not clip > 0:
-        raise ValueError(f"clip: got {clip}, want more than 0, or None for no clipping")
-    if accumulate < 1:
-        raise ValueError(f"accumulate: got {accumulate}, want at least 1")
+    _step_checks.check_options(loss_fn, optimizer, clip, accumulate)
     update = optax.with_extra_args_support(optimizer).update
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
+        check_state(state)
         scaling = state.loss_scale
         scale = jnp.asarray(1.0 if scaling is None else scaling.scale, jnp.float32)
         key = jax.random.fold_in(state.key, state.counts.steps)
@@ -254,6 +246,14 @@ def make_train_step(
 
     out_shardings = None if shardings is None else (shardings, None)
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
+
+
+def check_state(state: Any) -> None:
+    """Raise TypeError unless the state of a training step is a `TrainState`."""
+    if not isinstance(state, TrainState):
+        raise TypeError(
+            f"state: got a {type(state).__name__}, want what init_state(...) returns"
+        )
 
 
 def _as_type_of(new, old):

@@ -1,0 +1,76 @@
+"""Checks of the arguments of `fit`, before its first step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from scanrnn.training._checkpoints import Checkpoints
+from scanrnn.training._step import Metrics, TrainState, check_state
+
+
+def check_numbers(**least: tuple[Any, int]) -> None:
+    """Raise ValueError unless they are integers that are large enough.
+
+    Args:
+        **least: For each argument its value, and the least one that is accepted.
+    """
+    for name, (number, smallest) in least.items():
+        if not isinstance(number, int | np.integer) or number < smallest:
+            raise ValueError(
+                f"{name}: got {number!r}, want an integer of at least {smallest}"
+            )
+
+
+def check_parts(state: Any, batches: Any, writers: Any, checkpoints: Any) -> None:
+    """Raise TypeError unless `fit` can use these.
+
+    Args:
+        state: The state to start from.
+        batches: The data.
+        writers: Where rows go.
+        checkpoints: Where to save; None is accepted.
+    """
+    check_state(state)
+    if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
+        raise TypeError(
+            f"checkpoints: got {checkpoints!r}, want "
+            "scanrnn.training.Checkpoints(folder), or None to save nothing"
+        )
+    needs = ("__next__", *["state"] * (checkpoints is not None))
+    if missing := _missing(batches, *needs):
+        raise TypeError(
+            f"batches: got a {type(batches).__name__} without {missing}; "
+            "want an iterator of batches, with checkpoints one that has a position, "
+            "as scanrnn.training.Arrays(...) has"
+        )
+    if not isinstance(writers, Sequence) or hasattr(writers, "write"):
+        raise TypeError(
+            f"writers: got a {type(writers).__name__}, want a list, also of one writer"
+        )
+    for writer in writers:
+        if missing := _missing(writer, "write", "flush"):
+            raise TypeError(
+                f"writers: got {writer!r} without {missing}; want a Log, a "
+                "TensorBoard, or an object with write(row) and flush()"
+            )
+
+
+def _missing(value, *names):
+    return " and ".join(name for name in names if not hasattr(value, name))
+
+
+def check_taken(taken: Any) -> tuple[TrainState, Metrics]:
+    """Raise TypeError unless a step has returned a state and its metrics; return them.
+
+    Args:
+        taken: What the training step returned.
+    """
+    if isinstance(taken, tuple) and len(taken) == 2:
+        if isinstance(taken[1], Metrics):
+            return taken
+        taken = taken[1]
+    raise TypeError(
+        f"train_step: returned a {type(taken).__name__}, want a state and its Metrics; "
+        "give the step that scanrnn.training.make_train_step(...) makes"
+    )
