@@ -196,7 +196,7 @@ def _with_value_chunk(plan: Plan) -> Plan:
     large = plan.outside_bytes >= plan.length * plan.matrix_bytes
     if plan.rules.convolves_by_step and large and _convolves(plan):
         size = 1
-    elif outside >= 2 * most:
+    elif outside >= max(1, 2 * most):
         size = _even(size, max(1, size * most // outside))
     if size == (plan.chunk or plan.length):
         return plan

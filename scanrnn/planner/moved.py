@@ -46,8 +46,7 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
     shared = [e for e in timed if is_shared(e, bits)]
     found: set[Var] = set()
     for eqn in shared:
-        matrices = [v for v in variables(eqn.invars) if not bits[v]]
-        if excess(eqn.outvars, matrices, touched) > spare:
+        if _adds(eqn, bits, touched) > spare:
             found.update(eqn.outvars)
     made = [v for e in shared for v in e.outvars if v not in found]
     for eqn in timed:
@@ -57,6 +56,18 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
         if grows or not found.isdisjoint(variables(eqn.invars)):
             found.update(eqn.outvars)
     return found
+
+
+def _adds(eqn, bits, touched) -> int:
+    """The bytes of a product beyond those of its matrix and of what a step touches.
+
+    They are counted in the dtype of its operands: products of half precision are often
+    added up in float32.
+    """
+    ins = variables(eqn.invars)
+    widest = max(ops.aval(v).dtype.itemsize for v in ins)
+    made = widest * sum(ops.size_of(ops.aval(v)) for v in eqn.outvars)
+    return made - ops.bytes_in((*touched, *(v for v in ins if not bits[v])))
 
 
 def _grows(eqn, bits, anyway) -> bool:
