@@ -109,7 +109,7 @@ def solve(
       2023, arXiv:2309.12252; Gonzalez et al., "Towards scalable and stable
       parallelization of nonlinear RNNs", 2024, arXiv:2407.19115.
     """
-    if tolerance is not None and not tolerance >= 0:
+    if isinstance(tolerance, int | float | np.generic) and not tolerance >= 0:
         raise ValueError(f"solve: tolerance={tolerance!r}, want a number of 0 or more")
     traced = trace(f, init, xs, length)
     if not all(map(ops.is_inexact, traced.graph.carry)):

@@ -61,28 +61,55 @@ def kernel_matrix(x, scan, total, ys):
     return scan(step, total, ys)[0]
 
 
-def vocabulary_loss(W, scan, total, xs):
-    """A loss over a vocabulary, added up over microbatches."""
-
-    @jax.checkpoint
-    def step(total, x):
-        return total - jax.nn.log_softmax(x @ W)[:, 0].sum(), None
-
-    return scan(step, total, xs)[0]
-
-
-@pytest.mark.parametrize("run", [kernel_matrix, vocabulary_loss])
-def test_product_larger_than_all_else_stays_in_the_loop(run):
+def test_product_larger_than_all_else_stays_in_the_loop():
     """Computed for all steps at once, it would be the largest array by far."""
-    draw = jax.random.normal
+    draw, run = jax.random.normal, kernel_matrix
     x = draw(jax.random.key(0), (1024, 4)) / 4
     ys = draw(jax.random.key(1), (16, 64, 4)) / 4
-    if run is kernel_matrix:
-        args = x, jnp.zeros(1024), ys
-    else:
-        args = x.T, jnp.zeros(()), ys
+    args = x, jnp.zeros(1024), ys
     of = [jax.grad(lambda x, *a, s=s: jnp.sum(jnp.sin(run(x, s, *a)))) for s in SCANS]
     wanted, got = (jax.jit(f).lower(*args).compile() for f in of)
     theirs, ours = (c.memory_analysis().temp_size_in_bytes for c in (wanted, got))
     assert ours <= 1.1 * theirs
     chex.assert_trees_all_close(got(*args), wanted(*args), rtol=1e-9)
+
+
+def test_convolution_larger_than_all_else_leaves_the_loop():
+    """On a CPU gradients of a convolution at each step take up to ten times as long."""
+    draw = jax.ShapeDtypeStruct
+    cell = scanrnn.cells.conv_lstm(kernel_size=(3, 3))
+    params = jax.eval_shape(lambda: cell.init(jax.random.key(0), 3, 32))
+    xs = draw((10, 4, 32, 32, 3), "float32")
+
+    def planned(params, x):
+        carry = cell.initial_carry(params, x)
+        return scanrnn.plan(lambda h, x: cell.step(params, h, x), carry, xs)
+
+    found = []
+    x = xs.update(shape=xs.shape[1:])
+    jax.eval_shape(lambda *a: found.append(planned(*a)), params, x)
+    assert found[0].stages.hoisted
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "options", "left"),
+    [(2**16, {}, True), (2**16, {"chunk": 4}, False), (2**8, {}, False)],
+)
+def test_checkpointed_loss_is_left_to_lax_scan_if_chunks_are_large(
+    vocabulary, options, left
+):
+    """A loss over a vocabulary, added up over microbatches: its carry is one number."""
+    draw = jax.ShapeDtypeStruct
+
+    def planned(W):
+        @jax.checkpoint
+        def step(total, x):
+            return total - jax.nn.log_softmax(x @ W)[:, 0].sum(), None
+
+        xs = draw((64, 32, 128), "float32")
+        found.append(scanrnn.plan(step, draw((), "float32"), xs, **options))
+
+    found = []
+    jax.eval_shape(planned, draw((128, vocabulary), "float32"))
+    reason = "chunks would take more memory than the step's own jax.checkpoint"
+    assert (found[0].reason == reason) == left

@@ -66,10 +66,14 @@ def of_another_program(state, batch):
 @pytest.mark.parametrize(
     "change, error, message",
     [
-        ({"evaluate_every": 0}, ValueError, "evaluate_every: got 0, want an integer"),
-        ({"steps": "3"}, ValueError, "steps: got '3', want an integer of at least 0"),
-        ({"steps": -3}, ValueError, "steps: got -3, want an integer of at least 0"),
-        ({"steps": 3.0}, ValueError, "steps: got 3.0, want an integer of at least 0"),
+        ({"evaluate_every": 0}, ValueError, "evaluate_every: got 0, want a number"),
+        ({"steps": "3"}, ValueError, "steps: got '3', want a number of at least 0"),
+        ({"steps": -3}, ValueError, "steps: got -3, want a number of at least 0"),
+        (
+            {"steps": float("nan")},
+            ValueError,
+            "steps: got nan, want a number of at least 0",
+        ),
         ({"state": {"w": 1}}, TypeError, "state: got a dict, want what init_state"),
         ({"writers": Rows()}, TypeError, "writers: got a Rows, want a list"),
         ({"writers": print}, TypeError, "writers: got a builtin.*, want a list"),

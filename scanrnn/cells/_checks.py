@@ -93,8 +93,9 @@ def check_key(where, key):
     if dtype is None or not (
         dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)
     ):
+        got = repr(key) if dtype is None else f"an array of {dtype}"
         raise TypeError(
-            f"{where}: key must be a PRNG key such as jax.random.key(0), got {key!r}"
+            f"{where}: key must be a PRNG key such as jax.random.key(0), got {got}"
         )
 
 

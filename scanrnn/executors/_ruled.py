@@ -236,11 +236,13 @@ def _unmapped(program, args, axes, outs) -> set[int]:
     return {i for i in fixed if not mapped[i]}
 
 
-def _without_unused(used, eqn):
+def _without_unused(used, *rest):
     """Remove outputs that nothing reads, and what computes them.
 
-    XLA would remove them too, but only after it has fused them with others.
+    XLA would remove them too, but only after it has fused them with others. JAX 0.12
+    says which inputs are live, too, before it gives the equation.
     """
+    eqn = rest[-1]
     if not any(used) and not eqn.effects:
         return [False] * len(eqn.invars), None
     every = [True] * len(eqn.invars)

@@ -95,6 +95,8 @@ def step_shape(where: str, given: Any) -> tuple[int, ...]:
     Raises:
         TypeError: if it is no shape, or has no axis.
     """
+    if getattr(given, "ndim", None) == 1 and given.dtype.kind in "iu":
+        given = given.tolist()
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
         raise TypeError(
             f"{where}: input_shape must be the shape of an input, (..., D), such as "

@@ -36,7 +36,9 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
 
     A product with a shared matrix is too large if it has more bytes than its matrix,
     the carry, the inputs and the outputs of the step together, and `spare` bytes
-    besides. An example is a block of a kernel matrix, between all points and some.
+    besides. An example is a block of a kernel matrix, between all points and some. A
+    convolution is not too large: on a CPU the gradients of one for all steps are up to
+    ten times faster than those of one for each step.
 
     With `draws`, random numbers and keys are not too large: the loop cannot draw.
     """
@@ -45,7 +47,7 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
     touched = (*ys, *graph.carry, *graph.xs)
     shared = [e for e in timed if is_shared(e, bits)]
     found: set[Var] = set()
-    for eqn in shared:
+    for eqn in (e for e in shared if e.primitive.name != ops.CONVOLUTION):
         if _adds(eqn, bits, touched) > spare:
             found.update(eqn.outvars)
     made = [v for e in shared for v in e.outvars if v not in found]

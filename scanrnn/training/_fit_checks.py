@@ -1,24 +1,26 @@
 """Checks of the arguments of `fit`, before its first step."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
-
-import numpy as np
 
 from scanrnn.training._checkpoints import Checkpoints
 from scanrnn.training._step import Metrics, TrainState, check_state
 
 
 def check_numbers(**least: tuple[Any, int]) -> None:
-    """Raise ValueError unless they are integers that are large enough.
+    """Raise ValueError unless they are numbers that are large enough.
 
     Args:
         **least: For each argument its value, and the least one that is accepted.
     """
     for name, (number, smallest) in least.items():
-        if not isinstance(number, int | np.integer) or number < smallest:
+        try:
+            fits = bool(number >= smallest)
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
             raise ValueError(
-                f"{name}: got {number!r}, want an integer of at least {smallest}"
+                f"{name}: got {number!r}, want a number of at least {smallest}"
             )
 
 
@@ -31,7 +33,8 @@ def check_parts(state: Any, batches: Any, writers: Any, checkpoints: Any) -> Non
         writers: Where rows go.
         checkpoints: Where to save; None is accepted.
     """
-    check_state(state)
+    if not hasattr(state, "counts"):
+        check_state(state)
     if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
         raise TypeError(
             f"checkpoints: got {checkpoints!r}, want "
@@ -44,7 +47,7 @@ def check_parts(state: Any, batches: Any, writers: Any, checkpoints: Any) -> Non
             "want an iterator of batches, with checkpoints one that has a position, "
             "as scanrnn.training.Arrays(...) has"
         )
-    if not isinstance(writers, Sequence) or hasattr(writers, "write"):
+    if not isinstance(writers, Collection) or hasattr(writers, "write"):
         raise TypeError(
             f"writers: got a {type(writers).__name__}, want a list, also of one writer"
         )
@@ -66,10 +69,11 @@ def check_taken(taken: Any) -> tuple[TrainState, Metrics]:
     Args:
         taken: What the training step returned.
     """
-    if isinstance(taken, tuple) and len(taken) == 2:
-        if isinstance(taken[1], Metrics):
-            return taken
-        taken = taken[1]
+    if isinstance(taken, tuple | list) and len(taken) == 2:
+        state, metrics = taken
+        if hasattr(metrics, "_asdict"):
+            return state, metrics
+        taken = metrics
     raise TypeError(
         f"train_step: returned a {type(taken).__name__}, want a state and its Metrics; "
         "give the step that scanrnn.training.make_train_step(...) makes"
