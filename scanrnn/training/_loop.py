@@ -130,7 +130,7 @@ def fit(
         TypeError: If `state`, `writers` or `checkpoints` has another type, `batches` is
             no iterator, or there are checkpoints and it has no position; if
             `train_step` returns no `Metrics`, or `evaluate` no dict of numbers.
-        ValueError: If `steps` or `evaluate_every` is no integer or too small, another
+        ValueError: If `steps` or `evaluate_every` is no number or too small, another
             run has locked the checkpoints, one cannot be written, one is of a later
             step than the state, or the batches end before the last step.
         FloatingPointError: If more than `patience` steps in a row were skipped, or an
