@@ -16,7 +16,6 @@ import jax
 from jax import lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
-from jax.interpreters import partial_eval as pe
 
 from scanrnn.executors._mapped import mapped_outs
 from scanrnn.machines import Machine, machine_for
@@ -86,7 +85,7 @@ class Ruled:
         def build(*where):
             def run(*args):
                 closed = jax.make_jaxpr(self.build(*where))(*args)
-                return jaxpr_as_fun(_needed_for(closed, used))(*args)
+                return jaxpr_as_fun(compat.needed_for(closed, used))(*args)
 
             return run
 
@@ -127,12 +126,6 @@ def _expanded(closed):
         return evaluate(closed.jaxpr, closed.consts, args, compat.expanded)
 
     return jax.make_jaxpr(run)(*map(struct_of, closed.in_avals))
-
-
-def _needed_for(closed, used: Sequence[bool]):
-    """A jaxpr with some of its outputs, without equations that only others need."""
-    jaxpr, _ = pe.dce_jaxpr(closed.jaxpr, used, instantiate=True)
-    return closed.replace(jaxpr=jaxpr)
 
 
 def _jvp(primals, tangents, *, program, **_):
@@ -236,13 +229,11 @@ def _unmapped(program, args, axes, outs) -> set[int]:
     return {i for i in fixed if not mapped[i]}
 
 
-def _without_unused(used, *rest):
+def _without_unused(used, eqn):
     """Remove outputs that nothing reads, and what computes them.
 
-    XLA would remove them too, but only after it has fused them with others. JAX 0.12
-    says which inputs are live, too, before it gives the equation.
+    XLA would remove them too, but only after it has fused them with others.
     """
-    eqn = rest[-1]
     if not any(used) and not eqn.effects:
         return [False] * len(eqn.invars), None
     every = [True] * len(eqn.invars)
@@ -251,7 +242,7 @@ def _without_unused(used, *rest):
     jaxpr = eqn.params["jaxpr"]
     params = {
         "program": eqn.params["program"].only(used),
-        "jaxpr": jaxpr and _needed_for(jaxpr, used),
+        "jaxpr": jaxpr and compat.needed_for(jaxpr, used),
     }
     outvars = list(itertools.compress(eqn.outvars, used))
     return every, eqn.replace(outvars=outvars, params=params)
@@ -291,7 +282,7 @@ ruled_p.def_abstract_eval(_types)
 ad.primitive_jvps[ruled_p] = _jvp
 ad.primitive_transposes[ruled_p] = _transpose
 batching.primitive_batchers[ruled_p] = _batched
-pe.dce_rules[ruled_p] = _without_unused
+compat.remove_unused_by(ruled_p, _without_unused)
 for name in PLATFORMS:
     mlir.register_lowering(ruled_p, _lowering(name), platform=name)
 mlir.register_lowering(ruled_p, mlir.lower_fun(_value, multiple_results=True))

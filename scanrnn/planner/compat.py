@@ -9,7 +9,7 @@ import contextlib
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, primitives
 from jax.interpreters import mlir
+from jax.interpreters import partial_eval as pe
 
 # Calls that only group equations.
 _CALLS = (primitives.jit_p, primitives.call_p, primitives.closed_call_p)
@@ -25,6 +26,22 @@ _RULED = (primitives.custom_jvp_call_p, primitives.custom_vjp_call_p)
 # All calls of JAX. Their names are not the same in all versions: in JAX 0.12,
 # `closed_call` is `eval_jaxpr`.
 _RUNS = (*_CALLS, primitives.remat_p, *_RULED)
+
+
+def needed_for(closed: ClosedJaxpr, used: Sequence[bool]) -> ClosedJaxpr:
+    """A program with some of its outputs, without equations that only others need."""
+    jaxpr, _ = pe.dce_jaxpr(closed.jaxpr, used, instantiate=True)
+    return closed.replace(jaxpr=jaxpr)
+
+
+def remove_unused_by(primitive: Any, rule: Callable) -> None:
+    """Give a primitive its rule of dead code.
+
+    The rule takes which outputs are used, and the equation. It returns which inputs are
+    used then, and the equation that is left, or None.
+    """
+    # JAX 0.12 also says which inputs are live, before it gives the equation.
+    pe.dce_rules[primitive] = lambda used, *rest: rule(used, rest[-1])
 
 
 def bind(eqn: JaxprEqn, values: Sequence, params: dict | None = None) -> list:
