@@ -55,7 +55,7 @@ def part_of(body: Body) -> tuple[Body, frozenset[Var], int]:
     """
     graph, whole = body.graph, (body, frozenset(), 1)
     size = batch_of(graph)
-    if size is None:
+    if size is None or not all(ops.aval(v).ndim for v in graph.xs):
         return whole
     part = _examples(body, size)
     if part == size:
@@ -102,8 +102,12 @@ def _moves_first(eqn: JaxprEqn) -> bool:
 
 
 def batch_of(graph: Graph) -> int | None:
-    """The size of the first axis of carry, xs and outputs; None if it differs."""
-    arrays = (*graph.carry, *graph.xs, *variables(graph.outs))
+    """The size of the first axis of carry, xs and outputs; None if it differs.
+
+    An x that is one number is for the whole batch.
+    """
+    xs = (v for v in graph.xs if ops.aval(v).ndim)
+    arrays = (*graph.carry, *xs, *variables(graph.outs))
     sizes = {ops.aval(v).shape[:1] for v in arrays}
     return sizes.pop()[0] if len(sizes) == 1 and () not in sizes else None
 
@@ -116,7 +120,8 @@ def in_part(graph: Graph, weights: Iterable[Var], size: int, part: int) -> Graph
     """The step for `part` elements of a batch of `size`.
 
     Args:
-      graph: the step; the first axis of its carry, xs and outputs is the batch.
+      graph: the step; the first axis of its carry, of its xs that are no numbers, and
+        of its outputs is the batch.
       weights: the weights whose first axis is the batch, too.
       size: the size of the batch.
       part: the size of a part. It may be larger than the batch.
@@ -124,7 +129,7 @@ def in_part(graph: Graph, weights: Iterable[Var], size: int, part: int) -> Graph
     Raises:
       MixesBatchError: if the step does not keep the elements apart.
     """
-    batched = {*graph.carry, *graph.xs, *weights}
+    batched = {*graph.carry, *(v for v in graph.xs if ops.aval(v).ndim), *weights}
     eqns = []
     for eqn in graph.eqns:
         params = _params(eqn, batched, size, part)

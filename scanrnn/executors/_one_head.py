@@ -77,12 +77,13 @@ def _whole(graph: Graph) -> OneHead:
     arrays = (*graph.inputs, *variables(graph.ys))
     forms = {v: Form.of(v, ops.aval(v).shape or (1,)) for v in arrays}
     weights = {*graph.weights}
-    inputs = [
-        Piece(
-            v, ("examples",) if v not in weights else () if ops.aval(v).ndim else (0,)
-        )
-        for v in graph.inputs
-    ]
+
+    def piece(v: Var) -> Piece:
+        if not ops.aval(v).ndim:
+            return Piece(v, (0,))
+        return Piece(v, () if v in weights else ("examples",))
+
+    inputs = list(map(piece, graph.inputs))
     ys = [Piece(v, ("examples",)) for v in variables(graph.ys)]
     return OneHead(graph, 1, forms, inputs, ys)
 

@@ -17,9 +17,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors import _together
+from scanrnn.executors._captured import carries_captured
 from scanrnn.executors._opened import opened
 from scanrnn.executors._view import (
     ExchangingView,
@@ -46,11 +47,13 @@ class Prepared:
 
     Attributes:
       graph: one step without calls, and without what only joins its ys.
+      captured: the weights of the body that are the last leaves of its carry.
       constants: the values of weights that are new in the graph.
       after: what runs after the kernel, for all steps at once.
     """
 
     graph: Graph
+    captured: Sequence[Var]
     constants: Values
     after: Graph
 
@@ -59,7 +62,7 @@ def prepared(body: Body) -> Prepared:
     """Open the calls of a body, and take out what only joins its ys."""
     body, constants = opened(body)
     graph, after = without(body.graph, joined(body.graph))
-    return Prepared(graph, constants, after)
+    return Prepared(*carries_captured(graph), constants, after)
 
 
 def run(
@@ -79,6 +82,7 @@ def run(
     values, forms = {**constants, **step.constants}, view.form
     weights, made = read_weights(graph), variables(graph.ys)
     args = [forms(v).stored(values[v]) for v in weights]
+    carry = [*carry, *(values[v] for v in step.captured)]
     pairs = zip(carry, graph.carry, strict=True)
     args += [forms(v).stored(a) for a, v in pairs]
     args += [forms(v).stored(body.rows.all(arrays, v), T) for v in graph.xs]
@@ -96,7 +100,7 @@ def run(
             outs = _together.run(view, *given)
         else:
             outs = _called(view, shapes, interpret, *given)
-    pairs = zip(graph.carry, outs, strict=False)
+    pairs = zip(body.graph.carry, outs, strict=False)
     final = [forms(v).restored(a) for v, a in pairs]
     pairs = zip(made, outs[len(carry) :], strict=True)
     row_ys = {v: forms(v).restored(a, T) for v, a in pairs}

@@ -1,0 +1,191 @@
+"""Kernels for a GPU of steps that capture masks, or read a number at each step."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import scanrnn
+from scanrnn.cells import LSTMCarry
+from scanrnn.executors import _triton, pallas_gpu
+from scanrnn.executors._block_checks import NotBlockedError
+from scanrnn.executors._block_kernel import BlockView
+from scanrnn.executors._lane_kernel import LaneView
+from scanrnn.executors._slice_kernel import SliceView
+from scanrnn.executors._state_kernel import StateView
+from scanrnn.machines import MACHINES
+from scanrnn.planner.emit import emit
+from tests.test_executors_lanes import assert_equal_to_lax_scan, drawn
+
+NAME = pallas_gpu.NAME
+T, H, HEADS = 4, 32, 2
+LSTM = scanrnn.cells.lstm()
+
+
+def lstm(w):
+    """An LSTM with variational dropout of its inputs and its state (Gal, 2016)."""
+
+    def step(carry, x):
+        carry = carry._replace(h=w["of_h"] * carry.h)
+        carry, y = LSTM.step(w["lstm"], carry, w["of_x"] * x)
+        kept = w["of_h"] > 0
+        return carry._replace(h=jnp.where(kept, carry.h, carry.h / 2)), y
+
+    return step
+
+
+def heads(w):
+    """Block-diagonal products; each example has a scale for each head."""
+
+    def step(h, x):
+        h = jnp.tanh(jnp.einsum("bhk,hkn->bhn", w["of_h"] * h, w["U"]) + x)
+        return h, h
+
+    return step
+
+
+def lanes(w):
+    """A leaky sum that forgets as fast as each example says."""
+
+    def step(h, x):
+        h = jax.nn.sigmoid(w["of_h"]) * h + w["of_x"] * x
+        return h, h
+
+    return step
+
+
+def state(w):
+    """A matrix memory, in which each example has a decay of its own."""
+
+    def step(S, x):
+        S = w["of_h"] * S + x[..., :, None] * x[..., None, :]
+        return S, jnp.einsum("bkv,bk->bv", S, x)
+
+    return step
+
+
+def of_rows(B):
+    """A step, its params, carry and xs, for each view."""
+    of_h, of_x, h, c, xs = drawn((B, H), (B, H), (B, H), (B, H), (T, B, H))
+    masks = {"of_h": jnp.where(of_h > 0, 1.5, 0.0), "of_x": of_x}
+    params = LSTM.init(jax.random.key(1), H, H)
+    params = {"lstm": jax.tree.map(lambda a: a.astype(float), params), **masks}
+    K = H // HEADS
+    of_head, U, by_head, x = drawn(
+        (B, HEADS, K), (HEADS, K, K), (B, HEADS, K), (T, B, HEADS, K)
+    )
+    decay, S, keys = drawn((B, K, K), (B, K, K), (T, B, K))
+    return {
+        "blocks": (lstm, (params, LSTMCarry(h, c), xs)),
+        "slices": (lstm, (params, LSTMCarry(h, c), xs)),
+        "heads": (heads, ({"of_h": of_head, "U": U}, by_head, x)),
+        "lanes": (lanes, (masks, h, xs)),
+        "state": (state, ({"of_h": decay}, S, keys)),
+    }
+
+
+VIEWS = {
+    "blocks": BlockView,
+    "slices": SliceView,
+    "heads": BlockView,
+    "lanes": LaneView,
+    "state": StateView,
+}
+
+
+@pytest.fixture
+def kind(request, monkeypatch):
+    """The view that runs a step with products by matrices, and the name of the row."""
+
+    def refuse(graph, machine):
+        raise NotBlockedError("it is not tested")
+
+    of = SliceView.of
+    monkeypatch.setattr(SliceView, "of", lambda graph, _: of(graph, MACHINES["h100"]))
+    other = BlockView if VIEWS[request.param] is SliceView else SliceView
+    monkeypatch.setattr(other, "of", refuse)
+    return request.param
+
+
+def prepared(make, args):
+    params, carry, xs = args
+    plan = scanrnn.plan(make(params), carry, xs, implementation=NAME)
+    bodies = emit(plan).values()
+    return plan, [_triton.prepared(body) for body in bodies]
+
+
+@pytest.mark.parametrize("kind", VIEWS, indirect=True)
+@pytest.mark.parametrize("B", [1, 3, 17])
+def test_captured_arrays_of_a_kernel_give_what_lax_scan_gives(kind, B):
+    """Their gradients, too."""
+    make, args = of_rows(B)[kind]
+    plan, steps = prepared(make, args)
+    for step in steps:
+        view = pallas_gpu.view_of(step.graph, plan.machine)
+        assert isinstance(view, VIEWS[kind])
+    assert_equal_to_lax_scan(make, args, reverse=B == 3)
+
+
+@pytest.mark.parametrize("kind", VIEWS, indirect=True)
+def test_captured_arrays_are_leaves_of_the_carry(kind):
+    make, args = of_rows(3)[kind]
+    _, steps = prepared(make, args)
+    for step in steps:
+        graph, first = step.graph, len(step.graph.carry) - len(step.captured)
+        assert graph.carry[first:] == graph.carry_out[first:] == step.captured
+    assert any(step.captured for step in steps)
+
+
+@pytest.mark.parametrize("kind", VIEWS, indirect=True)
+def test_numbers_of_each_step_are_for_the_whole_batch(kind):
+    make, (params, carry, xs) = of_rows(3)[kind]
+    scales = jax.random.normal(jax.random.key(2), (T,))
+
+    def scaled(w):
+        def step(carry, inputs):
+            x, scale = inputs
+            carry, y = make(w)(carry, x)
+            return jax.tree.map(lambda a: scale * a, carry), jnp.exp(scale) * y
+
+        return step
+
+    args = params, carry, (xs, scales)
+    plan, steps = prepared(scaled, args)
+    for step in steps:
+        view = pallas_gpu.view_of(step.graph, plan.machine)
+        assert isinstance(view, VIEWS[kind])
+    assert_equal_to_lax_scan(scaled, args)
+
+
+@pytest.mark.parametrize("B", [16, 32])
+def test_weights_as_long_as_the_batch_stay_weights(B):
+    """A bias of as many features as examples, and a matrix with as many rows."""
+    U, b, h, xs = drawn((B, B), (B,), (B, B), (T, B, B))
+
+    def make(w):
+        def step(h, x):
+            h = jnp.tanh(h @ w["U"] + x) * w["b"]
+            return h, h
+
+        return step
+
+    args = {"U": U / B, "b": b}, h, xs
+    _, steps = prepared(make, args)
+    assert not any(step.captured for step in steps)
+    assert_equal_to_lax_scan(make, args)
+
+
+def test_planner_chooses_a_kernel_for_variational_dropout_on_an_h100():
+    B, H = 16, 128
+    w = LSTM.init(jax.random.key(0), H, H)
+    mask = jax.ShapeDtypeStruct((B, H), "float32")
+    xs = jax.ShapeDtypeStruct((64, B, H), "float32")
+
+    def run(w, mask, h, xs):
+        step = lstm({"lstm": w, "of_h": mask, "of_x": mask})
+        plans.append(scanrnn.plan(step, LSTMCarry(h, h), xs, machine="h100"))
+        return h
+
+    plans: list = []
+    jax.eval_shape(run, w, mask, mask, xs)
+    (plan,) = plans
+    assert plan.executor.name == NAME
