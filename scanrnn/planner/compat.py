@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.core import trace_ctx
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, primitives
 from jax.interpreters import mlir
@@ -198,8 +199,14 @@ def type_of(primitive, *avals, **params) -> Any:
 
 
 def has_tangent(value: Any) -> bool:
-    """Whether the innermost transformation differentiates a value."""
-    return isinstance(value, Tracer) and hasattr(value, "tangent")
+    """Whether the innermost transformation differentiates a value.
+
+    While a step is traced, a value that it closes over may have a tangent of an outer
+    transformation.
+    """
+    if not isinstance(value, Tracer) or not hasattr(value, "tangent"):
+        return False
+    return value._trace is trace_ctx.trace
 
 
 def with_weak_type(array, weak: bool):
