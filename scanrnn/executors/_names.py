@@ -10,7 +10,7 @@ import jax
 
 from scanrnn.planner import compat, ops
 from scanrnn.planner.graph import Graph, struct
-from scanrnn.planner.over_time import remembering
+from scanrnn.planner.over_time import keep_inputs, remembering
 
 
 def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Any, Any]:
@@ -42,4 +42,4 @@ def split(tree: Any) -> bool:
 
 def remembering_inputs(f, residuals: str):
     """Keep only the inputs of `f` for its transpose, unless everything is kept."""
-    return f if residuals == "everything" else remembering(f, ops.keep_inputs)
+    return f if residuals == "everything" else remembering(f, keep_inputs)

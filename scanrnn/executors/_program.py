@@ -19,10 +19,14 @@ from scanrnn.executors._names import named, split, typed, types_of
 from scanrnn.executors._normed import normed
 from scanrnn.executors._ruled import Ruled, ruled_p
 from scanrnn.machines import Machine
-from scanrnn.planner import ops
 from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env
-from scanrnn.planner.over_time import remembering, stage_over_time
+from scanrnn.planner.over_time import (
+    keep_inputs,
+    keep_products,
+    remembering,
+    stage_over_time,
+)
 from scanrnn.planner.plan import Plan
 
 
@@ -33,7 +37,7 @@ def _keep_loops(primitive, *args, **params) -> bool:
 
 
 # Policies for what is kept of a run over a chunk; the rest is recomputed.
-_KEEP = {"chunked": ops.keep_inputs, "recompute": _keep_loops}
+_KEEP = {"chunked": keep_inputs, "recompute": _keep_loops}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,7 +151,7 @@ def _run(plan, executor, differentiated, loop, constants, init, xs):
     values = named((*stages.constants.ys, *stages.graph.xs), (*constants, *xs))
 
     # Of the work outside the loop, keep the results of contractions.
-    policy = None if plan.residuals == "everything" else ops.keep_products
+    policy = None if plan.residuals == "everything" else keep_products
 
     def stage(graph):
         return stage_over_time(graph, values, loop.length, policy)

@@ -26,7 +26,7 @@ from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env, Graph
 from scanrnn.planner.in_parallel import DRAWS
 from scanrnn.planner.memories import Memory, memories, memory
-from scanrnn.planner.over_time import stage_over_time
+from scanrnn.planner.over_time import keep_products, stage_over_time
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rows import Rows
 
@@ -140,7 +140,7 @@ def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
     values |= named(graph.xs, xs)
     made = Env(stages.constants.eqns, values).read_all(stages.constants.ys)
     given = values | named(stages.constants.ys, made)
-    early = stage_over_time(stages.before, given, plan.length, ops.keep_products)
+    early = stage_over_time(stages.before, given, plan.length, keep_products)
     values |= named(stages.before.ys, early)
     for group in affine.groups(graph):
         starts = [carry[k] for k in group.leaves]

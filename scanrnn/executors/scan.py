@@ -6,11 +6,10 @@ from jax import lax
 
 from scanrnn.executors._names import named
 from scanrnn.executors._xla import rules as rules
-from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import plain
 from scanrnn.planner.graph import Env, Values, needed
-from scanrnn.planner.over_time import remembering
+from scanrnn.planner.over_time import keep_inputs, remembering
 from scanrnn.planner.plan import Plan
 
 NAME = "scan"
@@ -50,6 +49,6 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
         return outs[:n], outs[n:]
 
     if body.keeps_inputs:
-        step = remembering(step, ops.keep_inputs)
+        step = remembering(step, keep_inputs)
     length = None if xs else rows.length
     return lax.scan(step, list(carry), xs, length, rows.reverse, body.unroll)

@@ -18,6 +18,7 @@ from jax.extend.core import JaxprEqn
 from scanrnn.planner import compat, ops
 from scanrnn.planner.graph import Graph, inside
 from scanrnn.planner.moved import is_shared
+from scanrnn.planner.over_time import keep_inputs, keep_products
 
 _POLICIES = jax.checkpoint_policies
 _RECOMPUTES = (None, _POLICIES.nothing_saveable)
@@ -26,8 +27,8 @@ _SAVES = (
     _POLICIES.dots_saveable,
     _POLICIES.dots_with_no_batch_dims_saveable,
     # A planned scan inside the step uses these two.
-    ops.keep_inputs,
-    ops.keep_products,
+    keep_inputs,
+    keep_products,
 )
 
 

@@ -191,12 +191,10 @@ def can_defer(loop: Graph) -> bool:
     bits = loop.depends
 
     def can(eqn) -> bool:
-        if has_own_rule(eqn) or not ops.has_batched_rule(eqn):
-            return False
-        if ops.draws_apart(inside(eqn)):
+        if has_own_rule(eqn) or ops.draws_apart(inside(eqn)):
             return False
         if bits[eqn] & CARRY:
-            return True
+            return ops.has_batched_rule(eqn)
         if bits[eqn] & TIME and _may_choose(eqn, bits):
             return False
         # A checkpoint is there to save memory; all its steps at once would use it up.

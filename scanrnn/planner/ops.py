@@ -78,6 +78,9 @@ _BATCHED = (HEAVY | ELEMENTWISE) | frozenset(
     " transpose".split()
 )
 
+# Primitives that contain programs, and can be batched if these can.
+_PROGRAMS = frozenset({"scan", "while", "cond", "ruled"})
+
 # Names that start so draw random numbers. That commutes with `vmap` only for
 # counter-based keys.
 _RANDOM = ("random_", "threefry", "rng_")
@@ -184,8 +187,15 @@ def draws_apart(eqns: Iterable[JaxprEqn]) -> bool:
 
 
 def can_be_batched(eqn: JaxprEqn) -> bool:
-    """Whether `vmap` can batch an equation and its gradient, as it can control flow."""
-    listed = eqn.primitive.name in _BATCHED or has_subjaxpr(eqn)
+    """Whether `vmap` can batch an equation, and all in it, and the gradient."""
+    return all(map(_can_be_batched, (eqn, *inside(eqn))))
+
+
+def _can_be_batched(eqn: JaxprEqn) -> bool:
+    """The same, given that it can batch all that is in the equation."""
+    name = eqn.primitive.name
+    calls = compat.only_runs(eqn) and not compat.has_rule(eqn)
+    listed = calls or name in _BATCHED or name in _PROGRAMS
     return listed or batching.can_be_batched(eqn)
 
 
@@ -198,23 +208,6 @@ def has_batched_rule(eqn: JaxprEqn) -> bool:
 def _loops(eqn: JaxprEqn) -> bool:
     """Whether there is control flow inside an equation (a planned scan, say)."""
     return any(e.primitive.name in ("scan", "while", "cond") for e in inside(eqn))
-
-
-def keep_inputs(*_, **__) -> bool:
-    """A policy for `jax.checkpoint`: keep only the inputs."""
-    return False
-
-
-def keep_products(primitive, *args, **params) -> bool:
-    """A policy for `jax.checkpoint`: keep inputs and results of contractions.
-
-    `jax.checkpoint` cannot keep complex results: it rounds what it keeps by a
-    `reduce_precision`, which refuses them. They are computed again.
-    """
-    del params
-    if any(jnp.issubdtype(a.dtype, jnp.complexfloating) for a in args):
-        return False
-    return primitive.name in HEAVY or primitive.name == PRODUCT
 
 
 def is_inexact(atom) -> bool:

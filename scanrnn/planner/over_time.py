@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 
 from scanrnn.planner import ops
 from scanrnn.planner.functions import reread
@@ -15,6 +16,23 @@ from scanrnn.planner.graph import Env, Graph, variables
 def remembering(f, policy):
     """Keep for the transpose of `f` what a policy of `jax.checkpoint` allows."""
     return jax.checkpoint(f, prevent_cse=False, policy=policy)
+
+
+def keep_inputs(*_, **__) -> bool:
+    """A policy for `jax.checkpoint`: keep only the inputs."""
+    return False
+
+
+def keep_products(primitive, *args, **params) -> bool:
+    """A policy for `jax.checkpoint`: keep inputs and results of contractions.
+
+    `jax.checkpoint` cannot keep complex results: it rounds what it keeps by a
+    `reduce_precision`, which refuses them. They are computed again.
+    """
+    del params
+    if any(jnp.issubdtype(a.dtype, jnp.complexfloating) for a in args):
+        return False
+    return primitive.name in ops.HEAVY or primitive.name == ops.PRODUCT
 
 
 def _product(eqn, values) -> list | None:
