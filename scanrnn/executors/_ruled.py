@@ -39,8 +39,8 @@ class Ruled:
     The program for the plan's machine is traced. If JAX lowers for another platform,
     for several at once (`jax.export`), or for several devices, the program for that
     machine computes the same values. Under `vmap` the axis of the batch is the first
-    axis of each output that has a tangent, whatever reaches it. So a function and its
-    rules agree.
+    axis of each output of a linear function, whatever reaches it: so a tangent and its
+    cotangent agree. Other outputs have it if something mapped reaches them.
 
     No callable may close over traced values.
 
@@ -179,7 +179,7 @@ def _transposed(program, cts, args) -> list:
     return run(*args[:n], *given)
 
 
-def _batched(args, axes, *, program, **_):
+def _batched(args, axes, *, jaxpr, program):
     args, axes, n = list(args), list(axes), program.fixed
     size = next(a.shape[d] for a, d in zip(args, axes, strict=True) if d is not None)
     if program.transposed is not None:
@@ -203,20 +203,23 @@ def _batched(args, axes, *, program, **_):
         types=(),
     )
     outs = batch(*args)
-    shared = _unmapped(program, args, axes, outs) if size else ()
+    shared = _unmapped(program, jaxpr, args, axes, outs) if size else ()
     return (
         [out[0] if i in shared else out for i, out in enumerate(outs)],
         [None if i in shared else 0 for i in range(len(outs))],
     )
 
 
-def _unmapped(program, args, axes, outs) -> set[int]:
-    """The outputs that are the same for the whole batch, among those without tangents.
+def _unmapped(program, jaxpr, args, axes, outs) -> set[int]:
+    """The outputs that are the same for the whole batch.
 
-    An output with a tangent has the batch, whether something mapped reaches it or not.
+    If the program is not traced, because it is differentiated, they are sought among
+    those without tangents alone.
     """
-    fixed = {i for i, out in enumerate(outs) if not ops.is_inexact_dtype(out.dtype)}
-    if not fixed or program.transposed is not None:
+    found = set(range(len(outs)))
+    if jaxpr is None:
+        found = {i for i in found if not ops.is_inexact_dtype(outs[i].dtype)}
+    if not found or program.transposed is not None:
         return set()
 
     def of_one(*args):
@@ -224,9 +227,10 @@ def _unmapped(program, args, axes, outs) -> set[int]:
         one = [a if d is None else lax.index_in_dim(a, 0, d, False) for a, d in pairs]
         return program.build(program.machine, True)(*one)
 
-    jaxpr = jax.make_jaxpr(of_one)(*map(struct_of, map(jax.typeof, args)))
+    if jaxpr is None:
+        jaxpr = jax.make_jaxpr(of_one)(*map(struct_of, map(jax.typeof, args)))
     mapped = mapped_outs(jaxpr, [d is not None for d in axes])
-    return {i for i in fixed if not mapped[i]}
+    return {i for i in found if not mapped[i]}
 
 
 def _without_unused(used, eqn):
