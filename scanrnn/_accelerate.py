@@ -25,10 +25,10 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
     At each call `fn` is traced, and the trace is evaluated with its scans planned. This
     includes the scans inside `jax.jit`, `jax.checkpoint`, `lax.cond` and other scans.
     Results and gradients are those of `fn`. Wrap the result in `jax.jit` or `jax.grad`
-    as you would wrap `fn` itself, also if `fn` is jitted: outside of `jax.jit`, all
-    but its scans runs one operation at a time. Accelerate the forward function, then
-    differentiate it: if `fn` already computes a gradient, its reverse loop can no
-    longer be planned.
+    as you would wrap `fn` itself, also if `fn` is jitted: outside of `jax.jit`,
+    everything except its scans runs one operation at a time. Accelerate the forward
+    function, then differentiate it: if `fn` already computes a gradient, its reverse
+    loop can no longer be planned.
 
     Args:
       fn: a pure function of pytrees. Arguments that are not arrays (a flag, a name, the

@@ -59,9 +59,10 @@ def scan(
         "chunkwise" runs matrix memories and delta rules by products of chunks.
         "fission" runs several loops, one after the other, such as one for each layer.
         "scan" is `jax.lax.scan` itself. "pallas_tpu" makes one kernel of each loop, on
-        a TPU, and "pallas_gpu" one of each loop that fits, on an NVIDIA GPU. On an
-        H100 the estimate may choose these; elsewhere they run only if you ask for them,
-        or if `scanrnn.plan(..., tune=True)` finds them right and faster on your device.
+        a TPU, and "pallas_gpu" one of each loop that fits, on an NVIDIA GPU. On an H100
+        or H200 the estimate may choose "pallas_gpu". Elsewhere kernels run only if you
+        ask for them, or if `scanrnn.plan(..., tune=True)` finds them right and faster
+        on your device.
 
     Returns:
       `(carry, ys)`: the final carry, and the outputs stacked to `[T, ...]`.
@@ -128,11 +129,11 @@ def plan(
       reverse: as for `scan`.
       unroll: as for `scan`.
       tune: False, True, "train" or "forward". The tuner measures a few plans, for
-        about ten seconds besides the time to compile them, and takes another plan only
-        if it is clearly faster. "train" measures the loop with its gradient, "forward"
-        the loop alone. True means "train", or "forward" for a step that has no
-        gradient. Options that you give are not changed. The arrays you give are used;
-        for `jax.ShapeDtypeStruct`, and inside `jax.jit`, made-up numbers are used. The
+        about ten seconds plus the time to compile them, and takes another plan only if
+        it is clearly faster. "train" measures the loop with its gradient, "forward" the
+        loop alone. True means "train", or "forward" for a step that has no gradient.
+        Options that you give are not changed. The arrays you give are used; for
+        `jax.ShapeDtypeStruct`, and inside `jax.jit`, made-up numbers are used. The
         choice is kept in the folder `$SCANRNN_CACHE`, or in `scanrnn` in the user's
         cache folder. It is read again for the same step, shapes, versions and machine.
       **options: fields of `Options`, such as `residuals="recompute"`.

@@ -64,11 +64,9 @@ def solve(
     the first one that is not within the tolerance are then computed one by one. So the
     result is that of the loop, and it is never NaN where that of the loop is not.
 
-    An iteration costs as much as an affine scan. It can pay on a GPU or a TPU, if T is
-    large and iterations are few. It seldom pays on a CPU, where one affine scan takes
-    about as long as the loop. `print(plan)` says where it applies. Measure it.
-
-    The gradient is exact, and is one affine scan in reverse.
+    `solve` can pay on a GPU or a TPU, if T is large and iterations are few. It seldom
+    pays on a CPU, where one affine scan takes about as long as the loop. `print(plan)`
+    says where it applies. Measure it. The gradient is exact: an affine scan in reverse.
 
     Args:
       f: one time step, as for `scanrnn.scan`. Numbers of the carry may be coupled in
@@ -78,7 +76,7 @@ def solve(
       length: T; needed only if `xs` is None. It must be at least 1.
       guess: a first guess of the carries after each step, `[T, ...]`; None for `init`
         at every step.
-      iterations: the largest number of iterations.
+      iterations: the largest number of iterations, an int of at least 0.
       tolerance: the largest residual of a step, relative to `1 + |h|`; None for a
         residual that is only rounding.
 
@@ -91,7 +89,7 @@ def solve(
       ValueError: as `scanrnn.scan` does; if T is 0; if a step's derivative by its carry
         does not consist of blocks of at most 8 numbers; if it has side effects, or keys
         that draw other random numbers for all steps at once; if `guess` does not have
-        the carry's structure and shapes, or `tolerance` is negative or NaN.
+        the carry's structure and shapes; if `iterations` or `tolerance` is not >= 0.
 
     Example:
       >>> import jax.numpy as jnp, scanrnn
@@ -110,7 +108,10 @@ def solve(
       parallelization of nonlinear RNNs", 2024, arXiv:2407.19115.
     """
     if isinstance(tolerance, int | float | np.generic) and not tolerance >= 0:
-        raise ValueError(f"solve: tolerance={tolerance!r}, want a number of 0 or more")
+        raise ValueError(f"solve: tolerance={tolerance!r}, want a number >= 0, or None")
+    whole = isinstance(iterations, int | np.integer) and iterations >= 0
+    if not whole and not isinstance(iterations, jax.Array):
+        raise ValueError(f"solve: iterations={iterations!r}, want an int of 0 or more")
     traced = trace(f, init, xs, length)
     if not all(map(ops.is_inexact, traced.graph.carry)):
         types = ", ".join(v.aval.str_short() for v in traced.graph.carry)
@@ -202,8 +203,8 @@ def _linear(graph: Graph) -> tuple[Graph, Values, tuple[Var, ...]]:
     for group in affine.groups(linear):
         if not group.parallel:
             raise ValueError(
-                f"solve: the derivative of a step by its carry is not one of small "
-                f"blocks: {group.why}; use scanrnn.scan"
+                "solve: the derivative of a step by its carry must consist of blocks "
+                f"of at most 8 numbers: {group.why}; use scanrnn.scan"
             )
     return linear, consts, tuple(read)
 

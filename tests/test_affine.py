@@ -213,7 +213,7 @@ def test_loop_that_is_not_affine_is_refused_by_name(name):
     plan = scanrnn.plan(step, init, xs)
     assert any(g.why for g in affine.groups(plan.stages.loop))
     if name == "wide_matrix":
-        with pytest.raises(ValueError, match="no loop of it is affine"):
+        with pytest.raises(ValueError, match="none of its loops is affine"):
             scanrnn.plan(step, init, xs, implementation="associative")
 
 

@@ -54,7 +54,7 @@ def test_command_line_prints_a_plan_and_advice(capsys):
         (["train", "--out", ""], "error: out: got '', want a folder; '.' is the"),
         (["train", "--config", ""], "error: config: cannot read '' as TOML"),
         (["train", "--config", "nowhere"], "error: config: cannot read 'nowhere' as"),
-        (["train", "--num-processes", "2"], "error: coordinator: got None; give --c"),
+        (["train", "--num-processes", "2"], "error: coordinator: got None; give coor"),
         (["train", "--text", "nowhere.txt"], "error: text: cannot read 'nowhere.txt'"),
         (["train", "--out", __file__], f"error: out: cannot write in '{__file__}'"),
         (["train", "--seed", HUGE], f"error: seed: got {HUGE}, want at most"),

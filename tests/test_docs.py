@@ -72,7 +72,7 @@ def docstrings(module):
 @pytest.mark.parametrize("module", names.MODULES)
 def test_example_of_a_public_name_runs_when_it_is_copied(module):
     """It imports all that it uses, and nothing private."""
-    found = 0
+    found = False
     for name, text in docstrings(module):
         sources = [e.source for e in doctest.DocTestParser().get_examples(text)]
         tree = ast.parse("".join(sources))
@@ -89,8 +89,8 @@ def test_example_of_a_public_name_runs_when_it_is_copied(module):
                 assert "._" not in parts, name
                 known |= {(a.asname or a.name).partition(".")[0] for a in node.names}
         assert used <= known, name
-        found += bool(sources)
-    assert found or module == "scanrnn.executors"
+        found |= bool(sources)
+    assert found
 
 
 def test_readme_is_of_one_page():

@@ -290,8 +290,9 @@ def test_the_flat_vector_of_jax_comes_over_and_back(bidirectional):
 def test_a_cell_that_a_library_has_not_is_refused(convert, cell):
     with pytest.raises(
         ValueError, match=r"no cell with the equations of \w+\((\w+=\S+)?\); it"
-    ):
+    ) as caught:
         convert(drawn(cell, 1, False))
+    assert 'elman(), elman("relu"), lstm(), ' in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -131,12 +131,15 @@ def test_solve_refuses_what_it_cannot():
     with pytest.raises(ValueError, match="guess must be a carry for each step"):
         scanrnn.solve(step, init, xs, guess=jnp.zeros((3, 2)))
     for wrong in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match=f"tolerance={wrong}, want a number of 0"):
+        with pytest.raises(ValueError, match=f"tolerance={wrong}, want a number >= 0"):
             scanrnn.solve(step, init, xs, tolerance=wrong)
+    for wrong in (-1, 2.5, "16", None):
+        with pytest.raises(ValueError, match=f"iterations={wrong!r}, want an int of"):
+            scanrnn.solve(step, init, xs, iterations=wrong)
     with pytest.raises(ValueError, match="there are no steps"):
         scanrnn.solve(step, init, xs[:0])
     keys = jax.random.split(jax.random.key(0, impl="rbg"), len(xs))
-    with pytest.raises(ValueError, match="other random numbers for all steps"):
+    with pytest.raises(ValueError, match="other random numbers if all steps"):
         scanrnn.solve(noisy, init, (xs, keys))
     with pytest.raises(ValueError, match="side effects"):
         scanrnn.solve(shown, init, xs)

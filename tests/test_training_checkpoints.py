@@ -79,11 +79,11 @@ def damage(folder):
 def test_checkpoint_whose_notes_are_damaged_says_so_and_the_way_out(tmp_path):
     checkpoints = saved(tmp_path, 2, 4)
     damage(tmp_path / "4" / "notes")
-    with pytest.raises(ValueError, match="4 cannot be read; .*--resume-from 2, or st"):
+    with pytest.raises(ValueError, match=r"4 cannot be read; .*step=2\) .* 2\), or st"):
         checkpoints.notes()
     damage(tmp_path / "2" / "notes")
     checkpoints.clear(after=2)
-    with pytest.raises(ValueError, match="2 cannot be read; start again with --res"):
+    with pytest.raises(ValueError, match="2 cannot be read; start again .*--restart"):
         checkpoints.notes()
 
 
@@ -130,7 +130,8 @@ def test_checkpoint_whose_state_is_damaged_says_so_and_the_way_out(tmp_path):
     )
     wanted = (
         "ValueError: the checkpoint of step 4 cannot be read; go on from the one "
-        "before it with --resume-from 2, or start again with --restart "
+        "before it with resume(..., step=2) (command: --resume-from 2), or start again "
+        "in an empty folder (command: --restart) "
         f"({tmp_path / '4'}: "
     )
     # After the error, asyncio may log other failed reads.

@@ -30,7 +30,8 @@ TITLES = {
 DATA = {
     "SCHEMES": "How parameters start, by the name that `Cell.init` takes as `scheme`.",
     "RECIPES": "Options of `python -m scanrnn train`, by the name of `--recipe`.",
-    "FAULTS": "What `Metrics.fault` counts: where a step found what is not finite.",
+    "FAULTS": 'What was not finite, by the index `Metrics.fault`. "forward" means the '
+    "outputs or the carry.",
     "MACHINES": "Every data sheet, by its name, such as ``h100`` or ``tpu v5e``.",
     "EXECUTORS": "Every executor, by the name that `implementation` takes.",
 }

@@ -48,9 +48,10 @@ class Advice:
         persistent: whether cuDNN's persistent mode takes such sizes, and if not, why;
             "" on machines without cuDNN. That mode is for cuDNN's own layers, not for
             loops of JAX.
-        kernel: whether the kernel of ours that runs a whole loop takes such sizes, up
-            to which number of features it does, and where it keeps the weights; "" on
-            machines without such kernels. It runs only if you ask for it.
+        kernel: whether our kernel for a whole loop takes such sizes, the largest power
+            of two that H may be, where the kernel keeps the weights, and whether it
+            runs by estimate or only if you ask for it; "" on machines without such
+            kernels.
     """
 
     machine: Machine

@@ -96,7 +96,8 @@ def conv_lstm(
     Args:
         forget_bias: the number that `init` adds to the bias of the forget gate. None is
             the number of the scheme, 1 by default. It is only a starting value: `step`
-            adds nothing.
+            adds nothing. With ``use_bias=False`` there is no such bias, and `init`
+            refuses a number.
         peephole: whether the gates see the memory.
         **options: see `ConvOptions`.
 
@@ -106,7 +107,8 @@ def conv_lstm(
     Raises:
         TypeError: if an option does not exist or has the wrong type.
         ValueError: if a size of the window is less than 1, or the number of its axes is
-            not 1, 2 or 3; from `step`, if x has too few axes.
+            not 1, 2 or 3; from `init`, if `forget_bias` is a number and there is no
+            such bias; from `step`, if x has too few axes.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

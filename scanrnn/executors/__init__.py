@@ -57,8 +57,15 @@ EXECUTORS: dict[str, Any] = {
 def check_name(implementation: str | None) -> None:
     """Check the name of an executor.
 
+    Args:
+      implementation: the name, or None.
+
     Raises:
       ValueError: unless it is None or the name of an executor.
+
+    Example:
+      >>> from scanrnn.executors import check_name
+      >>> check_name("planned")
     """
     if implementation is not None and implementation not in EXECUTORS:
         raise ValueError(
@@ -77,8 +84,23 @@ def assign(
       machine: the machine that the plan is for.
       implementation: the name of an executor, or None for the cheapest.
 
+    Returns:
+      The plan, with its executor and the estimates of all others.
+
     Raises:
       ValueError: if the executor that is asked for is unknown, or refuses the plan.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from scanrnn.executors import assign
+      >>> from scanrnn.machines import MACHINES
+      >>> from scanrnn.planner import Options, make_plan, trace
+      >>> a100, options = MACHINES["a100"], Options(implementation="scan")
+      >>> traced = trace(lambda h, x: (h + x, h), jnp.ones(2), jnp.ones((5, 2)), None)
+      >>> def make(rules):
+      ...     return make_plan(traced, options, a100, rules)
+      >>> assign(make, a100, "scan").executor.name
+      'scan'
     """
     check_name(implementation)
     make = functools.cache(make)

@@ -61,12 +61,38 @@ def bound_to_jax(plan: Plan) -> str | None:
 
 
 def has_kernels(executor: Executor) -> bool:
-    """Whether an executor runs kernels of its own, for one platform."""
+    """Whether an executor runs kernels of its own, for one platform.
+
+    Args:
+      executor: one of `EXECUTORS`, or your own.
+
+    Returns:
+      Whether it does.
+
+    Example:
+      >>> from scanrnn.executors import EXECUTORS, has_kernels
+      >>> has_kernels(EXECUTORS["planned"]), has_kernels(EXECUTORS["pallas_gpu"])
+      (False, True)
+    """
     return getattr(executor, "PLATFORM", None) is not None
 
 
 def by_name(executor: Executor, machine: Machine) -> bool:
-    """Whether an executor runs on a machine only if it is asked for by name."""
+    """Whether an executor runs on a machine only if it is asked for by name.
+
+    Args:
+      executor: one of `EXECUTORS`, or your own.
+      machine: the machine.
+
+    Returns:
+      Whether it does: it has kernels, and they are not proven on that machine.
+
+    Example:
+      >>> from scanrnn.executors import EXECUTORS, by_name
+      >>> from scanrnn.machines import MACHINES
+      >>> by_name(EXECUTORS["pallas_gpu"], MACHINES["a100"])
+      True
+    """
     proven = getattr(executor, "PROVEN", ())
     return has_kernels(executor) and machine.kind not in proven
 

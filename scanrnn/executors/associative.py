@@ -71,12 +71,12 @@ def refuse(plan: Plan) -> str | None:
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
     able = {name for name, body in loops.items() if runs(body)}
     if not able:
-        return "no loop of it is affine in its carry"
+        return "none of its loops is affine in its carry; scanrnn.plan(...) says why"
     if plan.options.implementation == NAME:
         return None
     if all(name.startswith(REVERSE) for name in able):
         if any(g.mixed for g in affine.groups(bodies[REVERSE].graph)):
-            return "only in reverse it is affine, with features that are coupled"
+            return "it is affine only in reverse, where its features are coupled"
     held = work(plan).moved / PASSES
     if held > plan.rules.outside_bytes:
         return f"a parallel scan would hold {held / 1e9:.3g} GB, a loop holds one step"

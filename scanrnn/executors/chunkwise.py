@@ -47,7 +47,7 @@ def refuse(plan: Plan) -> str | None:
     assert plan.stages is not None
     asked = plan.options.implementation == NAME
     if (plan.options.residuals, plan.options.chunk) != (None, None):
-        return "it has no residual policies, and chunks of its own"
+        return "it takes neither residuals= nor chunk=; leave both out"
     graph = plan.stages.graph
     if ops.draws_apart(graph.eqns):
         return DRAWS

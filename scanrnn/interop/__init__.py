@@ -12,8 +12,8 @@ cell                   torch    Keras   Linen   NNX     Haiku   Equinox cuDNN
 `lstm()`               yes      yes     yes     yes     yes [1] yes     yes
 `lstm(projection=P)`   yes      -       -       -       -       -       -
 `gru()`                yes      yes     yes     [2]     -       yes     -
-`gru("cho2014")`       -        yes     -       -       -       -       -
-`gru("haiku")`         -        -       -       -       yes     -       -
+`gru`, "cho2014"       -        yes     -       -       -       -       -
+`gru`, "haiku"         -        -       -       -       yes     -       -
 `mgu()`                -        -       yes     -       -       -       -
 `conv_lstm()`          -        yes     yes [1] -       -       -       -
 several layers         yes      list    list    list    yes     list    yes

@@ -18,6 +18,13 @@ KINDS = {
     "mgu": (cells.mgu(), "fn"),
     "conv_lstm": (cells.conv_lstm(kernel_size=1), "ifgo"),
 }
+# Kinds that are not written as their name and "()".
+_WRITTEN = {
+    "elman-relu": 'elman("relu")',
+    "lstm-p": "lstm(projection=P)",
+    "gru-cho2014": 'gru(dialect="cho2014")',
+    "gru-haiku": 'gru(dialect="haiku")',
+}
 # Options that change no equation in evaluation, or only sizes and starting values.
 _NEUTRAL = {
     *("dtype", "kernel_size", "mask_per_gate"),
@@ -88,11 +95,12 @@ def check(weights, library: str, known: tuple[str, ...]) -> str:
     """
     kind = kind_of(weights.cell)
     if kind not in known:
+        theirs = ", ".join(_WRITTEN.get(name, f"{name}()") for name in known)
         raise ValueError(
             f"to_{library}: {library} has no cell with the equations of "
-            f"{called(weights.cell)}; it has {', '.join(known)} (see "
-            "scanrnn.interop). To keep these weights, save them with "
-            "save_safetensors, or export the layer with scanrnn.serving"
+            f"{called(weights.cell)}; it has {theirs} (see scanrnn.interop). To "
+            "keep these weights, save them with save_safetensors, or export the layer "
+            "with scanrnn.serving"
         )
     return kind
 

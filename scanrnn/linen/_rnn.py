@@ -70,7 +70,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
             segment_ids: integers of that shape; a sequence starts where they change.
             resets: booleans of that shape; a sequence starts at a step with True.
             return_carry: also return the last carry.
-            return_all_carries: return the carry after every step, and not the last one.
+            return_all_carries: return the carries after all steps, the last included.
             include_initial: return the carry before the first step among these.
             time_major: overrides the field.
             reverse: likewise.
@@ -217,10 +217,12 @@ class RNN(Recurrent):
         variable_carry: the collections that are carried from step to step.
         split_rngs: by stream, whether each step gets its own key.
         features: H, the size of the carry, or a list with one for each layer.
+        deterministic: True for no noise, False for noise. With None, the default, a
+            layer with dropout or noise needs the argument of the call.
         **options: `num_layers`, `bidirectional`, `residual`, `highway`, `dropout`,
-            `deterministic`, `param_dtype`, `carry_dtype`, `zero_padding`,
-            `implementation`, `wavefront`, `scheme`, `kernel_init`,
-            `recurrent_kernel_init`, `bias_init`: see `scanrnn.nnx.RNN`.
+            `param_dtype`, `carry_dtype`, `zero_padding`, `implementation`, `wavefront`,
+            `scheme`, `kernel_init`, `recurrent_kernel_init`, `bias_init`: see
+            `scanrnn.nnx.RNN`.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

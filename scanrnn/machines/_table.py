@@ -182,6 +182,18 @@ def machine_of(arrays: Iterable[Any] = ()) -> Machine:
     """Find the machine that arrays are on, else the one where JAX computes by default.
 
     Under `jax.jit` an array is on no machine yet, so it is ignored there.
+
+    Args:
+      arrays: the arrays.
+
+    Returns:
+      The `Machine`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from scanrnn.machines import machine_of
+      >>> machine_of([jnp.ones(3)]) == machine_of()
+      True
     """
     for array in arrays:
         for device in _devices(array):

@@ -22,9 +22,10 @@ class RNN(Viewed, nnx.Module):
     .. math::
         (s_t^l, x_t^{l+1}) = \mathrm{cell}_l(s_{t-1}^l, x_t^l), \quad l = 1..L
 
-    It takes the call arguments of `flax.nnx.RNN`, with the same meaning. Its only state
-    is `nnx.Param` variables, so it is a plain pytree for `jax.jit`, `jax.grad`,
-    `jax.vmap` and `jax.export`, and works with the transforms of NNX.
+    It takes the call arguments of `flax.nnx.RNN`, with the same meaning. With a cell of
+    `scanrnn.cells` its only state is `nnx.Param` variables. So it is a plain pytree for
+    `jax.jit`, `jax.grad`, `jax.vmap` and `jax.export`, and works with the transforms of
+    NNX. A Flax cell keeps the state that it has.
 
     The weights are in `layers[l]`, under the names that the cell gives them; those of
     the backward direction are in `backward_layers[l]`.
@@ -46,8 +47,9 @@ class RNN(Viewed, nnx.Module):
             for `residual`.
         dropout: probability with which a feature between two layers is set to zero.
             With one layer nothing is dropped, and there is a warning.
-        deterministic: whether to switch off dropout and all noise of the cell. If not,
-            an `RNNCell` decides for itself, unless the call says it.
+        deterministic: whether to switch off dropout and all noise of the cell. If it is
+            False and `cell` is a module of ours, the option of that module decides. The
+            argument of a call overrides both.
         param_dtype: dtype of the weights.
         carry_dtype: dtype of the carry; None for float32, or wider if `param_dtype` is.
         time_major: the inputs are `[T, ..., D]` and not `[..., T, D]`.
@@ -211,8 +213,8 @@ class RNN(Viewed, nnx.Module):
                 reports ``done`` after a step, so pass the ``done`` of the previous
                 step.
             return_carry: overrides the constructor's argument.
-            return_all_carries: return the carry after every step instead of the last
-                one. Its fields have a time axis in the same place as the inputs.
+            return_all_carries: return the carries after all steps, the last included.
+                Their fields have a time axis in the same place as the inputs.
             include_initial: with `return_all_carries`, return T + 1 carries. The first
                 one (with `reverse`, the last) is the carry before the first step.
             time_major: overrides the constructor's argument.
@@ -226,9 +228,10 @@ class RNN(Viewed, nnx.Module):
 
         Returns:
             The outputs `[..., T, H]`, or `[T, ..., H]` if time-major, in the cell's
-            `dtype`, or in the carry's if it has none. With `return_carry`, a pair: the
-            last carry, and the outputs. The carry of several layers is a tuple with one
-            for each layer. The carry of two directions is a pair.
+            `dtype`, or in the carry's if it has none. With `return_carry` or
+            `return_all_carries`, a pair: the last carry or all carries, and the
+            outputs. The carry of several layers is a tuple with one for each layer. The
+            carry of two directions is a pair.
 
         Raises:
             TypeError: if `initial_carry` has the wrong structure or dtype, another

@@ -7,7 +7,10 @@ from scanrnn.planner.affine import Group
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.wording import tally
 
-DRAWS = "its keys draw other random numbers for all steps at once"
+DRAWS = (
+    "its keys draw other random numbers if all steps are computed at once; keys of "
+    "impl='threefry2x32' do not"
+)
 # How a group of leaves runs in a loop that is parallel over time, by its kind.
 _HOW = {
     "constant": "for all steps at once",

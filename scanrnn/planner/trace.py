@@ -46,6 +46,15 @@ class Traced:
 def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
     """Trace the step `f` on the abstract values of one time step.
 
+    Args:
+      f: one time step, `f(carry, x) -> (carry, y)`.
+      init: the initial carry, a pytree of arrays or `jax.ShapeDtypeStruct`.
+      xs: the inputs, a pytree of arrays or `jax.ShapeDtypeStruct` `[T, ...]`, or None.
+      length: T; None takes it from `xs`.
+
+    Returns:
+      The `Traced` step.
+
     Raises:
       TypeError: if `f` is not callable, does not return a pair, or changes the
         structure, shape or dtype of its carry; if a leaf of `init` or `xs` is not an
@@ -53,6 +62,13 @@ def trace(f: Callable, init: Any, xs: Any, length: Any) -> Traced:
       ValueError: if the leading sizes of `xs` disagree with each other or `length`, if
         a leaf of `xs` is a scalar, if `length` is not a whole number, or if both `xs`
         and `length` are None.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from scanrnn.planner import trace
+      >>> traced = trace(lambda h, x: (h + x, h), jnp.ones(2), jnp.ones((5, 2)), None)
+      >>> traced.length, traced.init[0].shape
+      (5, (2,))
     """
     if not callable(f):
         raise TypeError(f"scan: f must be callable, got {type(f).__name__}")

@@ -30,9 +30,10 @@ class Streaming:
     than a small step. A serving process should run programs in the calling thread: call
     `jax.config.update("jax_cpu_enable_async_dispatch", False)` before its first array.
 
-    There are places for a fixed number of streams. Streams may join and leave. A stream
-    that joins starts with a fresh carry. All streams are computed together. Several
-    threads may call the methods: each waits until the others are ready.
+    There are places for a fixed number of streams. At the start all are taken, so a
+    server first calls `leave` for each. A stream that joins starts with a fresh carry.
+    All streams are computed together. Several threads may call the methods: each waits
+    until the others are ready.
 
     Args:
         rnn: a layer of `scanrnn.nnx`, in one direction. Later changes of its weights

@@ -27,11 +27,14 @@ def unreadable(
         The error. It says what the user can do.
     """
     before = max((s for s in steps if s < step), default=None)
-    way = "start again with --restart"
+    way = "start again in an empty folder (command: --restart)"
     if isinstance(error, Foreign):
-        way = "choose another folder with --out"
+        way = "choose another folder (command: --out)"
     elif before is not None:
-        way = f"go on from the one before it with --resume-from {before}, or {way}"
+        way = (
+            f"go on from the one before it with resume(..., step={before}) (command: "
+            f"--resume-from {before}), or {way}"
+        )
     return ValueError(
         f"the checkpoint of step {step} cannot be read; {way} "
         f"({folder / str(step)}: {error})"

@@ -36,7 +36,7 @@ def writing(folder: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"out: cannot write in {str(folder)!r} ({brief(error)}); make room for it "
-            "or choose another folder with --out"
+            "or choose another folder (command: --out)"
         ) from error
 
 

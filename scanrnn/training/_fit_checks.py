@@ -43,13 +43,14 @@ def check_parts(state: Any, batches: Any, writers: Any, checkpoints: Any) -> Non
     needs = ("__next__", *["state"] * (checkpoints is not None))
     if missing := _missing(batches, *needs):
         raise TypeError(
-            f"batches: got a {type(batches).__name__} without {missing}; "
-            "want an iterator of batches, with checkpoints one that has a position, "
-            "as scanrnn.training.Arrays(...) has"
+            f"batches: got a {type(batches).__name__} without {missing}; want an "
+            "iterator of batches, which with checkpoints= also has the methods state() "
+            "and restore(state), as scanrnn.training.Arrays(...) has"
         )
     if not isinstance(writers, Collection) or hasattr(writers, "write"):
         raise TypeError(
-            f"writers: got a {type(writers).__name__}, want a list, also of one writer"
+            f"writers: got a {type(writers).__name__}, want a list; put a single "
+            "writer into a list"
         )
     for writer in writers:
         if missing := _missing(writer, "write", "flush"):

@@ -56,7 +56,7 @@ class FolderLock:
                 self._owner.write_text(me, encoding="utf-8")
         except _Taken:
             owner = self._read_owner()
-            way_out = "wait for it or stop it, or choose another folder with --out"
+            way_out = "wait for it, stop it, or choose another folder (command: --out)"
             if owner == me:
                 owner = "this process"
                 way_out = "close the `Checkpoints` that has it first"

@@ -253,9 +253,10 @@ def _complaint(row, checkpoints):
         kept = f"the last checkpoint is of step {saved}"
     if "fault" in row:
         numbers = {n: row[n] for n in ("loss", "grad_norm", "loss_scale")}
+        fault = {"forward": "outputs or carry"}.get(row["fault"], row["fault"])
         what = (
-            f"{row['in_row']} steps in a row were skipped, the last one because its "
-            f"{row['fault']} is not finite ("
+            f"{row['in_row']} steps in a row were skipped; what was not finite in the "
+            f"last one: {fault} ("
         )
     else:
         numbers = {n: v for n, v in row.items() if n != "step"}
@@ -263,5 +264,5 @@ def _complaint(row, checkpoints):
     said = ", ".join(f"{name} {value:.6g}" for name, value in numbers.items())
     return (
         f"step {row['step']}: {what}{said}); {kept}. Start again with a lower learning "
-        "rate or clip, or look at its data"
+        "rate or a smaller clip, or look at the data of this step"
     )

@@ -32,7 +32,7 @@ def join_processes(
         >>> join_processes(num_processes=2)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
             ...
-        ValueError: coordinator: got None; give --coordinator, --num-processes and ...
+        ValueError: coordinator: got None; give coordinator, num_processes and ...
     """
     given = {
         "coordinator": coordinator,
@@ -42,8 +42,8 @@ def join_processes(
     missing = [name for name, value in given.items() if value is None]
     if missing and len(missing) < len(given):
         raise ValueError(
-            f"{missing[0]}: got None; give --coordinator, --num-processes and "
-            "--process-id, or none of them"
+            f"{missing[0]}: got None; give coordinator, num_processes and process_id "
+            "(options of the command, too), or none of them"
         )
     jax.distributed.initialize(
         coordinator_address=coordinator,

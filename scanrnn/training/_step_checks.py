@@ -49,8 +49,8 @@ def check_start(params: Any, optimizer: Any, loss_scale: Any) -> None:
             )
         if jnp.finfo(dtype).bits < 32:
             raise TypeError(
-                f"{name}: got {dtype}, want float32, the master weights; compute in a "
-                "half type by the dtype of the layers"
+                f"{name}: got {dtype}, want float32, the master weights; to compute in "
+                "half precision, give the layers dtype=jnp.bfloat16"
             )
     _check_optimizer(optimizer)
     if loss_scale is not None and not isinstance(loss_scale, DynamicScale):
