@@ -1,4 +1,6 @@
-"""Kernels for a GPU of steps that capture masks, or read a number at each step."""
+"""Kernels for a GPU of steps that capture masks, or read a flag at each step."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -136,24 +138,24 @@ def test_captured_arrays_are_leaves_of_the_carry(kind):
 
 
 @pytest.mark.parametrize("kind", VIEWS, indirect=True)
-def test_numbers_of_each_step_are_for_the_whole_batch(kind):
+def test_flag_of_each_step_is_for_the_whole_batch(kind):
     make, (params, carry, xs) = of_rows(3)[kind]
-    scales = jax.random.normal(jax.random.key(2), (T,))
 
-    def scaled(w):
+    def flagged(w):
         def step(carry, inputs):
-            x, scale = inputs
-            carry, y = make(w)(carry, x)
-            return jax.tree.map(lambda a: scale * a, carry), jnp.exp(scale) * y
+            x, kept = inputs
+            new, y = make(w)(carry, x)
+            pairs = functools.partial(jnp.where, kept > 0)
+            return jax.tree.map(pairs, new, carry), y
 
         return step
 
-    args = params, carry, (xs, scales)
-    plan, steps = prepared(scaled, args)
+    args = params, carry, (xs, jnp.arange(T) % 2.0)
+    plan, steps = prepared(flagged, args)
     for step in steps:
         view = pallas_gpu.view_of(step.graph, plan.machine)
         assert isinstance(view, VIEWS[kind])
-    assert_equal_to_lax_scan(scaled, args)
+    assert_equal_to_lax_scan(flagged, args)
 
 
 @pytest.mark.parametrize("B", [16, 32])

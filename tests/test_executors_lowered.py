@@ -61,6 +61,9 @@ OTHERS = {
     "the sign of one": whole(lambda k: jnp.sign(k) * jnp.clip(-k, 0, 3)),
     "small ones": whole(lambda k: k.astype("int8") + k.astype("uint8").astype("int8")),
     "half precision": lambda h, x: jnp.tanh(h.astype("float16")).astype(h.dtype) * x,
+    "a mask that is captured": lambda h, x: (
+        h * jnp.arange(128, dtype="f4").reshape(4, 32) + x
+    ),
     "bfloat16": lambda h, x: (h.astype("bfloat16") * jnp.bfloat16(2)).astype(h.dtype),
 }
 
