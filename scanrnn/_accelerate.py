@@ -85,8 +85,8 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
         closed = jax.make_jaxpr(arrays)()
         outs = _evaluate(closed.jaxpr, closed.consts, (), plan)
         outs = map(_as_array, outs, closed.out_avals)
-        leaves, tree = outputs
-        result = tree.unflatten(next(outs) if _is_array(x) else x for x in leaves)
+        leaves, out_tree = outputs
+        result = out_tree.unflatten(next(outs) if _is_array(x) else x for x in leaves)
         _objects.write((args, kwargs), dict(zip(written, outs, strict=True)))
         return result
 

@@ -116,3 +116,21 @@ def test_a_derivative_rule_may_index_a_constant_of_the_function():
 
     found = jax.grad(scanrnn.accelerate(loss))(X)
     np.testing.assert_allclose(found, jax.grad(loss)(X))
+
+
+def test_accelerated_function_outside_of_jit_drops_what_it_no_longer_needs():
+    """One operation after the other, it holds the arrays of a step, and not of all."""
+    alive, size = [], 1013
+
+    def count():
+        alive.append(sum(a.shape == (size,) for a in jax.live_arrays()))
+
+    def f(x):
+        for _ in range(20):
+            x = jnp.sin(x) + 1
+        jax.debug.callback(count)
+        return x
+
+    scanrnn.accelerate(f)(jnp.ones(size))
+    jax.effects_barrier()
+    assert len(alive) == 1 and alive[0] <= 3

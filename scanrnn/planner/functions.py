@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from scanrnn.planner.graph import Env, eval_eqn
+from scanrnn.planner.graph import Env, eval_eqn, variables
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -18,15 +18,21 @@ T = TypeVar("T")
 def evaluate(jaxpr, consts: Sequence, values: Iterable, rule: Callable) -> list:
     """Evaluate a jaxpr, each equation by `rule(eqn, values)`.
 
-    If the rule returns None, the equation is evaluated as it is.
+    If the rule returns None, the equation is evaluated as it is. Outside of `jax.jit`
+    the arrays are real ones, so each is dropped after its last use.
     """
     names = (*jaxpr.constvars, *jaxpr.invars)
     env = Env((), zip(names, (*consts, *values), strict=True))
-    for eqn in jaxpr.eqns:
+    readers = [(i, v) for i, e in enumerate(jaxpr.eqns) for v in variables(e.invars)]
+    last = {v: i for i, v in readers} | dict.fromkeys(variables(jaxpr.outvars))
+    for i, eqn in enumerate(jaxpr.eqns):
         ins = list(map(env.read, eqn.invars))
         outs = rule(eqn, ins)
         outs = eval_eqn(eqn, ins) if outs is None else outs
         env.update(zip(eqn.outvars, outs, strict=True))
+        for v in {*variables(eqn.invars), *eqn.outvars}:
+            if last.get(v, i) == i:
+                del env[v]
     return list(map(env.read, jaxpr.outvars))
 
 
