@@ -1,14 +1,18 @@
 """Random numbers are data: how cells use them, and how they are drawn."""
 
+import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import scanrnn
 from scanrnn import cells
+from scanrnn.cells._wrapper import Wrapper
 from tests import oracles
 from tests.cell_table import CELLS, B, H, T, draw
 from tests.jaxprs import gemms_in_loops
@@ -217,3 +221,129 @@ def test_without_a_key_nothing_is_random():
     step, inputs = cell.prepare(params, xs)
     want = scanrnn.scan(functools.partial(row.cell.step, params), carry, xs)
     jax.tree.map(np.testing.assert_array_equal, scanrnn.scan(step, carry, inputs), want)
+
+
+# Cells of users in our wrappers.
+
+
+class Level(NamedTuple):
+    h: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(cells.Cell):
+    """A user's cell without noise: its step takes three arguments."""
+
+    def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+        shape = in_features, hidden_features
+        return {"kernel": jax.random.normal(key, shape, dtype)}
+
+    def initial_carry(self, params, x, dtype=None):
+        return Level(jnp.zeros_like(x @ params["kernel"], dtype=dtype))
+
+    def step(self, params, carry, x):
+        h = jnp.tanh(carry.h + x @ params["kernel"])
+        return Level(h), h
+
+
+WRAPPERS = {
+    "dropout": functools.partial(cells.dropout, input=0.5, output=0.5),
+    "zoneout": functools.partial(cells.zoneout, h=0.5),
+    "weight_drop": functools.partial(cells.weight_drop, rate=0.5, names="kernel"),
+    "highway": cells.highway,
+    "residual": cells.residual,
+    "learned_carry": cells.learned_carry,
+}
+
+
+def normal(*shape, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(0).normal(size=shape), dtype)
+
+
+def nested(cell, *names):
+    """The cell in wrappers, from the innermost to the outermost."""
+    return functools.reduce(lambda cell, name: WRAPPERS[name](cell), names, cell)
+
+
+def test_every_wrapper_is_in_the_table():
+    assert set(WRAPPERS) == {kind.name for kind in Wrapper.__subclasses__()}
+
+
+@pytest.mark.parametrize("outer", WRAPPERS)
+@pytest.mark.parametrize("inner", [None, *WRAPPERS])
+def test_wrapped_cell_of_a_user_trains(outer, inner):
+    if inner == outer:
+        return  # most wrappers are refused a second time
+    cell = nested(Own(), *([inner] if inner else []), outer)
+    params, xs = cell.init(jax.random.key(0), H, H), normal(T, B, H)
+
+    def train(params, xs):
+        step, inputs = cell.prepare(params, xs, jax.random.key(1))
+        return jax.lax.scan(step, cell.initial_carry(params, xs[0]), inputs)
+
+    carry, ys = jax.eval_shape(train, params, xs)
+    assert carry.h.shape == (B, H) and ys.shape == (T, B, H)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["dropout"], ["zoneout"], ["weight_drop"], ["zoneout", "dropout"], [*WRAPPERS]],
+    ids="-".join,
+)
+def test_layers_train_a_wrapped_cell_of_a_user(names):
+    cell, xs = nested(Own(), *names), normal(B, T, H)
+    rnn = scanrnn.nnx.RNN(cell, H, H, num_layers=2, rngs=nnx.Rngs(0))
+    twin = scanrnn.linen.RNN(cell, features=H, num_layers=2)
+    variables = twin.init(jax.random.key(0), xs)
+    train = functools.partial(twin.apply, variables, xs, deterministic=False)
+    for quiet, noisy, again in (
+        (
+            rnn(xs, deterministic=True),
+            rnn(xs, rngs=nnx.Rngs(1)),
+            rnn(xs, rngs=nnx.Rngs(1)),
+        ),
+        (
+            twin.apply(variables, xs, deterministic=True),
+            train(rngs={"dropout": jax.random.key(1)}),
+            train(rngs={"dropout": jax.random.key(1)}),
+        ),
+    ):
+        np.testing.assert_array_equal(noisy, again)
+        assert not np.allclose(noisy, quiet)
+
+
+def test_masks_around_a_users_cell_equal_a_loop_by_hand():
+    cell = nested(Own(), "zoneout", "weight_drop", "dropout")
+    params = cell.init(jax.random.key(0), H, H, jnp.float64)
+    xs = normal(T, B, H, dtype=jnp.float64)
+    carry = cell.initial_carry(params, xs[0])
+    got, noise = run(cell, params, xs, carry)
+    masks = noise.fixed
+    kernel = params["kernel"] * masks["weight_drop_kernel"]
+
+    def step(h, inputs):
+        x, kept = inputs
+        new = jnp.tanh(h + (x * masks["dropout_input"]) @ kernel)
+        return jnp.where(kept, h, new), new * masks["dropout_output"]
+
+    last, ys = jax.lax.scan(step, carry.h, (xs, noise.steps["zoneout_h"]))
+    equal(got, ([last], ys))
+
+
+def test_wrapped_cell_sees_the_noise_that_it_drew_and_no_other():
+    seen = []
+
+    class Noisy(Own):
+        def noise(self, key, params, xs):
+            return cells.Noise({"dropout_own": jnp.ones(H)}, {})
+
+        def step(self, params, carry, x, noise=None):
+            seen.append(noise and set(noise))
+            return super().step(params, carry, x)
+
+    cell = nested(Noisy(), *WRAPPERS)
+    params, xs = cell.init(jax.random.key(0), H, H), normal(T, B, H)
+    step, inputs = cell.prepare(params, xs, jax.random.key(1))
+    seen.clear()  # to draw masks, a wrapper asks for shapes
+    step(cell.initial_carry(params, xs[0]), jax.tree.map(lambda a: a[0], inputs))
+    assert seen == [{"dropout_own"}]

@@ -38,10 +38,11 @@ class _Dropout(_wrapper.Wrapper):
         return Noise(masks, {}) if self.same_mask else Noise({}, masks)
 
     def step(self, params, carry, x, noise=None):
-        noise = noise or {}
-        x = _masked(x, noise.get("dropout_input"))
+        noise = dict(noise or {})
+        x = _masked(x, noise.pop("dropout_input", None))
+        mask = noise.pop("dropout_output", None)
         new, y = advance(self.inner, params, carry, x, noise)
-        return new, _masked(y, noise.get("dropout_output"))
+        return new, _masked(y, mask)
 
 
 def _masked(a, mask):

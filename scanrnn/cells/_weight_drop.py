@@ -29,14 +29,12 @@ class _WeightDrop(_wrapper.Wrapper):
 
     def step(self, params, carry, x, noise=None):
         self._check(params)
-        if noise and self.rate:
-            dropped = {
-                name: (params[name] * noise[f"weight_drop_{name}"]).astype(
-                    params[name].dtype
-                )
-                for name in self.names
-            }
-            params = {**params, **dropped}
+        params, noise = dict(params), dict(noise or {})
+        for name in self.names:
+            mask = noise.pop(f"weight_drop_{name}", None)
+            if mask is not None:
+                kernel = params[name]
+                params[name] = (kernel * mask).astype(kernel.dtype)
         return advance(self.inner, params, carry, x, noise)
 
     def _check(self, params):

@@ -13,6 +13,9 @@ from scanrnn.cells._cell import Cell, Noise
 class Wrapper(Cell):
     """A cell that wraps another cell, and is like it where it defines nothing else.
 
+    `step` takes the random numbers of the wrapper out of the noise, so that the inner
+    cell gets only its own. One that draws none need not take the argument.
+
     Attributes:
         inner: the wrapped cell.
         name: name of the factory, for error messages.

@@ -38,12 +38,14 @@ class _Zoneout(_wrapper.Wrapper):
         return Noise({}, masks)
 
     def step(self, params, carry, x, noise=None):
+        noise = dict(noise or {})
+        masks = {name: noise.pop(f"zoneout_{name}", None) for name, _ in self.rates}
         new, y = advance(self.inner, params, carry, x, noise)
         zoned = {}
         for name, rate in self.rates:
             before, after = self._field(carry, name), self._field(new, name)
-            if noise:
-                zoned[name] = jnp.where(noise[f"zoneout_{name}"], before, after)
+            if masks[name] is not None:
+                zoned[name] = jnp.where(masks[name], before, after)
             else:
                 dtype = _precision.widest(before.dtype)
                 mean = rate * before.astype(dtype) + (1 - rate) * after.astype(dtype)
