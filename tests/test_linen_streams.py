@@ -48,6 +48,18 @@ def test_cell_with_noise_may_draw_it_from_the_params_stream(rngs, split):
     assert 0.2 < jnp.mean(ys == 0) < 0.8
 
 
+@pytest.mark.parametrize("kind", [linen.RNN, nn.RNN], ids=["ours", "flax"])
+def test_cell_that_a_loop_gives_no_stream_names_the_option_of_the_loop(kind):
+    cell = linen.LSTMCell(4, recurrent_dropout=0.5, deterministic=False)
+    variables, noise = kind(cell).init(KEY, XS), {"dropout": KEY}
+    cure = 'split_rngs={"params": False, "dropout": False}'
+    with pytest.raises(ValueError, match=f"LSTMCell: .* no stream .* {cure}"):
+        kind(cell).apply(variables, XS, rngs=noise)
+    cured = kind(cell, split_rngs={"params": False, "dropout": False})
+    quiet = kind(cell.clone(deterministic=True)).apply(variables, XS)
+    assert not np.allclose(cured.apply(variables, XS, rngs=noise), quiet)
+
+
 def test_noise_of_a_layer_falls_back_to_the_params_stream():
     rnn = linen.GRU(4, num_layers=2, dropout=0.5, deterministic=False)
     variables = rnn.init(KEY, XS)

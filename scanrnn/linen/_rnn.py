@@ -215,7 +215,8 @@ class RNN(Recurrent):
             on which the steps are stacked, such as ``{"intermediates": 0}``.
         variable_broadcast: the collections that all steps share.
         variable_carry: the collections that are carried from step to step.
-        split_rngs: by stream, whether each step gets its own key.
+        split_rngs: by stream, whether each step gets its own key. A Flax cell, ours
+            with Flax's names included, gets no other stream.
         features: H, the size of the carry, or a list with one for each layer.
         deterministic: True for no noise, False for noise. With None, the default, a
             layer with dropout or noise needs the argument of the call.

@@ -109,10 +109,17 @@ def noise_key(module: Any, deterministic: bool | None) -> jax.Array:
             "evaluation"
         )
     if not (module.has_rng("dropout") or module.has_rng("params")):
-        raise ValueError(
+        message = (
             f"{name}: there is dropout or noise to draw, and no stream for it; give "
             'apply rngs={"dropout": jax.random.key(0)}, or deterministic=True'
         )
+        if isinstance(module, nn.RNNCellBase):
+            # Loops of Flax, and our RNN like them, hide streams not named to them.
+            message += (
+                ". An RNN around the cell passes the stream on only with split_rngs="
+                '{"params": False, "dropout": False}, or True for new noise each step'
+            )
+        raise ValueError(message)
     return module.make_rng("dropout")
 
 
