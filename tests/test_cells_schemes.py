@@ -68,6 +68,12 @@ def test_torch_draws_all_from_one_range(name):
     assert bound < np.abs(bias).max() <= 2 * bound
 
 
+def test_torch_leaves_the_shift_of_a_norm_at_its_constant():
+    bias = init(cells.lstm(norm="tf", forget_bias=3.0), "torch")["norm_bias"]
+    assert np.split(bias, 4)[1].tolist() == [3.0] * H
+    assert bias.sum() == 3 * H
+
+
 def test_chrono_spreads_the_spans_of_gates():
     scheme = cells.chrono(longest=1000)
     i, f, g, o = np.split(init(cells.lstm(), scheme)["bias"], 4)

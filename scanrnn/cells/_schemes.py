@@ -79,7 +79,8 @@ class Scheme:
         gates = table[name].gates or ("",)
         size = bias.shape[-1] // len(gates)
         second_key, span_key = jax.random.split(key)
-        if self.two_biases:
+        # The shift of a norm starts at a constant, and no library draws it.
+        if self.two_biases and table[name].start == "bias":
             own = table["recurrent_bias"].gates if "recurrent_bias" in table else ()
             once = jnp.array([gate not in own for gate in gates], bias.dtype)
             second = self.bias(second_key, bias.shape, bias.dtype)
