@@ -345,6 +345,12 @@ def test_a_state_dict_that_is_none_is_refused(change, match):
         interop.from_torch(state_dict)
 
 
+def test_a_projection_as_wide_as_h_is_refused_as_torch_refuses_it():
+    weights = drawn(cells.lstm(projection=H))
+    with pytest.raises(ValueError, match="to_torch: .* projection=5 .* proj_size"):
+        interop.to_torch(weights)
+
+
 def test_an_argument_too_many_is_not_taken_for_wrong_weights():
     with pytest.raises(TypeError, match="too many positional arguments"):
         interop.from_torch({}, "lstm")  # pyright: ignore

@@ -168,7 +168,7 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
 
     Raises:
         TypeError: for anything else than `Weights`, such as a layer.
-        ValueError: if torch has no such cell.
+        ValueError: if torch has no such cell, or `projection` is not below H.
 
     Example:
         >>> import scanrnn
@@ -179,13 +179,26 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
         (15, 5)
     """
     weights = with_biases("to_torch", weights)
-    _kinds.check(weights, "torch", _KINDS)
+    if _kinds.check(weights, "torch", _KINDS) == "lstm-p":
+        _check_projection(weights)
     state_dict = {}
     for index, directions in enumerate(weights.layers):
         for suffix, params in zip(("", "_reverse"), directions, strict=False):
             for name, value in _theirs(params).items():
                 state_dict[f"{prefix}{name}_l{index}{suffix}"] = value
     return state_dict
+
+
+def _check_projection(weights):
+    """Raise ValueError for a projection that torch cannot have."""
+    size = weights.hidden_features
+    if weights.cell.projection == size:
+        raise ValueError(
+            f"to_torch: the cell has projection={size} and hidden_features={size}, and "
+            "torch wants proj_size below hidden_size; make the layer with a smaller "
+            "projection. To keep these weights, save them with save_safetensors, or "
+            "export the layer with scanrnn.serving"
+        )
 
 
 def _theirs(params):
