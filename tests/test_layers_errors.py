@@ -71,3 +71,29 @@ def test_a_first_carry_is_made_for_a_shape(shape):
     for make in (one.initialize_carry, lambda s: other.initialize_carry(KEY, s)):
         with pytest.raises(TypeError, match="^RNNCell: input_shape must be .* x.shape"):
             make(shape)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+@pytest.mark.parametrize(
+    "params", [{"a": {"k": jnp.ones(3)}}, [jnp.ones(3)]], ids=["nested", "list"]
+)
+def test_a_cell_whose_params_are_no_flat_dict_is_refused(params, num_layers):
+    class Nested(scanrnn.cells.Cell):
+        def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+            return params
+
+        def step(self, params, carry, x):
+            return carry, carry
+
+        def initial_carry(self, params, x, dtype=None):
+            return jnp.zeros([*x.shape[:-1], H])
+
+    options = {"num_layers": num_layers}
+    twin = scanrnn.linen.RNN(Nested(), features=H, **options)
+    for make in (
+        lambda: scanrnn.nnx.RNN(Nested(), D, H, **options, rngs=nnx.Rngs(0)),
+        lambda: twin.init(KEY, XS),
+        lambda: twin.apply({"params": {"layers_0": params}}, XS),
+    ):
+        with pytest.raises(TypeError, match=r"init of Nested .*\(3,\).* flat dict of"):
+            make()

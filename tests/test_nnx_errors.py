@@ -59,22 +59,6 @@ def test_constructor_refuses(layer, options, kind, words):
         layer(**{**sizes, **options})
 
 
-@pytest.mark.parametrize("params", [{"a": {"k": jnp.ones(3)}}, [jnp.ones(3)]])
-def test_constructor_refuses_a_cell_whose_params_are_no_flat_dict(params):
-    class Nested(cells.Cell):
-        def init(self, key, in_features, hidden_features, dtype=jnp.float32):
-            return params
-
-        def step(self, params, carry, x):
-            return carry, carry
-
-        def initial_carry(self, params, x, dtype=None):
-            return jnp.zeros([*x.shape[:-1], H])
-
-    with raises(TypeError, "init of Nested", "(3,)", "flat dict of arrays"):
-        RNN(Nested(), D, H, rngs=nnx.Rngs(0))
-
-
 @pytest.mark.parametrize("bias", ["a"])
 def test_constructor_refuses_a_forget_bias(bias):
     with raises(TypeError, "forget_bias", "number", repr(bias)):

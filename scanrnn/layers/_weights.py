@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from scanrnn.cells._checks import check_initializer
 from scanrnn.cells._frame import FramedCell
@@ -62,6 +63,9 @@ def draw(
 
     Returns:
         The weights by name, and the metadata by family.
+
+    Raises:
+        TypeError: if the cell draws something else than a flat dict of arrays.
     """
     said = {}
 
@@ -91,4 +95,11 @@ def draw(
     if scheme is not None:
         options["scheme"] = scheme
     sizes = place.in_features, place.hidden_features
-    return place.cell.init(key, *sizes, param_dtype, **options), said
+    params = place.cell.init(key, *sizes, param_dtype, **options)
+    flat = isinstance(params, dict) and jax.tree_util.all_leaves(params.values())
+    if not flat:
+        raise TypeError(
+            f"RNN: init of {type(place.cell).__name__} returned shapes "
+            f"{jax.tree.map(jnp.shape, params)}, want a flat dict of arrays by name"
+        )
+    return params, said

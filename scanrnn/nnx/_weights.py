@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from scanrnn import layers
@@ -64,12 +63,6 @@ def draw(
             initializer.
     """
     params, said = layers.draw(place, key, param_dtype, scheme, initializers, _opened)
-    flat = isinstance(params, dict) and jax.tree_util.all_leaves(params.values())
-    if not flat:
-        raise TypeError(
-            f"RNN: init of {type(place.cell).__name__} returned shapes "
-            f"{jax.tree.map(jnp.shape, params)}, want a flat dict of arrays by name"
-        )
     for family, own in metadata.items():
         if own is not None and not isinstance(own, Mapping):
             raise TypeError(
