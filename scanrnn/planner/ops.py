@@ -161,6 +161,12 @@ def is_movable(eqn: JaxprEqn) -> bool:
     return not has_subjaxpr(eqn) and can_be_batched(eqn)
 
 
+def has_loop(eqn: JaxprEqn) -> bool:
+    """Whether there is a loop in an equation."""
+    names = {e.primitive.name for e in (eqn, *inside(eqn))}
+    return not names.isdisjoint(("scan", "while"))
+
+
 def is_cheap_over_time(eqn: JaxprEqn) -> bool:
     """Whether an equation for all steps at once certainly takes no more work."""
     return eqn.primitive.name in _BATCHED or eqn.primitive.name == "custom_jvp_call"
