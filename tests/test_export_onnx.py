@@ -208,6 +208,34 @@ def test_a_whole_model_goes_out_with_its_layers_as_operators():
     assert model.rnn.implementation is None  # the copy was changed, not the model
 
 
+class Tagger(nnx.Module):
+    """Ids of tokens through an embedding and a layer."""
+
+    def __init__(self, rngs):
+        self.embed = nnx.Embed(10, 4, rngs=rngs)
+        self.rnn = scanrnn.nnx.GRU(4, 5, rngs=rngs)
+
+    def __call__(self, ids):
+        return self.rnn(self.embed(ids))
+
+
+def test_ids_of_a_tokenizer_go_in_as_int64_without_x64(in_32_bit):
+    model = Tagger(nnx.Rngs(0))
+    proto = to_onnx(model, inputs={"ids": Input(("batch", "time"), "int64")})
+    ids = np.arange(6).reshape(2, 3)
+    (got,) = session(proto)(ids=ids)
+    close(got, model(jnp.asarray(ids)))
+
+
+def test_numbers_of_64_bits_go_into_a_layer_without_x64(in_32_bit):
+    layer = make("LSTM", 3, 5)
+    shape = ("batch", "time", 3)
+    proto = to_onnx(layer, inputs={"input": Input(shape, "float64")}, carry=True)
+    x, zeros = xs(2, 4, 3), np.zeros((2, 5), np.float32)
+    feed = {"input": x.astype(np.float64), "initial_h": zeros, "initial_c": zeros}
+    close(session(proto)(**feed)[0], layer(x))
+
+
 def test_a_step_of_ones_own_goes_out_as_a_scan():
     weights = jax.random.normal(jax.random.key(0), [3 + 5, 5])
 

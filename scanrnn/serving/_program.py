@@ -22,7 +22,8 @@ class Input(NamedTuple):
     Attributes:
         shape: numbers, or names for sizes that are known only at run time. Equal names
             are equal sizes.
-        dtype: dtype of the array.
+        dtype: dtype of the array. An ONNX file takes int64 and float64 also where JAX,
+            without its x64 mode, computes in 32 bits: it casts the input.
     """
 
     shape: tuple[int | str, ...]

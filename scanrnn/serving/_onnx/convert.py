@@ -49,8 +49,13 @@ def convert(
                 graph.sizes[str(dim)] = graph.op(
                     "Shape", name, start=axis, end=axis + 1
                 )
-    # An input of a half type comes as float32, with numbers that need rounding.
-    arguments = [graph.rounded(name, spec.dtype) for name, spec in inputs.items()]
+    arguments = []
+    for (name, spec), var in zip(inputs.items(), closed.jaxpr.invars, strict=True):
+        # Without its x64 mode, JAX takes the int64 ids of a tokenizer as int32.
+        same = spec.dtype == var.aval.dtype
+        taken = name if same else graph.cast(name, var.aval.dtype)
+        # An input of a half type comes as float32, with numbers that need rounding.
+        arguments.append(graph.rounded(taken, var.aval.dtype))
     results = run(graph, *compat.opened(closed), arguments)
     if len(results) != len(outputs):
         raise ValueError(
