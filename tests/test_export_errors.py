@@ -74,6 +74,18 @@ def test_each_output_has_a_name_of_its_own(outputs, match):
         to_onnx(lstm, carry=True, outputs=outputs)
 
 
+@pytest.mark.parametrize("export", [to_onnx, to_stablehlo])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("lengths", {"lengths": True}), ("initial_h", {"carry": True})],
+)
+def test_an_input_is_not_named_as_one_that_an_option_adds(export, name, options):
+    with pytest.raises(
+        ValueError, match=f"^{export.__name__}: inputs has the name '{name}', which"
+    ):
+        export(GRU, inputs={name: ("batch", "time", 3)}, **options)
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "operator"),
     [

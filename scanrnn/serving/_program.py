@@ -86,7 +86,7 @@ def make(
                 f"{where}: a layer has one input, got {list(specs)}; give inputs one "
                 "entry"
             )
-        program = _layer(layer, specs, outputs, carry, lengths)
+        program = _layer(where, layer, specs, outputs, carry, lengths)
     _check_names(where, program, outputs)
     return program
 
@@ -214,9 +214,9 @@ def _output_names(model, specs, outputs):
     return ("output",) if count == 1 else tuple(f"output_{k}" for k in range(count))
 
 
-def _layer(layer, specs, outputs, carry, lengths):
+def _layer(where, layer, specs, outputs, carry, lengths):
     """The program of a layer. Inputs: `input`, `lengths`, each field of the carry."""
-    (xs,) = specs.values()
+    ((given_name, xs),) = specs.items()
     call = _pure(layer)
     axes = xs.shape[: len(xs.shape) - feature_axes(layer)]
     time_axis = 0 if layer.time_major else len(axes) - 1
@@ -236,18 +236,22 @@ def _layer(layer, specs, outputs, carry, lengths):
     )
     leaves, structure = jax.tree.flatten_with_path(first)
     names = ["_".join(_part(key) for key in path) for path, _ in leaves]
-    if lengths:
-        specs = specs | {"lengths": jax.ShapeDtypeStruct(batch, jnp.int32)}
+    more = {"lengths": jax.ShapeDtypeStruct(batch, jnp.int32)} if lengths else {}
     if carry:
         for name, (_, leaf) in zip(names, leaves, strict=True):
-            specs = specs | {f"initial_{name}": leaf}
+            more[f"initial_{name}"] = leaf
+    if given_name in more:
+        raise ValueError(
+            f"{where}: inputs has the name {given_name!r}, which carry=True or "
+            "lengths=True gives to an input of its own; rename it, such as 'input'"
+        )
 
     def function(xs, *rest):
         last, ys = run(xs, rest)
         return [ys, *(jax.tree.leaves(last) if carry else ())]
 
     own = ["output", *(f"last_{name}" for name in names if carry)]
-    return Program(function, specs, tuple(own if outputs is None else outputs))
+    return Program(function, specs | more, tuple(own if outputs is None else outputs))
 
 
 def _part(key):
