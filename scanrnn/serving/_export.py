@@ -40,11 +40,10 @@ def to_onnx(
     The recurrent operators of ONNX set outputs after the end of a sequence to zero. Our
     layers do not. So a loop with `lengths` becomes a `Scan`.
 
-    These have no ONNX form here: loops without a fixed number of steps, a `lax.switch`
-    of more than two branches, choices among more than two arrays, sorting, Fourier
-    transforms, pooling windows, random and complex numbers, bit shifts, `jnp.interp`,
-    `jnp.digitize`, `x.at[...].apply`, and special functions other than erf (such as
-    `lgamma`, `digamma` and Bessel functions).
+    These have no ONNX form here: a `lax.switch` of more than two branches, choices
+    among more than two arrays, sorting, Fourier transforms, pooling windows, random and
+    complex numbers, bit shifts, `jnp.interp`, `jnp.digitize`, `x.at[...].apply`, and
+    special functions other than erf (such as `lgamma`, `digamma` and Bessel functions).
 
     Args:
         model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
