@@ -278,6 +278,64 @@ def test_a_call_takes_a_bucket_as_it_is_and_writes_over_the_carry(monkeypatch):
     np.testing.assert_array_equal(stream(x), first)
 
 
+def test_a_training_step_that_writes_over_the_weights_leaves_a_stream_alone():
+    rnn, x = make(), xs(2, 4, 3)
+    stream, wanted = Streaming(rnn, 2), rnn(x)
+    jax.tree.map(lambda leaf: leaf.delete(), nnx.state(rnn))
+    close(stream(x), wanted)
+
+
+def test_copies_of_weights_stay_on_the_devices_of_the_layer():
+    rnn = make()
+    (device,) = jax.devices()[:1]
+    nnx.update(rnn, jax.device_put(nnx.state(rnn), device))
+    for leaf in Streaming(rnn)._weights:
+        assert leaf.committed and leaf.devices() == {device}
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_call_that_was_interrupted_is_not_forgotten(monkeypatch, late, error):
+    stream, x = Streaming(make(), 2, buckets=(1, 4)), xs(2, 12, 3)
+    stream.leave(1)
+    first, run, calls = stream(x), stream._run, []
+    before = stream.state()
+    wanted = stream(x)
+
+    def interrupted(*args):
+        calls.append(args)
+        out = run(*args)
+        if len(calls) > late:
+            raise error
+        return out
+
+    stream.restore(before)
+    monkeypatch.setattr(stream, "_run", interrupted)
+    with pytest.raises(error):
+        stream(x)
+    monkeypatch.undo()
+    for call in (lambda: stream(x), stream.state, stream.join, lambda: stream.reset(0)):
+        with pytest.raises(
+            RuntimeError, match=r"call reset\(\) .* or restore\(state\)"
+        ):
+            call()
+    stream.restore(before)
+    np.testing.assert_array_equal(stream(x), wanted)
+    assert stream.join() == 1
+    stream.reset()
+    np.testing.assert_array_equal(stream(x), first)
+
+
+def test_a_chunk_that_is_refused_loses_nothing():
+    stream, x = Streaming(make(), 2), xs(2, 4, 3)
+    rnn = make()
+    wanted = rnn(np.concatenate([x, x], axis=1))[:, 4:]
+    stream(x)
+    with pytest.raises(ValueError, match="chunk has shape"):
+        stream(x[:1])
+    close(stream(x), wanted)
+
+
 class Doubled(nnx.GRUCell):
     """A cell with two outputs of different shapes."""
 

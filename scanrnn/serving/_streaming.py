@@ -13,7 +13,7 @@ from flax import nnx as flax_nnx
 from scanrnn import nnx
 from scanrnn.cells._checks import check_dtype
 from scanrnn.serving import _streaming_checks as checks
-from scanrnn.serving._streaming_parts import alone, each, started
+from scanrnn.serving._streaming_parts import alone, each, named, started
 
 
 class Streaming:
@@ -33,11 +33,13 @@ class Streaming:
     There are places for a fixed number of streams. At the start all are taken, so a
     server first calls `leave` for each. A stream that joins starts with a fresh carry.
     All streams are computed together. Several threads may call the methods: each waits
-    until the others are ready.
+    until the others are ready. If an exception such as Ctrl-C ends a call while it
+    computes, how far the streams are is not known: then call `reset()`, or `restore` an
+    earlier state.
 
     Args:
-        rnn: a layer of `scanrnn.nnx`, in one direction. Later changes of its weights
-            have no effect. It runs without dropout and noise, and batch-major.
+        rnn: a layer of `scanrnn.nnx`, in one direction. Its weights are copied: later
+            changes have no effect. It runs without dropout and noise, and batch-major.
         streams: B, the number of places.
         buckets: lengths in time steps, ascending.
         features: the shape of one step of one stream; None for `(rnn.in_features,)`.
@@ -85,7 +87,9 @@ class Streaming:
         self._whole = {(streams, size, *self.features) for size in self.buckets}
         graph, state = flax_nnx.split(rnn)
         # A list, because flattening a nested state takes as long as a small layer.
-        self._weights, structure = jax.tree.flatten(state)
+        leaves, structure = jax.tree.flatten(state)
+        # Copies, because a training step may donate the arrays of the layer.
+        self._weights = [jnp.copy(leaf) for leaf in leaves]
 
         def run(weights, carry, xs, lengths):
             return flax_nnx.merge(graph, structure.unflatten(weights))(
@@ -124,6 +128,7 @@ class Streaming:
 
         Raises:
             KeyError: for a stream that has not joined.
+            RuntimeError: if an exception ended an earlier call while it computed.
             TypeError: for a key that is not an integer, or for numbers that `dtype`
                 cannot represent, such as complex ones.
             ValueError: if a shape is wrong.
@@ -145,7 +150,7 @@ class Streaming:
         """Feed the streams that have a chunk."""
         arrays = {}
         for stream, chunk in chunks.items():
-            self._joined(stream)
+            checks.joined(stream, self._open)
             arrays[stream] = checks.chunk(chunk, self.dtype, self.features, stream)
         if self.streams == 1 and arrays:
             # No joint array: making one takes as long as a small step.
@@ -165,7 +170,17 @@ class Streaming:
         return {k: each(operator.itemgetter(place), ys) for k, place in places.items()}
 
     def _feed(self, xs, lengths):
-        """The outputs, in pieces that fit a bucket; lengths None if all steps count."""
+        """The outputs; lengths None if all steps count."""
+        checks.known(self._carry)
+        try:
+            return self._pieces(xs, lengths)
+        except BaseException:
+            # They were donated, or they are those after a chunk without outputs.
+            self._carry = None
+            raise
+
+    def _pieces(self, xs, lengths):
+        """The outputs, in pieces that fit a bucket."""
         if xs.shape in self._whole:
             return self._advance(xs, lengths)
         outs, largest = [], self.buckets[-1]
@@ -213,8 +228,8 @@ class Streaming:
                 "for one that has ended, or make more with streams="
             )
         stream = int(np.argmin(self._open))
+        self._begin(np.arange(self.streams) == stream)
         self._open[stream] = True
-        self.reset(stream)
         return stream
 
     @alone
@@ -227,7 +242,7 @@ class Streaming:
         Raises:
             KeyError: if no stream has joined there.
         """
-        self._joined(stream)
+        checks.joined(stream, self._open)
         self._open[stream] = False
 
     @alone
@@ -249,9 +264,13 @@ class Streaming:
             return
         starts = np.zeros(self.streams, bool)
         for stream in streams if isinstance(streams, Iterable) else [streams]:
-            self._joined(stream)
+            checks.joined(stream, self._open)
             starts[stream] = True
-        self._carry = self._start(starts, self._fresh, self._carry)
+        self._begin(starts)
+
+    def _begin(self, starts):
+        """Give a fresh carry to each stream that starts."""
+        self._carry = self._start(starts, self._fresh, checks.known(self._carry))
 
     @alone
     def state(self) -> dict[str, np.ndarray]:
@@ -260,7 +279,8 @@ class Streaming:
         Returns:
             Arrays by name: those of the carry, and `open`, bool `[B]`.
         """
-        return {k: np.array(a) for k, a in self._named().items()}
+        kept = named(checks.known(self._carry), self._open)
+        return {k: np.array(a) for k, a in kept.items()}
 
     @alone
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -273,25 +293,9 @@ class Streaming:
             TypeError: if `state` is no mapping.
             ValueError: if the arrays have other names, shapes or dtypes.
         """
-        arrays = checks.saved(state, self._named())
-        self._open = np.array(arrays.pop("open"))
-        structure = jax.tree.structure(self._carry)
+        kept = named(self._fresh, self._open)
+        arrays = checks.saved(state, kept)
         # Copies, because the carry is donated to the next call.
-        leaves = [jnp.array(arrays[k]) for k in self._named() if k != "open"]
-        self._carry = structure.unflatten(leaves)
-
-    def _named(self):
-        leaves = jax.tree_util.tree_flatten_with_path(self._carry)[0]
-        named = {
-            "carry." + jax.tree_util.keystr(path, simple=True, separator="."): leaf
-            for path, leaf in leaves
-        }
-        return named | {"open": self._open}
-
-    def _joined(self, stream):
-        checks.number(stream)
-        if not (0 <= stream < self.streams and self._open[stream]):
-            raise KeyError(
-                f"Streaming: there is no stream {stream!r}; those that have joined are "
-                f"{np.flatnonzero(self._open).tolist()}"
-            )
+        leaves = [jnp.array(arrays[k]) for k in kept if k != "open"]
+        self._carry = jax.tree.structure(self._fresh).unflatten(leaves)
+        self._open = np.array(arrays["open"])

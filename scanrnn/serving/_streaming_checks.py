@@ -54,6 +54,27 @@ def number(stream: Any) -> None:
         )
 
 
+def joined(stream: Any, open: np.ndarray) -> None:
+    """Raise unless a stream has joined there."""
+    number(stream)
+    if not (0 <= stream < len(open) and open[stream]):
+        raise KeyError(
+            f"Streaming: there is no stream {stream!r}; those that have joined are "
+            f"{np.flatnonzero(open).tolist()}"
+        )
+
+
+def known(carry: Any) -> Any:
+    """The carries; raise RuntimeError if an exception in a call has lost them."""
+    if carry is None:
+        raise RuntimeError(
+            "Streaming: an exception ended an earlier call while it computed, so how "
+            "far the streams are is not known; call reset() to start all of them anew, "
+            "or restore(state) with a state from before"
+        )
+    return carry
+
+
 def arguments(rnn, streams, buckets):
     """Raise TypeError or ValueError for arguments that `Streaming` cannot take."""
     if not isinstance(rnn, nnx.RNN):

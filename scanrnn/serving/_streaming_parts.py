@@ -1,4 +1,4 @@
-"""Parts of `Streaming`: one thread at a time, outputs of any tree, fresh carries."""
+"""Parts of `Streaming`: one thread at a time, trees of arrays, fresh carries."""
 
 import functools
 from collections.abc import Callable
@@ -27,6 +27,16 @@ def each(f: Callable[[Any], Any], outputs: Any) -> Any:
     if isinstance(outputs, np.ndarray | jax.Array):
         return f(outputs)
     return jax.tree.map(f, outputs)
+
+
+def named(carry: Any, open: Any) -> dict[str, Any]:
+    """The arrays of a state by name: those of the carry, and which places are taken."""
+    leaves = jax.tree_util.tree_flatten_with_path(carry)[0]
+    found = {
+        "carry." + jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        for path, leaf in leaves
+    }
+    return found | {"open": open}
 
 
 def started(starts: Any, fresh: Any, carry: Any) -> Any:
