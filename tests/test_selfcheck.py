@@ -72,6 +72,41 @@ def test_selfcheck_says_what_did_not_run():
         scanrnn.selfcheck(["gru"], implementations=["cudnn"])
 
 
+def test_selfcheck_checks_every_cell_in_dtypes_that_come_from_an_iterator():
+    report = scanrnn.selfcheck(
+        ["elman", "gru"],
+        dtypes=iter(["float32", "bfloat16"]),
+        implementations=["scan"],
+        sizes=(3, 2, 4),
+        runs=0,
+    )
+    assert [(c.cell, c.dtype) for c in report.checks] == [
+        *[("elman", "float32"), ("elman", "bfloat16")],
+        *[("gru", "float32"), ("gru", "bfloat16")],
+    ]
+
+
+@pytest.mark.parametrize(
+    "name, H, reason",
+    [
+        ("lstm, projection", 4, "projection=8, want at most hidden_features=4"),
+        ("lstm, heads", 9, "heads"),
+    ],
+)
+def test_selfcheck_notes_a_cell_that_cannot_have_the_size(name, H, reason):
+    report = scanrnn.selfcheck(
+        [name, "gru"],
+        dtypes=["float32"],
+        implementations=["planned"],
+        sizes=(3, 2, H),
+        runs=0,
+    )
+    refused, ran = report.checks[:2], report.checks[2:]
+    assert all(c.right is None and reason in c.reason for c in refused)
+    assert all(c.right for c in ran)
+    assert "0 of 2 checks are wrong" in str(report)
+
+
 def test_selfcheck_runs_the_executors_that_are_asked_for():
     report = scanrnn.selfcheck(
         ["gru"],
