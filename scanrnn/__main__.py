@@ -231,9 +231,12 @@ def _train(options: dict[str, Any], console: Console) -> int:
     return 0 if outcome.signal is None else 128 + outcome.signal
 
 
-# Words in the errors that gloo, NCCL and JAX's coordination service raise when a
-# process is gone.
-_LOST = re.compile("gloo|nccl|coordination|heartbeat|barrier|connection|peer", re.I)
+# Errors of gloo, NCCL and JAX's coordination service when a process is gone. Their text
+# starts with a code such as UNAVAILABLE; a path of the user with such a word has none.
+_LOST = re.compile(
+    r"\b[A-Z_]{5,}: .*(?i:gloo|nccl|coordination|heartbeat|barrier|connection|peer)",
+    re.DOTALL,
+)
 
 
 def _first_line(error: Exception) -> str:

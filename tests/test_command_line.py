@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from scanrnn import __version__
-from scanrnn.__main__ import _config, _parser, main
+from scanrnn.__main__ import _LOST, _config, _parser, main
 from scanrnn.training import RECIPES, Config
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
@@ -78,6 +78,23 @@ def test_command_line_reports_an_error_without_a_traceback(words, message, capsy
     assert main(words) == 1
     error = capsys.readouterr().err
     assert error.startswith(message) and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text, lost",
+    [
+        ("UNKNOWN: Gloo all-reduce failed: [tcp] Connection closed by peer", True),
+        ("DEADLINE_EXCEEDED: Barrier timed out.\nIts id is 7", True),
+        ("UNAVAILABLE: failed to connect:\nrecv from the Coordination service", True),
+        ("out: cannot write in 'a' (ABORTED: heartbeat timeout); make room", True),
+        ("INTERNAL: out of registers", False),
+        ("text: cannot read '/data/peer_reviews.txt': No such file", False),
+        ("out: '/home/speer/run' is in use by process 3; wait for it", False),
+        ("out: cannot write in 'IGLOO' (disk full: no room)", False),
+    ],
+)
+def test_a_lost_process_is_told_from_a_path_with_such_a_word(text, lost):
+    assert bool(_LOST.search(text)) is lost
 
 
 def test_command_line_alone_shows_what_one_can_do(capsys):
