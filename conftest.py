@@ -7,6 +7,7 @@ so they run with JAX's own default (32-bit), whichever tests share their process
 
 import gc
 import os
+import signal
 import sys
 import tempfile
 
@@ -39,6 +40,10 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 # Traces leave many objects alive. To look at all of them again and again took a fifth
 # of the time; without any look, memory that is never used twice took as long.
 gc.set_threshold(20_000, 10, 100)
+
+# A shell script lets its background jobs ignore this signal, which tests send.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import jax  # noqa: E402
 import pytest  # noqa: E402

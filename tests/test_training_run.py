@@ -321,6 +321,17 @@ def test_signal_that_comes_while_processes_ask_each_other_is_not_lost(monkeypatc
     assert interruption.signal == signal.SIGTERM
 
 
+def test_signal_that_was_ignored_before_is_still_ignored(request):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    with _train.Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interruption.signal is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interruption.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
 @pytest.mark.parametrize("name", ["log.jsonl", "loss.png"])
 def test_run_names_out_when_a_folder_stands_where_a_file_goes(config, name):
     (Path(config.out) / name).mkdir(parents=True)

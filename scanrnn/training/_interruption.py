@@ -9,8 +9,9 @@ from typing import Any
 class Interruption:
     """A context in which the first SIGINT or SIGTERM only sets `signal`.
 
-    A second signal has its usual effect. Only the main thread can handle signals; in
-    other threads the context does nothing.
+    A second signal has its usual effect. A signal that was ignored before, as SIGINT is
+    in a background job of a shell script, is still ignored. Only the main thread can
+    handle signals; in other threads the context does nothing.
 
     Attributes:
         signal: The number of the signal; None if there was none.
@@ -32,7 +33,8 @@ class Interruption:
         """Starts to handle the two signals."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
