@@ -158,7 +158,7 @@ def test_arrays_refuse_a_batch_that_is_no_positive_integer(batch):
 
 def test_arrays_refuse_a_position_behind_their_end():
     batches = Arrays(np.ones([4, 2]), batch=2)
-    with pytest.raises(ValueError, match="'batch': 2}, but there are 4 examples"):
+    with pytest.raises(ValueError, match="'batch': 2}, want .* a 'batch' from 0 to 1;"):
         batches.restore({"epoch": 0, "batch": 2})
 
 

@@ -171,13 +171,40 @@ def test_batches_refuse_a_position_that_they_do_not_have(make):
             short.restore(place)
 
 
+ENDLESS = {
+    "arrays": Arrays(np.arange(6), batch=2),
+    "buckets": Buckets([np.arange(3)] * 6, batch=2, buckets=1),
+    "streams": Streams(np.arange(6), batch=1, window=2),
+}
+
+
+@pytest.mark.parametrize(
+    "kind, name",
+    [(kind, name) for kind, batches in ENDLESS.items() for name in batches.state()],
+)
+@pytest.mark.parametrize("number", [-1, 0.5, None, "0"])
+def test_batches_refuse_a_position_that_is_no_place(kind, name, number):
+    batches = ENDLESS[kind]
+    place = batches.state()
+    for wrong in (place | {name: number}, {k: place[k] for k in place.keys() - {name}}):
+        with pytest.raises(ValueError, match="^state: got .* saved it$"):
+            batches.restore(wrong)
+    batches.restore(place)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Buckets([np.arange(3)], batch=0), "batch: got 0"),
         (lambda: Buckets([np.array([0.5, 0.7])], batch=1), "want integer ids"),
         (lambda: Streams(np.arange(9), 0, 2), "batch: got 0"),
+        (lambda: Buckets([np.zeros(0, int)] * 3, batch=2), "sequences: got 3 empty"),
         (lambda: Streams("abc", 1, 1), "ids: got a str, .*encode"),
+        (lambda: Streams([1, 2, 3], 1, 1), r"ids: got a list, .*np.asarray\(ids\)"),
+        (
+            lambda: Streams(np.arange(3), 1, 1, starts=[True, False, False]),
+            r"starts: got a list, .*np.asarray\(starts\)",
+        ),
         (lambda: Streams(np.arange(9), 2, 0), "window: got 0"),
         (lambda: Streams(np.arange(9), 2, 2, parts=0), "parts: got 0"),
     ],

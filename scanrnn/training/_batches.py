@@ -75,7 +75,7 @@ class Streams(Batches):
             process reads its columns of each part.
 
     Raises:
-        TypeError: If `ids` is a str.
+        TypeError: If `ids` or `starts` is no array, such as a str or a list.
         ValueError: If the text has fewer than `batch * (window + 1)` tokens, or `parts`
             does not divide the numbers of `rows`.
 
@@ -104,11 +104,13 @@ class Streams(Batches):
         for name, number in (("batch", batch), ("window", window), ("parts", parts)):
             if number < 1:
                 raise ValueError(f"{name}: got {number}, want at least 1")
-        if isinstance(ids, str):
-            raise TypeError(
-                "ids: got a str, want integer ids [N]; for a text these are "
-                "Vocabulary.of(text).encode(text)"
-            )
+        for name, array in (("ids", ids), ("starts", starts)):
+            if array is not None and not hasattr(array, "ndim"):
+                raise TypeError(
+                    f"{name}: got a {type(array).__name__}, want an array [N]: "
+                    f"np.asarray({name}) of a list, or the ids of a text, "
+                    "Vocabulary.of(text).encode(text)"
+                )
         least = batch * (window + 1)
         if len(ids) < least:
             raise ValueError(
@@ -156,13 +158,34 @@ class Streams(Batches):
         Raises:
             ValueError: If it is not one of this text.
         """
-        position = state.get("position", -1)
-        if not 0 <= position < len(self.ids):
+        if not _is_below(state.get("position"), len(self.ids)):
             raise ValueError(
                 f"state: got {state}, want a position in the {len(self.ids)} tokens; "
                 "give the text of the run that saved it"
             )
-        self._position = position
+        self._position = state["position"]
+
+
+def check_place(state: dict[str, int], batches: int, data: str) -> None:
+    """Raises ValueError unless a state is the place of a batch in an epoch.
+
+    Args:
+        state: The state.
+        batches: How many batches an epoch has.
+        data: What the batches are of, for the message.
+    """
+    sizes = {"epoch": math.inf, "batch": batches}
+    if not all(_is_below(state.get(name), size) for name, size in sizes.items()):
+        raise ValueError(
+            f"state: got {state}, want an 'epoch' from 0 on, and a 'batch' from 0 to "
+            f"{batches - 1}; give what state() returned, and the {data} of the run "
+            "that saved it"
+        )
+
+
+def _is_below(number, size):
+    """Whether it is an index of a sequence of that size, counted from its start."""
+    return isinstance(number, int | np.integer) and 0 <= number < size
 
 
 class Arrays(Batches):
@@ -179,7 +202,7 @@ class Arrays(Batches):
     Raises:
         TypeError: If an array is a number.
         ValueError: If `batch` is less than 1, there are fewer examples, or the arrays
-            differ in their number; from `restore`, if there are too few for it.
+            differ in their number.
 
     Example:
         >>> import numpy as np
@@ -240,10 +263,10 @@ class Arrays(Batches):
         return {"epoch": self._epoch, "batch": self._next}
 
     def restore(self, state: dict[str, int]) -> None:
-        """Goes to a saved position."""
-        if (state.get("batch", math.inf) + 1) * self.batch > self._size:
-            raise ValueError(
-                f"state: got {state}, but there are {self._size} examples, "
-                f"{self.batch} in a batch; give the arrays of the run that saved it"
-            )
+        """Goes to a saved position.
+
+        Raises:
+            ValueError: If it is not one of these arrays.
+        """
+        check_place(state, self._size // self.batch, "arrays")
         self._epoch, self._next = state["epoch"], state["batch"]

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scanrnn.training._batches import Batches
+from scanrnn.training._batches import Batches, check_place
 
 
 class Padded(NamedTuple):
@@ -35,7 +35,7 @@ class Buckets(Batches):
         seed: Seed of the orders.
 
     Raises:
-        ValueError: If there is no sequence.
+        ValueError: If there is no sequence with an id in it, or they are not integers.
 
     Example:
         >>> import numpy as np
@@ -57,8 +57,9 @@ class Buckets(Batches):
         seed: int = 0,
     ):
         """Sorts the sequences into buckets."""
-        if not len(sequences):
-            raise ValueError("sequences: got none, want at least one")
+        if not any(map(len, sequences)):
+            found = f"{len(sequences)} empty ones" if len(sequences) else "none"
+            raise ValueError(f"sequences: got {found}, want at least one with an id")
         if batch < 1:
             raise ValueError(f"batch: got {batch}, want at least 1")
         kinds = {np.asarray(s).dtype for s in sequences if len(s)}
@@ -133,9 +134,5 @@ class Buckets(Batches):
         Raises:
             ValueError: If it is not one of these sequences.
         """
-        if not 0 <= state.get("batch", -1) < len(self):
-            raise ValueError(
-                f"state: got {state}, but an epoch has {len(self)} batches; give the "
-                "sequences of the run that saved it"
-            )
+        check_place(state, len(self), "sequences")
         self._epoch, self._next = state["epoch"], state["batch"]
