@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 
+import jax.numpy as jnp
 import pytest
 
 from scanrnn import __version__
 from scanrnn.__main__ import _LOST, _config, _parser, main
-from scanrnn.training import RECIPES, Config
+from scanrnn.training import RECIPES, Checkpoints, Config
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
 
@@ -95,6 +96,18 @@ def test_command_line_reports_an_error_without_a_traceback(words, message, capsy
 )
 def test_a_lost_process_is_told_from_a_path_with_such_a_word(text, lost):
     assert bool(_LOST.search(text)) is lost
+
+
+def test_commands_refuse_a_checkpoint_of_another_program(tmp_path, capsys):
+    with Checkpoints(tmp_path / "checkpoint") as checkpoints:
+        checkpoints.save(3, {"w": jnp.ones(1)}, {"batches": {"epoch": 0, "batch": 3}})
+    out = ["--out", str(tmp_path)]
+    for words in (["sample"], ["export"], ["train", *TINY]):
+        assert main([*words, *out]) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: out: the checkpoint in ")
+        assert "is of no run of `train`" in error and "with `resume`" in error
+        assert error.count("\n") == 1
 
 
 def test_command_line_alone_shows_what_one_can_do(capsys):

@@ -86,6 +86,14 @@ def test_precision_auto_is_what_pays_on_a_machine(machine, chosen):
     assert explain("float32", machine) is None
 
 
+def test_precision_auto_of_a_run_that_goes_on_is_told():
+    line = explain("auto", MACHINES["h100"], "float32")
+    assert line == "precision auto: float32, with which this run was started"
+    for chosen in (None, "bfloat16"):
+        line = explain("auto", MACHINES["h100"], chosen)
+        assert str(line).startswith("precision auto: bfloat16, whose products")
+
+
 def test_precision_auto_is_that_of_the_machine_here():
     assert Precision.parse("auto") == Precision.parse("auto", machine_of())
 

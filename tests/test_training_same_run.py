@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from scanrnn.training import Config, train
+from scanrnn.machines import MACHINES
+from scanrnn.training import Config, _same_run, train
 from scanrnn.training._run import open_run
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
@@ -62,6 +63,40 @@ def test_the_same_text_by_another_path_is_the_same(config, monkeypatch):
         file.write(TEXT.upper())
     with pytest.raises(ValueError, match="^text: .* was started on another text"):
         open_run(dataclasses.replace(config, text="other.txt"))
+
+
+@pytest.mark.parametrize("names", [("config",), ("vocabulary",), ("config", "text")])
+def test_a_checkpoint_without_the_notes_of_a_run_is_of_another_program(config, names):
+    start(config, *names)
+    with pytest.raises(ValueError, match=f"^out: .* have no '{names[0]}', but"):
+        open_run(config)
+    assert not goes_on(config, restart=True)
+
+
+@pytest.mark.parametrize("kind, later", [("unknown", "h100"), ("h100", "unknown")])
+@pytest.mark.parametrize("precision", ["auto", "carry=bfloat16, compute=auto"])
+def test_auto_is_what_the_run_was_started_with(
+    config, monkeypatch, kind, later, precision
+):
+    config = dataclasses.replace(config, precision=precision)
+    monkeypatch.setattr(_same_run, "machine_of", lambda: MACHINES[kind])
+    start(config)
+    monkeypatch.setattr(_same_run, "machine_of", lambda: MACHINES[later])
+    chosen = {"unknown": "float32", "h100": "bfloat16"}
+    for options in ({}, {"resume_from": 1}, {"restart": True}):
+        run = open_run(config, **options)
+        run.checkpoints.close()
+        machine = later if "restart" in options else kind
+        assert run.config.precision == precision.replace("auto", chosen[machine])
+        assert ("config" in run.notes) is (machine == kind)
+
+
+def test_another_precision_than_that_of_the_run_is_still_refused(config, monkeypatch):
+    monkeypatch.setattr(_same_run, "machine_of", lambda: MACHINES["unknown"])
+    start(dataclasses.replace(config, precision="float16"))
+    for precision in ("auto", "float32"):
+        with pytest.raises(ValueError, match="^precision: got 'float32', .* 'float16'"):
+            open_run(dataclasses.replace(config, precision=precision))
 
 
 def test_a_checkpoint_that_is_not_there_is_asked_for_by_resume_from(config):

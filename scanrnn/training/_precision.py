@@ -237,12 +237,13 @@ def settle(text: str, half: bool) -> str:
     return _AUTO.sub(r"\g<1>" + ("bfloat16" if half else "float32"), text)
 
 
-def explain(text: str, machine: Machine) -> str | None:
+def explain(text: str, machine: Machine, chosen: str | None = None) -> str | None:
     """Explains what `auto` chooses, or warns of a dtype that is slower than float32.
 
     Args:
         text: A policy, as `Precision.parse` reads it.
         machine: The machine on which the model will run.
+        chosen: The policy of a run that goes on, without `auto`; None for a new run.
 
     Returns:
         One line; None if there is nothing to say.
@@ -255,6 +256,8 @@ def explain(text: str, machine: Machine) -> str | None:
     """
     slow = f"products take longer than in float32 on this machine ({machine.kind})"
     if _AUTO.search(text):
+        if chosen not in (None, settle(text, machine.pays("bfloat16"))):
+            return f"precision auto: {chosen}, with which this run was started"
         if not machine.pays("bfloat16"):
             return f"precision auto: float32, as in bfloat16 {slow}"
         ratio = machine.peaks["bfloat16"] / machine.peaks["float32"]

@@ -15,7 +15,6 @@ from flax import nnx
 from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh
 
-from scanrnn.machines import machine_of
 from scanrnn.training._batches import Streams
 from scanrnn.training._buckets import Buckets
 from scanrnn.training._checkpoints import Checkpoints
@@ -25,10 +24,9 @@ from scanrnn.training._loop import resume
 from scanrnn.training._mesh import make_mesh, rows_of_process, shard_batch, shard_state
 from scanrnn.training._model import LanguageModel, make_model, zero_carry
 from scanrnn.training._objective import make_evaluate, make_loss, make_optimizer
-from scanrnn.training._precision import Precision, settle
+from scanrnn.training._precision import Precision
 from scanrnn.training._prefetch import Prefetch
-from scanrnn.training._processes import of_first
-from scanrnn.training._same_run import check_folder, check_same_run, identity
+from scanrnn.training._same_run import check_folder, check_same_run, identity, settled
 from scanrnn.training._step import TrainState, TrainStep, init_state, make_train_step
 from scanrnn.training._text import END, Corpus, load_corpus, split_sentences
 
@@ -110,15 +108,22 @@ def open_run(
         The run.
 
     Raises:
-        ValueError: If the folder has a run with other options or another text, or
-            files of the user that the run would replace, is in use, or cannot be
-            written; or if `restart` and `resume_from` are both given.
+        ValueError: If the folder has another run, or files that the run would replace,
+            is in use, or cannot be written; or for both `restart` and `resume_from`.
     """
     if restart and resume_from is not None:
         raise ValueError("resume_from: --restart deletes that checkpoint; drop either")
-    # The choice of auto is part of a run: another machine must not choose differently.
-    half = bool(of_first(machine_of().pays("bfloat16")))
-    config = dataclasses.replace(config, precision=settle(config.precision, half))
+    checkpoints = Checkpoints(Path(config.out) / "checkpoint")
+    with contextlib.ExitStack() as unless_opened:
+        unless_opened.callback(checkpoints.close)
+        run = _make_run(settled(config, checkpoints, restart, resume_from), checkpoints)
+        _go_to_checkpoint(run, restart, resume_from)
+        unless_opened.pop_all()
+    return run
+
+
+def _make_run(config, checkpoints):
+    """Makes a run at its start."""
     corpus = load_corpus(
         config.text, config.tokens, config.held_out, config.vocabulary or None
     )
@@ -130,7 +135,7 @@ def open_run(
         mesh = make_mesh(devices, config.tensor)
     batches, epoch = _batches(config, corpus, mesh)
     state, train_step = make_training(config, model, epoch, mesh)
-    run = Run(
+    return Run(
         config=config,
         corpus=corpus,
         model=model,
@@ -138,16 +143,11 @@ def open_run(
         batches=batches,
         train_step=train_step,
         evaluate=_evaluation(config, corpus, model),
-        checkpoints=Checkpoints(Path(config.out) / "checkpoint"),
+        checkpoints=checkpoints,
         state=state,
         notes={},
         epoch=epoch,
     )
-    with contextlib.ExitStack() as unless_opened:
-        unless_opened.callback(run.checkpoints.close)
-        _go_to_checkpoint(run, restart, resume_from)
-        unless_opened.pop_all()
-    return run
 
 
 def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:

@@ -5,7 +5,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from scanrnn.machines import machine_of
+from scanrnn.training._checkpoints import Checkpoints
 from scanrnn.training._config import Config
+from scanrnn.training._precision import settle
+from scanrnn.training._processes import of_first
 from scanrnn.training._text import Corpus
 
 # Files that a run deletes or replaces.
@@ -44,6 +48,40 @@ def check_folder(config: Config) -> None:
         )
 
 
+def settled(
+    config: Config, checkpoints: Checkpoints, restart: bool, step: int | None
+) -> Config:
+    """Replaces `auto` by the choice of the run that goes on, else of this machine.
+
+    The choice is part of a run: another machine must not choose differently.
+
+    Args:
+        config: Options of the run.
+        checkpoints: Its checkpoints. They are locked if their folder is there.
+        restart: Whether the checkpoints will be deleted.
+        step: The checkpoint from which the run goes on; None for the newest.
+
+    Returns:
+        The options, with a precision without `auto`.
+
+    Raises:
+        ValueError: If the folder is in use, or the checkpoint cannot be read, or is not
+            of a run.
+    """
+    half, started = bool(machine_of().pays("bfloat16")), {}
+    if not restart and of_first(checkpoints.folder.is_dir()):
+        checkpoints.lock()
+        steps = checkpoints.steps()
+        if steps and (step is None or step in steps):
+            notes = checkpoints.notes(step)
+            check_notes(notes, checkpoints.folder)
+            started = notes["config"]
+    if started.get("precision") == settle(config.precision, not half):
+        half = not half
+    precision = settle(config.precision, bool(of_first(half)))
+    return dataclasses.replace(config, precision=precision)
+
+
 def identity(config: Config, corpus: Corpus) -> dict[str, Any]:
     """Makes the notes by which a checkpoint is known to be of a run.
 
@@ -62,6 +100,26 @@ def identity(config: Config, corpus: Corpus) -> dict[str, Any]:
         "text": zlib.crc32("\n".join(vocabulary).encode(), text),
         "held_out": zlib.crc32(corpus.held_out.tobytes()),
     }
+
+
+def check_notes(notes: dict[str, Any], folder: Path) -> None:
+    """Refuses the notes of a checkpoint that is not of a run of `train`.
+
+    Args:
+        notes: The notes.
+        folder: The folder of the checkpoint.
+
+    Raises:
+        ValueError: If they lack what `identity` gives to every run.
+    """
+    missing = [n for n in ("config", "vocabulary", "text") if n not in notes]
+    if missing:
+        raise ValueError(
+            f"out: the checkpoint in {folder} is of no run of `train`: its notes have "
+            f"no {missing[0]!r}, but {sorted(notes)}; a program of yours that calls "
+            "`fit` has saved it: read it there with `resume`, or choose another folder "
+            "with --out"
+        )
 
 
 def check_same_run(now: dict[str, Any], notes: dict[str, Any]) -> None:

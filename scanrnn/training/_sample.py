@@ -13,6 +13,7 @@ from scanrnn.training._checkpoints import Checkpoints
 from scanrnn.training._config import Config
 from scanrnn.training._model import LanguageModel, make_model, zero_carry
 from scanrnn.training._run import make_training
+from scanrnn.training._same_run import check_notes
 from scanrnn.training._text import END, split_words
 from scanrnn.training._vocabulary import Vocabulary
 
@@ -32,7 +33,8 @@ def load_model(
         The model with the parameters of its newest checkpoint, and its vocabulary.
 
     Raises:
-        ValueError: If there is no run, or its checkpoint cannot be read.
+        ValueError: If there is no run, its checkpoint cannot be read, or `fit` saved it
+            for another program.
 
     Example:
         >>> from scanrnn.training import load_model
@@ -46,6 +48,7 @@ def load_model(
         raise ValueError(f"out: {str(out)!r} holds no run; train one first")
 
     def like(notes):
+        check_notes(notes, folder)
         config = Config.from_mapping(notes["config"])
         trained = make_model(config, len(notes["vocabulary"]))
         return make_training(config, trained)[0]

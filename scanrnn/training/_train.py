@@ -95,10 +95,10 @@ def train(
     console = console or Console(
         markup=False, highlight=False, soft_wrap=True, quiet=not first
     )
-    if line := explain(config.precision, machine_of()):
-        console.print(line)
     run = open_run(config, restart, resume_from)
     with run.checkpoints:
+        if line := explain(config.precision, machine_of(), run.config.precision):
+            console.print(line)
         return _train(run, begin, console)
 
 
