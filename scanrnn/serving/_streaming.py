@@ -34,8 +34,7 @@ class Streaming:
     server first calls `leave` for each. A stream that joins starts with a fresh carry.
     All streams are computed together. Several threads may call the methods: each waits
     until the others are ready. If an exception such as Ctrl-C ends a call while it
-    computes, how far the streams are is not known: then call `reset()`, or `restore` an
-    earlier state.
+    computes, the carries are lost: call `reset()`, or `restore` an earlier state.
 
     Args:
         rnn: a layer of `scanrnn.nnx`, in one direction. Its weights are copied: later
