@@ -114,7 +114,7 @@ class Streams(Batches):
         least = batch * (window + 1)
         if len(ids) < least:
             raise ValueError(
-                f"ids: the text has {len(ids)} tokens, want at least batch * "
+                f"ids: got {len(ids)} tokens, want at least batch * "
                 f"(window + 1) = {batch} * {window + 1} = {least}; give more text, or "
                 "a smaller batch or window"
             )
