@@ -191,3 +191,85 @@ def test_planner_chooses_a_kernel_for_variational_dropout_on_an_h100():
     jax.eval_shape(run, w, mask, mask, xs)
     (plan,) = plans
     assert plan.executor.name == NAME
+
+
+def masked(w):
+    """An example stops where its flag says so; each has a rate of its own."""
+
+    def step(h, x):
+        new = jnp.tanh(h @ w["U"] + w["rate"][:, None] * x)
+        return jnp.where(w["of_h"][:, None] > 0, new, h), new
+
+    return step
+
+
+@pytest.mark.parametrize("B", [3, 32])
+def test_captured_number_of_each_example_is_spread_over_its_features(B):
+    U, flags, rate, h, xs = drawn((H, H), (B,), (B,), (B, H), (T, B, H))
+    args = {"U": U / H, "of_h": flags, "rate": rate}, h, xs
+    assert_equal_to_lax_scan(masked, args)
+
+
+@pytest.mark.parametrize("B", [4, 6])
+def test_array_of_heads_may_be_as_long_as_the_batch(B):
+    """Four heads, each a step that is mapped over the weights of a head."""
+    N, K = 4, 16
+    U, b, h, xs = drawn((N, K, K), (N, K), (B, N, K), (T, B, N, K))
+
+    def make(w):
+        def of_head(U, b, h, x):
+            return jnp.tanh(h @ U + x) * b
+
+        def step(h, x):
+            h = jax.vmap(of_head, (0, 0, 1, 1), 1)(w["U"], w["b"], h, x)
+            return h, h
+
+        return step
+
+    assert_equal_to_lax_scan(make, ({"U": U, "b": b}, h, xs))
+
+
+def wide_counts(W):
+    """A sum of booleans is an int64 if JAX computes in 64 bits, whatever h is."""
+
+    def step(h, x):
+        h = jnp.tanh(h @ W + x)
+        return h, (jnp.sum(h > 0, -1, keepdims=True), x.astype("float64"))
+
+    return step
+
+
+def test_numbers_of_64_bits_in_a_step_of_32_bits_stay_as_wide():
+    W, h, xs = drawn((H, H), (3, H), (T, 3, H), dtype="float32")
+    assert_equal_to_lax_scan(wide_counts, (W / H, h, xs), rtol=1e-5)
+
+
+def hashed(a):
+    def step(h, x):
+        big = x.astype("int64") * 6364136223846793005 + 1442695040888963407
+        h = jnp.where(big >= 0, a * h, h + 1)
+        return h, h
+
+    return step
+
+
+def test_products_of_64_bits_inside_a_step_are_not_cut():
+    xs = jax.random.randint(jax.random.key(0), (9, 3, 16), 0, 1000, "int32")
+    h = jnp.ones((3, 16), "float32")
+    found = [
+        scanrnn.scan(hashed(jnp.float32(0.9)), h, xs, implementation=name)
+        for name in ("scan", NAME)
+    ]
+    for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
+        assert jnp.allclose(ours, theirs)
+
+
+def test_rows_that_triton_cannot_count_are_refused():
+    def step(h, x):
+        h = jnp.tanh(0.9 * h + x)
+        return h, h > 0
+
+    struct = jax.ShapeDtypeStruct
+    h, xs = struct((64, 512), "float32"), struct((70_000, 64, 512), "float32")
+    with pytest.raises(ValueError, match="cannot count 2,293,760,000 elements"):
+        scanrnn.plan(step, h, xs, implementation=NAME)

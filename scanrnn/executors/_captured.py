@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.graph import Graph, variables
 
 
 def carries_captured(graph: Graph) -> tuple[Graph, tuple[Var, ...]]:
     """A step whose captured arrays are the last leaves of its carry, and these arrays.
 
-    They are the weights whose first axis is as long as those of the carry, if only
-    elementwise equations read them: these keep examples apart, so a part of the batch
-    needs the same part of the array.
+    They are the weights whose first axis is as long as those of the carry, if what
+    reads them leaves this axis as it is: an elementwise equation, or one that spreads
+    them over more axes. Then a part of the batch needs the same part of the array.
     """
     first = {ops.aval(v).shape[:1] for v in graph.carry}
     found = tuple(v for v in graph.weights if _is_captured(graph, v, first))
@@ -33,6 +33,15 @@ def carries_captured(graph: Graph) -> tuple[Graph, tuple[Var, ...]]:
 def _is_captured(graph: Graph, v: Var, first: set[tuple]) -> bool:
     """Whether a weight has the first axis that all leaves of the carry have."""
     readers = [e for e in graph.consumers.get(v, []) if e is not None]
-    names = {e.primitive.name for e in readers}
     same = ops.aval(v).ndim > 0 and first == {ops.aval(v).shape[:1]}
-    return same and bool(names) and names <= ops.ELEMENTWISE
+    return same and bool(readers) and all(map(_leaves_first, readers))
+
+
+def _leaves_first(eqn: JaxprEqn) -> bool:
+    """Whether the first axis of a result is that of an operand."""
+    spreads = eqn.primitive.name == "broadcast_in_dim"
+    if not spreads:
+        return eqn.primitive.name in ops.ELEMENTWISE
+    (v,), (out,) = variables(eqn.invars), eqn.outvars
+    same = ops.aval(v).shape[:1] == ops.aval(out).shape[:1]
+    return same and eqn.params["broadcast_dimensions"][:1] == (0,)

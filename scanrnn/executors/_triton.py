@@ -58,11 +58,15 @@ class Prepared:
     after: Graph
 
 
-def prepared(body: Body) -> Prepared:
-    """Open the calls of a body, and take out what only joins its ys."""
+def prepared(body: Body, captures: bool = True) -> Prepared:
+    """Open the calls of a body, and take out what only joins its ys.
+
+    If `captures`, arrays that have a batch become leaves of the carry.
+    """
     body, constants = opened(body)
     graph, after = without(body.graph, joined(body.graph))
-    return Prepared(*carries_captured(graph), constants, after)
+    step = carries_captured(graph) if captures else (graph, ())
+    return Prepared(*step, constants, after)
 
 
 def run(
@@ -95,7 +99,9 @@ def run(
         args = lax.optimization_barrier(args)
     groups = (*weights, *graph.carry, *graph.xs), graph.carry, made
     given = groups, T, body.rows.reverse, args
-    with jax.enable_x64(any(a.dtype.itemsize == 8 for a in args)):
+    inside = (ops.aval(v) for e in graph.eqns for v in e.outvars)
+    types = (*args, *shapes, *inside)
+    with jax.enable_x64(any(a.dtype.itemsize == 8 for a in types)):
         if interpret and isinstance(view, ExchangingView):
             outs = _together.run(view, *given)
         else:

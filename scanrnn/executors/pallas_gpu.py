@@ -100,10 +100,32 @@ def _viewed(body: Body) -> tuple[_triton.Prepared, View]:
     """A body as a kernel runs it, and the view of its step."""
     assert body.machine is not None
     step = _triton.prepared(body)
-    view = view_of(step.graph, body.machine)
+    _check_places(step.graph, body.rows.length)
+    try:
+        view = view_of(step.graph, body.machine)
+    except NotBlockedError:
+        if not step.captured:
+            raise
+        # What is as long as the batch may be an axis of heads.
+        step = _triton.prepared(body, captures=False)
+        view = view_of(step.graph, body.machine)
     if isinstance(view, SliceView):
         view.check_steps(body.rows.length)
     return step, view
+
+
+def _check_places(graph: Graph, length: int) -> None:
+    """Check that Triton can count the elements of all rows.
+
+    It counts them in 32 bits, unless an array has more than 2**32 bytes.
+
+    Raises:
+      NotBlockedError: if it cannot.
+    """
+    for v in (*graph.xs, *variables(graph.ys)):
+        count = length * ops.product(ops.aval(v).shape)
+        if ops.aval(v).dtype.itemsize == 1 and 2**31 <= count <= 2**32:
+            raise NotBlockedError(f"Triton cannot count {count:,} elements of one byte")
 
 
 def view_of(graph: Graph, machine: Machine) -> View:
