@@ -14,6 +14,8 @@ import scanrnn
 from scanrnn.planner.gemm import dot, gemm, gemm_p
 from tests.jaxprs import equations
 
+KEYS = jax.random.split(jax.random.key(0))
+
 LAYOUTS = [(a, b) for a in (0, 1) for b in (0, 1)]
 
 
@@ -64,6 +66,27 @@ def test_large_weight_gradient_is_the_product_it_stands_for(dtype, columns):
     want = np.asarray(a, np.float64).T @ np.asarray(b, np.float64)
     assert got.dtype == jnp.float32
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+def large_product():
+    """`a.T @ b`, so large that the transpose is made first, and its operands."""
+    params = {"precision": None, "preferred_element_type": np.dtype("float32")}
+    params["dimension_numbers"] = (((0,), (0,)), ((), ()))
+    a, b = (jax.random.normal(key, (4096, 64), "float32") for key in KEYS)
+    return jax.jit(functools.partial(gemm, params)), a, b
+
+
+def test_large_weight_gradient_copies_its_left_operand_once():
+    product, a, b = large_product()
+    memory = product.lower(a, b).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 1.1 * a.nbytes
+
+
+def test_large_weight_gradient_is_exported():
+    """JAX exports no constraint of a layout."""
+    product, a, b = large_product()
+    exported = jax.export.deserialize(jax.export.export(product)(a, b).serialize())
+    np.testing.assert_allclose(exported.call(a, b), a.T @ b, rtol=1e-4, atol=1e-3)
 
 
 def test_cotangent_of_a_mixed_product_is_not_rounded():

@@ -242,10 +242,14 @@ def _counter_based():
 
 
 def lower_alone(primitive, platform, alone, otherwise) -> None:
-    """Lower a primitive of one result by `alone` on one device, else by `otherwise`."""
+    """Lower a primitive of one result by `alone` on one device, else by `otherwise`.
+
+    The keyword `exports` tells `alone` whether the program will be exported.
+    """
 
     def lower(ctx, *args, **params):
-        f = alone if on_one_device(ctx) else otherwise
+        here = functools.partial(alone, exports=is_for_export(ctx))
+        f = here if on_one_device(ctx) else otherwise
         return mlir.lower_fun(f, multiple_results=False)(ctx, *args, **params)
 
     mlir.register_lowering(primitive, lower, platform=platform)

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.core import Primitive, Var
 from jax.interpreters import ad, batching, mlir
 
@@ -117,8 +118,8 @@ def _batched(values, axes, **params):
     return out, 0
 
 
-def _preferred(rules, a, b, *, dimension_numbers, **params):
-    """The product in the form that the rules prefer."""
+def _preferred(rules, a, b, *, exports, dimension_numbers, **params):
+    """The product in the form that the rules prefer, also for an export."""
     product = functools.partial(dot, dimension_numbers=dimension_numbers, **params)
     (ours, theirs), _ = dimension_numbers
     sizes = (*a.shape, *b.shape)
@@ -127,7 +128,7 @@ def _preferred(rules, a, b, *, dimension_numbers, **params):
     # Leading axes that are all contracted, or all free, are like one axis in memory.
     lead = tuple(range(len(ours)))
     if ours == theirs == lead and a.ndim == b.ndim == len(lead) + 1:
-        return _columns(rules, _joined(a), _joined(b), **params)
+        return _columns(rules, exports, _joined(a), _joined(b), **params)
     if len(ours) == 1 and ours[0] == a.ndim - 1 and a.ndim > 2 and b.ndim == 2:
         out = dot(_joined(a), b, (((1,), theirs), ((), ())), **params)
         return lax.reshape(out, (*a.shape[:-1], out.shape[-1]))
@@ -139,21 +140,25 @@ def _joined(a):
     return lax.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
 
 
-def _columns(rules, a, b, **params):
+def _columns(rules, exports, a, b, **params):
     """`a.T @ b`."""
     large, size = rules.large_product, a.shape[0] * a.shape[1] * b.shape[1]
     if large is None or size < large:
         return dot(a, b, _COLUMNS, **params)
     half = rules.halves_products and a.dtype == jnp.bfloat16 and not b.shape[1] % 2
-    product = _transposed_in_two if half else _transposed
+    product = _transposed_in_two if half else functools.partial(_transposed, exports)
     product = functools.partial(product, **params)
     # Outside a branch, XLA would copy an input before the loops run.
     return in_branch(b, product, a, b)
 
 
-def _transposed(a, b, **params):
+def _transposed(exports, a, b, **params):
     """`a.T @ b`, with the transpose made first."""
-    transposed = lax.optimization_barrier(lax.transpose(a, (1, 0)))
+    transposed = lax.transpose(a, (1, 0))
+    if not exports:
+        # Else XLA of JAX 0.12 copies the transpose once more. JAX exports no layouts.
+        transposed = with_layout_constraint(transposed, Layout((0, 1)))
+    transposed = lax.optimization_barrier(transposed)
     out = dot(transposed, b, _ROWS, **params)
     # Without the barrier XLA would swap the operands to undo a transpose of the result.
     return lax.optimization_barrier(out)
