@@ -93,6 +93,7 @@ PROGRAMS = {
     "a linear call": lambda x: linear_call(
         lambda _, a: 2.0 * a, lambda _, ct: 2.0 * ct, (), x
     ),
+    "a call": jax.jit(called),
     "a map": lambda x: lax.map(called, x),
     "a branch": lambda x: lax.cond(True, called, jnp.cos, x),
     "a loop": lambda x: lax.fori_loop(0, 2, lambda _, a: called(a), x),
@@ -117,6 +118,54 @@ def test_programs_that_cannot_be_batched_equal_lax_scan(name, at):
     ]
     for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def plan_of(f):
+    """The plan of a step that reads `f` of its input."""
+
+    def step(h, x):
+        h = jnp.tanh(f(x) @ V + h @ U)
+        return h, h
+
+    return scanrnn.plan(step, ZEROS, XS[:, 0])
+
+
+def of_words(x):
+    """A loop of products over parts of an input."""
+    return lax.scan(lambda h, x: (jnp.tanh(x @ V + h @ V), None), ZEROS, x[None])[0]
+
+
+@pytest.mark.parametrize("f", [of_words, functools.partial(encoder, planned)])
+def test_gradient_of_a_loop_of_products_over_time_inputs_is_left_to_jax(f):
+    """For all outer steps at once it would run twice, and take much memory."""
+    if f is of_words:
+        plan = plan_of(f)
+    else:
+        keys = jax.random.split(jax.random.key(0), (T, L))
+
+        def step(h, inputs):
+            h = jnp.tanh(f(V, *inputs) + h @ U)
+            return h, h
+
+        plan = scanrnn.plan(step, ZEROS, (XS, keys))
+    assert not plan.defer
+
+
+BATCHED = {
+    "a polynomial": lambda x: lax.fori_loop(0, 3, lambda _, y: y * x + 1, x),
+    "a rectifier": jax.jit(jax.nn.relu),
+    "a softplus": jax.jit(jax.nn.softplus),
+    "a sort": lambda x: jax.jit(jnp.sort)(x),
+    "a factor": lambda x: jnp.linalg.cholesky(x[0][:, None] * x[0] + jnp.eye(H))[:B],
+    "a sum of steps": lambda x: lax.associative_scan(jnp.add, x, axis=1),
+    "a map": lambda x: lax.map(jnp.sin, x),
+    "a norm": jax.nn.standardize,
+}
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_programs_that_can_be_batched_defer_the_weight_gradients(name):
+    assert plan_of(BATCHED[name]).defer
 
 
 def with_a_schedule(scan, U, h, start):

@@ -68,7 +68,7 @@ def test_the_same_text_by_another_path_is_the_same(config, monkeypatch):
 @pytest.mark.parametrize("names", [("config",), ("vocabulary",), ("config", "text")])
 def test_a_checkpoint_without_the_notes_of_a_run_is_of_another_program(config, names):
     start(config, *names)
-    with pytest.raises(ValueError, match=f"^out: .* have no '{names[0]}', but"):
+    with pytest.raises(ValueError, match=f"^out: .* have no '{names[0]}', only"):
         open_run(config)
     assert not goes_on(config, restart=True)
 

@@ -14,7 +14,7 @@ class Wrapper(Cell):
     """A cell that wraps another cell, and is like it where it defines nothing else.
 
     `step` takes the random numbers of the wrapper out of the noise, so that the inner
-    cell gets only its own. One that draws none need not take the argument.
+    cell gets only its own. An inner cell that draws none need not take `noise`.
 
     Attributes:
         inner: the wrapped cell.

@@ -30,7 +30,8 @@ def mapped_outs(jaxpr, mapped: Sequence[bool]) -> list[bool]:
 
 def _outs(eqn: JaxprEqn, ins: list[bool]) -> list[bool]:
     inner = compat.program(eqn)
-    if compat.is_call(eqn) and inner is not None:
+    calls = compat.is_call(eqn) or eqn.primitive.name == "ruled"
+    if calls and inner is not None:
         return mapped_outs(inner, ins)
     if eqn.primitive.name != "scan":
         return [any(ins)] * len(eqn.outvars)

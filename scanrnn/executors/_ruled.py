@@ -40,7 +40,8 @@ class Ruled:
     for several at once (`jax.export`), or for several devices, the program for that
     machine computes the same values. Under `vmap` the axis of the batch is the first
     axis of each output of a linear function, whatever reaches it: so a tangent and its
-    cotangent agree. Other outputs have it if something mapped reaches them.
+    cotangent agree. Other outputs have it if something mapped reaches them, and floats
+    also while the function is differentiated.
 
     No callable may close over traced values.
 

@@ -184,9 +184,11 @@ def can_defer(loop: Graph) -> bool:
     be the derivative, so only JAX may apply it, and once for each order. It also may
     not if something cannot be batched over time: the rule of a `jax.custom_jvp`, or an
     equation of time inputs alone, because its tangents are computed for all steps at
-    once. A `lax.cond` by a time input, and a loop, are such equations. Nor may it if a
-    program in an equation draws random numbers that differ for all steps at once:
-    results of such an equation may be computed again.
+    once. A `lax.cond` by a time input is such an equation. A loop of products over time
+    inputs could be batched, but it would run twice, and keep for all steps what JAX
+    keeps of it: for a loop over microbatches, too much. Nor may it if a program in an
+    equation draws random numbers that differ for all steps at once: results of such an
+    equation may be computed again.
     """
     bits = loop.depends
 
@@ -195,9 +197,7 @@ def can_defer(loop: Graph) -> bool:
             return False
         if bits[eqn] & CARRY:
             return ops.has_batched_rule(eqn)
-        # All steps at once would also run its loop again, and keep what JAX keeps of it
-        # for all steps: for microbatches, too much.
-        if bits[eqn] & TIME and (_may_choose(eqn, bits) or ops.has_loop(eqn)):
+        if bits[eqn] & TIME and (_may_choose(eqn, bits) or ops.has_heavy_loop(eqn)):
             return False
         # A checkpoint is there to save memory; all its steps at once would use it up.
         return ops.can_be_batched(eqn) and not compat.is_checkpoint(eqn)

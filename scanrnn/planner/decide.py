@@ -265,7 +265,7 @@ def _left_alone(graph, length, options) -> str | None:
     effects = {str(e) for eqn in graph.eqns for e in eqn.effects}
     if effects:
         named = ", ".join(sorted(effects))
-        return f"its side effects or collectives keep their order ({named})"
+        return f"it has side effects or collectives, in an order of their own ({named})"
     every = [*itertools.chain.from_iterable((e, *inside(e)) for e in graph.eqns)]
     if any(eqn.primitive.name == "rng_uniform" for eqn in every):
         return "the step draws random numbers without a key (lax.rng_uniform)"

@@ -119,7 +119,10 @@ def _batched(values, axes, **params):
 
 
 def _preferred(rules, a, b, *, exports, dimension_numbers, **params):
-    """The product in the form that the rules prefer, also for an export."""
+    """The product in the form that the rules prefer.
+
+    `exports` says whether the program will be exported.
+    """
     product = functools.partial(dot, dimension_numbers=dimension_numbers, **params)
     (ours, theirs), _ = dimension_numbers
     sizes = (*a.shape, *b.shape)

@@ -161,10 +161,11 @@ def is_movable(eqn: JaxprEqn) -> bool:
     return not has_subjaxpr(eqn) and can_be_batched(eqn)
 
 
-def has_loop(eqn: JaxprEqn) -> bool:
-    """Whether there is a loop in an equation."""
-    names = {e.primitive.name for e in (eqn, *inside(eqn))}
-    return not names.isdisjoint(("scan", "while"))
+def has_heavy_loop(eqn: JaxprEqn) -> bool:
+    """Whether there is a loop with contractions in an equation."""
+    loops = [e for e in (eqn, *inside(eqn)) if e.primitive.name in ("scan", "while")]
+    own = (e for loop in loops for e in inside(loop))
+    return any(is_heavy(e) or e.primitive.name == PRODUCT for e in own)
 
 
 def is_cheap_over_time(eqn: JaxprEqn) -> bool:
@@ -193,16 +194,16 @@ def draws_apart(eqns: Iterable[JaxprEqn]) -> bool:
 
 
 def can_be_batched(eqn: JaxprEqn) -> bool:
-    """Whether `vmap` can batch an equation, and all in it, and the gradient."""
-    return all(map(_can_be_batched, (eqn, *inside(eqn))))
+    """Whether `vmap` can batch an equation, with all programs in it, and its gradient.
 
-
-def _can_be_batched(eqn: JaxprEqn) -> bool:
-    """The same, given that it can batch all that is in the equation."""
+    It can batch calls and control flow if it can batch what they contain.
+    """
     name = eqn.primitive.name
     calls = compat.only_runs(eqn) and not compat.has_rule(eqn)
-    listed = calls or name in _BATCHED or name in _PROGRAMS
-    return listed or batching.can_be_batched(eqn)
+    if calls or name in _PROGRAMS:
+        own = (e for jaxpr in jaxprs_in_params(eqn.params) for e in jaxpr.eqns)
+        return all(map(can_be_batched, own))
+    return name in _BATCHED or batching.can_be_batched(eqn)
 
 
 def has_batched_rule(eqn: JaxprEqn) -> bool:

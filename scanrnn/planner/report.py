@@ -135,7 +135,7 @@ def _stays(plan) -> Iterator[str]:
             "norm gains, or weights of an operation that cannot move."
         )
     if not plan.defer:
-        rule = "jax.custom_vjp, or what cannot be batched over time"
+        rule = "jax.custom_vjp, a loop over time inputs, or what cannot be batched"
         why = "Options(defer=False)" if not plan.options.defer else rule
         yield f"Weight gradients stay in the reverse loop: {why}."
 

@@ -34,7 +34,7 @@ class Streaming:
     server first calls `leave` for each. A stream that joins starts with a fresh carry.
     All streams are computed together. Several threads may call the methods: each waits
     until the others are ready. If an exception such as Ctrl-C ends a call while it
-    computes, the carries are lost: call `reset()`, or `restore` an earlier state.
+    computes, the carries may be lost: call `reset()`, or `restore` an earlier state.
 
     Args:
         rnn: a layer of `scanrnn.nnx`, in one direction. Its weights are copied: later
@@ -170,12 +170,12 @@ class Streaming:
 
     def _feed(self, xs, lengths):
         """The outputs; lengths None if all steps count."""
-        checks.known(self._carry)
+        before = checks.known(self._carry)
         try:
             return self._pieces(xs, lengths)
         except BaseException:
-            # They were donated, or they are those after a chunk without outputs.
-            self._carry = None
+            if self._carry is not before or checks.is_donated(before):
+                self._carry = None  # or they would be those after a lost chunk
             raise
 
     def _pieces(self, xs, lengths):

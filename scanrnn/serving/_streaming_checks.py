@@ -75,6 +75,11 @@ def known(carry: Any) -> Any:
     return carry
 
 
+def is_donated(carry: Any) -> bool:
+    """Whether a computation has been given the memory of a carry."""
+    return any(a.is_deleted() for a in jax.tree.leaves(carry))
+
+
 def arguments(rnn, streams, buckets):
     """Raise TypeError or ValueError for arguments that `Streaming` cannot take."""
     if not isinstance(rnn, nnx.RNN):

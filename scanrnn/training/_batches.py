@@ -2,6 +2,7 @@
 
 import abc
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -108,7 +109,7 @@ class Streams(Batches):
             if array is not None and not hasattr(array, "ndim"):
                 raise TypeError(
                     f"{name}: got a {type(array).__name__}, want an array [N]: "
-                    f"np.asarray({name}) of a list, or the ids of a text, "
+                    f"np.asarray({name}) of a list; for the ids of a text, "
                     "Vocabulary.of(text).encode(text)"
                 )
         least = batch * (window + 1)
@@ -185,7 +186,10 @@ def check_place(state: dict[str, int], batches: int, data: str) -> None:
 
 def _is_below(number, size):
     """Whether it is an index of a sequence of that size, counted from its start."""
-    return isinstance(number, int | np.integer) and 0 <= number < size
+    try:
+        return 0 <= operator.index(number) < size
+    except TypeError:
+        return False
 
 
 class Arrays(Batches):

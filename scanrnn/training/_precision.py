@@ -243,7 +243,7 @@ def explain(text: str, machine: Machine, chosen: str | None = None) -> str | Non
     Args:
         text: A policy, as `Precision.parse` reads it.
         machine: The machine on which the model will run.
-        chosen: The policy of a run that goes on, without `auto`; None for a new run.
+        chosen: The policy that the run has, without `auto`; None if there is no run.
 
     Returns:
         One line; None if there is nothing to say.

@@ -115,10 +115,10 @@ def check_notes(notes: dict[str, Any], folder: Path) -> None:
     missing = [n for n in ("config", "vocabulary", "text") if n not in notes]
     if missing:
         raise ValueError(
-            f"out: the checkpoint in {folder} is of no run of `train`: its notes have "
-            f"no {missing[0]!r}, but {sorted(notes)}; a program of yours that calls "
-            "`fit` has saved it: read it there with `resume`, or choose another folder "
-            "with --out"
+            f"out: the checkpoint in {folder} was not saved by `train`: its notes have "
+            f"no {missing[0]!r}, only {sorted(notes)}; if a program of yours saved it "
+            "with `fit`, read it there with `resume`, or choose another folder "
+            "(command: --out)"
         )
 
 
