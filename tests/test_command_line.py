@@ -106,7 +106,7 @@ def test_commands_refuse_a_checkpoint_of_another_program(tmp_path, capsys):
         assert main([*words, *out]) == 1
         error = capsys.readouterr().err
         assert error.startswith("error: out: the checkpoint in ")
-        assert "is of no run of `train`" in error and "with `resume`" in error
+        assert "was not saved by `train`" in error and "with `resume`" in error
         assert error.count("\n") == 1
 
 
