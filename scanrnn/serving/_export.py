@@ -145,7 +145,7 @@ def to_stablehlo(
         raise ValueError(f"to_stablehlo: gradients={gradients!r}, want 0, 1 or more")
     program = _program.make("to_stablehlo", model, inputs, None, carry, lengths)
     traced = export.export(jax.jit(program.function), platforms=names)
-    exported = traced(*program.inputs.values())
+    exported = traced(*map(_program.traced, program.inputs.values()))
     if path is not None:
         try:
             content = exported.serialize(vjp_order=gradients)

@@ -194,6 +194,11 @@ def _specs(where, inputs):
     return specs
 
 
+def traced(spec: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The type in which JAX takes an input: without its x64 mode, one of 32 bits."""
+    return jax.ShapeDtypeStruct(spec.shape, jax.dtypes.canonicalize_dtype(spec.dtype))
+
+
 def _is_size(size):
     """Whether it is a number of elements, or a name for one."""
     if isinstance(size, str):
@@ -210,7 +215,7 @@ def _leaves(function):
 def _output_names(model, specs, outputs):
     if outputs is not None:
         return tuple(outputs)
-    count = len(jax.eval_shape(_leaves(model), *specs.values()))
+    count = len(jax.eval_shape(_leaves(model), *map(traced, specs.values())))
     return ("output",) if count == 1 else tuple(f"output_{k}" for k in range(count))
 
 
@@ -232,7 +237,7 @@ def _layer(where, layer, specs, outputs, carry, lengths):
         return call(xs, return_carry=True, **given)
 
     first = jax.eval_shape(
-        lambda xs: call(xs, return_carry=True, deterministic=True)[0], xs
+        lambda xs: call(xs, return_carry=True, deterministic=True)[0], traced(xs)
     )
     leaves, structure = jax.tree.flatten_with_path(first)
     names = ["_".join(_part(key) for key in path) for path, _ in leaves]

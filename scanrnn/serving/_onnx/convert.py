@@ -18,6 +18,7 @@ from scanrnn.serving._onnx.graph import (
     Unsupported,
     info,
 )
+from scanrnn.serving._program import traced
 
 RULES = elementwise.RULES | shapes.RULES | places.RULES | products.RULES
 # These only move or choose numbers, or change signs. So their results need no rounding.
@@ -40,7 +41,7 @@ def convert(
             are not as many names as leaves.
     """
     closed = jax.make_jaxpr(lambda *args: jax.tree.leaves(function(*args)))(
-        *inputs.values()
+        *map(traced, inputs.values())
     )
     graph = Graph()
     for name, spec in inputs.items():
