@@ -9,14 +9,13 @@ import pytest
 import scanrnn
 from scanrnn.cells import LSTMCarry
 from scanrnn.executors import _triton, pallas_gpu
-from scanrnn.executors._block_checks import NotBlockedError
 from scanrnn.executors._block_kernel import BlockView
 from scanrnn.executors._lane_kernel import LaneView
 from scanrnn.executors._slice_kernel import SliceView
 from scanrnn.executors._state_kernel import StateView
-from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
 from tests.test_executors_lanes import assert_equal_to_lax_scan, drawn
+from tests.test_executors_lowered import run_products_by
 
 NAME = pallas_gpu.NAME
 T, H, HEADS = 4, 32, 2
@@ -97,14 +96,8 @@ VIEWS = {
 @pytest.fixture
 def kind(request, monkeypatch):
     """The view that runs a step with products by matrices, and the name of the row."""
-
-    def refuse(graph, machine):
-        raise NotBlockedError("it is not tested")
-
-    of = SliceView.of
-    monkeypatch.setattr(SliceView, "of", lambda graph, _: of(graph, MACHINES["h100"]))
-    other = BlockView if VIEWS[request.param] is SliceView else SliceView
-    monkeypatch.setattr(other, "of", refuse)
+    slices = VIEWS[request.param] is SliceView
+    run_products_by(SliceView if slices else BlockView, monkeypatch)
     return request.param
 
 

@@ -68,17 +68,22 @@ OTHERS = {
 }
 
 
-@pytest.fixture
-def view(request, monkeypatch):
-    """Only this view runs steps with products, as on an H100."""
+def run_products_by(view, monkeypatch):
+    """Let only this view, of the two, run steps with products, as on an H100."""
 
     def refuse(graph, machine):
         raise NotBlockedError("it is not tested")
 
     of = SliceView.of
     monkeypatch.setattr(SliceView, "of", lambda graph, _: of(graph, MACHINES["h100"]))
-    (other,) = (v for v in VIEWS if v is not request.param)
+    (other,) = (v for v in VIEWS if v is not view)
     monkeypatch.setattr(other, "of", refuse)
+
+
+@pytest.fixture
+def view(request, monkeypatch):
+    """Only this view runs steps with products."""
+    run_products_by(request.param, monkeypatch)
     return request.param
 
 

@@ -24,6 +24,8 @@ def carries_captured(graph: Graph) -> tuple[Graph, tuple[Var, ...]]:
     """
     first = {ops.aval(v).shape[:1] for v in graph.carry}
     found = tuple(v for v in graph.weights if _is_captured(graph, v, first))
+    if not found:
+        return graph, ()
     rest = tuple(v for v in graph.weights if v not in found)
     carry, carry_out = (*graph.carry, *found), (*graph.carry_out, *found)
     step = dataclasses.replace(graph, weights=rest, carry=carry, carry_out=carry_out)
