@@ -56,17 +56,18 @@ def text(paths) -> str:
         for results, records in reports
         for line in _lines(records, mode, machine(results), *pair)
     ]
-    where = "\n".join(_where(*one) for one in reports)
-    return f"{where}\n\n{rule}\n\n{table(heads, lines)}"
+    places = "\n".join(where(*one) for one in reports)
+    return f"{places}\n\n{rule}\n\n{table(heads, lines)}"
 
 
-def _where(results, records):
+def where(results, records) -> str:
+    """The machine, the versions, the commit and the date of a report, as an item."""
     info, commit = results["machine_info"], results["commit_info"]
     units = ", ".join(info["matrix_units"]) or "none"
     versions = ", ".join(
         f"{name} {info['versions'][name]}"
         for name in ("jax", "torch")
-        if name in info["versions"]
+        if info["versions"].get(name, "absent") != "absent"
     )
     return (
         f"- {machine(results)}; {units}: {versions}, at {commit['id'][:12]},"
@@ -86,8 +87,8 @@ def claims(paths) -> str:
 def _claim(results, records) -> str:
     told = []
     for mode, words in (("train", "training takes"), ("forward", "a forward pass")):
-        rows = _known(_rows(records, mode, "grid", "torch"), mode, "torch")
-        numbers = sorted(ratio(row, mode, "scanrnn", "torch") for row in rows)
+        pair = mode, "scanrnn", "torch"
+        numbers = sorted(ratio(row, *pair) for row in _known(records, "grid", *pair)[0])
         if numbers:
             mean = f"{words} {aims.geometric_mean(numbers):.2f} times as long"
             ends = f"{numbers[0]:.2f} to {numbers[-1]:.2f}"
@@ -96,36 +97,39 @@ def _claim(results, records) -> str:
     return f"{where} {' and '.join(told)}" if told else ""
 
 
-def _rows(records, mode, section, peer):
-    """Where both were timed, and ran programs that differ."""
-    return [
+def _known(records, section, mode, ours, theirs) -> tuple[list, int]:
+    """The rows whose ratio is known, and of how many: both ran, and programs differ."""
+    rows = [
         record
         for record in records
         if record["section"] == section
-        and ratio(record, mode, "scanrnn", peer) is not None
-        and not same_program(record, mode, "scanrnn", peer)
+        and ratio(record, mode, ours, theirs) is not None
+        and not same_program(record, mode, ours, theirs)
     ]
+    return [row for row in rows if is_known(row, mode, ours, theirs)], len(rows)
 
 
-def _known(records, mode, peer):
-    return [r for r in records if is_known(r, mode, "scanrnn", peer)]
+def _lines(records, mode, on, name, section, peer, words):
+    cells = in_short(records, section, mode, "scanrnn", peer)
+    if cells:
+        yield [name, mode, words, on, *cells]
 
 
-def _lines(records, mode, where, name, section, peer, words):
-    rows = _rows(records, mode, section, peer)
-    chosen = sorted(
-        _known(rows, mode, peer), key=lambda r: ratio(r, mode, "scanrnn", peer)
-    )
-    if chosen:
-        numbers = [ratio(record, mode, "scanrnn", peer) for record in chosen]
-        ends = (_with_interval(chosen[k], mode, peer) for k in (0, -1))
-        mean = f"{aims.geometric_mean(numbers):.2f}"
-        yield [name, mode, words, where, f"{len(chosen)} of {len(rows)}", mean, *ends]
+def in_short(records, section, mode, ours, theirs) -> list[str]:
+    """How many ratios of a section are known, their mean, and both ends."""
+    pair = mode, ours, theirs
+    known, of = _known(records, section, *pair)
+    if not known:
+        return []
+    known.sort(key=lambda record: ratio(record, *pair))
+    mean = aims.geometric_mean(ratio(record, *pair) for record in known)
+    ends = (_with_interval(known[k], *pair) for k in (0, -1))
+    return [f"{len(known)} of {of}", f"{mean:.2f}", *ends]
 
 
-def _with_interval(record, mode, peer):
-    """A ratio with its 95 % interval, and the sizes that it is of."""
-    found = ratio_interval(record, mode, "scanrnn", peer)
+def _with_interval(record, mode, ours, theirs) -> str:
+    """A ratio with its 95 % interval, and what it is of."""
+    found = ratio_interval(record, mode, ours, theirs)
     case = record["case"]
-    sizes = f"{case['cell']}, B={case['B']}, H={case['H']}"
-    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}] ({sizes})"
+    of = case.get("program") or f"{case['cell']}, B={case['B']}, H={case['H']}"
+    return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}] ({of})"

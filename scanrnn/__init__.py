@@ -19,6 +19,7 @@ from scanrnn._selfcheck import SelfCheck as SelfCheck
 from scanrnn._selfcheck import selfcheck as selfcheck
 from scanrnn._solve import Solved as Solved
 from scanrnn._solve import solve as solve
+from scanrnn._watch import plans as plans
 from scanrnn.machines import Machine as Machine
 from scanrnn.planner import Options as Options
 from scanrnn.planner import Plan as Plan

@@ -15,6 +15,7 @@ from jax import lax
 
 from scanrnn._plans import keep, plans_of
 from scanrnn._tune import tuned
+from scanrnn._watch import is_watched, note, unwatched
 from scanrnn.executors import EXECUTORS as EXECUTORS
 from scanrnn.executors import assign, check_name
 from scanrnn.executors import by_name as by_name
@@ -94,12 +95,14 @@ def scan(
     unplanned = functools.partial(
         lax.scan, f, init, xs, length, reverse, unroll, **split
     )
-    if implementation == "scan" or getattr(jax.config, "jax_disable_jit", False):
+    as_asked = implementation == "scan" and not is_watched()
+    if as_asked or getattr(jax.config, "jax_disable_jit", False):
         return unplanned()
     traced = trace(f, init, xs, length)
     found = _fitted(traced, plan, bool(reverse), steps, implementation)
+    note(found)
     if found.executor.name == "scan":
-        return unplanned()
+        return unwatched(unplanned)  # `trace` has seen the loops in `f`
     groups = traced.weights, traced.init, traced.xs
     moves = any(map(compat.has_tangent, itertools.chain(*groups)))
     carry, ys = found.compiled(*groups, differentiated=moves)
