@@ -56,23 +56,22 @@ def text(paths) -> str:
         for results, records in reports
         for line in _lines(records, mode, machine(results), *pair)
     ]
-    places = "\n".join(where(*one) for one in reports)
+    places = "\n".join(_where(*one) for one in reports)
     return f"{places}\n\n{rule}\n\n{table(heads, lines)}"
 
 
-def where(results, records) -> str:
-    """The machine, the versions, the commit and the date of a report, as an item."""
+def _where(results, records) -> str:
     info, commit = results["machine_info"], results["commit_info"]
     units = ", ".join(info["matrix_units"]) or "none"
     versions = ", ".join(
         f"{name} {info['versions'][name]}"
         for name in ("jax", "torch")
-        if info["versions"].get(name, "absent") != "absent"
+        if name in info["versions"]
     )
     return (
         f"- {machine(results)}; {units}: {versions}, at {commit['id'][:12]},"
-        f" {results['datetime'][:10]}. All medians of a row were known to 3 % in"
-        f" {sum(map(counts, records))} of {len(records)} rows."
+        f" {results['datetime'][:10]}. In {sum(map(counts, records))} of"
+        f" {len(records)} rows every median has a 95 % interval within 3 % of it."
     )
 
 
@@ -110,12 +109,12 @@ def _known(records, section, mode, ours, theirs) -> tuple[list, int]:
 
 
 def _lines(records, mode, on, name, section, peer, words):
-    cells = in_short(records, section, mode, "scanrnn", peer)
+    cells = _in_short(records, section, mode, "scanrnn", peer)
     if cells:
         yield [name, mode, words, on, *cells]
 
 
-def in_short(records, section, mode, ours, theirs) -> list[str]:
+def _in_short(records, section, mode, ours, theirs) -> list[str]:
     """How many ratios of a section are known, their mean, and both ends."""
     pair = mode, ours, theirs
     known, of = _known(records, section, *pair)

@@ -299,9 +299,9 @@ plt.show()
 #
 # A gate at 0 or 1 passes no gradient to its weights. Inputs that are ten times too
 # large do that to an LSTM. Layer norm removes the effect of their size.
-# `training.probe` counts the saturated values of every sigmoid and tanh of a step, in
-# the order in which the step computes them: for an LSTM these are the gates f, i, o,
-# then the candidate and the output.
+# `training.probe` counts the saturated values of every sigmoid of a step, then of every
+# tanh, each in the order in which the step computes them: for an LSTM these are the
+# gates f, i, o, then the candidate and the output.
 
 # %%
 large = 10 * xs

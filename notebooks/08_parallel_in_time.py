@@ -95,7 +95,8 @@ assert plan.executor.name == "associative"
 #   must run step by step.
 #
 # The reverse loop of *every* cell is affine in its cotangents. But an LSTM and a
-# deltanet couple more than eight numbers, so their reverse loops stay loops.
+# deltanet couple more than eight numbers, so their reverse loops stay loops. (A
+# deltanet can run in another way: as matrix products over chunks of steps.)
 
 
 # %%

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,13 @@ from scanrnn.planner import Plan
 # The list that `plans` fills, while it traces a function.
 _found: contextvars.ContextVar[list[Plan] | None]
 _found = contextvars.ContextVar("scanrnn_found", default=None)
-# What JAX has traced before is in its caches. A new value here makes it trace again.
-_anew = jax.make_user_context(0)
 _calls = itertools.count(1)
+
+
+@functools.cache
+def _anew() -> Callable:
+    """A setting of JAX: with a new value, it traces again what is in its caches."""
+    return jax.make_user_context(0)
 
 
 def is_watched() -> bool:
@@ -93,7 +98,7 @@ def plans(fn: Callable, *args: Any, **kwargs: Any) -> list[Plan]:
     found: list[Plan] = []
     token = _found.set(found)
     try:
-        with _anew(next(_calls)):
+        with _anew()(next(_calls)):
             jax.make_jaxpr(run)(described)
     finally:
         _found.reset(token)

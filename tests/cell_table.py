@@ -293,6 +293,8 @@ def _memories():
     ):
         yield name, row(name, oracle, gemms=(0, 0), heads=2, **options)
         yield f"{name}-head", row(name, oracle, gemms=(0, 0), **options)
+    options = {"rank": 2, "heads": 2, "norm": True}
+    yield "rwkv7-norm", row("rwkv7", memories.rwkv7, gemms=(0, 0), **options)
 
 
 def _weighted(carry):

@@ -186,3 +186,13 @@ def test_initial_carry_is_float32_or_wider(row):
     assert dtype("bfloat16", "bfloat16") == jnp.float32
     assert dtype("float32", "int32") == jnp.float32
     assert dtype("float64", "float32") == jnp.float64
+
+
+def test_sru_gates_get_half_of_their_variance_from_the_input():
+    width = 256
+    for peephole, gates in ((True, 0.5**0.5), (False, 1.0)):
+        kernel = init(cells.sru(peephole=peephole), width, width)["kernel"]
+        spread = [float(block.std()) * width**0.5 for block in np.split(kernel, 3, 1)]
+        np.testing.assert_allclose(spread, [1, gates, gates], atol=0.02)
+    ones = init(cells.sru(), 4, 4, kernel_init=jax.nn.initializers.ones)["kernel"]
+    assert (ones == 1).all()

@@ -126,3 +126,14 @@ def test_half_params_are_float32_params_cast(scheme, dtype):
     half, wide = draw(dtype), draw(jnp.float32)
     for key in wide:
         np.testing.assert_array_equal(half[key], wide[key].astype(dtype))
+
+
+def test_chrono_and_an_initializer_of_biases_are_refused_together():
+    zeros = jax.nn.initializers.zeros
+    with pytest.raises(ValueError, match="lstm: chrono and bias_init both draw"):
+        init(cells.lstm(), cells.chrono(100), bias_init=zeros)
+
+
+def test_flax_draws_the_recurrent_convolution_as_its_own_cell_does():
+    ours = init(cells.conv_lstm(kernel_size=1), "flax")["recurrent_kernel"]
+    assert not any(map(orthogonal, np.split(np.asarray(ours[0]), 4, axis=1)))

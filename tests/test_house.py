@@ -30,8 +30,9 @@ ROOMS = {
     "executors": ({"machines", "planner"}, {"jax"}),
     "_tune": ({"_files", "machines", "planner", "executors"}, {"jax", "numpy"}),
     "_plans": ({"planner", "executors"}, {"jax"}),
+    "_watch": ({"planner"}, {"jax"}),
     "_scan": (
-        {"_plans", "_tune", "executors", "machines", "planner"},
+        {"_plans", "_tune", "_watch", "executors", "machines", "planner"},
         {"jax", "numpy"},
     ),
     "_solve": ({"planner", "executors"}, {"jax", "numpy"}),
@@ -68,7 +69,7 @@ ROOMS = {
         {
             *("_accelerate", "_advise", "_allocator", "_scan", "_selfcheck", "_solve"),
             *("cells", "interop", "linen", "machines", "nnx", "planner", "serving"),
-            "training",
+            *("_watch", "training"),
         },
         set(),
     ),

@@ -7,6 +7,7 @@ be an error. A test fails for an option that is in neither.
 import functools
 import inspect
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import scanrnn
 from scanrnn import interop
 from scanrnn.interop import _options
 
@@ -346,3 +348,29 @@ def test_a_haiku_core_of_any_name_is_read_by_that_name():
     np.testing.assert_array_equal(
         named.layers[0][0]["bias"], weights.layers[0][0]["bias"]
     )
+
+
+@pytest.mark.parametrize("to", [interop.to_torch, interop.to_keras])
+def test_dropout_of_a_cell_does_not_stop_an_export(to):
+    cell = scanrnn.cells.lstm(use_bias=False)
+    wrapped = scanrnn.cells.dropout(cell, input=0.1)
+    weights = [[cell.init(jax.random.key(0), 3, 5)]]
+    found, wanted = (to(interop.Weights(one, weights)) for one in (wrapped, cell))
+    chex.assert_trees_all_equal(found, wanted)
+
+
+def test_a_cell_that_does_not_tell_its_sizes_has_no_layer():
+    class Own(scanrnn.cells.Cell):
+        def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+            return {"w": jnp.ones([in_features, hidden_features], dtype)}
+
+        def initial_carry(self, params, x, dtype=None):
+            return jnp.zeros([*x.shape[:-1], params["w"].shape[1]], dtype)
+
+        def step(self, params, carry, x):
+            carry = carry + x @ params["w"]
+            return carry, carry
+
+    weights = interop.Weights(Own(), [[Own().init(jax.random.key(0), 3, 5)]])
+    with pytest.raises(ValueError, match="does not tell its sizes; make the layer"):
+        weights.layer()

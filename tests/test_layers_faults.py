@@ -1,5 +1,6 @@
 """Layers that once gave a wrong answer, or an error where there is an answer."""
 
+import dataclasses
 import functools
 
 import jax
@@ -277,3 +278,50 @@ def test_option_with_the_value_of_its_default_is_none():
 def test_layers_side_by_side_take_an_empty_sequence():
     rnn = scanrnn.nnx.LSTM(D, D, num_layers=2, wavefront=True, rngs=rngs())
     assert rnn(XS[:, :0]).shape == (2, 0, D)
+
+
+@pytest.mark.parametrize(
+    "cell, field", [(cells.slstm(), "c"), (cells.slstm(), "n"), (cells.mlstm(), "C")]
+)
+def test_zoneout_refuses_a_field_whose_scale_changes(cell, field):
+    """Such a field is divided by e^m, and an old value by an old e^m."""
+    with pytest.raises(ValueError, match=f"zoneout: the field '{field}' has a scale"):
+        cells.zoneout(cells.residual(cell), **{field: 0.5})
+
+
+def test_residual_adds_the_input_before_dropout():
+    rnn = scanrnn.nnx.GRU(H, H, num_layers=2, residual=True, dropout=0.5, rngs=rngs())
+    for weights in rnn.layers:
+        for name in weights:
+            weights[name][...] = jnp.zeros_like(weights[name][...])
+    inputs = jnp.ones([2, T, H])
+    assert (rnn(inputs, rngs=rngs(1)) == inputs).all()
+
+
+def test_rwkv7_normalises_what_is_read_and_not_the_bonus():
+    cell, plain = cells.rwkv7(norm=True), cells.rwkv7()
+    params = cell.init(jax.random.key(0), D, H) | {"bonus": jnp.ones(H)}
+    bare = {k: v for k, v in params.items() if not k.startswith("norm")}
+    carry = cell.initial_carry(params, X)
+    read = plain.step(bare | {"bonus": jnp.zeros(H)}, carry, X)[1]
+    bonus = plain.step(bare, carry, X)[1] - read
+    normal = jax.nn.standardize(read, epsilon=64e-5)
+    close(cell.step(params, carry, X)[1], normal + bonus)
+
+
+def test_layers_of_several_outputs_do_not_run_side_by_side():
+    @dataclasses.dataclass(frozen=True)
+    class Two(cells.Cell):
+        def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+            return {"kernel": jnp.ones([in_features, hidden_features], dtype)}
+
+        def initial_carry(self, params, x, dtype=None):
+            return jnp.zeros_like(x, dtype)
+
+        def step(self, params, carry, x):
+            carry = jnp.tanh(x @ params["kernel"] + carry)
+            return carry, (carry, carry)
+
+    rnn = scanrnn.nnx.RNN(Two(), H, H, num_layers=2, wavefront=True, rngs=rngs())
+    with pytest.raises(TypeError, match="the cell of layer 0 gives a tuple, want one"):
+        rnn(jnp.ones([2, T, H]))

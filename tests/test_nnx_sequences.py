@@ -370,11 +370,14 @@ def test_dropout_is_between_layers_and_needs_rngs():
     single(xs)  # there is no dropout between layers
 
 
-@pytest.mark.parametrize("features, layers, residual", [(D, 1, True), (H, 2, "gnmt")])
-def test_residual_that_adds_nothing_is_told(features, layers, residual):
-    match = f"residual={residual!r} does nothing.* {features} to {H}"
+@pytest.mark.parametrize(
+    "features, layers, name, value",
+    [(D, 1, "residual", True), (H, 2, "residual", "gnmt"), (D, 1, "highway", True)],
+)
+def test_a_skip_that_fits_no_layer_is_told(features, layers, name, value):
+    match = f"{name}={value!r} does nothing.* {features} to {H}"
     with pytest.warns(UserWarning, match=match):
-        GRU(features, H, num_layers=layers, residual=residual, rngs=nnx.Rngs(0))
+        GRU(features, H, num_layers=layers, rngs=nnx.Rngs(0), **{name: value})
 
 
 def test_noise_of_a_cell_is_drawn_by_the_layer():

@@ -8,7 +8,7 @@ from flax import nnx
 
 import scanrnn
 
-XS = jnp.ones((4, 20, 32))  # [B, T, D]
+XS = jnp.ones((4, 20, 32), "float32")  # [B, T, D]
 
 
 def step(h, x):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # Tests leave out these commands: the package is installed already.
-DONE = ("pip install", "make ")
+DONE = ("git clone", "pip install", "make ")
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:

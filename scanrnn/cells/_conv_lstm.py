@@ -33,7 +33,11 @@ class _ConvLSTM(ConvCell):
     name = "conv_lstm"
     gates = ("i", "f", "g", "o")
     carry_type = ConvLSTMCarry
-    flax_forget_bias = 1.0
+    # Flax gives the recurrent convolution no initializer of its own.
+    flax_scheme = {
+        "forget_bias": 1.0,
+        "recurrent_kernel": jax.nn.initializers.lecun_normal(),
+    }
 
     forget_bias: float | None = None
     peephole: bool = False

@@ -94,7 +94,7 @@ def deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
     step moves what the memory returns for the key, :math:`S k`, towards the value v. It
     is computed as :math:`S + \beta (v - S k) k^\top`. The paper's short convolutions,
     the SiLU that the authors' code applies to v after them, and the norm of the output
-    are not part of the cell.
+    are not part of the cell. A length has 1e-6 added to its square, as in their code.
 
     The recurrence is affine in S. It couples the d numbers of each row of S.
 

@@ -21,13 +21,15 @@ class FramedCell(Cell):
         name: name of the factory, for error messages.
         gates: names of the blocks of the last axis of `kernel`, in order.
         carry_type: the NamedTuple of the carry.
-        flax_forget_bias: the forget bias of Flax's cell, for scheme "flax".
+        flax_scheme: what Flax's cell has in place of parts of the scheme "flax".
+        stabilised: fields of the carry whose scale changes from step to step.
     """
 
     name: ClassVar[str]
     gates: ClassVar[tuple[str, ...]] = ("h",)
     carry_type: ClassVar[Any]
-    flax_forget_bias: ClassVar[float] = 0.0
+    flax_scheme: ClassVar[dict[str, Any]] = {}
+    stabilised: ClassVar[tuple[str, ...]] = ()
     emits = "h"
 
     @abc.abstractmethod
@@ -89,7 +91,7 @@ class FramedCell(Cell):
         if isinstance(scheme, str) and scheme == "default":
             initializers = self.initializers() | initializers
         if isinstance(scheme, str) and scheme == "flax":
-            scheme = _schemes.flax(self.flax_forget_bias)
+            scheme = _schemes.flax(**self.flax_scheme)
         return _table.draw(
             self.name,
             self.table(in_features, hidden_features),

@@ -23,7 +23,8 @@ class GateOptions(TypedDict, total=False):
 
             - "ba2016" (and haste): :math:`LN(W x; g_1) + LN(U h; g_2) + b`, each over
               all gates jointly, eps 1e-5. [The output sees :math:`LN(c; g_3, s_3)`;
-              c itself is carried.]
+              c itself is carried.] For a GRU this is haste's form: the paper
+              normalises the candidate apart from the gates.
             - "fastrnns" (PyTorch's example): :math:`LN(W x; g_1, s_1) +
               LN(U h; g_2, s_2)`, jointly, no b, eps 1e-5. [:math:`LN(c; g_3, s_3)` is
               carried.]

@@ -25,7 +25,7 @@ class _MGU(ResettingCell):
     name = "mgu"
     carry_type = MGUCarry
     dialects = ("flax", "zhou2016")
-    flax_forget_bias = 1.0
+    flax_scheme = {"forget_bias": 1.0}
 
     dialect: str = "flax"
     forget_bias: float | None = None

@@ -38,6 +38,7 @@ class _MLSTM(FramedCell):
     name = "mlstm"
     gates = ("q", "k", "v", "o")
     carry_type = MLSTMCarry
+    stabilised = ("C", "n", "m")
     emits = None
 
     heads: int = 1

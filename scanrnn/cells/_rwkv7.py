@@ -19,6 +19,7 @@ from scanrnn.cells._matrix_memory import (
 from scanrnn.cells._table import Param
 
 SLOWEST = 0.6065306597126334  # e^-0.5
+EPSILON = 64e-5  # added to the variance, as in the authors' code
 
 
 class RWKV7Carry(NamedTuple):
@@ -39,6 +40,7 @@ class _RWKV7(MatrixMemory):
     carry_type = RWKV7Carry
 
     rank: int = 16
+    norm: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -46,6 +48,7 @@ class _RWKV7(MatrixMemory):
 
     def table(self, in_features, hidden_features):
         D, H, R = in_features, hidden_features, self.rank
+        norm = {"norm": Param((H,), 1.0), "norm_bias": Param((H,), 0.0)}
         return {
             "kernel": Param((D, 3 * H), "kernel", self.gates),
             "decay_down": Param((D, R), "kernel"),
@@ -57,6 +60,7 @@ class _RWKV7(MatrixMemory):
             "removal": Param((H,), 1.0),
             "replacement": Param((H,), 1.0),
             "bonus": Param((H,), 0.0),
+            **(norm if self.norm else {}),
         }
 
     def equations(self, p, carry, x, noise):
@@ -72,10 +76,19 @@ class _RWKV7(MatrixMemory):
         r, k, v, a = map(self.apart, (r, k, v, a))
         S = p.wide(carry.S)
         S = S * w[..., None, :] - outer(read(S, removed), a * removed) + outer(v, k)
-        return (S,), joined(read(S, r) + bonus * v)
+        return (S,), self._normal(p, read(S, r)) + joined(bonus * v)
+
+    def _normal(self, p, h):
+        """What is read, `[..., H]`, normalised over the features of each head."""
+        if not self.norm:
+            return joined(h)
+        h = jax.nn.standardize(h, axis=-1, epsilon=EPSILON)
+        return p["norm"] * joined(h) + p["norm_bias"]
 
 
-def rwkv7(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
+def rwkv7(
+    *, heads: int = 1, rank: int = 16, norm: bool = False, dtype: Any = None
+) -> Cell:
     r"""The state of RWKV-7: a generalised delta rule.
 
     .. math::
@@ -88,9 +101,14 @@ def rwkv7(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
         \hat\kappa_t)^\top) + v_t \tilde k_t^\top \\
         h_t &= S_t r_t + (r_t^\top (\rho \odot \tilde k_t)) \, v_t
 
-    for each head of d = H/heads features. Three parts of the paper's layer are not part
-    of the cell: the token shift before it, which mixes an input with the previous one,
-    and the norm and the gate after it.
+    for each head of d = H/heads features. A length has 1e-6 added to its square.
+
+    With `norm`, :math:`g \odot LN(S_t r_t) + s` replaces :math:`S_t r_t`, as in the
+    paper: what is read is normalised over the features of each head, with eps 64e-5. A
+    norm after the cell would be another one, because it would also see the last term.
+    Three parts of the paper's layer are not part of the cell: the token shift before
+    it, which mixes an input with the previous one, the gate after it, and, above the
+    first layer, the mixing of v with that of the first layer.
 
     The recurrence is affine in S. It couples the d numbers of each row of S.
 
@@ -99,11 +117,12 @@ def rwkv7(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
     :math:`A_w`, :math:`B_w` and :math:`b_w`; `rate_down`, `rate_up` and `rate_bias`, of
     the same shapes, which are :math:`A_a`, :math:`B_a` and :math:`b_a`; `removal`,
     `replacement` and `bonus` `[H]`, which are :math:`\xi`, :math:`\alpha` and
-    :math:`\rho`.
+    :math:`\rho`; with `norm`, `norm` and `norm_bias` `[H]`, which are g and s.
 
     Args:
         heads: number of heads; each has its own memory.
         rank: rank of the products :math:`B A`.
+        norm: whether what is read is normalised.
         dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to
             the products with S, which are not GEMMs.
 
@@ -128,4 +147,4 @@ def rwkv7(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
         Peng et al., "RWKV-7 \"Goose\" with expressive dynamic state evolution", 2025,
         arXiv:2503.14456.
     """
-    return _RWKV7(heads=heads, rank=rank, dtype=dtype)
+    return _RWKV7(heads=heads, rank=rank, norm=bool(norm), dtype=dtype)

@@ -1,7 +1,7 @@
 """Schemes: how parameters start, after the defaults of several libraries.
 
-A scheme has the forget bias of a library's LSTM. Flax adds 1 in two other cells: their
-classes say so in `flax_forget_bias`.
+A scheme has the forget bias of a library's LSTM. Two other cells of Flax start in
+another way: their classes say how in `flax_scheme`.
 """
 
 import dataclasses
@@ -50,6 +50,7 @@ class Scheme:
 
         Raises:
             TypeError: if a name is unknown, or a value is not a function.
+            ValueError: if `chrono` and `bias_init` both want to draw the biases.
         """
         known = {
             f"{name}_init": name for name in ("kernel", "recurrent_kernel", "bias")
@@ -62,8 +63,13 @@ class Scheme:
                 )
             _checks.check_initializer(where, name, value)
         parts = {known[name]: value for name, value in given.items()}
+        if "bias" in parts and self.longest is not None:
+            raise ValueError(
+                f"{where}: chrono and bias_init both draw the biases of gates; give "
+                "one of them"
+            )
         if "bias" in parts:
-            parts |= {"two_biases": False, "longest": None}
+            parts["two_biases"] = False
         return dataclasses.replace(self, **parts)
 
     def finished(self, bias, name, table, key, keeps):
@@ -106,9 +112,9 @@ def _flax(hidden_features):
     return Scheme(_init.lecun_normal(), _init.orthogonal())
 
 
-def flax(forget_bias: float) -> Callable[[int], Scheme]:
-    """Scheme "flax" with the forget bias of one of Flax's cells."""
-    return lambda size: dataclasses.replace(_flax(size), forget_bias=forget_bias)
+def flax(**parts: Any) -> Callable[[int], Scheme]:
+    """Scheme "flax" with what one of Flax's cells has in place of its parts."""
+    return lambda size: dataclasses.replace(_flax(size), **parts)
 
 
 def _keras(hidden_features):
@@ -150,8 +156,9 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
 
     A gate that keeps the carry (f of an LSTM, z of a GRU) gets the bias :math:`b_f`. A
     gate that lets new values in, if there is one (i of an LSTM, z of Haiku's GRU), gets
-    :math:`b_i`. Everything else is drawn by `scheme`. `Cell.init` raises ValueError for
-    a cell that has neither kind of gate.
+    :math:`b_i`, whatever an option of the cell such as `forget_bias` says. Everything
+    else is drawn by `scheme`. `Cell.init` raises ValueError for a cell that has neither
+    kind of gate, and if `bias_init` is given, too.
 
     Args:
         longest: :math:`T_{max}`, the longest time span, in steps; more than 2.

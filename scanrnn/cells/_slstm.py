@@ -36,6 +36,7 @@ class _SLSTM(GatedCell):
     name = "slstm"
     gates = ("i", "f", "z", "o")
     carry_type = SLSTMCarry
+    stabilised = ("c", "n", "m")
 
     forget: str = "sigmoid"
     normalizer: str = "paper"

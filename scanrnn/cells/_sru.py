@@ -42,6 +42,25 @@ class _SRU(FramedCell):
     def gate_biases(self):
         return {"r": self.highway_bias}
 
+    def init(
+        self,
+        key,
+        in_features,
+        hidden_features,
+        dtype=jnp.float32,
+        *,
+        scheme="default",
+        **initializers,
+    ):
+        params = super().init(
+            key, in_features, hidden_features, dtype, scheme=scheme, **initializers
+        )
+        if self.peephole and scheme == "default" and "kernel_init" not in initializers:
+            # Half of a gate's variance comes from x, and half from the memory.
+            halves = jnp.array([1, 0.5, 0.5], dtype)
+            params["kernel"] *= jnp.sqrt(jnp.repeat(halves, hidden_features))
+        return params
+
     def table(self, in_features, hidden_features):
         D, H = in_features, hidden_features
         table = {
@@ -102,7 +121,9 @@ def sru(
     Params: `kernel` `[D, 3H]`, products in the order W, f, r; `bias` `[2H]`, gates in
     the order f, r; with `peephole`, `peephole_f` and `peephole_r` `[H]`, which are
     :math:`v_f` and :math:`v_r`, drawn with variance 1/2; and, if :math:`D \neq H`,
-    `skip_kernel` `[D, H]`, which is :math:`W_x`.
+    `skip_kernel` `[D, H]`, which is :math:`W_x`. With `peephole`, :math:`W_f` and
+    :math:`W_r` have half the variance of W, as in the authors' code, unless you give a
+    `scheme` or `kernel_init`.
 
     Args:
         activation: :math:`\phi`, "identity" as in the paper's last version, "tanh" as

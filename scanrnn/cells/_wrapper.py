@@ -45,6 +45,12 @@ class Wrapper(Cell):
             inner = inner.inner
 
     @property
+    def innermost(self) -> Cell:
+        """The cell in all wrappers."""
+        inner = self.inner
+        return inner.innermost if isinstance(inner, Wrapper) else inner
+
+    @property
     def dtype(self):
         """The dtype of the inner cell."""
         return self.inner.dtype

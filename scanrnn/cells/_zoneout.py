@@ -15,6 +15,15 @@ class _Zoneout(_wrapper.Wrapper):
 
     rates: tuple[tuple[str, float], ...] = ()
 
+    def __post_init__(self):
+        super().__post_init__()
+        for name, _ in self.rates:
+            if name in getattr(self.innermost, "stabilised", ()):
+                raise ValueError(
+                    f"zoneout: the field {name!r} has a scale that changes at every "
+                    "step, so an old value cannot be kept; zone out h, or use dropout"
+                )
+
     def init(
         self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
     ):
@@ -84,9 +93,10 @@ def zoneout(cell: Cell, **rates: float) -> Cell:
 
     Raises:
         TypeError: if `cell` is not a `Cell`, or a rate is not a number.
-        ValueError: if a rate is not in [0, 1), no rate is given, or `cell` contains a
-            zoneout already; from `init`, `step` and `noise`, if the carry has no such
-            field.
+        ValueError: if a rate is not in [0, 1), no rate is given, `cell` contains a
+            zoneout already, or a field is scaled by a stabiliser (c and n of an sLSTM,
+            C and n of an mLSTM); from `init`, `step` and `noise`, if the carry has no
+            such field.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -50,6 +50,7 @@ def kind_of(cell: cells.Cell) -> str | None:
 
     An LSTM with a projection is "lstm-p".
     """
+    cell = bare(cell)
     for name, (known, _) in KINDS.items():
         if _equations(cell) == _equations(known):
             return name + ("-p" if getattr(cell, "projection", None) else "")
@@ -58,10 +59,10 @@ def kind_of(cell: cells.Cell) -> str | None:
 
 def alike(one: cells.Cell, other: cells.Cell) -> bool:
     """Whether two cells have the same equations in evaluation."""
-    return _equations(_bare(one)) == _equations(_bare(other))
+    return _equations(bare(one)) == _equations(bare(other))
 
 
-def _bare(cell: Any) -> Any:
+def bare(cell: Any) -> Any:
     """The cell without wrappers that only change training."""
     while isinstance(cell, Wrapper) and isinstance(cell, _TRAINING):
         cell = cell.inner
@@ -79,7 +80,7 @@ def _option(value):
     """What an option says of the equations."""
     if isinstance(value, cells.Multiplicative):
         return type(value)  # its numbers are starting values
-    return _equations(_bare(value)) if isinstance(value, cells.Cell) else value
+    return _equations(bare(value)) if isinstance(value, cells.Cell) else value
 
 
 def check(weights, library: str, known: tuple[str, ...]) -> str:

@@ -169,12 +169,12 @@ class Weights:
             >>> layer(jax.numpy.ones([2, 7, 3])).shape
             (2, 7, 5)
         """
+        sizes = self.in_features, self.hidden_features
         kernel = self.layers[0][0]["kernel"]
         options = {"param_dtype": kernel.dtype, "rngs": flax_nnx.Rngs(0)} | options
         layer = nnx.RNN(
             self.cell,
-            self.in_features,
-            self.hidden_features,
+            *sizes,
             num_layers=self.num_layers,
             bidirectional=self.bidirectional,
             **options,
@@ -264,7 +264,7 @@ class Weights:
 
 
 def with_biases(where: str, weights: Any) -> Weights:
-    """The weights, with zeros for the biases that their cell leaves out.
+    """The weights without dropout, and with zeros for biases that are left out.
 
     Args:
         where: name of the public function, for messages.
@@ -279,7 +279,9 @@ def with_biases(where: str, weights: Any) -> Weights:
             "interop.Weights; Weights.of(layer) are those of a layer of scanrnn.nnx, "
             "and Weights.from_tree(cell, params) of one of scanrnn.linen"
         )
-    return _kinds.with_biases(weights)
+    # Dropout changes nothing that another library could keep.
+    cell = _kinds.bare(weights.cell)
+    return _kinds.with_biases(dataclasses.replace(weights, cell=cell))
 
 
 def _shapes(directions):

@@ -41,7 +41,7 @@ from scanrnn.layers._options import own_options as own_options
 from scanrnn.layers._stack import Layer as Layer
 from scanrnn.layers._stack import Place as Place
 from scanrnn.layers._stack import places as places
-from scanrnn.layers._stack import warn_if_no_residual as warn_if_no_residual
+from scanrnn.layers._stack import warn_if_no_skip as warn_if_no_skip
 from scanrnn.layers._weights import FAMILIES as FAMILIES
 from scanrnn.layers._weights import by_family as by_family
 from scanrnn.layers._weights import draw as draw

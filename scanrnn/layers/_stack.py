@@ -96,17 +96,20 @@ def skips(residual: bool | str, index: int, features: tuple[int, int]) -> bool:
     )
 
 
-def warn_if_no_residual(residual: bool | str, places: Sequence[Place]) -> None:
-    """Warn of `residual` if it adds nothing to the output of any layer."""
+def warn_if_no_skip(
+    residual: bool | str, highway: bool, places: Sequence[Place]
+) -> None:
+    """Warn of `residual` or `highway` if no layer has the sizes for it."""
     sizes = [(place.in_features, place.out_features) for place in places]
-    if residual and not any(skips(residual, i, pair) for i, pair in enumerate(sizes)):
-        shown = ", ".join(f"{D} to {out}" for D, out in sizes)
-        first = " from the third layer on" if residual == "gnmt" else ""
-        warnings.warn(
-            f"RNN: residual={residual!r} does nothing: no layer{first} has as many "
-            f"features out as in (they have {shown})",
-            stacklevel=2,
-        )
+    for name, value in (("residual", residual), ("highway", highway)):
+        if value and not any(skips(value, i, pair) for i, pair in enumerate(sizes)):
+            shown = ", ".join(f"{D} to {out}" for D, out in sizes)
+            first = " from the third layer on" if value == "gnmt" else ""
+            warnings.warn(
+                f"RNN: {name}={value!r} does nothing: no layer{first} has as many "
+                f"features out as in (they have {shown})",
+                stacklevel=2,
+            )
 
 
 def run_stack(
@@ -131,7 +134,7 @@ def run_stack(
         carries: the first carry of each layer and direction; None for the cells' own.
         spans: which steps count.
         carry_dtype: dtype of the cells' own first carries.
-        residual: see `skips`.
+        residual: see `skips`. What is added is the input before dropout.
         dropout: probability with which a feature between two layers is set to zero.
             Each step has its own mask.
         key: PRNG key for the noise of the cells and for dropout; None for neither.
@@ -173,18 +176,18 @@ def run_stack(
             after.append(every)
         ys = outs[0] if len(outs) == 1 else jax.tree.map(side_by_side, *outs)
         if residual or index + 1 < len(layers):
-            _check_array(index, ys)
-        if residual and skips(residual, index, (below.shape[-1], ys.shape[-1])):
-            ys = below.astype(ys.dtype) + ys
+            check_array(index, ys)
+        if residual and skips(residual, index, (xs.shape[-1], ys.shape[-1])):
+            ys = xs.astype(ys.dtype) + ys
         xs = ys
     second = tuple(bool(k) for directions in layers for k in range(len(directions)))
     every = tuple(after) if all_carries else None
     return Stacked(xs, tuple(last), every, tuple(first), second)
 
 
-def _check_array(index, ys):
+def check_array(index: int, ys: Any) -> None:
     """Raise TypeError unless the output of a layer is one array."""
-    if not isinstance(ys, jax.Array):
+    if not isinstance(ys, jax.Array | jax.ShapeDtypeStruct):
         raise TypeError(
             f"RNN: the cell of layer {index} gives a {type(ys).__name__}, want one "
             "array: another layer takes it, or residual adds to it"

@@ -15,7 +15,7 @@ from scanrnn import machines
 from scanrnn._scan import EXECUTORS, scan
 from scanrnn.layers._sequence import choose
 from scanrnn.layers._spans import Spans
-from scanrnn.layers._stack import Layer, Stacked, skips
+from scanrnn.layers._stack import Layer, Stacked, check_array, skips
 
 Stack = Sequence[Sequence[Layer]]
 
@@ -102,6 +102,7 @@ def run_wavefront(
         return (choose(counted, new, carry), ys), ys[-1]
 
     types = jax.eval_shape(jax.vmap(cell.step), params, begin, _stacked([x] * count))
+    check_array(0, types[1])
     zeros = jnp.zeros_like(jnp.broadcast_to(x, (count, *x.shape)), types[1].dtype)
     with jax.numpy_dtype_promotion("standard"):
         wide = jnp.promote_types(x.dtype, zeros.dtype)

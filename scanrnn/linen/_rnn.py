@@ -151,7 +151,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
             bidirectional=self.bidirectional,
             highway=self.highway,
         )
-        layers.warn_if_no_residual(self.residual, places)
+        layers.warn_if_no_skip(self.residual, self.highway, places)
         names = ["layers", "backward_layers"][: 1 + self.bidirectional]
         stack = [
             [

@@ -42,7 +42,8 @@ class RNN(Viewed, nnx.Module):
         bidirectional: whether each layer runs in both directions, with weights for
             each, and concatenates both outputs: 2H features.
         residual: whether to add the input of a layer to its output, if both have the
-            same number of features; "gnmt" does so from the third layer on.
+            same number of features; "gnmt" does so from the third layer on. What is
+            added is the input before `dropout`.
         highway: whether a gate chooses between output and input, in the same layers as
             for `residual`.
         dropout: probability with which a feature between two layers is set to zero.
@@ -86,8 +87,8 @@ class RNN(Viewed, nnx.Module):
             cannot be combined, or a list does not have one entry for each layer.
 
     Warns:
-        UserWarning: for `dropout` with one layer, and for `residual` if no layer has as
-            many features out as in.
+        UserWarning: for `dropout` with one layer, and for `residual` or `highway` if no
+            layer has as many features out as in.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn

@@ -30,7 +30,7 @@ def draw_all(
         setattr(rnn, name, value)
     rnn.carry_dtype = layers.carry_dtype(rnn.carry_dtype, rnn.param_dtype)
     places = rnn.places
-    layers.warn_if_no_residual(rnn.residual, places)
+    layers.warn_if_no_skip(rnn.residual, rnn.highway, places)
     for place in places:
         for weights in directions(rnn):
             key, dtype = stream(), rnn.param_dtype

@@ -86,7 +86,13 @@ def rwkv7(params, carry, x):
         S = S @ (np.diag(w[at]) - np.outer(kappa, a[at] * kappa))
         S = S + np.outer(v[at], new[at])
         bonus = np.sum(r[at] * params["bonus"][at] * new[at])
-        return S, S @ r[at] + bonus * v[at]
+        return S, normal(S @ r[at], at) + bonus * v[at]
+
+    def normal(h, at):
+        if "norm" not in params:
+            return h
+        h = (h - h.mean()) / np.sqrt(h.var() + 64e-5)
+        return params["norm"][at] * h + params["norm_bias"][at]
 
     return over_heads(carry, step)
 
