@@ -127,8 +127,7 @@ def _group(graph, leaves, after) -> Group:
     """Classify a group of leaves. `after` lists the leaves that each leaf reads."""
     if all(after[k].isdisjoint(leaves) for k in leaves):
         return Group(leaves, "constant")
-    sizes = [d for k in leaves for d in ops.aval(graph.carry[k]).shape]
-    if not all(isinstance(d, int) for d in sizes):
+    if not all(map(_is_sized, _on_the_way(graph, leaves))):
         return Group(leaves, "sequential", "sizes that are not known")
     if not all(ops.is_number(graph.carry[k]) for k in leaves):
         return Group(leaves, "sequential", "no numbers")
@@ -140,6 +139,18 @@ def _group(graph, leaves, after) -> Group:
             return Group(leaves, other)
         return Group(leaves, "sequential", str(error))
     return _of_maps(graph, leaves, maps)
+
+
+def _on_the_way(graph, leaves) -> set:
+    """Some leaves of the carry, and what a step computes of them for the next ones."""
+    reads = leaves_read(graph)
+    eqns = needed(graph.eqns, [graph.carry_out[k] for k in leaves])
+    made = {v for e in eqns for v in e.outvars if not reads[v].isdisjoint(leaves)}
+    return made.union(graph.carry[k] for k in leaves)
+
+
+def _is_sized(v) -> bool:
+    return all(isinstance(d, int) for d in ops.aval(v).shape)
 
 
 def _of_maps(graph, leaves, maps) -> Group:
