@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from scanrnn.planner import affine, ops
 from scanrnn.planner.affine import Group
-from scanrnn.planner.factors import Factor, factors
+from scanrnn.planner.factors import Factor, NoMemoryError, factors
 from scanrnn.planner.functions import once
 from scanrnn.planner.graph import Graph
-from scanrnn.planner.memory_reads import NoMemoryError, Read, reads
+from scanrnn.planner.memory_reads import Read, reads
 from scanrnn.planner.memory_sums import sum_of
 from scanrnn.planner.memory_writes import Correction, Write, write
 

@@ -6,12 +6,8 @@ from typing import Any, NamedTuple
 
 from scanrnn.planner import affine, ops
 from scanrnn.planner.affine_rules import keeps_kind
-from scanrnn.planner.factors import Factor, factors
+from scanrnn.planner.factors import Factor, NoMemoryError, factors
 from scanrnn.planner.graph import Graph
-
-
-class NoMemoryError(Exception):
-    """The reason why a leaf is not a matrix memory."""
 
 
 class Read(NamedTuple):

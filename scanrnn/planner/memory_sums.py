@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 from scanrnn.planner import affine
 from scanrnn.planner.affine_rules import keeps_kind
-from scanrnn.planner.factors import Factor, factors
+from scanrnn.planner.factors import Factor, NoMemoryError, factors
 from scanrnn.planner.graph import Graph, variables
-from scanrnn.planner.memory_reads import NoMemoryError
 
 _ADDS = ("add", "add_any", "sub")
 _KEEPS = ("mul", *_ADDS)

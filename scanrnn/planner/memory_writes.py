@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scanrnn.planner import affine, ops
-from scanrnn.planner.factors import Factor, placed, viewed
+from scanrnn.planner.factors import Factor, NoMemoryError, placed, viewed
 from scanrnn.planner.graph import Graph, Values
-from scanrnn.planner.memory_reads import NoMemoryError, Read
+from scanrnn.planner.memory_reads import Read
 from scanrnn.planner.memory_sums import Term
 
 
