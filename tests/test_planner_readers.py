@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.planner import affine, trace
+from scanrnn.planner import affine, leaves, trace
 from scanrnn.planner.factors import factors
 
 T, B, D = 5, 4, 16
@@ -85,7 +85,7 @@ def test_leaves_that_read_one_another_are_one_group():
         return [leaf + total for leaf in leaves], total
 
     traced = trace(step, [jnp.float32(0)] * 600, jnp.ones(T), None)
-    (part,) = affine.components(traced.graph)
+    (part,) = leaves.components(traced.graph)
     assert part == tuple(range(600))
 
 

@@ -16,10 +16,10 @@ from scanrnn.executors._names import named, types_of
 from scanrnn.executors._names import split as split_over_devices
 from scanrnn.executors._program import Runner, with_values_by
 from scanrnn.planner import ops
-from scanrnn.planner.affine import components
 from scanrnn.planner.decide import make_plan
 from scanrnn.planner.fission import Part, parts_of
 from scanrnn.planner.graph import has_own_rule
+from scanrnn.planner.leaves import components
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.report import headline
 
