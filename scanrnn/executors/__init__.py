@@ -45,6 +45,7 @@ from scanrnn.executors._executor import has_kernels as has_kernels
 from scanrnn.executors._program import Runner
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
+from scanrnn.planner.batching import remembered
 from scanrnn.planner.plan import Candidate, Plan
 from scanrnn.planner.rules import Rules
 
@@ -74,6 +75,7 @@ def check_name(implementation: str | None) -> None:
         )
 
 
+@remembered()
 def assign(
     make: Callable[[Rules], Plan], machine: Machine, implementation: str | None = None
 ) -> Plan:
