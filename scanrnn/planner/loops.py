@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from jax.extend.core import JaxprEqn, Var
 
@@ -23,8 +22,30 @@ from scanrnn.planner.rules import Rules
 from scanrnn.planner.saved import derive
 from scanrnn.planner.steps import Steps
 
+T = TypeVar("T")
+
 # Several threads may differentiate a loop at the same time.
 _deriving = threading.RLock()
+
+
+class made_once(Generic[T]):
+    """A property that is made once, also if several threads ask for it at once.
+
+    Most of them make new variables. `functools.cached_property` has no lock since
+    Python 3.12, and a lock for each property before.
+    """
+
+    def __init__(self, make: Callable[[Loop], T]):
+        """Take the function that makes it."""
+        self.make = make
+
+    def __get__(self, loop: Loop, owner: type) -> T:
+        """Make it, or wait for the thread that does; later it is a plain attribute."""
+        with _deriving:
+            known, name = vars(loop), self.make.__name__
+            if name not in known:
+                known[name] = self.make(loop)
+            return known[name]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,20 +79,15 @@ class Loop:
     over: Mapping[int, Var] | None = None
     piece: int | None = None
 
-    @functools.cached_property
+    @made_once
     def regions(self) -> Regions:
         """The regions where contributions from outside enter."""
         sums = self.rules.sums_gains_in_loop
         return find_regions(self.graph, sums)
 
-    @property
+    @made_once
     def steps(self) -> Steps:
-        """The steps of this loop's derivative, made once, with new variables."""
-        with _deriving:
-            return self._steps
-
-    @functools.cached_property
-    def _steps(self) -> Steps:
+        """The steps of this loop's derivative, with new variables."""
         return derive(self.graph, self.regions, self.residuals, self.rules)
 
     @property
@@ -79,13 +95,13 @@ class Loop:
         """The derivative rules of this loop."""
         return self.steps.rules
 
-    @functools.cached_property
+    @made_once
     def laid(self) -> tuple[Graph, dict[Var, Place]]:
         """The graph as it runs, and where its additional time inputs lie in others."""
         pieces = self.laid_out and self.rules.reads_gates_apart
         return lay_out(self.graph) if pieces else (self.graph, {})
 
-    @functools.cached_property
+    @made_once
     def overwritten(self) -> Mapping[int, Var]:
         """For some ys, by index, the variable whose buffer they reuse."""
         if self.over is not None:
@@ -114,7 +130,7 @@ class Loop:
         """Whether part of a reverse step runs before the loop, for a whole chunk."""
         return self.rules.precomputes and self.residuals == "recompute"
 
-    @functools.cached_property
+    @made_once
     def dead(self) -> tuple[Var, ...]:
         """Time inputs that are no longer read; the reverse loop may reuse them."""
         if self.rules.zero_fills or self.over is not None:
@@ -123,7 +139,7 @@ class Loop:
         read = self.recording.rows.sources(rules.read_inside | rules.read_outside)
         return tuple(v for v in self.graph.xs if v in self.spare and v not in read)
 
-    @functools.cached_property
+    @made_once
     def recording(self) -> Recording:
         """This loop, which also stacks what its derivative reads, each value once."""
         graph, rules = self.graph, self.derivative
@@ -143,7 +159,7 @@ class Loop:
             loop, Rows(self.length, places=inside, shifts=shifts), arrays, edges
         )
 
-    @functools.cached_property
+    @made_once
     def read_inside(self) -> tuple[Var, ...]:
         """The arrays and edges that the loop of tangents reads, the `dead` first."""
         rules, recording = self.derivative, self.recording
@@ -157,7 +173,7 @@ class Loop:
         found = dict.fromkeys((*self.dead, *(v for v in kept if v in sources)))
         return tuple(found)
 
-    @functools.cached_property
+    @made_once
     def recomputed(self) -> Graph:
         """The graph that recomputes, for all steps at once, what was not stacked."""
         graph, packs = self.derivative.recomputed, self._joined
@@ -166,7 +182,7 @@ class Loop:
         ys += [v for v in graph.ys if v not in inside]
         return dataclasses.replace(graph, eqns=(*graph.eqns, *packs), ys=tuple(ys))
 
-    @functools.cached_property
+    @made_once
     def _joined(self) -> list[JaxprEqn]:
         """The equations that join recomputed values."""
         return self._packs(kept=False)
