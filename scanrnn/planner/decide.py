@@ -13,6 +13,7 @@ from scanrnn.planner import layout, ops, rewrite, tidy
 from scanrnn.planner.checkpoints import chunks_pay, chunks_take_more, is_checkpointed
 from scanrnn.planner.classify import Stages, can_defer, classify
 from scanrnn.planner.cuts import cut
+from scanrnn.planner.equal import merged
 from scanrnn.planner.fission import Part
 from scanrnn.planner.graph import Graph, inside, variables
 from scanrnn.planner.loops import Loop
@@ -283,7 +284,6 @@ def _reads_a_tracer(eqn) -> bool:
 
 def _rewrite(graph, options) -> tuple[Graph, list]:
     passes = [
-        (True, rewrite.share),
         (True, tidy.transpose_products),
         (options.split, rewrite.split),
         (options.merge, rewrite.merge),
@@ -292,7 +292,7 @@ def _rewrite(graph, options) -> tuple[Graph, list]:
         (True, tidy.regroup_sums),
         (options.layout, layout.push_splits),
     ]
-    consts: list = []
+    graph, consts = merged(graph), []
     for enabled, rule in passes:
         if enabled:
             graph, new = rule(graph)
