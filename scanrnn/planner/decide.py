@@ -110,8 +110,8 @@ def _keeps_less(plan: Plan) -> bool:
     delta rule take a third to a half of the memory, and on a CPU some 0.7 of the time.
     There is no gain if the rule keeps nothing and has no cuts.
     """
-    rules = plan.derivative if plan.defer else None
-    keeps = rules is not None and (rules.cuts or rules.saved or rules.carry_saved)
+    d = plan.derivative if plan.defer else None
+    keeps = d is not None and (d.cuts or d.saved or d.carry_saved)
     return bool(keeps) and chunks_pay(plan)
 
 
@@ -125,11 +125,11 @@ def _kept(plan: Plan) -> Plan:
         return kept
     recomputing = dataclasses.replace(plan, residuals="recompute")
     assert plan.stages is not None
-    rules = _loop(recomputing, plan.length).derivative
-    made = rules.recomputed.ys
-    if not asked and not _are_shared(rules.recomputed):
+    derivative = _loop(recomputing, plan.length).derivative
+    made = derivative.recomputed.ys
+    if not asked and not _are_shared(derivative.recomputed):
         return kept
-    passing = ops.bytes_in((*made, *plan.stages.hoisted, *rules.cuts))
+    passing = ops.bytes_in((*made, *plan.stages.hoisted, *derivative.cuts))
     chunk = _chunk(recomputing, passing)
     if not asked and not plan.rules.may_recompute(bool(made), cut=chunk is not None):
         return kept

@@ -93,7 +93,7 @@ class Loop:
     @property
     def derivative(self) -> Derivative:
         """The derivative rules of this loop."""
-        return self.steps.rules
+        return self.steps.derivative
 
     @made_once
     def laid(self) -> tuple[Graph, dict[Var, Place]]:
@@ -135,18 +135,19 @@ class Loop:
         """Time inputs that are no longer read; the reverse loop may reuse them."""
         if self.rules.zero_fills or self.over is not None:
             return ()
-        rules = self.derivative
-        read = self.recording.rows.sources(rules.read_inside | rules.read_outside)
+        read = self.derivative.read_inside | self.derivative.read_outside
+        read = self.recording.rows.sources(read)
         return tuple(v for v in self.graph.xs if v in self.spare and v not in read)
 
     @made_once
     def recording(self) -> Recording:
         """This loop, which also stacks what its derivative reads, each value once."""
-        graph, rules = self.graph, self.derivative
+        graph, derivative = self.graph, self.derivative
         packs = self._packs(kept=True)
         inside = dict(itertools.chain(*map(places, (*packs, *self._joined))))
-        saved = [v for v in rules.saved if v not in {*inside, *rules.recomputed.ys}]
-        before = [graph.carry[i] for i in rules.carry_saved]
+        apart = {*inside, *derivative.recomputed.ys}
+        saved = [v for v in derivative.saved if v not in apart]
+        before = [graph.carry[i] for i in derivative.carry_saved]
         shifts, edges = _shifts(self, saved, before)
         direct = [v for v in dict.fromkeys([*saved, *before]) if v not in shifts]
         direct = [*(pack.outvars[0] for pack in packs), *direct]
@@ -162,8 +163,8 @@ class Loop:
     @made_once
     def read_inside(self) -> tuple[Var, ...]:
         """The arrays and edges that the loop of tangents reads, the `dead` first."""
-        rules, recording = self.derivative, self.recording
-        sources = recording.rows.sources(rules.rows(rules.read_inside))
+        derivative, recording = self.derivative, self.recording
+        sources = recording.rows.sources(derivative.rows(derivative.read_inside))
         kept = (
             *self.graph.xs,
             *recording.arrays,
@@ -205,13 +206,13 @@ class Loop:
         The old ys keep their buffers: under `vmap` a function and its derivative rule
         must make each output in the same way.
         """
-        graph, rules, over = self.graph, self.derivative, self.overwritten
-        taken = {*over.values(), *rules.read_inside, *rules.read_outside}
+        graph, derivative, over = self.graph, self.derivative, self.overwritten
+        taken = {*over.values(), *derivative.read_inside, *derivative.read_outside}
         spare = [v for v in graph.xs if v in self.spare and v not in taken]
         ys = tuple(ys)
         more = pair_up(ys, spare) if self.in_place else {}
         over = {**over, **{i + len(graph.ys): v for i, v in more.items()}}
-        eqns = (*rules.differentiated, *eqns)
+        eqns = (*derivative.differentiated, *eqns)
         graph = dataclasses.replace(graph, ys=(*graph.ys, *ys), eqns=eqns)
         return dataclasses.replace(self, graph=graph, spare=frozenset(spare), over=over)
 
