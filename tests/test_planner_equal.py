@@ -2,8 +2,11 @@
 
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import Primitive
 
 import scanrnn
 from scanrnn.executors import pallas_tpu
@@ -39,3 +42,29 @@ def test_reverse_kernel_reads_the_gates_and_does_not_compute_them():
     body = plan.bodies["in reverse"]
     assert names(body.graph).count("logistic") == 0
     assert names(body.graph).count("tanh") == 1
+
+
+def test_splits_of_one_value_of_which_each_uses_another_part_become_one():
+    def step(h, x):
+        first, _ = jnp.split(x, 2)
+        _, second = jnp.split(x, 2)
+        return jnp.tanh(h + first * second), h
+
+    init, xs = jnp.ones(2), jnp.arange(12.0).reshape(3, 4)
+    plan = scanrnn.plan(step, init, xs)
+    assert names(plan.stages.graph).count("split") == 1
+    got = scanrnn.scan(step, init, xs, implementation="planned")
+    chex.assert_trees_all_close(got, lax.scan(step, init, xs))
+
+
+def test_primitives_that_only_share_a_name_are_two():
+    one, two = Primitive("mine"), Primitive("mine")
+    for primitive in (one, two):
+        primitive.def_abstract_eval(lambda x: x)
+
+    def step(h, x):
+        return h + one.bind(x) - two.bind(x), None
+
+    ones = jnp.ones(2)
+    graph = Graph.of(jax.make_jaxpr(step)(ones, ones).jaxpr, weights=0, carry=1)
+    assert names(merged(graph)).count("mine") == 2

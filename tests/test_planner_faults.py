@@ -13,6 +13,7 @@ from jax.experimental import sparse
 from jax.scipy.special import betainc
 
 import scanrnn
+from scanrnn.planner import ops
 from scanrnn.planner.saved import POLICIES
 from tests import step_table
 from tests.compare import assert_same, score, value_and_gradients
@@ -158,9 +159,7 @@ def test_readout_products_are_kept_and_counted(arrays):
         return score(scanrnn.scan(step, h, arrays["xs"]))
 
     jaxpr = jax.make_jaxpr(jax.grad(loss))(arrays["h"]).jaxpr
-    products = [
-        e for e in equations(jaxpr) if e.primitive.name in ("gemm", "dot_general")
-    ]
+    products = [e for e in equations(jaxpr) if e.primitive.name in ops.PRODUCTS]
     shapes = [e.outvars[0].aval.shape for e in products]
     # Outside: inputs, readout, and the cotangent of the readout. One in each loop.
     assert sum(math.prod(s) == T * B * H for s in shapes) == 3

@@ -4,10 +4,11 @@ An executor is a module, or any object, with the attribute `NAME` and
 
 - `rules(machine) -> Rules`: what it prefers on a machine; its plans follow these rules;
 - `refuse(plan) -> str | None`: why it does not run a plan, or None;
-- `refuse_early(plan) -> str | None`, optional: the same, for reasons that do not depend
-  on its rules. It gets the plan of `planned`: if it refuses that, no plan under the
-  rules of this executor is made;
-- `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`);
+- `refuse_early(plan) -> str | None`, optional: reasons that do not depend on its rules.
+  It gets the plan of `planned`: if it refuses that, no plan under the rules of this
+  executor is made, and `refuse` is not asked;
+- `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`); not
+  needed with `run`;
 - `PLATFORM`, only if it runs kernels of its own, for devices of that platform; and
   `PROVEN`, the kinds of machines on which their results were right. On any other
   machine it runs only if it is asked for by name, or if `tune` has checked it there.
@@ -45,6 +46,7 @@ from scanrnn.executors._executor import has_kernels as has_kernels
 from scanrnn.executors._program import Runner
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
+from scanrnn.planner.batching import remembered
 from scanrnn.planner.plan import Candidate, Plan
 from scanrnn.planner.rules import Rules
 
@@ -74,6 +76,7 @@ def check_name(implementation: str | None) -> None:
         )
 
 
+@remembered()
 def assign(
     make: Callable[[Rules], Plan], machine: Machine, implementation: str | None = None
 ) -> Plan:

@@ -31,14 +31,15 @@ def contributions(
     Constants and arrays are those of the loop, as for `Executor.lower`. The tangents
     are those of weights and time inputs that are not zero.
     """
-    rules, graph = loop.derivative, loop.graph
+    derivative, graph = loop.derivative, loop.graph
     moving = [v for v in (*graph.weights, *graph.xs) if v in tangents]
-    if not rules.cuts or not moving:
+    if not derivative.cuts or not moving:
         return {}
     step = loop.steps.outside(frozenset(moving))
-    arrays = loop.recording.rows.of(rules.rows(rules.read_outside), arrays)
+    arrays = loop.recording.rows.of(derivative.rows(derivative.read_outside), arrays)
     fixed = OrderedDict(constants), OrderedDict(arrays)
-    tangents = named((rules.tangents[v] for v in moving), (tangents[v] for v in moving))
+    names = (derivative.tangents[v] for v in moving)
+    tangents = named(names, (tangents[v] for v in moving))
     forward = functools.partial(_forward, loop, step)
     if split((fixed, tangents)):
         run = remembering_inputs(forward, loop.residuals)
@@ -53,8 +54,8 @@ def contributions(
 def _forward(loop: Loop, step: Step, fixed, tangents) -> list:
     """The contributions, for all steps at once."""
     constants, arrays = fixed
-    rules = loop.derivative
-    streams = loop.recording.rows.whole(rules.rows(rules.read_outside), arrays)
+    read = loop.derivative.rows(loop.derivative.read_outside)
+    streams = loop.recording.rows.whole(read, arrays)
     return _outside(loop, step, {**constants, **streams, **tangents})
 
 

@@ -26,7 +26,7 @@ from jax.interpreters import batching, mlir
 from scanrnn.planner import compat
 from scanrnn.planner.costs import up
 
-pin_p = Primitive("pin")
+pin_p = Primitive("scanrnn_pin")
 Tile = tuple[int, int, int]
 
 

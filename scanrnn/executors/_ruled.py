@@ -25,7 +25,7 @@ from scanrnn.planner.graph import struct_of
 from scanrnn.planner.tangent import pushed
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-ruled_p = Primitive("ruled")
+ruled_p = Primitive(ops.RULED)
 ruled_p.multiple_results = True
 
 # `(machine, alone) -> program`; `alone` says whether it is for one device.

@@ -42,18 +42,18 @@ def tangent_loop(
     Carry, constants and arrays are those of the loop, as for `Executor.lower`. The
     tangents are those of inputs that are not zero.
     """
-    graph, rules = loop.graph, loop.derivative
+    graph, derivative = loop.graph, loop.derivative
     entering = contributions(loop, executor, constants, arrays, tangents)
-    inner = {*graph.carry, *rules.inner_weights, *rules.inner_xs}
+    inner = {*graph.carry, *derivative.inner_weights, *derivative.inner_xs}
     tangents = {v: t for v, t in tangents.items() if v in inner} | entering
     step = loop.steps.inside(frozenset(tangents))
     if not step.carry and not step.ys:
         return [None] * len(graph.carry), [None] * len(graph.ys)
     zeros = {v: jnp.zeros_like(c) for v, c in zip(graph.carry, carry, strict=True)}
-    names = (rules.tangents[v] for v in step.active)
+    names = (derivative.tangents[v] for v in step.active)
     active = named(names, (tangents.get(v, zeros.get(v)) for v in step.active))
     transposed = {
-        name: copy_transposed(constants[v]) for v, name in rules.transposed.items()
+        name: copy_transposed(constants[v]) for v, name in derivative.transposed.items()
     }
     arrays = {v: arrays[v] for v in loop.read_inside}
     fixed = OrderedDict({**constants, **transposed}), OrderedDict(arrays)
@@ -71,8 +71,8 @@ def tangent_loop(
 
 def _forward(loop: Loop, step: Step, fixed, active) -> list:
     """The tangents, by a loop that JAX may differentiate again."""
-    (constants, arrays), graph, rules = fixed, step.graph, loop.derivative
-    streams = loop.recording.rows.whole(rules.rows(rules.read_inside), arrays)
+    (constants, arrays), graph, derivative = fixed, step.graph, loop.derivative
+    streams = loop.recording.rows.whole(derivative.rows(derivative.read_inside), arrays)
     values = {**constants, **step.consts, **streams, **active}
     keeps = loop.residuals != "everything"
     body = plain(graph, loop.length, loop.reverse, loop.unroll, keeps)
@@ -84,7 +84,7 @@ def _reversed(
     loop: Loop, executor: Executor, step: Step, machine: Machine, alone: bool
 ) -> Callable[..., list]:
     """A function that gives the cotangents of the inputs from those of the outputs."""
-    rules, n = loop.derivative, len(step.carry)
+    derivative, n = loop.derivative, len(step.carry)
     executor = on(executor, loop, machine, alone)
     bodies = Bodies(loop, Target(executor.rules(machine), alone))
 
@@ -94,11 +94,11 @@ def _reversed(
         given = {v: ct for v, ct in given.items() if ct is not None}
         made = bodies.reverse(step, tuple(given))
         constants = {**constants, **made.consts}
-        arrays = {**arrays, **{rules.cotangents[v]: ct for v, ct in given.items()}}
+        arrays = {**arrays, **{derivative.cotangents[v]: ct for v, ct in given.items()}}
         whole = {**constants, **loop.recording.rows.whole(made.before.xs, arrays)}
         early = stage_over_time(made.before, whole, loop.length)
         arrays |= named(made.before.ys, early)
-        summed = [ops.aval(v) for v in step.active if v in rules.inner_weights]
+        summed = [ops.aval(v) for v in step.active if v in derivative.inner_weights]
         start = [
             ops.zeros(ops.aval(v)) if ct is None else ct
             for v, ct in zip(step.carry, cts[:n], strict=True)

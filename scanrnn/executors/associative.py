@@ -64,9 +64,6 @@ def refuse_early(plan: Plan) -> str | None:
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
-    if why := refuse_early(plan):
-        return why
-    assert plan.stages is not None
     bodies = plan.emitted
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
     able = {name for name, body in loops.items() if runs(body)}

@@ -37,11 +37,12 @@ LAUNCHES, CORRECTING, HALVING = 50, 60, 10
 # How often a training step reads or writes keys, values, queries and scores.
 PASSES = 4
 
-rules, lower = associative.rules, scan.lower
+# Every executor finds the same memories in the step, so all reasons are early ones.
+rules, refuse = associative.rules, scan.refuse
 
 
-def refuse(plan: Plan) -> str | None:
-    """Why this plan does not run here, or None."""
+def refuse_early(plan: Plan) -> str | None:
+    """Why no plan of this step runs here, or None."""
     if why := bound_to_jax(plan):
         return why
     assert plan.stages is not None
@@ -62,10 +63,6 @@ def refuse(plan: Plan) -> str | None:
     size = sum(ops.size_of(ops.aval(graph.carry[k])) for k in memories(graph))
     small = size < plan.rules.memory_least
     return f"the memory has only {size} numbers" if small else None
-
-
-# Every executor finds the same memories in the step.
-refuse_early = refuse
 
 
 def work(plan: Plan) -> costs.Work:

@@ -10,22 +10,22 @@ import functools
 from collections.abc import Callable
 from typing import Any, cast
 
-from scanrnn.executors import planned, scan
+from scanrnn.executors import planned
 from scanrnn.executors._executor import bound_to_jax
 from scanrnn.executors._names import named, types_of
 from scanrnn.executors._names import split as split_over_devices
 from scanrnn.executors._program import Runner, with_values_by
 from scanrnn.planner import ops
-from scanrnn.planner.affine import components
 from scanrnn.planner.decide import make_plan
 from scanrnn.planner.fission import Part, parts_of
 from scanrnn.planner.graph import has_own_rule
+from scanrnn.planner.leaves import components
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.report import headline
 
 NAME = "fission"
 
-rules, lower = planned.rules, scan.lower
+rules = planned.rules
 
 
 def refuse_early(plan: Plan) -> str | None:
@@ -44,11 +44,9 @@ def refuse_early(plan: Plan) -> str | None:
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan is not split, or None."""
-    if why := refuse_early(plan):
-        return why
-    if not plan.parts:
-        return "no product would leave a later loop, or too much would cross"
-    return None
+    if plan.parts:
+        return None
+    return "no product would leave a later loop, or too much would cross"
 
 
 def split(plan: Plan, assign: Callable) -> Plan:

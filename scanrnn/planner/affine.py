@@ -11,16 +11,25 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax.numpy as jnp
+from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import max_plus, ops
 from scanrnn.planner.affine_rules import NotAffineError, rule_of, spread
 from scanrnn.planner.axis_maps import AxisMap, kept, of_leaf
 from scanrnn.planner.functions import once
-from scanrnn.planner.graph import Env, Graph, Values, needed, variables
+from scanrnn.planner.graph import Env, Graph, Values, variables
+from scanrnn.planner.leaves import (
+    components,
+    leaves_read,
+    path,
+    read_after,
+    set_of,
+    union,
+)
 from scanrnn.planner.retrace import graph_of
 
 # The most numbers in a coupled block. The product of two blocks of n costs n**3.
@@ -60,86 +69,40 @@ class Group:
 @once
 def groups(graph: Graph) -> tuple[Group, ...]:
     """Group the leaves of a loop's carry, in the order in which to compute them."""
-    reads, after = leaves_read(graph), _after(graph)
-    seen = {i for v in variables(graph.ys) for i in reads[v]}
-    found = []
-    for leaves in components(graph):
-        others = (of for k, of in enumerate(after) if k not in leaves)
-        group = _group(graph, leaves, after)
-        read = not seen.union(*others).isdisjoint(leaves)
-        found.append(dataclasses.replace(group, read=read))
-    return tuple(found)
+    reads, after, parts = leaves_read(graph), read_after(graph), components(graph)
+    sets = {leaves: set_of(leaves) for leaves in parts}
+    # What the outputs of a step or leaves of other groups read.
+    seen = union(reads[v] for v in variables(graph.ys))
+    seen |= union(union(after[k] for k in leaves) & ~of for leaves, of in sets.items())
+    return tuple(
+        dataclasses.replace(_group(graph, leaves), read=bool(seen & of))
+        for leaves, of in sets.items()
+    )
 
 
-@once
-def leaves_read(graph: Graph) -> dict[Any, frozenset[int]]:
-    """Which leaves of the carry each value depends on."""
-    reads = dict.fromkeys((*graph.weights, *graph.xs), frozenset())
-    reads |= {v: frozenset([i]) for i, v in enumerate(graph.carry)}
-    for eqn in graph.eqns:
-        of = frozenset().union(*(reads[v] for v in variables(eqn.invars)))
-        reads.update(dict.fromkeys(eqn.outvars, of))
-    return reads
-
-
-def is_free(graph: Graph, leaf: int, atom) -> bool:
-    """Whether a value does not depend on a leaf of the carry."""
-    return ops.is_literal(atom) or leaf not in leaves_read(graph)[atom]
-
-
-@once
-def components(graph: Graph) -> tuple[tuple[int, ...], ...]:
-    """The leaves of a carry, in groups of leaves that depend on one another.
-
-    A group comes after the groups that it reads.
-    """
-    # Sets of leaves as bits: carries with thousands of leaves (the state of an
-    # optimizer) are common.
-    reach = [sum(1 << k for k in of) for of in _after(graph)]
-    for through, i in itertools.product(range(len(reach)), repeat=2):
-        if reach[i] >> through & 1:
-            reach[i] |= reach[through]
-    # Strongly connected components of "leaf reads leaf".
-    read_by = [0] * len(reach)
-    for i, of in enumerate(reach):
-        for k in _leaves(of):
-            read_by[k] |= 1 << i
-    parts = {
-        tuple(_leaves(of & back | 1 << i))
-        for i, (of, back) in enumerate(zip(reach, read_by, strict=True))
-    }
-    size = {part: (reach[part[0]] | 1 << part[0]).bit_count() for part in parts}
-    return tuple(sorted(parts, key=lambda part: (size[part], part)))
-
-
-def _leaves(bits: int) -> Iterator[int]:
-    """The leaves of a set of bits, the lowest first."""
-    return (k for k in range(bits.bit_length()) if bits >> k & 1)
-
-
-def _after(graph: Graph) -> list[frozenset[int]]:
-    """Which leaves each leaf of the next carry reads."""
-    reads = leaves_read(graph)
-    return [reads[v] if variables([v]) else frozenset() for v in graph.carry_out]
-
-
-def _group(graph, leaves, after) -> Group:
-    """Classify a group of leaves. `after` lists the leaves that each leaf reads."""
-    if all(after[k].isdisjoint(leaves) for k in leaves):
+def _group(graph, leaves) -> Group:
+    """Classify a group of leaves."""
+    after, of = read_after(graph), set_of(leaves)
+    if not any(after[k] & of for k in leaves):
         return Group(leaves, "constant")
-    sizes = [d for k in leaves for d in ops.aval(graph.carry[k]).shape]
-    if not all(isinstance(d, int) for d in sizes):
+    eqns = path(graph, leaves, [graph.carry_out[k] for k in leaves])
+    made = itertools.chain(*(e.outvars for e in eqns))
+    if not all(map(_is_sized, (*(graph.carry[k] for k in leaves), *made))):
         return Group(leaves, "sequential", "sizes that are not known")
     if not all(ops.is_number(graph.carry[k]) for k in leaves):
         return Group(leaves, "sequential", "no numbers")
     try:
-        maps = depend(graph, leaves)
+        maps = depend(graph, leaves, eqns)
     except NotAffineError as error:
         other = max_plus.kind_of(graph, leaves)
         if other is not None:
             return Group(leaves, other)
         return Group(leaves, "sequential", str(error))
     return _of_maps(graph, leaves, maps)
+
+
+def _is_sized(v) -> bool:
+    return all(isinstance(d, int) for d in ops.aval(v).shape)
 
 
 def _of_maps(graph, leaves, maps) -> Group:
@@ -159,8 +122,12 @@ def _of_maps(graph, leaves, maps) -> Group:
     return Group(leaves, "sum" if unit else "diagonal")
 
 
-def depend(graph: Graph, leaves: tuple[int, ...]) -> list[Mapping[int, AxisMap]]:
+def depend(
+    graph: Graph, leaves: tuple[int, ...], eqns: Iterable[JaxprEqn]
+) -> list[Mapping[int, AxisMap]]:
     """How some leaves of the next carry depend on the same leaves before the step.
+
+    `eqns` are the equations that lead from the one to the other.
 
     Returns:
       For each leaf, an `AxisMap` by the index of the leaf that it depends on.
@@ -171,11 +138,8 @@ def depend(graph: Graph, leaves: tuple[int, ...]) -> list[Mapping[int, AxisMap]]
     found: dict[Any, dict[int, AxisMap]] = {
         graph.carry[k]: {k: of_leaf(ops.aval(graph.carry[k]).shape)} for k in leaves
     }
-    outs = [graph.carry_out[k] for k in leaves]
-    for eqn in needed(graph.eqns, outs):
+    for eqn in eqns:
         ins = [{} if ops.is_literal(a) else found.get(a, {}) for a in eqn.invars]
-        if not any(ins):
-            continue
         rule = rule_of(eqn, list(map(bool, ins)))
         made: list[dict] = [{} for _ in eqn.outvars]
         for leaf in dict.fromkeys(itertools.chain(*ins)):
@@ -183,6 +147,7 @@ def depend(graph: Graph, leaves: tuple[int, ...]) -> list[Mapping[int, AxisMap]]
             for of, m in zip(made, maps, strict=True):
                 of[leaf] = m
         found.update(zip(eqn.outvars, made, strict=True))
+    outs = (graph.carry_out[k] for k in leaves)
     return [{} if ops.is_literal(v) else found.get(v, {}) for v in outs]
 
 
@@ -199,7 +164,7 @@ def coefficients(graph: Graph, group: Group) -> tuple[Graph, Values]:
     """
     carry = [graph.carry[k] for k in group.leaves]
     outs = [unrounded(graph, graph.carry_out[k]) for k in group.leaves]
-    eqns, mixed = needed(graph.eqns, outs), group.mixed
+    eqns, mixed = path(graph, group.leaves, outs), group.mixed
     shape = ops.aval(carry[0]).shape
     places = list(itertools.product(*(range(shape[i]) for i in mixed)))
     entries = list(itertools.product(range(len(carry)), places))
@@ -241,8 +206,6 @@ def evaluate(graph, eqns, seeds, free: Env, constant: bool) -> dict:
     values = dict(seeds)
     for eqn in eqns:
         dependent = [not ops.is_literal(a) and a in values for a in eqn.invars]
-        if not any(dependent):
-            continue
         rule = rule_of(eqn, dependent)
         first = len(dependent) if rule.added is None or constant else rule.added
         ins = [

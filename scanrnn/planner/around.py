@@ -34,7 +34,7 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
       Three graphs: the one before makes new time inputs of the step, the one after
       makes the ys from those of the step.
     """
-    graph = merged(graph) if sums else graph
+    graph = merged(graph, ops.ELEMENTWISE) if sums else graph
     early = _early(graph) if pays or sums else set()
     early = early if pays else _for_sums(early, graph)
     step, after = without(graph, joined(graph) if pays else [])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -18,15 +20,43 @@ from scanrnn.planner.graph import eval_eqn, struct_of
 REFUSALS = (Exception,)
 
 
+# What JAX said about the equations of the steps that are being planned.
+_known: ContextVar[dict[JaxprEqn, bool] | None] = ContextVar("known", default=None)
+
+
+@contextlib.contextmanager
+def remembered() -> Iterator[None]:
+    """JAX is asked only once about each equation. Later all is forgotten.
+
+    Several plans of one step are compared, and each asks in several places.
+    """
+    known = _known.get()
+    token = _known.set({} if known is None else known)
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
 def can_be_batched(eqn: JaxprEqn) -> bool:
     """Whether `vmap` has a rule for an equation, whichever operand is batched.
 
     If the equation has a gradient, the batched one must have it too. For example, JAX
     has no gradient of a sparse product with a batch on one side.
     """
+    known = _known.get()
+    if known is None:
+        return _asked(eqn)
+    if eqn not in known:
+        known[eqn] = _asked(eqn)
+    return known[eqn]
+
+
+def _asked(eqn: JaxprEqn) -> bool:
+    """The answer of JAX, which tries it."""
     count = len(eqn.invars)
-    alone = [[0 if i == k else None for i in range(count)] for k in range(count)]
-    ways = [axes for axes in ([0] * count, *alone) if any(a == 0 for a in axes)]
+    alone = (tuple(0 if i == k else None for i in range(count)) for k in range(count))
+    ways = dict.fromkeys(axes for axes in ((0,) * count, *alone) if axes)
     if not all(_works(eqn, axes) for axes in ways):
         return False
     if all(_works(eqn, axes, gradient=True) for axes in ways):

@@ -119,9 +119,8 @@ def _made_by_step(graph, bits) -> set[Var]:
     they were batched over time.
     """
     found: set[Var] = set()
-    for eqn in graph.eqns:
-        movable = ops.is_movable(eqn) and found.isdisjoint(variables(eqn.invars))
-        if bits[eqn] == TIME and not movable:
+    for eqn in (e for e in graph.eqns if bits[e] == TIME):
+        if not found.isdisjoint(variables(eqn.invars)) or not ops.is_movable(eqn):
             found.update(eqn.outvars)
     return found
 

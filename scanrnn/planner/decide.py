@@ -13,6 +13,7 @@ from scanrnn.planner import layout, ops, rewrite, tidy
 from scanrnn.planner.checkpoints import chunks_pay, chunks_take_more, is_checkpointed
 from scanrnn.planner.classify import Stages, can_defer, classify
 from scanrnn.planner.cuts import cut
+from scanrnn.planner.equal import merged
 from scanrnn.planner.fission import Part
 from scanrnn.planner.graph import Graph, inside, variables
 from scanrnn.planner.loops import Loop
@@ -109,8 +110,8 @@ def _keeps_less(plan: Plan) -> bool:
     delta rule take a third to a half of the memory, and on a CPU some 0.7 of the time.
     There is no gain if the rule keeps nothing and has no cuts.
     """
-    rules = plan.derivative if plan.defer else None
-    keeps = rules is not None and (rules.cuts or rules.saved or rules.carry_saved)
+    d = plan.derivative if plan.defer else None
+    keeps = d is not None and (d.cuts or d.saved or d.carry_saved)
     return bool(keeps) and chunks_pay(plan)
 
 
@@ -124,11 +125,11 @@ def _kept(plan: Plan) -> Plan:
         return kept
     recomputing = dataclasses.replace(plan, residuals="recompute")
     assert plan.stages is not None
-    rules = _loop(recomputing, plan.length).derivative
-    made = rules.recomputed.ys
-    if not asked and not _are_shared(rules.recomputed):
+    derivative = _loop(recomputing, plan.length).derivative
+    made = derivative.recomputed.ys
+    if not asked and not _are_shared(derivative.recomputed):
         return kept
-    passing = ops.bytes_in((*made, *plan.stages.hoisted, *rules.cuts))
+    passing = ops.bytes_in((*made, *plan.stages.hoisted, *derivative.cuts))
     chunk = _chunk(recomputing, passing)
     if not asked and not plan.rules.may_recompute(bool(made), cut=chunk is not None):
         return kept
@@ -283,7 +284,6 @@ def _reads_a_tracer(eqn) -> bool:
 
 def _rewrite(graph, options) -> tuple[Graph, list]:
     passes = [
-        (True, rewrite.share),
         (True, tidy.transpose_products),
         (options.split, rewrite.split),
         (options.merge, rewrite.merge),
@@ -292,7 +292,7 @@ def _rewrite(graph, options) -> tuple[Graph, list]:
         (True, tidy.regroup_sums),
         (options.layout, layout.push_splits),
     ]
-    consts: list = []
+    graph, consts = merged(graph), []
     for enabled, rule in passes:
         if enabled:
             graph, new = rule(graph)

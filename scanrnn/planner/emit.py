@@ -194,12 +194,12 @@ def _overwritten(loop, graph, given) -> dict[int, Var]:
     They reuse residuals, else incoming cotangents. A shift may still be read from such
     an array: it reads a row that is not yet written.
     """
-    rules, rows = loop.derivative, loop.recording.rows
-    needed = {*loop.graph.ys, *rules.read_outside}
+    derivative, rows = loop.derivative, loop.recording.rows
+    needed = {*loop.graph.ys, *derivative.read_outside}
     needed |= {*loop.graph.xs} - loop.spare
     needed |= {*rows.sources(needed)}
     free = [v for v in loop.read_inside if v not in needed and v not in rows.shifts]
-    return pair_up(graph.ys, [*free, *(rules.cotangents[v] for v in given)])
+    return pair_up(graph.ys, [*free, *(derivative.cotangents[v] for v in given)])
 
 
 def emit(plan) -> dict[str, Body]:
@@ -228,8 +228,8 @@ def emit(plan) -> dict[str, Body]:
 
 def _reverse(made: Bodies) -> Body | None:
     """The reverse loop; None if there is none."""
-    graph, rules = made.loop.graph, made.loop.derivative
-    active = {*graph.carry, *rules.cuts, *rules.inner_weights, *rules.inner_xs}
+    graph, d = made.loop.graph, made.loop.derivative
+    active = {*graph.carry, *d.cuts, *d.inner_weights, *d.inner_xs}
     try:
         step = made.loop.steps.inside(frozenset(filter(ops.is_inexact, active)))
         if not step.carry and not step.ys:

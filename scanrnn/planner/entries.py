@@ -15,6 +15,7 @@ from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import affine, ops
 from scanrnn.planner.graph import Graph
+from scanrnn.planner.leaves import leaves_read, set_of
 
 
 def entered(graph: Graph) -> tuple[Graph, Mapping[int, Any]]:
@@ -28,7 +29,7 @@ def entered(graph: Graph) -> tuple[Graph, Mapping[int, Any]]:
       The graph with u as the leaf of its carry, and without the sum. It computes the
       next h from u. Also returns d, a variable or a constant, by leaf index.
     """
-    consumers, reads = graph.consumers, affine.leaves_read(graph)
+    consumers, reads = graph.consumers, leaves_read(graph)
     carry, sums, added = list(graph.carry), set(), {}
     for group in affine.groups(graph):
         able = group.kind in ("diagonal", "block")
@@ -37,7 +38,7 @@ def entered(graph: Graph) -> tuple[Graph, Mapping[int, Any]]:
             if found is None or graph.carry_out[k] in graph.ys:
                 continue
             eqn, d = found
-            if ops.is_literal(d) or reads[d].isdisjoint(group.leaves):
+            if ops.is_literal(d) or not reads[d] & set_of(group.leaves):
                 sums.add(eqn)
                 carry[k], added[k] = eqn.outvars[0], d
     eqns = tuple(e for e in graph.eqns if e not in sums)

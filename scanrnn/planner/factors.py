@@ -10,6 +10,13 @@ import jax.numpy as jnp
 from scanrnn.planner import ops
 from scanrnn.planner.graph import Graph
 
+# The most factors of a value. Numbers by the rule of Fibonacci have millions.
+_MOST = 64
+
+
+class NoMemoryError(Exception):
+    """The reason why a leaf is not a matrix memory."""
+
 
 class Factor(NamedTuple):
     """A factor of an elementwise product.
@@ -39,31 +46,42 @@ def factors(graph: Graph, atom, axes: Sequence[int | None] | None = None) -> lis
 
     `axes` says for each of its axes which axis of the whole product it is; None for the
     same axis. A value that spans one axis is not taken apart.
+
+    Raises:
+      NoMemoryError: if there are too many.
     """
-    whole = placed(atom, range(ops.aval(atom).ndim) if axes is None else axes)
-    eqn = graph.producer(atom)
-    if eqn is None or len(whole.spans) < 2 or eqn.primitive.name not in _PARTS:
-        return [whole]
-    parts = _PARTS[eqn.primitive.name](eqn, whole.axes)
-    if parts is None:
-        return [whole]
-    return [f for a, of in parts for f in factors(graph, a, of)]
+    of = range(ops.aval(atom).ndim) if axes is None else axes
+    todo, found = [placed(atom, of)], []
+    while todo:
+        whole = todo.pop()
+        parts = _parts(graph, whole, _PARTS) if len(whole.spans) > 1 else None
+        if parts is None:
+            found.append(whole)
+        else:
+            todo += [placed(*part) for part in reversed(parts)]
+        if len(todo) + len(found) > _MOST:
+            raise NoMemoryError("a product in it has too many factors")
+    return found
 
 
 def viewed(graph: Graph, factor: Factor) -> Factor:
     """The value that a factor only reshapes, broadcasts, or casts to more bits."""
-    eqn = graph.producer(factor.atom)
-    if eqn is None or eqn.primitive.name not in _VIEWS:
-        return factor
-    parts = _VIEWS[eqn.primitive.name](eqn, factor.axes)
-    if parts is None:
-        return factor
-    return viewed(graph, placed(*parts[0]))
+    while (parts := _parts(graph, factor, _VIEWS)) is not None:
+        factor = placed(*parts[0])
+    return factor
+
+
+def _parts(graph: Graph, whole: Factor, rules: dict) -> list | None:
+    """The values that make a value, with their axes; None if no rule takes it apart."""
+    eqn = graph.producer(whole.atom)
+    if eqn is None or eqn.primitive.name not in rules:
+        return None
+    return rules[eqn.primitive.name](eqn, whole.axes)
 
 
 def _of_product(eqn, axes):
     if eqn.invars[0] is eqn.invars[1]:
-        return None  # squares of squares would have factors without end
+        return None  # a power is one factor
     return [(a, axes) for a in eqn.invars]
 
 

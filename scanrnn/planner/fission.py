@@ -12,16 +12,23 @@ that loop, and if no array of all steps is much larger than the leaves themselve
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.extend.core import JaxprEqn
 
 from scanrnn.planner import ops
-from scanrnn.planner.affine import components, leaves_read
 from scanrnn.planner.crossing import cheapest_crossing
 from scanrnn.planner.graph import Graph, Values, free, needed, variables
+from scanrnn.planner.leaves import (
+    components,
+    leaves_read,
+    read_after,
+    set_of,
+    union,
+)
 from scanrnn.planner.moved import is_shared
 from scanrnn.planner.trace import inline, without_invariant
 
@@ -66,16 +73,15 @@ def parts_of(graph: Graph, length: Any) -> tuple[Part, ...]:
         k for k in range(len(graph.carry) + len(invariant)) if k not in invariant
     ]
     graph, found = inline(graph)
-    levels = _levels(graph)
-    count = 1 + max(levels, default=0)
-    if count == 1:
+    loops = _loops(graph)
+    if len(loops) == 1:
         return ()
     names = graph.weights[len(graph.weights) - len(found) :]
     consts = dict(zip(names, found, strict=True))
-    places = _Places(graph, levels)
-    asked: list[dict] = [{} for _ in range(count)]
+    places = _Places(graph, loops)
+    asked: list[dict] = [{} for _ in loops]
     parts = []
-    for level in reversed(range(count)):
+    for level in reversed(range(len(loops))):
         step, leaves, ys = places.part(level, tuple(asked[level]))
         read = [v for v in step.xs if v not in graph.xs]
         if not _fits(places, step, read):
@@ -97,32 +103,70 @@ def _fits(places: _Places, step: Graph, read: list) -> bool:
     return size <= _MOST * ops.bytes_in(step.carry) and largest <= _MOST * size
 
 
-def _read(reads, atoms) -> frozenset[int]:
-    return frozenset().union(*(reads[v] for v in variables(atoms)))
+class _Product(NamedTuple):
+    """A product of a step that leaves a loop if the loop has all that it reads.
+
+    Attributes:
+      eqn: the equation.
+      size: the bytes of the largest operand or result that differs between steps.
+      pieces: which leaves its operands read, for each product into which it can be
+        split.
+      feeds: the leaves whose next values need it.
+    """
+
+    eqn: JaxprEqn
+    size: int
+    pieces: list[int]
+    feeds: int
 
 
-def _levels(graph: Graph) -> list[int]:
-    """For each leaf of the carry, the number of the loop that it belongs to."""
-    reads = leaves_read(graph)
-    levels = [0] * len(graph.carry)
-    bound: set[tuple[JaxprEqn, frozenset]] = set()
+def _products(graph: Graph) -> list[_Product]:
+    """The products of a step that may leave a loop, in order."""
+    gain, found = [e for e in graph.eqns if _gains(graph, e)], []
+    reads, feeds = leaves_read(graph), collections.defaultdict(int)
+    for k, out in enumerate(graph.carry_out):
+        for v in variables([out]):
+            feeds[v] |= 1 << k
+    for eqn in reversed(graph.eqns if gain else ()):
+        of = union(feeds[v] for v in eqn.outvars)
+        for v in variables(eqn.invars):
+            feeds[v] |= of
+    for eqn in gain:
+        timed = filter(graph.depends.get, variables((*eqn.invars, *eqn.outvars)))
+        pieces = [union(reads[v] for v in variables(p)) for p in _pieces(graph, eqn)]
+        of = union(feeds[v] for v in eqn.outvars)
+        found.append(_Product(eqn, max(map(ops.bytes_of, timed)), pieces, of))
+    return found
+
+
+def _loops(graph: Graph) -> list[int]:
+    """The leaves of each loop, in the order of the loops."""
+    products, after = _products(graph), read_after(graph)
+    if not products:
+        return [set_of(range(len(graph.carry)))]
+    loops: list[int] = [0]
+    bound: set[tuple[JaxprEqn, int]] = set()
     for leaves in components(graph):
-        outs = [graph.carry_out[k] for k in leaves]
-        level = max((levels[k] for k in _read(reads, outs)), default=0)
+        own = set_of(leaves)
+        level = _last(loops, union(after[k] for k in leaves), 0)
         most = _MOST * ops.bytes_in(graph.carry[k] for k in leaves)
-        for eqn in needed(graph.eqns, outs):
-            timed = filter(graph.depends.get, variables((*eqn.invars, *eqn.outvars)))
-            if not _gains(graph, eqn) or max(map(ops.bytes_of, timed)) > most:
+        for product in products:
+            if not product.feeds & own or product.size > most:
                 continue
-            for atoms in _pieces(graph, eqn):
-                read = _read(reads, atoms)
-                if not read.isdisjoint(leaves):
-                    bound.add((eqn, read))
-                elif read and (eqn, read) not in bound:
-                    level = max(level, *(1 + levels[k] for k in read))
-        for k in leaves:
-            levels[k] = level
-    return levels
+            for read in product.pieces:
+                if read & own:
+                    bound.add((product.eqn, read))
+                elif read and (product.eqn, read) not in bound:
+                    level = max(level, 1 + _last(loops, read, 0))
+        if level == len(loops):
+            loops.append(0)
+        loops[level] |= own
+    return loops
+
+
+def _last(loops: list[int], leaves: int, other: int) -> int:
+    """The last loop that has one of some leaves; `other` if there is none."""
+    return max((i for i, of in enumerate(loops) if of & leaves), default=other)
 
 
 def _gains(graph: Graph, eqn: JaxprEqn) -> bool:
@@ -144,16 +188,17 @@ def _pieces(graph: Graph, eqn: JaxprEqn) -> list[tuple]:
 class _Places:
     """Which part of a step makes which value."""
 
-    def __init__(self, graph: Graph, levels: list[int]):
-        reads, last = leaves_read(graph), max(levels)
+    def __init__(self, graph: Graph, loops: list[int]):
+        reads, last = leaves_read(graph), len(loops) - 1
 
         def level_of(atom) -> int:
-            return max((levels[k] for k in _read(reads, [atom])), default=-1)
+            return _last(loops, union(reads[v] for v in variables([atom])), -1)
 
-        self.graph, self.levels = graph, levels
+        self.graph = graph
+        self.levels = [_last(loops, 1 << k, 0) for k in range(len(graph.carry))]
         self.ys = [level_of(v) for v in graph.ys]
         self.ys = [last if level < 0 else level for level in self.ys]
-        self.of = {v: levels[k] for k, v in enumerate(graph.carry)}
+        self.of = dict(zip(graph.carry, self.levels, strict=True))
         # What reads no carry, or leaves a loop, belongs to the first part that uses it.
         wanted = {}
         for level in reversed(range(last + 1)):

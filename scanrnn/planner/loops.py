@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from jax.extend.core import JaxprEqn, Var
 
@@ -23,8 +22,30 @@ from scanrnn.planner.rules import Rules
 from scanrnn.planner.saved import derive
 from scanrnn.planner.steps import Steps
 
+T = TypeVar("T")
+
 # Several threads may differentiate a loop at the same time.
 _deriving = threading.RLock()
+
+
+class made_once(Generic[T]):
+    """A property that is made once, also if several threads ask for it at once.
+
+    Most of them make new variables. `functools.cached_property` has no lock since
+    Python 3.12, and a lock for each property before.
+    """
+
+    def __init__(self, make: Callable[[Loop], T]):
+        """Take the function that makes it."""
+        self.make = make
+
+    def __get__(self, loop: Loop, owner: type) -> T:
+        """Make it, or wait for the thread that does; later it is a plain attribute."""
+        with _deriving:
+            known, name = vars(loop), self.make.__name__
+            if name not in known:
+                known[name] = self.make(loop)
+            return known[name]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,34 +79,29 @@ class Loop:
     over: Mapping[int, Var] | None = None
     piece: int | None = None
 
-    @functools.cached_property
+    @made_once
     def regions(self) -> Regions:
         """The regions where contributions from outside enter."""
         sums = self.rules.sums_gains_in_loop
         return find_regions(self.graph, sums)
 
-    @property
+    @made_once
     def steps(self) -> Steps:
-        """The steps of this loop's derivative, made once, with new variables."""
-        with _deriving:
-            return self._steps
-
-    @functools.cached_property
-    def _steps(self) -> Steps:
+        """The steps of this loop's derivative, with new variables."""
         return derive(self.graph, self.regions, self.residuals, self.rules)
 
     @property
     def derivative(self) -> Derivative:
         """The derivative rules of this loop."""
-        return self.steps.rules
+        return self.steps.derivative
 
-    @functools.cached_property
+    @made_once
     def laid(self) -> tuple[Graph, dict[Var, Place]]:
         """The graph as it runs, and where its additional time inputs lie in others."""
         pieces = self.laid_out and self.rules.reads_gates_apart
         return lay_out(self.graph) if pieces else (self.graph, {})
 
-    @functools.cached_property
+    @made_once
     def overwritten(self) -> Mapping[int, Var]:
         """For some ys, by index, the variable whose buffer they reuse."""
         if self.over is not None:
@@ -114,23 +130,24 @@ class Loop:
         """Whether part of a reverse step runs before the loop, for a whole chunk."""
         return self.rules.precomputes and self.residuals == "recompute"
 
-    @functools.cached_property
+    @made_once
     def dead(self) -> tuple[Var, ...]:
         """Time inputs that are no longer read; the reverse loop may reuse them."""
         if self.rules.zero_fills or self.over is not None:
             return ()
-        rules = self.derivative
-        read = self.recording.rows.sources(rules.read_inside | rules.read_outside)
+        read = self.derivative.read_inside | self.derivative.read_outside
+        read = self.recording.rows.sources(read)
         return tuple(v for v in self.graph.xs if v in self.spare and v not in read)
 
-    @functools.cached_property
+    @made_once
     def recording(self) -> Recording:
         """This loop, which also stacks what its derivative reads, each value once."""
-        graph, rules = self.graph, self.derivative
+        graph, derivative = self.graph, self.derivative
         packs = self._packs(kept=True)
         inside = dict(itertools.chain(*map(places, (*packs, *self._joined))))
-        saved = [v for v in rules.saved if v not in {*inside, *rules.recomputed.ys}]
-        before = [graph.carry[i] for i in rules.carry_saved]
+        apart = {*inside, *derivative.recomputed.ys}
+        saved = [v for v in derivative.saved if v not in apart]
+        before = [graph.carry[i] for i in derivative.carry_saved]
         shifts, edges = _shifts(self, saved, before)
         direct = [v for v in dict.fromkeys([*saved, *before]) if v not in shifts]
         direct = [*(pack.outvars[0] for pack in packs), *direct]
@@ -143,11 +160,11 @@ class Loop:
             loop, Rows(self.length, places=inside, shifts=shifts), arrays, edges
         )
 
-    @functools.cached_property
+    @made_once
     def read_inside(self) -> tuple[Var, ...]:
         """The arrays and edges that the loop of tangents reads, the `dead` first."""
-        rules, recording = self.derivative, self.recording
-        sources = recording.rows.sources(rules.rows(rules.read_inside))
+        derivative, recording = self.derivative, self.recording
+        sources = recording.rows.sources(derivative.rows(derivative.read_inside))
         kept = (
             *self.graph.xs,
             *recording.arrays,
@@ -157,7 +174,7 @@ class Loop:
         found = dict.fromkeys((*self.dead, *(v for v in kept if v in sources)))
         return tuple(found)
 
-    @functools.cached_property
+    @made_once
     def recomputed(self) -> Graph:
         """The graph that recomputes, for all steps at once, what was not stacked."""
         graph, packs = self.derivative.recomputed, self._joined
@@ -166,7 +183,7 @@ class Loop:
         ys += [v for v in graph.ys if v not in inside]
         return dataclasses.replace(graph, eqns=(*graph.eqns, *packs), ys=tuple(ys))
 
-    @functools.cached_property
+    @made_once
     def _joined(self) -> list[JaxprEqn]:
         """The equations that join recomputed values."""
         return self._packs(kept=False)
@@ -189,13 +206,13 @@ class Loop:
         The old ys keep their buffers: under `vmap` a function and its derivative rule
         must make each output in the same way.
         """
-        graph, rules, over = self.graph, self.derivative, self.overwritten
-        taken = {*over.values(), *rules.read_inside, *rules.read_outside}
+        graph, derivative, over = self.graph, self.derivative, self.overwritten
+        taken = {*over.values(), *derivative.read_inside, *derivative.read_outside}
         spare = [v for v in graph.xs if v in self.spare and v not in taken]
         ys = tuple(ys)
         more = pair_up(ys, spare) if self.in_place else {}
         over = {**over, **{i + len(graph.ys): v for i, v in more.items()}}
-        eqns = (*rules.differentiated, *eqns)
+        eqns = (*derivative.differentiated, *eqns)
         graph = dataclasses.replace(graph, ys=(*graph.ys, *ys), eqns=eqns)
         return dataclasses.replace(self, graph=graph, spare=frozenset(spare), over=over)
 

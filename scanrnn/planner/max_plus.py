@@ -18,7 +18,8 @@ from scanrnn.planner import ops
 from scanrnn.planner.affine_rules import RULES, NotAffineError
 from scanrnn.planner.axis_maps import kept, of_leaf
 from scanrnn.planner.compat import opened, program
-from scanrnn.planner.graph import Env, Graph, Values, needed
+from scanrnn.planner.graph import Env, Graph, Values
+from scanrnn.planner.leaves import path
 from scanrnn.planner.retrace import graph_of
 
 # Primitives that move elements without changing them.
@@ -63,11 +64,9 @@ def _depend(graph, leaf) -> set[str]:
     v, out = graph.carry[leaf], graph.carry_out[leaf]
     found: dict[Any, Any] = {v: of_leaf(ops.aval(v).shape)}
     kinds = set()
-    for eqn in needed(graph.eqns, [out]):
+    for eqn in path(graph, [leaf], [out]):
         maps = [None if ops.is_literal(a) else found.get(a) for a in eqn.invars]
         dependent = [m is not None for m in maps]
-        if not any(dependent):
-            continue
         name = eqn.primitive.name
         if not _fits(eqn, dependent):
             raise NotAffineError(f"{name} of the carry")
@@ -101,15 +100,14 @@ def coefficients(graph: Graph, leaf: int) -> tuple[Graph, Values]:
     There `a` means nothing.
     """
     v, out = graph.carry[leaf], graph.carry_out[leaf]
-    eqns = needed(graph.eqns, [out])
+    eqns = path(graph, [leaf], [out])
 
     def run(values):
         free = Env(graph.eqns, values)
         zeros = ops.zeros(ops.aval(v))
         found: dict[Any, _Form] = {v: _Form(zeros, None, jnp.zeros_like(zeros, bool))}
         for eqn in eqns:
-            if any(not ops.is_literal(a) and a in found for a in eqn.invars):
-                found[eqn.outvars[0]] = _apply(eqn, found, free)
+            found[eqn.outvars[0]] = _apply(eqn, found, free)
         a, b, gone = found[out]
         return [a, _least(out) if b is None else b, gone]
 

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from scanrnn.planner import affine, ops
 from scanrnn.planner.affine import Group
-from scanrnn.planner.factors import Factor, factors
+from scanrnn.planner.factors import Factor, NoMemoryError, factors
 from scanrnn.planner.functions import once
 from scanrnn.planner.graph import Graph
-from scanrnn.planner.memory_reads import NoMemoryError, Read, reads
+from scanrnn.planner.leaves import is_free
+from scanrnn.planner.memory_reads import Read, reads
 from scanrnn.planner.memory_sums import sum_of
 from scanrnn.planner.memory_writes import Correction, Write, write
 
@@ -130,7 +131,7 @@ def _memory(graph: Graph, leaf: int) -> Memory:
         asked = _read_elsewhere(graph, leaf, asked)
     later = _computed_later(graph, leaf)
     for factor in itertools.chain(*(read.query for read in asked)):
-        if not all(affine.is_free(graph, k, factor.atom) for k in later):
+        if not all(is_free(graph, k, factor.atom) for k in later):
             raise NoMemoryError("a query depends on what a step reads of it")
     parts = tuple(writes), tuple(asked), axis, reset, held
     found = Memory(leaf, total.decay, *parts)
@@ -161,7 +162,7 @@ def _reset(graph: Graph, leaf: int) -> tuple[Any, Choice | None]:
     which, *cases = eqn.invars
     (fresh,) = (a for a in cases if a is not before)
     constant = ops.is_literal(fresh) or not graph.depends[fresh]
-    if not constant or not affine.is_free(graph, leaf, which):
+    if not constant or not is_free(graph, leaf, which):
         return before, None
     value = Factor(fresh, tuple(range(ops.aval(fresh).ndim)))
     when = cases[1] is fresh
@@ -180,7 +181,7 @@ def _held(graph: Graph, leaf: int, before, out) -> tuple[Any, Choice | None, lis
         return out, None, []
     which, *cases = eqn.invars
     others = [a for a in cases if a is not before]
-    if len(others) != 1 or not affine.is_free(graph, leaf, which):
+    if len(others) != 1 or not is_free(graph, leaf, which):
         return out, None, []
     if reads(graph, leaf, eqn.outvars[0], []):
         raise NoMemoryError("a step reads what it keeps of a step that does not count")

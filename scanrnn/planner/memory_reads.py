@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from scanrnn.planner import affine, ops
+from scanrnn.planner import ops
 from scanrnn.planner.affine_rules import keeps_kind
-from scanrnn.planner.factors import Factor, factors
+from scanrnn.planner.factors import Factor, NoMemoryError, factors
 from scanrnn.planner.graph import Graph
-
-
-class NoMemoryError(Exception):
-    """The reason why a leaf is not a matrix memory."""
+from scanrnn.planner.leaves import is_free
 
 
 class Read(NamedTuple):
@@ -60,7 +57,7 @@ def _other(graph: Graph, leaf: int, eqn, S):
     if eqn.primitive.name in ("mul", "dot_general"):
         others = [a for a in eqn.invars if a is not S]
         real = all(map(ops.is_real, (*others, *eqn.outvars)))
-        if len(others) == 1 and real and affine.is_free(graph, leaf, others[0]):
+        if len(others) == 1 and real and is_free(graph, leaf, others[0]):
             return others[0]
     raise NoMemoryError(f"{eqn.primitive.name} reads it")
 

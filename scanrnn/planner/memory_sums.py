@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from scanrnn.planner import affine
+from scanrnn.planner import leaves
 from scanrnn.planner.affine_rules import keeps_kind
-from scanrnn.planner.factors import Factor, factors
+from scanrnn.planner.factors import Factor, NoMemoryError, factors
 from scanrnn.planner.graph import Graph, variables
-from scanrnn.planner.memory_reads import NoMemoryError
 
 _ADDS = ("add", "add_any", "sub")
 _KEEPS = ("mul", *_ADDS)
@@ -40,8 +39,8 @@ class Sum(NamedTuple):
 
 def sum_of(graph: Graph, leaf: int, before, after) -> Sum:
     """The sum that leads from the value `before` a step to that `after` it."""
-    whole, path, terms, decay = _elementwise(graph, before), [], [], ()
-    multiples, value = [], after
+    whole = _elementwise(before, leaves.path(graph, [leaf], [after]))
+    multiples, value, path, terms, decay = [], after, [], [], ()
     while value is not before:
         eqn, kept = _kept(graph, value, whole)
         path.append(eqn)
@@ -55,7 +54,7 @@ def sum_of(graph: Graph, leaf: int, before, after) -> Sum:
             _check_unread(graph, [v for v, _ in multiples])
             multiples = []
         elif eqn.primitive.name == "mul":
-            if not affine.is_free(graph, leaf, others[0]):
+            if not leaves.is_free(graph, leaf, others[0]):
                 raise NoMemoryError("what is kept is not a product")
             more = tuple(factors(graph, others[0]))
             decay = (*more, *decay)
@@ -67,10 +66,10 @@ def sum_of(graph: Graph, leaf: int, before, after) -> Sum:
     return Sum(decay, terms, multiples, path)
 
 
-def _elementwise(graph: Graph, S) -> set:
-    """The values that are computed from S element by element."""
+def _elementwise(S, eqns) -> set:
+    """The values that equations compute from S element by element."""
     found = {S}
-    for eqn in graph.eqns:
+    for eqn in eqns:
         reads = not found.isdisjoint(variables(eqn.invars))
         found.update(eqn.outvars if reads and _is_linear(eqn) else ())
     return found

@@ -11,10 +11,10 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from scanrnn.planner import affine, ops
-from scanrnn.planner.factors import Factor, placed, viewed
+from scanrnn.planner import affine, leaves, ops
+from scanrnn.planner.factors import Factor, NoMemoryError, placed, viewed
 from scanrnn.planner.graph import Graph, Values
-from scanrnn.planner.memory_reads import NoMemoryError, Read
+from scanrnn.planner.memory_reads import Read
 from scanrnn.planner.memory_sums import Term
 
 
@@ -57,7 +57,7 @@ class Write(NamedTuple):
 
 def write(graph: Graph, leaf: int, term: Term, axis: int, reads: Sequence) -> Write:
     """What a term of the sum adds. `reads` are all reads of S."""
-    is_free = functools.partial(affine.is_free, graph, leaf)
+    is_free = functools.partial(leaves.is_free, graph, leaf)
     free = [f for f in term.factors if is_free(f.atom)]
     other = [f for f in term.factors if not is_free(f.atom)]
     if len(other) > 1:

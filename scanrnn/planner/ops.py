@@ -23,8 +23,9 @@ from scanrnn.planner.graph import eval_eqn, inside
 CONVOLUTION = "conv_general_dilated"
 RANDOM_BITS = "random_bits"
 HEAVY = frozenset({"dot_general", CONVOLUTION})
-# The planner's own product, `gemm`.
-PRODUCT = "gemm"
+# The product of the planner, and a function with rules of ours. Primitives of users are
+# matched by name, too, and one may be called `gemm`.
+PRODUCT, RULED = "scanrnn_gemm", "scanrnn_ruled"
 # JAX's product, and the planner's.
 PRODUCTS = ("dot_general", PRODUCT)
 
@@ -79,7 +80,7 @@ _BATCHED = (HEAVY | ELEMENTWISE) | frozenset(
 )
 
 # Primitives that contain programs, and can be batched if these can.
-_PROGRAMS = frozenset({"scan", "while", "cond", "ruled"})
+_PROGRAMS = frozenset({"scan", "while", "cond", RULED})
 
 # Names that start so draw random numbers. That commutes with `vmap` only for
 # counter-based keys.

@@ -116,7 +116,7 @@ def _number(count: int) -> str:
 
 def _stays(plan) -> Iterator[str]:
     """Products and weights that a pass had to leave alone, and why."""
-    loop, rules = plan.stages.loop, plan.derivative
+    loop, derivative = plan.stages.loop, plan.derivative
     bits = loop.depends
     bound = "what it reads cannot be batched over time"
     bound = bound if plan.options.hoist else "Options(hoist=False)"
@@ -128,7 +128,8 @@ def _stays(plan) -> Iterator[str]:
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
             yield f"Left in the loop: a time-parallel {name} ({bound})."
-    inner = [w for w in loop.weights if w in rules.inner_weights and ops.is_inexact(w)]
+    inner = [w for w in loop.weights if w in derivative.inner_weights]
+    inner = list(filter(ops.is_inexact, inner))
     if inner:
         yield (
             f"Gradients summed in the reverse loop, for {listed(inner)}: "

@@ -27,7 +27,7 @@ def _decisions(plan) -> list[str]:
 
 
 def _moves(plan) -> Iterator[str]:
-    stages, rules = plan.stages, plan.derivative
+    stages, derivative = plan.stages, plan.derivative
     names = {}
     for eqn, where in placed(stages):
         names.setdefault(where, []).append(eqn.primitive.name)
@@ -36,10 +36,10 @@ def _moves(plan) -> Iterator[str]:
     yield f"Before the loop: {tally(names.get('before'))}{more}."
     yield f"In the loop:     {tally(names.get('loop'))}."
     yield f"After the loop:  {tally(names.get('after'))}."
-    if rules.cuts and plan.defer:
+    if derivative.cuts and plan.defer:
         yield (
             "Weight gradients: after the reverse loop, batched over time, from "
-            f"cotangents of {listed(rules.cuts)} per step."
+            f"cotangents of {listed(derivative.cuts)} per step."
         )
     if plan.invariant:
         yield f"Carry leaves {list(plan.invariant)} never change: treated as weights."
@@ -120,10 +120,10 @@ def _residuals(plan) -> Iterator[str]:
     """What is kept of each step, and what is recomputed."""
     if plan.residual_bytes[0] is None:
         return
-    rules = plan.derivative
-    recomputed = rules.recomputed.ys
-    saved = [v for v in rules.saved if v not in recomputed]
-    carry = [plan.stages.loop.carry[i] for i in rules.carry_saved]
+    derivative = plan.derivative
+    recomputed = derivative.recomputed.ys
+    saved = [v for v in derivative.saved if v not in recomputed]
+    carry = [plan.stages.loop.carry[i] for i in derivative.carry_saved]
     yield f"Kept per step: {listed(saved)}; carries before the step: {listed(carry)}."
     if recomputed:
         yield f"Recomputed, {at_once(plan)}: {listed(recomputed)}."

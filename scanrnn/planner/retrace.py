@@ -21,9 +21,7 @@ def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
     exposed. These become the last weights.
     """
     if not at:
-        eqns = tuple(needed(graph.eqns, graph.outs))
-        same = len(eqns) == len(graph.eqns)
-        return graph if same else dataclasses.replace(graph, eqns=eqns), []
+        return used(graph), []
 
     def run(values):
         env = Env(graph.eqns, values)
@@ -36,6 +34,13 @@ def retrace(graph: Graph, rule: Callable, at: Collection) -> tuple[Graph, list]:
 
     new, consts = graph_of(run, graph.weights, graph.carry, graph.xs)
     return new, list(consts.values())
+
+
+def used(graph: Graph) -> Graph:
+    """The graph without unused equations."""
+    eqns = tuple(needed(graph.eqns, graph.outs))
+    same = len(eqns) == len(graph.eqns)
+    return graph if same else dataclasses.replace(graph, eqns=eqns)
 
 
 def graph_of(f: Callable, weights: Sequence, carry: Sequence, xs: Sequence):

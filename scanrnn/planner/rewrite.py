@@ -10,49 +10,11 @@ from __future__ import annotations
 import itertools
 
 from jax import lax
-from jax.extend.core import JaxprEqn, Literal, Var
+from jax.extend.core import JaxprEqn, Literal
 
 from scanrnn.planner import compat, ops
 from scanrnn.planner.graph import CARRY, Graph, eval_eqn, needed
 from scanrnn.planner.retrace import retrace
-
-
-def share(graph: Graph) -> tuple[Graph, list]:
-    """Compute a value once that the step computes twice (`h.astype(bf16)` per gate)."""
-    seen: dict = {}
-    same: dict[Var, Var] = {}
-    firsts: dict[JaxprEqn, JaxprEqn] = {}
-    for eqn in graph.eqns:
-        key = _identity(eqn, same)
-        first = eqn if key is None else seen.setdefault(key, eqn)
-        if first is not eqn:
-            firsts[eqn] = first
-            same.update(zip(eqn.outvars, first.outvars, strict=True))
-
-    def rule(eqn, env):
-        return [env.read(v) for v in firsts[eqn].outvars]
-
-    return retrace(graph, rule, firsts)
-
-
-def _identity(eqn, same):
-    if eqn.effects or ops.has_subjaxpr(eqn):
-        return None
-    ins = tuple(
-        ("const", ops.aval(a).dtype, ops.aval(a).weak_type, str(a.val))
-        if isinstance(a, Literal)
-        else same.get(a, a)
-        for a in eqn.invars
-    )
-    if any(isinstance(a, Literal) and ops.aval(a).shape for a in eqn.invars):
-        return None
-    params = tuple(sorted(eqn.params.items(), key=str))
-    key = (eqn.primitive.name, compat.context(eqn), ins, params)
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
 
 
 def split(graph: Graph) -> tuple[Graph, list]:

@@ -51,19 +51,19 @@ class Steps:
     """The steps of a derivative, each made once.
 
     Attributes:
-      rules: the derivative.
+      derivative: what the steps compute.
     """
 
-    def __init__(self, rules: Derivative, made: Mapping[Any, Step] | None = None):
+    def __init__(self, derivative: Derivative, made: Mapping[Any, Step] | None = None):
         """Keep the derivative, and steps that were made with it."""
-        self.rules, self._made = rules, dict(made or {})
+        self.derivative, self._made = derivative, dict(made or {})
 
     def inside(self, active: frozenset[Var]) -> Step:
         """The step of the tangents in the loop, if the variables `active` have some.
 
         Carries that depend on them then have tangents, too.
         """
-        active = _with_reached(self.rules.loop, active)
+        active = _with_reached(self.derivative.loop, active)
         return self._once(("inside", active), _inside, active)
 
     def outside(self, active: frozenset[Var]) -> Step:
@@ -80,7 +80,7 @@ class Steps:
 
     def _once(self, key: tuple, make: Callable[..., Step], *args) -> Step:
         if key not in self._made:
-            self._made[key] = make(self.rules, *args)
+            self._made[key] = make(self.derivative, *args)
         return self._made[key]
 
 
@@ -99,16 +99,16 @@ def _with_reached(loop: Graph, active: frozenset[Var]) -> frozenset[Var]:
         active |= reached
 
 
-def _inside(rules: Derivative, active: frozenset[Var]) -> Step:
-    loop, d = rules.loop, rules.tangents
-    groups = loop.carry, loop.weights, rules.cuts, loop.xs
+def _inside(derivative: Derivative, active: frozenset[Var]) -> Step:
+    loop, d = derivative.loop, derivative.tangents
+    groups = loop.carry, loop.weights, derivative.cuts, loop.xs
     carry, *others = ([v for v in group if v in active] for group in groups)
     d_carry, d_weights, d_cuts, d_xs = ([d[v] for v in g] for g in (carry, *others))
     ys: list[Any] = []
     reached: set[Var] = set()
 
     def step(values):
-        found = rules.propagate(values)
+        found = derivative.propagate(values)
         after = zip(loop.carry, loop.carry_out, strict=True)
         ends = {v: None if ops.is_literal(out) else found.get(out) for v, out in after}
         reached.update(v for v, t in ends.items() if t is not None)
@@ -116,42 +116,42 @@ def _inside(rules: Derivative, active: frozenset[Var]) -> Step:
         zeros = {v: jnp.zeros_like(values[d[v]]) for v in carry if ends[v] is None}
         return [*(zeros.get(v, ends[v]) for v in carry), *(found[v] for v in ys)]
 
-    weights = (*loop.weights, *rules.transposed.values(), *d_weights)
-    xs = (*rules.rows(rules.read_inside), *d_cuts, *d_xs)
+    weights = (*loop.weights, *derivative.transposed.values(), *d_weights)
+    xs = (*derivative.rows(derivative.read_inside), *d_cuts, *d_xs)
     graph, consts = graph_of(step, weights, d_carry, xs)
     if not active.issuperset(reached):
-        return _inside(rules, _with_reached(loop, active | reached))
+        return _inside(derivative, _with_reached(loop, active | reached))
     names = tuple(v for group in (carry, *others) for v in group)
     return Step(graph, consts, names, tuple(ys))
 
 
-def _outside(rules: Derivative, active: frozenset[Var]) -> Step:
-    loop, d = rules.loop, rules.tangents
+def _outside(derivative: Derivative, active: frozenset[Var]) -> Step:
+    loop, d = derivative.loop, derivative.tangents
     cuts: list[Var] = []
     weights, xs = ([v for v in g if v in active] for g in (loop.weights, loop.xs))
 
     def step(values):
-        found = rules.propagate(values, outside=True)
-        cuts[:] = [v for v in rules.cuts if found.get(v) is not None]
+        found = derivative.propagate(values, outside=True)
+        cuts[:] = [v for v in derivative.cuts if found.get(v) is not None]
         return [found[v] for v in cuts]
 
     graph, consts = graph_of(
         step,
         (*loop.weights, *(d[v] for v in weights)),
         (),
-        (*rules.rows(rules.read_outside), *(d[v] for v in xs)),
+        (*derivative.rows(derivative.read_outside), *(d[v] for v in xs)),
     )
     return Step(graph, consts, (*weights, *xs), tuple(cuts))
 
 
-def _reverse(rules: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
-    graph, d = inside.graph, rules.tangents
+def _reverse(derivative: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
+    graph, d = inside.graph, derivative.tangents
     tangents = [d[v] for v in inside.active]
-    summed = [v for v in inside.active if v in rules.loop.weights]
+    summed = [v for v in inside.active if v in derivative.loop.weights]
     n, m = len(inside.carry), len(inside.carry) + len(summed)
     sums = variables_like(wide_type(struct(v)) for v in summed)
     outs = dict(zip(inside.ys, graph.ys, strict=True))
-    cts = [rules.cotangents[v] for v in ys]
+    cts = [derivative.cotangents[v] for v in ys]
 
     def pull(values):
         def push(*active):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner import ops
 from scanrnn.planner.gemm import swapped
@@ -40,26 +41,19 @@ def transpose_products(graph: Graph) -> tuple[Graph, list]:
     first and the weights row by row. With the first form they would pack the weights at
     every step.
     """
-    bits, producers, consumers = graph.depends, graph.producers, graph.consumers
+    bits, producers = graph.depends, graph.producers
+    ends = _ends_in_products(graph)
 
-    def alone(atom, user):
-        made = producers.get(var(atom))
-        return made if made is not None and consumers[atom] == [user] else None
+    def tree(atom) -> list[JaxprEqn]:
+        """The sums and products that make a sum of products, operands first."""
+        todo, found = [atom], []
+        while todo:
+            found.append(producers[todo.pop()])
+            if found[-1].primitive.name in ops.ADDITIVE:
+                todo += [v for v in variables(found[-1].invars) if v in ends]
+        return found[::-1]
 
-    def ends_in_product(atom, user) -> bool:
-        made = alone(atom, user)
-        if made is not None and made.primitive.name in ops.ADDITIVE:
-            return any(ends_in_product(a, made) for a in made.invars)
-        return made is not None and _is_product(made)
-
-    def transposed(atom, user, env):
-        """The transpose of a matrix; for a sum of products, that of each product."""
-        if not ends_in_product(atom, user):
-            matrix = ops.aval(atom).ndim == 2
-            return env.read(atom).T if matrix else env.read(atom)
-        made = producers[atom]
-        if made.primitive.name in ops.ADDITIVE:
-            return eval_eqn(made, [transposed(a, made, env) for a in made.invars])[0]
+    def product(made, env):
         ((left,), (right,)), _ = made.params["dimension_numbers"]
         weights, data = map(env.read, made.invars)
         fixed = all(bits[v] == WEIGHTS for v in variables(made.invars[:1]))
@@ -68,15 +62,38 @@ def transpose_products(graph: Graph) -> tuple[Graph, list]:
         numbers = (((right,), (left,)), ((), ()))
         params = {"precision": swapped(made.params["precision"])}
         params |= {"dimension_numbers": numbers}
-        return eval_eqn(made, (data, weights), made.params | params)[0]
+        return eval_eqn(made, (data, weights), made.params | params)
 
     def rule(eqn, env):
-        return [transposed(eqn.invars[0], eqn, env)]
+        """The transpose of a sum of products: the sum of that of each product."""
+        done: dict[Var, Any] = {}
 
-    transposes = [
-        e for e in graph.eqns if _transposes(e) and ends_in_product(e.invars[0], e)
-    ]
+        def transposed(atom):
+            if var(atom) in done:
+                return done[atom]
+            value = env.read(atom)
+            return value.T if ops.aval(atom).ndim == 2 else value
+
+        for made in tree(eqn.invars[0]):
+            adds = made.primitive.name in ops.ADDITIVE
+            operands = map(transposed, made.invars)
+            outs = eval_eqn(made, list(operands)) if adds else product(made, env)
+            done[made.outvars[0]] = outs[0]
+        return [done[eqn.invars[0]]]
+
+    transposes = [e for e in graph.eqns if _transposes(e) and var(e.invars[0]) in ends]
     return retrace(graph, rule, transposes)
+
+
+def _ends_in_products(graph: Graph) -> set[Var]:
+    """Products of matrices, and sums with such terms, each read by one equation."""
+    found: set[Var] = set()
+    for eqn in graph.eqns:
+        terms = eqn.invars if eqn.primitive.name in ops.ADDITIVE else ()
+        if _is_product(eqn) or not found.isdisjoint(variables(terms)):
+            alone = (v for v in eqn.outvars if len(graph.consumers.get(v, ())) == 1)
+            found.update(alone)
+    return found
 
 
 def _transposes(eqn) -> bool:

@@ -9,7 +9,7 @@ import onnx
 from jax.extend import core
 from onnx import helper
 
-from scanrnn.planner import compat
+from scanrnn.planner import compat, ops
 from scanrnn.serving._onnx import elementwise, native, places, products, shapes
 from scanrnn.serving._onnx.graph import (
     IR_VERSION,
@@ -146,7 +146,7 @@ def _live(jaxpr, wanted):
 
 def _is_call(eqn):
     """Whether an equation only runs a program, as `jit` and the planner's loops do."""
-    return compat.only_runs(eqn) or eqn.primitive.name == "ruled"
+    return compat.only_runs(eqn) or eqn.primitive.name == ops.RULED
 
 
 def _called(eqn):

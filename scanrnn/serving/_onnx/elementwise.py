@@ -19,7 +19,7 @@ _ORDERED = {"ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": 
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 _MOVED = (
     *("copy", "stop_gradient", "optimization_barrier"),
-    *("sharding_cast", "sharding_constraint", "device_put", "pin"),
+    *("sharding_cast", "sharding_constraint", "device_put", "scanrnn_pin"),
 )
 
 

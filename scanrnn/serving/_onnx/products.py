@@ -4,6 +4,7 @@ import string
 
 import numpy as np
 
+from scanrnn.planner import ops
 from scanrnn.serving._onnx.graph import ELSEWHERE, Unsupported, type_of
 
 
@@ -58,5 +59,5 @@ def _conv(graph, eqn, x, kernel):
     return graph.op("Transpose", found, perm=np.argsort(numbers.out_spec).tolist())
 
 
-# `gemm` is the matrix product in loops that the planner made.
-RULES = {"dot_general": _dot, "gemm": _dot, "conv_general_dilated": _conv}
+# The second is the matrix product in loops that the planner made.
+RULES = {"dot_general": _dot, ops.PRODUCT: _dot, "conv_general_dilated": _conv}
