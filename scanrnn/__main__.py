@@ -191,19 +191,25 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def _config(options: dict[str, Any]) -> training.Config:
     """The config: the recipe's options, then the file's, then the command line's."""
-    values = dict(training.RECIPES[options.pop("recipe")])
-    path = options.pop("config")
+    recipe, path = training.RECIPES[options.pop("recipe")], options.pop("config")
+    file: dict[str, Any] = {}
     if path is not None:
         try:
-            values |= tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+            file = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"config: cannot read {path!r} as TOML: {error}; check path and syntax"
             ) from None
     try:
-        return training.Config.from_mapping(values | options)
+        config = training.Config.from_mapping(recipe | file | options)
     except TypeError as error:  # only a file can have values of another type
         raise ValueError(f"config: {path}: {error}") from None
+    defaults = vars(training.Config())
+    # A file may list all options, also those that have their defaults.
+    changed = {name: v for name, v in file.items() if v != defaults[name]}
+    _commands.given.check(changed, defaults | recipe | file)
+    _commands.given.check(options, vars(config))
+    return config
 
 
 def _train(options: dict[str, Any], console: Console) -> int:

@@ -138,7 +138,8 @@ def plan(
         Options that you give are not changed. The arrays you give are used; for
         `jax.ShapeDtypeStruct`, and inside `jax.jit`, made-up numbers are used. The
         choice is kept in the folder `$SCANRNN_CACHE`, or in `scanrnn` in the user's
-        cache folder. It is read again for the same step, shapes, versions and machine.
+        cache folder. It is read again for the same step, shapes, shardings, versions
+        and machine.
       **options: fields of `Options`, such as `residuals="recompute"`.
 
     Returns:
@@ -146,7 +147,8 @@ def plan(
 
     Raises:
       TypeError: as `scan` does, or for an option that does not exist.
-      ValueError: as `scan` does; also if `tune` is unknown, or, with `tune`, if a size
+      ValueError: as `scan` does; also if `tune` is unknown, or, with `tune`, if there
+        are several processes (tune in one, and pass the options of its plan), if a size
         is symbolic or the step cannot be run on its own, or has no gradient ("train").
 
     Warns:

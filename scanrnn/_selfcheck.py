@@ -130,7 +130,9 @@ def selfcheck(
       A `SelfCheck`: errors of values and gradients, and times in seconds.
 
     Raises:
-      ValueError: if there is no cell or executor of such a name.
+      TypeError: if names are given as one text and not as a list.
+      ValueError: if there is no cell or executor of such a name, or for float64 without
+        `JAX_ENABLE_X64=1`.
 
     Example:
       >>> import scanrnn
@@ -141,6 +143,13 @@ def selfcheck(
       >>> max(c.error or 0.0 for c in report.checks) < 1e-5
       True
     """
+    lists = {"names": names, "dtypes": dtypes, "implementations": implementations}
+    for argument, given in lists.items():
+        if isinstance(given, str):
+            raise TypeError(
+                f"selfcheck: {argument} is the text {given!r}, want a list: "
+                f"{argument}=[{given!r}]"
+            )
     names = list(CELLS) if names is None else list(names)
     unknown = [name for name in names if name not in CELLS]
     if unknown:
@@ -153,6 +162,11 @@ def selfcheck(
         raise ValueError(f"selfcheck: no executor {unknown[0]!r}; there are {known}")
     ways = [BASE, *(each for each in EXECUTORS if each in asked and each != BASE)]
     kinds, checks = [jnp.dtype(each) for each in dtypes], []
+    if jnp.dtype("float64") in kinds and not jax.config.read("jax_enable_x64"):
+        raise ValueError(
+            "selfcheck: dtypes has float64, which is switched off in JAX; set "
+            "JAX_ENABLE_X64=1, or leave it out"
+        )
     for name in names:
         for dtype in kinds:
             checks += _checks(name, dtype, ways, sizes, runs)

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from scanrnn._tune import memory
 from scanrnn.nnx import GLA, GRU, LSTM, MLSTM, RNN, Elman, GatedDeltaNet
 from tests.cell_table import CELLS, draw
 
@@ -70,6 +71,17 @@ def trimmed(spec):
 
 def test_there_are_four_devices():
     assert jax.device_count() == 4
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto])
+def test_tuner_asks_how_arrays_are_sharded(kind, mesh):
+    xs, numbers = batch(), np.zeros(4)
+    whole, shared = (NamedSharding(mesh, spec) for spec in (P(), P("data")))
+    places = (whole, shared, jax.devices()[1])
+    found = [memory._placed(jax.device_put(xs, place)) for place in places]
+    assert found[0] != found[1] and found[1][0] == 4 and found[1][-1] == [1, T, D]
+    assert found[2] is None and memory._placed(numbers) is None
+    assert jax.jit(lambda x: (memory._placed(x) is None) * x)(xs).any()
 
 
 @every_mesh

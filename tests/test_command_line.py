@@ -8,9 +8,9 @@ import sys
 import jax.numpy as jnp
 import pytest
 
-from scanrnn import __version__
+from scanrnn import __version__, _commands, training
 from scanrnn.__main__ import _LOST, _config, _parser, main
-from scanrnn.training import RECIPES, Checkpoints, Config
+from scanrnn.training import RECIPES, Checkpoints, Config, Vocabulary
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
 
@@ -59,6 +59,26 @@ def test_command_line_prints_a_plan_and_advice(capsys):
         (["train", "--text", "nowhere.txt"], "error: text: cannot read 'nowhere.txt'"),
         (["train", "--out", __file__], f"error: out: cannot write in '{__file__}'"),
         (["train", "--seed", HUGE], f"error: seed: got {HUGE}, want at most"),
+        (
+            ["train", "--vocabulary", "500"],
+            "error: vocabulary: got 500, which has no effect: all characters are kept",
+        ),
+        (
+            ["train", "--decay", "0.5"],
+            "error: decay: got 0.5, which has no effect: adamw has a schedule of its",
+        ),
+        (
+            ["train", "--decay-after", "9"],
+            "error: decay_after: got 9, which has no effect: adamw has a schedule of",
+        ),
+        (
+            ["train", "--recipe", "ptb-small", "--minutes", "5"],
+            "error: minutes: got 5.0, which has no effect: the run has epochs=13, fr",
+        ),
+        (
+            ["train", "--steps", "9", "--minutes", "5"],
+            "error: minutes: got 5.0, which has no effect: the run has steps=9, from",
+        ),
         (["sample", "--out", "nowhere"], "error: out: 'nowhere' holds no run"),
         (["export", "--out", "nowhere"], "error: out: 'nowhere' holds no run"),
         (["export", "--out", ""], "error: out: '' holds no run"),
@@ -110,6 +130,46 @@ def test_commands_refuse_a_checkpoint_of_another_program(tmp_path, capsys):
         assert error.count("\n") == 1
 
 
+@pytest.fixture
+def exported(tmp_path, monkeypatch):
+    """Write a model, whose vocabulary is that of a "run", to a file of a name."""
+    monkeypatch.setattr(training, "load_model", lambda run: (None, Vocabulary(run)))
+    monkeypatch.setattr(
+        _commands.export, "write", lambda model, kind, path: path.write_text(kind)
+    )
+
+    def export(run, name, kind="onnx"):
+        words = ["export", "--out", run, "--to", str(tmp_path / name), "--format", kind]
+        return main(words)
+
+    return export
+
+
+def test_exports_into_one_folder_have_vocabularies_of_their_own(exported, tmp_path):
+    assert exported("abc", "one.onnx") == exported("xyz", "two.onnx") == 0
+    assert exported("abc", "one.stablehlo", "stablehlo") == 0
+    texts = {path.name: path.read_text() for path in tmp_path.glob("*.json")}
+    assert texts == {
+        "one.vocabulary.json": '["a", "b", "c"]',
+        "two.vocabulary.json": '["x", "y", "z"]',
+    }
+
+
+def test_export_leaves_the_vocabulary_of_another_model(exported, tmp_path, capsys):
+    assert exported("abc", "lm.onnx") == 0
+    assert exported("xyz", "lm.stablehlo", "stablehlo") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: to: ")
+    assert "lm.vocabulary.json' has another vocabulary, of lm.onnx; choose" in error
+    assert not (tmp_path / "lm.stablehlo").exists()
+    assert (tmp_path / "lm.vocabulary.json").read_text() == '["a", "b", "c"]'
+    assert exported("xyz", "lm.onnx") == 0  # the same file, written again
+    assert (tmp_path / "lm.vocabulary.json").read_text() == '["x", "y", "z"]'
+    (tmp_path / "lm.onnx").unlink()
+    assert exported("abc", "lm.onnx") == 1
+    assert "of another model; choose" in capsys.readouterr().err
+
+
 def test_command_line_alone_shows_what_one_can_do(capsys):
     assert main([]) == 0
     text = capsys.readouterr().out
@@ -131,6 +191,43 @@ def test_options_come_from_recipe_then_file_then_words(tmp_path):
     config = _config({n: options[n] for n in ("recipe", "config", "keep")})
     assert (config.features, config.keep, config.residual) == (7, 0.25, True)
     assert (config.window, config.clip, config.loss) == (35, 10.0, "sum")
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--tokens", "characters"], "tokens: got 'characters', which has no effect"),
+        (["--held-out", "0.3"], "held_out: got 0.3, which has no effect: a folder in"),
+    ],
+)
+def test_options_that_a_ptb_folder_leaves_without_effect_are_refused(
+    tmp_path, capsys, words, message
+):
+    for name in ("ptb.train.txt", "ptb.valid.txt"):
+        (tmp_path / name).write_text("the cat sat \n" * 9)
+    assert main(["train", "--text", str(tmp_path), *words]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def parsed(*words):
+    options = vars(_parser().parse_args(["train", *words]))
+    known = {"recipe", "config", *(field.name for field in dataclasses.fields(Config))}
+    return _config({name: v for name, v in options.items() if name in known})
+
+
+def test_options_are_refused_only_where_they_were_given(tmp_path):
+    assert parsed("--recipe", "ptb-medium", "--optimizer", "adamw").decay_after == 6
+    assert parsed("--recipe", "ptb-small", "--tokens", "characters").vocabulary
+    assert parsed("--text", str(tmp_path), "--vocabulary", "9").vocabulary == 9
+    timed = parsed("--recipe", "ptb-small", "--minutes", "5", "--epochs", "0")
+    assert timed.minutes == 5
+    path = tmp_path / "run.toml"
+    path.write_text("minutes = 5.0\ndecay = 0.5\n")
+    assert parsed("--config", str(path)).minutes == 5
+    assert parsed("--config", str(path), "--steps", "9").steps == 9
+    path.write_text("minutes = 5.0\nsteps = 9\n")
+    with pytest.raises(ValueError, match="minutes: got 5.0, which has no effect"):
+        parsed("--config", str(path))
 
 
 def test_value_of_another_type_in_a_config_is_one_line(tmp_path, capsys):

@@ -8,7 +8,7 @@ from flax import nnx
 
 import scanrnn
 from scanrnn.interop import save_safetensors
-from scanrnn.serving import Input, to_onnx, to_stablehlo
+from scanrnn.serving import Input, _size, to_onnx, to_stablehlo
 from tests.onnx_run import operators
 
 GRU = scanrnn.nnx.GRU(3, 4, rngs=nnx.Rngs(0))
@@ -104,6 +104,16 @@ def test_loops_become_the_operators_that_the_guide_names(kind, options, operator
     layer = getattr(scanrnn.nnx, kind)(3, 4, rngs=nnx.Rngs(0), **options)
     found = operators(to_onnx(layer))
     assert [op for op in ("LSTM", "GRU", "RNN", "Scan") if found[op]] == [operator]
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_stablehlo])
+def test_weights_that_a_file_cannot_hold_are_refused(tmp_path, monkeypatch, export):
+    monkeypatch.setattr(_size, "LARGEST", 10_000)
+    export(GRU)
+    name = rf"{export.__name__}: the weights have .* GB, and .*; export the model in"
+    with pytest.raises(ValueError, match=name):
+        export(scanrnn.nnx.GRU(3, 64, rngs=nnx.Rngs(0)), tmp_path / "a")
+    assert not list(tmp_path.iterdir())
 
 
 def test_sizes_that_jax_leaves_open_are_taken():

@@ -72,6 +72,20 @@ def test_selfcheck_says_what_did_not_run():
         scanrnn.selfcheck(["gru"], implementations=["cudnn"])
 
 
+@pytest.mark.parametrize("argument", ["names", "dtypes", "implementations"])
+def test_selfcheck_refuses_a_text_in_place_of_a_list(argument):
+    with pytest.raises(
+        TypeError, match=rf"{argument} is the text 'gru', want a list: .*=\['gru'\]"
+    ):
+        scanrnn.selfcheck(**{argument: "gru"})
+
+
+@pytest.mark.usefixtures("in_32_bit")
+def test_selfcheck_refuses_float64_that_jax_would_not_give():
+    with pytest.raises(ValueError, match="float64, which is switched off in JAX; set"):
+        scanrnn.selfcheck(["gru"], dtypes=["float32", "float64"])
+
+
 def test_selfcheck_checks_every_cell_in_dtypes_that_come_from_an_iterator():
     report = scanrnn.selfcheck(
         ["elman", "gru"],

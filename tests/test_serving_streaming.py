@@ -258,6 +258,15 @@ def test_numbers_that_would_be_lost_are_refused():
     close(stream(jnp.asarray(x)), wanted)
 
 
+@pytest.mark.parametrize("steps", [0, 1, 3, 4, 9])
+def test_outputs_of_any_length_are_read_only(steps):
+    stream, x = Streaming(make(), 2, buckets=(1, 4)), xs(2, steps, 3)
+    some = stream({0: x[0], 1: x[1, :1]})
+    one = Streaming(make(), 1, buckets=(1, 4))({0: x[0]})
+    for ys in (stream(x), *some.values(), *one.values()):
+        assert not ys.flags.writeable
+
+
 def test_a_call_takes_a_bucket_as_it_is_and_writes_over_the_carry(monkeypatch):
     stream, x = Streaming(make(), 2, buckets=(1, 4)), xs(2, 4, 3)
     first, run, seen = stream(x), stream._run, []

@@ -27,6 +27,7 @@ from scanrnn.training import (
     shard_state,
     train,
 )
+from scanrnn.training._mesh import mesh_of_run
 from tests.test_training_loop import KEY, OPTIMIZER, STEP, data, leaves, start
 
 
@@ -38,11 +39,44 @@ def test_run_whose_last_step_is_skipped_has_a_checkpoint(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, leaves(again), leaves(fitted.state))
 
 
-def test_steps_that_are_skipped_in_a_row_replace_no_checkpoint(tmp_path):
-    bad = data(batches=[3, 4, 5, 6])
+def test_run_that_ends_with_skipped_steps_has_a_checkpoint(tmp_path):
+    bad = data(batches=[3, 4])
     with Checkpoints(tmp_path) as checkpoints:
-        fit(STEP, start(), bad, steps=6, evaluate_every=3, checkpoints=checkpoints)
-        assert checkpoints.steps() == [3]
+        fitted = fit(STEP, start(), bad, steps=5, checkpoints=checkpoints)
+        assert checkpoints.latest() == 5
+        again, _ = resume(checkpoints, start(), data())
+    assert int(again.counts.in_row) == 2
+    jax.tree.map(np.testing.assert_array_equal, leaves(again), leaves(fitted.state))
+
+
+def test_nothing_is_saved_between_skipped_steps_in_a_row(tmp_path):
+    bad = data(batches=range(3, 9))
+    with Checkpoints(tmp_path) as checkpoints:
+        fit(STEP, start(), bad, steps=9, evaluate_every=3, checkpoints=checkpoints)
+        assert checkpoints.steps() == [3, 9]
+
+
+def test_calls_that_end_between_skipped_steps_keep_the_checkpoint_before(tmp_path):
+    """A run that fits its steps into a time calls `fit` for each evaluation."""
+    state, bad, found = start(), data(batches=range(2, 9)), []
+    with Checkpoints(tmp_path) as checkpoints:
+        for steps in (2, 4, 6, 8):
+            state = fit(STEP, state, bad, steps=steps, checkpoints=checkpoints).state
+            found.append(checkpoints.steps())
+    assert found == [[2], [2, 4], [2, 6], [2, 8]]
+
+
+def test_skipped_steps_of_an_earlier_call_count(tmp_path):
+    bad, options = data(batches=range(2, 9)), {"patience": 5}
+    with Checkpoints(tmp_path) as checkpoints:
+        kept = {"checkpoints": checkpoints, "evaluate_every": 2} | options
+        state = fit(STEP, start(), bad, steps=4, **kept).state
+        state = fit(STEP, state, bad, steps=6, **options).state
+        # A call that is stopped before its first step has no row of a step.
+        state = fit(STEP, state, bad, steps=9, **kept, stop=lambda step: True).state
+        assert checkpoints.steps() == [2, 6]
+        with pytest.raises(FloatingPointError, match="step 8: 6 steps in a row"):
+            fit(STEP, state, bad, steps=9, **kept)
 
 
 @pytest.mark.parametrize("taken", [0, 2])
@@ -163,6 +197,50 @@ def test_the_first_step_of_the_warm_up_changes_the_parameters():
     np.testing.assert_allclose(moved["w"], -0.05 * 1.01, rtol=1e-3)
 
 
+def size_of_updates(config, count, epoch=None):
+    """The size of the last of so many updates, for a gradient that stays one."""
+    optimizer = make_optimizer(config, epoch)
+    params = grads = {"w": jnp.ones(1)}
+    opt_state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for _ in range(count):
+        moved, opt_state = update(grads, opt_state, params)
+    return -float(moved["w"][0])
+
+
+@pytest.mark.parametrize(
+    "options, epoch, factor",
+    [
+        ({}, None, 1.0),
+        ({"epochs": 3}, None, 1.0),
+        ({"epochs": 3}, 20, 0.02),
+        ({"steps": 60}, None, 0.02),
+        ({"steps": 60, "epochs": 3}, 1000, 0.02),
+    ],
+)
+def test_learning_rate_falls_only_where_the_number_of_steps_is_known(
+    options, epoch, factor
+):
+    config = Config(learning_rate=0.5, **options)
+    # AdamW adds a hundredth for its weight decay.
+    wanted = 0.5 * factor * 1.01
+    np.testing.assert_allclose(size_of_updates(config, 80, epoch), wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize("epoch, wanted", [(None, 0.5), (3, 0.125)])
+def test_learning_rate_of_sgd_falls_only_where_the_epoch_is_known(epoch, wanted):
+    config = Config(optimizer="sgd", learning_rate=0.5, decay_after=1)
+    np.testing.assert_allclose(size_of_updates(config, 8, epoch), wanted, rtol=1e-6)
+
+
+def test_devices_are_not_counted_out_to_several_processes(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="^devices: got 2, but .* leave out --devices"):
+        mesh_of_run(2, 1)
+    for devices in (0, 1):
+        assert mesh_of_run(devices, 1).size == jax.device_count()
+
+
 @pytest.mark.parametrize("mask, mode", [(0o027, 0o640), (0o077, 0o600)])
 def test_files_have_the_mode_that_the_process_gives_to_new_ones(tmp_path, mask, mode):
     before = os.umask(mask)
@@ -201,7 +279,7 @@ def test_streams_say_which_of_their_sizes_do_not_divide():
         Streams(np.arange(80), 8, 4, parts=2, rows=(1, 5))
 
 
-def test_stop_after_skips_in_a_row_replaces_no_checkpoint(tmp_path):
+def test_stop_after_skips_in_a_row_keeps_the_checkpoint_before(tmp_path):
     """When `stop` ends the run, all rows of steps have been read."""
     bad = data(batches=range(2, 8))
     with Checkpoints(tmp_path) as checkpoints:
@@ -214,7 +292,7 @@ def test_stop_after_skips_in_a_row_replaces_no_checkpoint(tmp_path):
             checkpoints=checkpoints,
             stop=lambda step: step == 6,
         )
-        assert checkpoints.steps() == [2]
+        assert checkpoints.steps() == [2, 6]
 
 
 FILES = ["log.jsonl", "loss.png", "health.png", "sample.txt", "plan.txt"]

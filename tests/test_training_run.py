@@ -332,6 +332,19 @@ def test_signal_that_was_ignored_before_is_still_ignored(request):
     assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
+def test_signal_that_python_does_not_handle_is_left_as_it_is(monkeypatch):
+    """Python knows no handler that a program in C has installed."""
+    getsignal = signal.getsignal
+    before = getsignal(signal.SIGTERM)
+    monkeypatch.setattr(
+        signal, "getsignal", lambda n: None if n == signal.SIGTERM else getsignal(n)
+    )
+    with _train.Interruption():
+        assert getsignal(signal.SIGTERM) is before
+        assert getsignal(signal.SIGINT) is not signal.default_int_handler
+    assert getsignal(signal.SIGTERM) is before
+
+
 @pytest.mark.parametrize("name", ["log.jsonl", "loss.png"])
 def test_run_names_out_when_a_folder_stands_where_a_file_goes(config, name):
     (Path(config.out) / name).mkdir(parents=True)

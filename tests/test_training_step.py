@@ -91,6 +91,19 @@ def test_step_skips_an_update_that_is_not_finite():
     np.testing.assert_array_equal(state.params["w"], [1.0, 2.0, 3.0])
 
 
+def test_step_takes_parameters_whose_squares_overflow():
+    optimizer = optax.sgd(0.5)
+    params = {"w": jnp.full(3, 3e19, jnp.float32), "v": jnp.ones(2, jnp.float32)}
+    state = init_state(params, optimizer, key=KEY)
+
+    def loss_fn(params, carry, batch, key):
+        return jnp.sum(params["v"]), (carry, ())
+
+    state, metrics = make_train_step(loss_fn, optimizer)(state, ())
+    assert FAULTS[int(metrics.fault)] == "none"
+    np.testing.assert_array_equal(state.params["v"], 0.5)
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_step_skips_a_gradient_whose_square_overflows(size):
     """The norm of one number is compiled to its absolute value, which is finite."""

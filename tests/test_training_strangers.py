@@ -74,6 +74,20 @@ def of_another_program(state, batch):
             ValueError,
             "steps: got nan, want a number of at least 0",
         ),
+        ({"patience": -1}, ValueError, "patience: got -1, want an integer of at least"),
+        ({"patience": 2.5}, ValueError, "patience: got 2.5, want an integer"),
+        ({"patience": "3"}, ValueError, "patience: got '3', want an integer"),
+        ({"notes": ["a"]}, TypeError, "notes: got a list, want a dict that JSON can"),
+        (
+            {"notes": {"mine": 1, "size": np.int64(3)}},
+            TypeError,
+            r"notes: got 'size', which JSON cannot hold: .*int64 .*\.tolist\(\)",
+        ),
+        (
+            {"notes": {"batches": 3}},
+            ValueError,
+            "notes: got the name 'batches', which is for the position of the data",
+        ),
         ({"state": {"w": 1}}, TypeError, "state: got a dict, want what init_state"),
         ({"writers": Rows()}, TypeError, "writers: got a Rows, want a list"),
         ({"writers": print}, TypeError, "writers: got a builtin.*, want a list"),
@@ -90,6 +104,22 @@ def test_loop_refuses_what_it_cannot_use_by_name(change, error, message):
     good = {"train_step": STEP, "state": start(), "batches": data(), "steps": 1}
     with pytest.raises(error, match=f"^{message}"):
         fit(**good | change)
+
+
+def test_position_that_json_cannot_hold_is_refused_before_the_first_step(tmp_path):
+    class Counted(Arrays):
+        def state(self):
+            return super().state() | {"seen": np.int64(0)}
+
+    def step(state, batch):
+        raise AssertionError("this is the first step")
+
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(TypeError, match=r"^batches: state\(\) returned what JSON"):
+            fit(
+                step, start(), Counted(np.ones((3, 3)), 1), steps=1,
+                checkpoints=checkpoints,
+            )  # fmt: skip
 
 
 def test_log_writes_arrays_and_numbers_that_are_not_finite(tmp_path):
@@ -180,7 +210,12 @@ ENDLESS = {
 
 @pytest.mark.parametrize(
     "kind, name",
-    [(kind, name) for kind, batches in ENDLESS.items() for name in batches.state()],
+    [
+        (kind, name)
+        for kind, batches in ENDLESS.items()
+        for name in batches.state()
+        if name != "seed"  # older versions did not save it
+    ],
 )
 @pytest.mark.parametrize("number", [-1, 0.5, None, "0"])
 def test_batches_refuse_a_position_that_is_no_place(kind, name, number):
@@ -193,9 +228,43 @@ def test_batches_refuse_a_position_that_is_no_place(kind, name, number):
 
 
 @pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed: Arrays(np.arange(40), batch=2, seed=seed),
+        lambda seed: Buckets([np.arange(3)] * 40, batch=2, seed=seed),
+    ],
+)
+def test_position_of_another_seed_is_refused(make):
+    batches, same, other = make(np.int64(3)), make(3), make(4)
+    next(batches)
+    place = json.loads(json.dumps(batches.state()))
+    with pytest.raises(ValueError, match="^state: got .*'seed': 3.* of seed=4 here"):
+        other.restore(place)
+    same.restore(place)
+    assert same.state() == place
+    del place["seed"]  # as an older version saved it
+    other.restore(place)
+    assert other.state() == place | {"seed": 4}
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Buckets([np.arange(3)], batch=0), "batch: got 0"),
+        (lambda: Buckets([np.arange(3)], batch=1, seed=0.5), "seed: got 0.5 of type"),
+        (lambda: Arrays(np.arange(6), 2, seed="a"), "seed: got 'a' of type str, want"),
+        (lambda: Arrays(np.arange(6), 2, rows=(0, 3)), r"rows: got \(0, 3\), want .*2"),
+        (lambda: Arrays(np.arange(6), 2, rows=(1, 1)), r"rows: got \(1, 1\), want"),
+        (lambda: Arrays(np.arange(6), 2, rows=(-1, 1)), r"rows: got \(-1, 1\), want"),
+        (lambda: Streams(np.arange(9), 2, 2, rows=(1, 3)), r"rows: got \(1, 3\), wan"),
+        (
+            lambda: Streams(np.arange(9), 2, 2, starts=np.zeros(9, np.int32)),
+            r"starts: got an array of int32, want one of booleans, .*astype\(bool\)",
+        ),
+        (
+            lambda: Streams(np.arange(9), 2, 2, starts=np.zeros(8, bool)),
+            r"starts: got the shape \(8,\), want \(9,\)",
+        ),
         (lambda: Buckets([np.array([0.5, 0.7])], batch=1), "want integer ids"),
         (lambda: Streams(np.arange(9), 0, 2), "batch: got 0"),
         (lambda: Buckets([np.zeros(0, int)] * 3, batch=2), "sequences: got 3 empty"),

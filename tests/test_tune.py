@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import json
 import os
+import types
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from jax import lax
 import scanrnn
 from scanrnn._tune import memory, tuner
 from scanrnn.executors import pallas_gpu
+from scanrnn.machines import _processor
 from scanrnn.planner import costs
 
 U = jnp.eye(4) / 2
@@ -208,8 +210,9 @@ def test_another_question_has_another_file(times, folder, other):
 VERSIONS = {
     "jax": lambda m: m.setattr(jax, "__version__", "0.0"),
     "scanrnn": lambda m: m.setattr(scanrnn, "__version__", "0.0"),
-    "machine": lambda m: m.setattr(memory, "_processor", lambda: "abacus"),
-    "cores": lambda m: m.setattr(memory, "cores", lambda: 1000),
+    "source": lambda m: m.setattr(memory, "_source", lambda: "edited"),
+    "machine": lambda m: m.setattr(_processor, "model", lambda: "abacus"),
+    "cores": lambda m: m.setattr(_processor, "cores", lambda: 1000),
     "flags": lambda m: m.setenv("XLA_FLAGS", "--xla_other"),
 }
 
@@ -222,6 +225,54 @@ def test_another_version_or_machine_has_another_file(
     change(monkeypatch)
     plan()
     assert len(list(folder.iterdir())) == 2
+
+
+def test_digest_of_the_source_changes_with_each_of_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "__file__", str(tmp_path / "_tune" / "memory.py"))
+    found = set()
+    for part in memory._PARTS:
+        (tmp_path / part).mkdir()
+        for text in ("1", "2"):
+            (tmp_path / part / "a.py").write_text(text)
+            found.add(memory._source.__wrapped__())
+    assert len(found) == 2 * len(memory._PARTS)
+
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("processor: 0\nmodel name\t: Fast 9\nprocessor: 1\nmodel name\t: F", "Fast 9"),
+        (
+            "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\nCPU part\t: 0xd03\n"
+            "CPU part\t: 0xd0c\n",
+            "aarch64, implementer 0x41, part 0xd03, part 0xd0c",
+        ),
+        ("", "aarch64"),
+    ],
+    ids=["a name", "Arm", "nothing"],
+)
+def test_processor_has_a_name_or_the_numbers_of_its_cores(
+    tmp_path, monkeypatch, text, wanted
+):
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(_processor, "_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(_processor.platform, "machine", lambda: "aarch64")
+    assert _processor.model() == wanted
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_processor_has_its_name_on_macos(tmp_path, monkeypatch, answers):
+    def run(words, **options):
+        assert words[0] == "sysctl"
+        if not answers:
+            raise FileNotFoundError(words[0])
+        return types.SimpleNamespace(stdout="Apple M9\n")
+
+    monkeypatch.setattr(_processor, "_INFO", tmp_path / "nowhere")
+    monkeypatch.setattr(_processor, "sys", types.SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(_processor.subprocess, "run", run)
+    monkeypatch.setattr(_processor.platform, "processor", lambda: "arm")
+    assert _processor.model() == ("Apple M9" if answers else "arm")
 
 
 def test_machines_of_one_name_have_files_of_their_own(times, folder):
@@ -477,6 +528,14 @@ ERRORS = {
 def test_what_cannot_be_tuned_is_an_error(quick, call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_several_processes_are_not_tuned(times, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ValueError, match="tune is for one process, and here are 2: .*"):
+        plan()
+    assert times.runs == 0
+    assert plan(tune=False).tuning is None
 
 
 @pytest.mark.parametrize("is_right", [True, False])

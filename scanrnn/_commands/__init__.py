@@ -1,4 +1,5 @@
-"""Commands of `python -m scanrnn`, one in each file. `add` adds one to the parser."""
+"""Commands of `python -m scanrnn`, one in each file, and checks of their options."""
 
 from scanrnn._commands import export as export
+from scanrnn._commands import given as given
 from scanrnn._commands import plan as plan

@@ -13,6 +13,7 @@ from scanrnn import serving, training
 from scanrnn._files import replacing
 
 FORMATS = {"onnx": "model.onnx", "stablehlo": "model.stablehlo"}
+_SUFFIXES = (".onnx", ".stablehlo")
 
 
 def add(commands: Any) -> None:
@@ -48,19 +49,38 @@ def run(options: dict[str, Any], console: Console) -> int:
         The exit status.
 
     Raises:
-        ValueError: If there is no run, or its checkpoint cannot be read.
+        ValueError: If there is no run, its checkpoint cannot be read, or the file of
+            the vocabulary belongs to another model.
     """
     model, vocabulary = training.load_model(options["out"])
     kind = options["format"]
     path = Path(options["to"] or Path(options["out"]) / FORMATS[kind])
-    write(model, kind, path)
     words = json.dumps(list(vocabulary.tokens), ensure_ascii=False)
-    # Only the suffix of a format goes: `lm.v1` and `lm.v2` have files of their own.
-    name = path.stem if path.suffix in (".onnx", ".stablehlo") else path.name
-    with replacing(path.with_name(f"{name}.vocabulary.json")) as partial:
+    beside = _vocabulary_of(path, words)
+    write(model, kind, path)
+    with replacing(beside) as partial:
         partial.write_text(words, encoding="utf-8")
     console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
+
+
+def _vocabulary_of(path: Path, words: str) -> Path:
+    """The file for the vocabulary of a model; raises ValueError if another needs it."""
+    # Only the suffix of a format goes: `lm.v1` and `lm.v2` have files of their own.
+    name = path.stem if path.suffix in _SUFFIXES else path.name
+    beside = path.with_name(f"{name}.vocabulary.json")
+    if not beside.exists() or beside.read_bytes() == words.encode():
+        return beside
+    models = {path.with_name(name + suffix) for suffix in ("", *_SUFFIXES)} - {path}
+    others = sorted(model.name for model in models if model.is_file())
+    # What is written again may change. What is left may be of a model elsewhere.
+    if others or not path.exists():
+        raise ValueError(
+            f"to: {str(beside)!r} has another vocabulary, of "
+            f"{' and '.join(others) or 'another model'}; choose another name with "
+            "--to, or delete the files of the other model"
+        )
+    return beside
 
 
 def write(model: Any, kind: str, path: Path) -> None:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
 import math
 import os
-import platform
-import re
 import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.core import Tracer
 
 from scanrnn._files import replacing
-from scanrnn.machines import Machine
-from scanrnn.machines._processor import cores
+from scanrnn.machines import Machine, _processor
 from scanrnn.planner import Options, Plan, Traced
 
 FORMAT = 1
+# Parts of the package that decide what a plan runs.
+_PARTS = ("_tune", "executors", "machines", "planner")
 _unwritable: set[Path] = set()
 
 
@@ -39,6 +40,7 @@ def key_of(traced: Traced, asked: Options, plan: Plan, goal: str) -> dict | None
     return {
         "step": step,
         "arrays": [[jax.typeof(v).str_short() for v in group] for group in groups],
+        "placed": [[_placed(v) for v in group] for group in groups],
         "length": plan.length,
         "reverse": plan.reverse,
         "unroll": plan.unroll,
@@ -50,11 +52,12 @@ def key_of(traced: Traced, asked: Options, plan: Plan, goal: str) -> dict | None
         "jaxlib": importlib.metadata.version("jaxlib"),
         # The package itself cannot be imported from here; by now it is loaded.
         "scanrnn": sys.modules["scanrnn"].__version__,
+        "source": _source(),
         "platform": device.platform,
         "device": device.device_kind,
         "devices": jax.device_count(),
-        "processor": _processor(),
-        "cores": cores(),
+        "processor": _processor.model(),
+        "cores": _processor.cores(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
@@ -71,13 +74,29 @@ def _described(machine: Machine) -> dict:
     return fields | {"peaks": dict(machine.peaks), "units": sorted(machine.units)}
 
 
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    return found[1] if found else platform.machine()
+def _placed(value: Any) -> list | None:
+    """How many devices hold an array, and how; None for one of the usual kind.
+
+    What is no array yet is measured on such a device.
+    """
+    if isinstance(value, Tracer) or not isinstance(value, jax.Array):
+        return None
+    sharding = value.sharding
+    kinds = sorted({device.device_kind for device in sharding.device_set})
+    if sharding.num_devices == 1 and kinds == [jax.local_devices()[0].device_kind]:
+        return None
+    spec, part = getattr(sharding, "spec", None), sharding.shard_shape(value.shape)
+    return [sharding.num_devices, kinds, str(spec), list(part)]
+
+
+@functools.cache
+def _source() -> str:
+    """A digest of the code that plans and runs: in a clone, the version stays."""
+    package, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(f for part in _PARTS for f in (package / part).rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def path_of(key: dict | None) -> Path | None:

@@ -18,6 +18,7 @@ import numpy as np
 from jax.core import Tracer
 
 from scanrnn._tune import memory
+from scanrnn._tune.checks import check
 from scanrnn._tune.clock import time_of
 from scanrnn._tune.kernels import kernels, without_wrong
 from scanrnn.executors import has_kernels
@@ -68,14 +69,11 @@ def tuned(
       The plan, with its `tuning`; or the base plan if there is nothing to choose from.
 
     Raises:
-      ValueError: if `tune` is unknown, if a size is symbolic, if `tune` is "train" for
-        a step without a gradient, or if the step cannot be run on its own.
+      ValueError: if `tune` is unknown, if there are several processes, if a size is
+        symbolic, if `tune` is "train" for a step without a gradient, or if the step
+        cannot be run on its own.
     """
-    if tune is not True and tune not in ("train", "forward"):
-        raise ValueError(
-            f'plan: tune must be False, True, "train" or "forward"; got {tune!r}'
-        )
-    _check_sizes(traced)
+    check(traced, tune)
     given, base = options, make(options)
     first = base
     by_estimate = given.implementation is None and has_kernels(base.executor.executor)
@@ -126,18 +124,6 @@ def _plans(known: dict[str, Options], make: Callable[[Options], Plan]) -> dict:
 
 def _groups(traced: Traced) -> tuple[list, ...]:
     return traced.weights, traced.init, traced.xs
-
-
-def _check_sizes(traced: Traced) -> None:
-    shapes = [jax.typeof(v).shape for group in _groups(traced) for v in group]
-    sizes = [traced.length, *(d for shape in shapes for d in shape)]
-    symbolic = [str(d) for d in sizes if not isinstance(d, int)]
-    if symbolic:
-        raise ValueError(
-            f"plan: tune needs sizes that are numbers to run the step; {symbolic[0]} "
-            "is symbolic (plan without tune, or tune for typical sizes and pass "
-            "plan.options)"
-        )
 
 
 def _candidates(

@@ -1,6 +1,13 @@
 """What the system says about the processor of this computer."""
 
 import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+_INFO = Path("/proc/cpuinfo")
 
 
 def cores() -> int:
@@ -13,9 +20,38 @@ def cores() -> int:
 def flags() -> frozenset[str]:
     """The names of the processor's instruction sets on Linux; elsewhere none."""
     try:
-        with open("/proc/cpuinfo") as file:
+        with _INFO.open() as file:
             # Read only the first core: the list of many cores takes long to make.
             line = next((line for line in file if line.startswith("flags")), "")
     except OSError:
         return frozenset()
     return frozenset(line.partition(":")[2].split())
+
+
+def model() -> str:
+    """The model of the processor, or what else tells it from others."""
+    try:
+        text = _INFO.read_text()
+    except OSError:
+        return _model_of_macos() or platform.processor()
+    found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    if found:
+        return found[1]
+    # On Arm there are numbers instead, of the maker and the kind of each core.
+    numbers = r"^CPU (implementer|variant|part|revision)\s*: (.*)$"
+    parts = {f"{n} {v}" for n, v in re.findall(numbers, text, re.MULTILINE)}
+    return ", ".join([platform.machine(), *sorted(parts)])
+
+
+def _model_of_macos() -> str:
+    """What macOS calls the processor; empty elsewhere."""
+    if sys.platform != "darwin":
+        return ""
+    words = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -12,6 +12,7 @@ from jax import export
 from scanrnn._files import replacing
 from scanrnn.serving import _program
 from scanrnn.serving._program import Input
+from scanrnn.serving._size import check_size
 
 # A file holds the program, this mark, and the digest of the program. A damaged program
 # would crash the process that compiles it. Other readers of the format ignore the rest.
@@ -68,8 +69,9 @@ def to_onnx(
         ImportError: without the package onnx.
         TypeError: if `inputs` is no mapping, a dtype in it none, or the model is no
             function of arrays.
-        ValueError: for a primitive that has no ONNX form (the message names it), or if
-            `inputs`, `outputs`, `carry` or `lengths` do not fit the model.
+        ValueError: for a primitive that has no ONNX form (the message names it), if
+            `inputs`, `outputs`, `carry` or `lengths` do not fit the model, or if its
+            weights have more than 2 GB.
 
     Example:
         >>> import scanrnn
@@ -129,8 +131,8 @@ def to_stablehlo(
         ImportError: if `path` is given and the package flatbuffers is missing.
         TypeError: if `inputs` is no mapping, a dtype in it none, or the model is no
             function of arrays.
-        ValueError: if the model cannot be exported, a platform is unknown, or
-            `gradients` is less than 0.
+        ValueError: if the model cannot be exported, a platform is unknown, `gradients`
+            is less than 0, or the weights have more than 2 GB and `path` is given.
 
     Example:
         >>> import jax.numpy as jnp, scanrnn
@@ -147,6 +149,7 @@ def to_stablehlo(
     traced = export.export(jax.jit(program.function), platforms=names)
     exported = traced(*map(_program.traced, program.inputs.values()))
     if path is not None:
+        check_size("to_stablehlo", len(exported.mlir_module_serialized))
         try:
             content = exported.serialize(vjp_order=gradients)
         except ImportError as error:

@@ -13,7 +13,7 @@ from flax import nnx as flax_nnx
 from scanrnn import nnx
 from scanrnn.cells._checks import check_dtype
 from scanrnn.serving import _streaming_checks as checks
-from scanrnn.serving._streaming_parts import alone, each, named, started
+from scanrnn.serving._streaming_parts import alone, as_one, each, named, started
 
 
 class Streaming:
@@ -42,7 +42,7 @@ class Streaming:
         streams: B, the number of places.
         buckets: lengths in time steps, ascending.
         features: the shape of one step of one stream; None for `(rnn.in_features,)`.
-        dtype: dtype of the inputs.
+        dtype: dtype of the inputs. Chunks are cast to it, as by NumPy's `astype`.
 
     Raises:
         TypeError: if `rnn` is not a layer of `scanrnn.nnx`, a size not an integer, or
@@ -122,14 +122,14 @@ class Streaming:
                 number of a stream to `[t, ...]`, where each may have its own t.
 
         Returns:
-            The outputs as NumPy arrays: `[B, t, H]`, or a dict from stream to `[t, H]`;
-            a tree of such arrays if the outputs of the cell are a tree.
+            The outputs as read-only NumPy arrays: `[B, t, H]`, or a dict from stream to
+            `[t, H]`; a tree of such arrays if the outputs of the cell are a tree.
 
         Raises:
             KeyError: for a stream that has not joined.
             RuntimeError: if an exception ended an earlier call while it computed.
-            TypeError: for a key that is not an integer, or for numbers that `dtype`
-                cannot represent, such as complex ones.
+            TypeError: for a key that is not an integer, or for numbers of a kind that
+                `dtype` does not have: complex ones, or floats if it is an integer.
             ValueError: if a shape is wrong.
         """
         if isinstance(chunk, Mapping):
@@ -193,7 +193,7 @@ class Streaming:
             outs.append(self._fill(piece, counted))
         if len(outs) == 1:
             return outs[0]
-        return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *outs)
+        return jax.tree.map(as_one, *outs)
 
     def _fill(self, piece, lengths):
         """The outputs of a piece, which is padded to its bucket."""

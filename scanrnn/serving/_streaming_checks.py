@@ -12,12 +12,16 @@ from scanrnn.cells._checks import check_size
 from scanrnn.nnx._foreign import changing
 from scanrnn.serving._program import feature_axes
 
-# Each kind can represent the kinds before it.
+# A chunk of a kind may be cast to each of the kinds after it.
 _KINDS = (np.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
 
 
 def array(chunk: Any, dtype: np.dtype, *name: Any) -> np.ndarray:
-    """The chunk in the dtype of the inputs; raise TypeError if that loses numbers."""
+    """The chunk in the dtype of the inputs; raise TypeError if its kind is wider.
+
+    Only the kinds are compared. Within one, numbers are cast: floats are rounded, and
+    integers that are too large wrap around.
+    """
     found = np.asarray(chunk)
     if found.dtype == dtype:
         return found

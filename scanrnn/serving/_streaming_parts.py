@@ -29,6 +29,13 @@ def each(f: Callable[[Any], Any], outputs: Any) -> Any:
     return jax.tree.map(f, outputs)
 
 
+def as_one(*pieces: np.ndarray) -> np.ndarray:
+    """The pieces of outputs as one array, read-only as NumPy's views of JAX's are."""
+    whole = np.concatenate(pieces, axis=1)
+    whole.flags.writeable = False
+    return whole
+
+
 def named(carry: Any, open: Any) -> dict[str, Any]:
     """The arrays of a state by name: those of the carry, and which places are taken."""
     leaves = jax.tree_util.tree_flatten_with_path(carry)[0]

@@ -1,13 +1,19 @@
 """Deterministic iterators over batches, whose position can be saved and restored."""
 
 import abc
-import math
-import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from scanrnn.training._batch_checks import (
+    check_place,
+    check_rows,
+    check_seed,
+    check_starts,
+    is_below,
+)
 
 
 class Batches(Iterator[Any]):
@@ -28,11 +34,11 @@ class Batches(Iterator[Any]):
     """
 
     @abc.abstractmethod
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, Any]:
         """Returns the position of the next batch, as a dict that JSON can hold."""
 
     @abc.abstractmethod
-    def restore(self, state: dict[str, int]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Goes to a saved position.
 
         Args:
@@ -76,9 +82,11 @@ class Streams(Batches):
             process reads its columns of each part.
 
     Raises:
-        TypeError: If `ids` or `starts` is no array, such as a str or a list.
-        ValueError: If the text has fewer than `batch * (window + 1)` tokens, or `parts`
-            does not divide the numbers of `rows`.
+        TypeError: If `ids` or `starts` is no array, such as a str or a list, or
+            `starts` is not of booleans.
+        ValueError: If the text has fewer than `batch * (window + 1)` tokens, `starts`
+            has another length, `rows` are not columns of the window, or `parts` does
+            not divide their numbers.
 
     Example:
         >>> import numpy as np
@@ -119,7 +127,8 @@ class Streams(Batches):
                 f"(window + 1) = {batch} * {window + 1} = {least}; give more text, or "
                 "a smaller batch or window"
             )
-        first, last = rows or (0, batch)
+        check_starts(starts, len(ids))
+        first, last = check_rows(rows, batch)
         if first % parts or last % parts or batch % parts:
             raise ValueError(
                 f"parts: got {parts}, want a divisor of the {batch} streams, and of "
@@ -159,37 +168,12 @@ class Streams(Batches):
         Raises:
             ValueError: If it is not one of this text.
         """
-        if not _is_below(state.get("position"), len(self.ids)):
+        if not is_below(state.get("position"), len(self.ids)):
             raise ValueError(
                 f"state: got {state}, want a position in the {len(self.ids)} tokens; "
                 "give the text of the run that saved it"
             )
         self._position = state["position"]
-
-
-def check_place(state: dict[str, int], batches: int, data: str) -> None:
-    """Raises ValueError unless a state is the place of a batch in an epoch.
-
-    Args:
-        state: The state.
-        batches: How many batches an epoch has.
-        data: What the batches are of, for the message.
-    """
-    sizes = {"epoch": math.inf, "batch": batches}
-    if not all(_is_below(state.get(name), size) for name, size in sizes.items()):
-        raise ValueError(
-            f"state: got {state}, want an 'epoch' from 0 on, and a 'batch' from 0 to "
-            f"{batches - 1}; give what state() returned, and the {data} of the run "
-            "that saved it"
-        )
-
-
-def _is_below(number, size):
-    """Whether it is an index of a sequence of that size, counted from its start."""
-    try:
-        return 0 <= operator.index(number) < size
-    except TypeError:
-        return False
 
 
 class Arrays(Batches):
@@ -204,9 +188,9 @@ class Arrays(Batches):
             for all.
 
     Raises:
-        TypeError: If an array is a number.
-        ValueError: If `batch` is less than 1, there are fewer examples, or the arrays
-            differ in their number.
+        TypeError: If an array is a number, or `seed` no integer.
+        ValueError: If `batch` is less than 1, there are fewer examples, the arrays
+            differ in their number, or `rows` are not examples of a batch.
 
     Example:
         >>> import numpy as np
@@ -214,7 +198,7 @@ class Arrays(Batches):
         >>> batches = Arrays((np.arange(5), np.ones([5, 7])), batch=2, seed=None)
         >>> numbers, ones = next(batches)
         >>> numbers.tolist(), ones.shape, batches.state()
-        ([0, 1], (2, 7), {'epoch': 0, 'batch': 1})
+        ([0, 1], (2, 7), {'epoch': 0, 'batch': 1, 'seed': None})
     """
 
     def __init__(
@@ -239,8 +223,8 @@ class Arrays(Batches):
                 f"arrays: got first axes of {sorted(sizes)}, want one size for all, of "
                 f"at least batch={batch}"
             )
-        self.arrays, self.batch, self._seed = arrays, batch, seed
-        self._size, self._rows = sizes.pop(), slice(*(rows or (0, batch)))
+        self.arrays, self.batch, self._seed = arrays, batch, check_seed(seed)
+        self._size, self._rows = sizes.pop(), slice(*check_rows(rows, batch))
         self._epoch = self._next = 0
         self._order: tuple[int, np.ndarray] | None = None
 
@@ -262,15 +246,15 @@ class Arrays(Batches):
             return order
         return np.random.default_rng((self._seed, epoch)).permutation(order)
 
-    def state(self) -> dict[str, int]:
-        """Returns the position of the next batch."""
-        return {"epoch": self._epoch, "batch": self._next}
+    def state(self) -> dict[str, Any]:
+        """Returns the position of the next batch, and the seed."""
+        return {"epoch": self._epoch, "batch": self._next, "seed": self._seed}
 
-    def restore(self, state: dict[str, int]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Goes to a saved position.
 
         Raises:
-            ValueError: If it is not one of these arrays.
+            ValueError: If it is not one of these arrays, or of another seed.
         """
-        check_place(state, self._size // self.batch, "arrays")
+        check_place(state, self._size // self.batch, self._seed, "arrays")
         self._epoch, self._next = state["epoch"], state["batch"]

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scanrnn.training._batches import Batches, check_place
+from scanrnn.training._batch_checks import check_place, check_seed
+from scanrnn.training._batches import Batches
 
 
 class Padded(NamedTuple):
@@ -35,6 +36,7 @@ class Buckets(Batches):
         seed: Seed of the orders.
 
     Raises:
+        TypeError: If `seed` is no integer.
         ValueError: If there is no sequence with an id in it, or they are not integers.
 
     Example:
@@ -67,7 +69,8 @@ class Buckets(Batches):
             raise ValueError(
                 f"sequences: got {', '.join(sorted(map(str, kinds)))}, want integer ids"
             )
-        self._sequences, self.batch, self._seed = sequences, batch, seed
+        self._sequences, self.batch = sequences, batch
+        self._seed = check_seed(seed)
         order = np.argsort([len(s) for s in sequences], kind="stable")
         # All buckets but the first hold whole batches. The first has the shortest
         # sequences, so a missing one costs least there.
@@ -124,15 +127,15 @@ class Buckets(Batches):
     def _longest(self, bucket):
         return len(self._sequences[bucket[-1]])
 
-    def state(self) -> dict[str, int]:
-        """Returns the position of the next batch."""
-        return {"epoch": self._epoch, "batch": self._next}
+    def state(self) -> dict[str, Any]:
+        """Returns the position of the next batch, and the seed."""
+        return {"epoch": self._epoch, "batch": self._next, "seed": self._seed}
 
-    def restore(self, state: dict[str, int]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Goes to a saved position.
 
         Raises:
-            ValueError: If it is not one of these sequences.
+            ValueError: If it is not one of these sequences, or of another seed.
         """
-        check_place(state, len(self), "sequences")
+        check_place(state, len(self), self._seed, "sequences")
         self._epoch, self._next = state["epoch"], state["batch"]

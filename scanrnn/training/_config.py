@@ -77,7 +77,10 @@ class Config:
         "in buckets of similar length",
         one_of=("streams", "sentences"),
     )
-    held_out: float = _option(0.1, "share of the text, at its end, for evaluation")
+    held_out: float = _option(
+        0.1,
+        "share of the text, at its end, for evaluation; a PTB folder has a file for it",
+    )
     cell: str = _option("lstm", "recurrent cell of all layers", one_of=CELLS)
     norm: str = _option(
         "ba2016", "layer norm inside the cells", one_of=("none", "ba2016", "rms")
@@ -149,7 +152,9 @@ class Config:
     tensorboard: bool = _option(False, "also write for TensorBoard")
     sample: int = _option(800, "tokens to generate at the end", least=0)
     temperature: float = _option(0.7, "temperature of sampling", least=1e-3, most=1e6)
-    devices: int = _option(1, "number of devices; 0 for all", least=0)
+    devices: int = _option(
+        1, "number of devices; 0 for all, as several processes take them", least=0
+    )
     tensor: int = _option(1, "devices that share the gates of a layer", least=1)
     seed: int = _option(0, "seed of parameters and sampling", least=0, most=_LAST_SEED)
 

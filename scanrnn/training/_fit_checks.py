@@ -1,5 +1,7 @@
 """Checks of the arguments of `fit`, before its first step."""
 
+import json
+import operator
 from collections.abc import Collection
 from typing import Any
 
@@ -24,15 +26,23 @@ def check_numbers(**least: tuple[Any, int]) -> None:
             )
 
 
-def check_parts(state: Any, batches: Any, writers: Any, checkpoints: Any) -> None:
-    """Raise TypeError unless `fit` can use these.
+def check_parts(
+    state: Any, batches: Any, writers: Any, checkpoints: Any, patience: Any
+) -> None:
+    """Raise TypeError or ValueError unless `fit` can use these.
 
     Args:
         state: The state to start from.
         batches: The data.
         writers: Where rows go.
         checkpoints: Where to save; None is accepted.
+        patience: How many steps in a row may be skipped.
     """
+    if not _is_count(patience):
+        raise ValueError(
+            f"patience: got {patience!r}, want an integer of at least 0: how many "
+            "steps in a row may be skipped"
+        )
     if not hasattr(state, "counts"):
         check_state(state)
     if checkpoints is not None and not isinstance(checkpoints, Checkpoints):
@@ -62,6 +72,49 @@ def check_parts(state: Any, batches: Any, writers: Any, checkpoints: Any) -> Non
 
 def _missing(value, *names):
     return " and ".join(name for name in names if not hasattr(value, name))
+
+
+def _is_count(number):
+    try:
+        return operator.index(number) >= 0
+    except TypeError:
+        return False
+
+
+def check_kept(notes: Any, batches: Any, checkpoints: Any) -> None:
+    """Raise TypeError or ValueError unless a checkpoint can hold these.
+
+    Args:
+        notes: What the caller wants to save; None is accepted.
+        batches: The data. If there are checkpoints, its position is saved.
+        checkpoints: Where to save; None is accepted.
+    """
+    if not isinstance(notes, dict | None):
+        raise TypeError(
+            f"notes: got a {type(notes).__name__}, want a dict that JSON can hold"
+        )
+    for name, note in (notes or {}).items():
+        if name == "batches":
+            raise ValueError(
+                "notes: got the name 'batches', which is for the position of the data; "
+                "take another name"
+            )
+        _check_json(f"notes: got {name!r}, which", {name: note})
+    if checkpoints is not None:
+        _check_json("batches: state() returned what", batches.state())
+
+
+def _check_json(what, value):
+    """Raise TypeError unless JSON can hold it."""
+    try:
+        json.dumps(value)
+    # A ValueError is for what holds itself.
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"{what} JSON cannot hold: {error}; want numbers, text, True, False, None, "
+            "lists, and dicts of these; convert arrays and numbers of NumPy by "
+            ".tolist()"
+        ) from None
 
 
 def check_taken(taken: Any) -> tuple[TrainState, Metrics]:

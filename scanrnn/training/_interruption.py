@@ -10,8 +10,9 @@ class Interruption:
     """A context in which the first SIGINT or SIGTERM only sets `signal`.
 
     A second signal has its usual effect. A signal that was ignored before, as SIGINT is
-    in a background job of a shell script, is still ignored. Only the main thread can
-    handle signals; in other threads the context does nothing.
+    in a background job of a shell script, is still ignored. One that a program in C
+    handles is left to it. Only the main thread can handle signals; in other threads the
+    context does nothing.
 
     Attributes:
         signal: The number of the signal; None if there was none.
@@ -33,7 +34,8 @@ class Interruption:
         """Starts to handle the two signals."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) != signal.SIG_IGN:
+                # None: the handler is not of Python, which could not restore it.
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     self._before[number] = signal.signal(number, self._note)
         return self
 

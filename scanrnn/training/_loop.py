@@ -10,7 +10,12 @@ import numpy as np
 
 from scanrnn.training._batches import Batches
 from scanrnn.training._checkpoints import Checkpoints
-from scanrnn.training._fit_checks import check_numbers, check_parts, check_taken
+from scanrnn.training._fit_checks import (
+    check_kept,
+    check_numbers,
+    check_parts,
+    check_taken,
+)
 from scanrnn.training._records import Writer
 from scanrnn.training._step import FAULTS, Metrics, TrainState, TrainStep
 
@@ -104,6 +109,11 @@ def fit(
     step has, too, such as "loss", gets a prefix: `evaluate_loss`. Rows are flushed
     before the checkpoint of their step is saved.
 
+    A checkpoint is saved every `evaluate_every` steps, after the last step, and at a
+    stop. While steps are skipped one after another, none is saved in between. Only the
+    end of a call saves one then, in place of those that lie between these steps. So the
+    checkpoint from before the skipped steps stays.
+
     Args:
         train_step: The training step, as `make_train_step` returns it.
         state: The state to start from. Its memory is reused.
@@ -116,10 +126,11 @@ def fit(
         evaluate_every: Steps between two evaluations. A checkpoint is saved as often,
             also without `evaluate`.
         checkpoints: Where to save; None for no checkpoints. They are locked for this
-            process. After more than one skipped step in a row, nothing is saved, so
-            that the last good checkpoints stay.
-        notes: What to save with the state and the position of the data.
-        patience: How many steps in a row may be skipped.
+            process.
+        notes: What to save with the state and the position of the data: a dict that
+            JSON can hold. Its name "batches" is for the position of the data.
+        patience: How many steps in a row may be skipped. Skipped steps at the end of an
+            earlier call count, too.
         stop: A function that is called before every step with the number of steps
             taken. True ends the run, with a checkpoint.
 
@@ -128,11 +139,13 @@ def fit(
 
     Raises:
         TypeError: If `state`, `writers` or `checkpoints` has another type, `batches` is
-            no iterator, or there are checkpoints and it has no position; if
-            `train_step` returns no `Metrics`, or `evaluate` no dict of numbers.
-        ValueError: If `steps` or `evaluate_every` is no number or too small, another
-            run has locked the checkpoints, one cannot be written, one is of a later
-            step than the state, or the batches end before the last step.
+            no iterator, or there are checkpoints and it has no position; if `notes` or
+            the position is no dict that JSON can hold; if `train_step` returns no
+            `Metrics`, or `evaluate` no dict of numbers.
+        ValueError: If `steps` or `evaluate_every` is no number or too small, `patience`
+            is no integer of at least 0, `notes` has the name "batches", another run has
+            locked the checkpoints, one cannot be written, one is of a later step than
+            the state, or the batches end before the last step.
         FloatingPointError: If more than `patience` steps in a row were skipped, or an
             evaluation returns a number that is not finite.
 
@@ -149,8 +162,9 @@ def fit(
         (30, 3.0)
     """
     check_numbers(steps=(steps, 0), evaluate_every=(evaluate_every, 1))
-    check_parts(state, batches, writers, checkpoints)
-    begin, stopped, in_row = time.perf_counter(), False, 0
+    check_parts(state, batches, writers, checkpoints, patience)
+    check_kept(notes, batches, checkpoints)
+    begin, stopped, in_row = time.perf_counter(), False, int(state.counts.in_row)
     pending: deque[tuple[int, Metrics]] = deque()
     if (step := int(state.counts.steps)) >= steps:
         return Fitted(state, step, stopped)
@@ -167,7 +181,7 @@ def fit(
             if (in_row := row["in_row"]) > patience:
                 raise FloatingPointError(_complaint(row, checkpoints))
 
-    def rest() -> None:
+    def rest(last: bool) -> None:
         """Waits for the device, evaluates, and saves."""
         read(0)
         if evaluate is not None:
@@ -178,10 +192,10 @@ def fit(
                 raise FloatingPointError(_complaint(row, checkpoints))
         for writer in writers:
             writer.flush()
-        # A single skip changes no weights. Loss scaling skips a step now and then.
-        if in_row <= 1 and checkpoints is not None:
+        # Loss scaling skips a single step now and then.
+        if checkpoints is not None and (last or in_row <= 1):
             place = {"batches": batches.state()}
-            checkpoints.save(step, state, (notes or {}) | place)
+            _save(checkpoints, step, state, (notes or {}) | place, in_row)
 
     while step < steps and not (stopped := stop(step)):
         state, metrics = check_taken(train_step(state, _next(batches, step, steps)))
@@ -189,13 +203,24 @@ def fit(
         pending.append((step, metrics))
         read(_LAG)
         if step % evaluate_every == 0 and step < steps:
-            rest()
+            rest(last=False)
     if stopped:
         evaluate = None  # who stops a run does not want to wait
-    rest()
+    rest(last=True)
     if checkpoints is not None:
         checkpoints.wait()
     return Fitted(state, step, stopped)
+
+
+def _save(checkpoints, step, state, notes, in_row):
+    """Saves a checkpoint, after skipped steps in place of those between these steps.
+
+    A skipped step changes nothing that is trained. But what goes wrong may have begun
+    before it, and few checkpoints are kept: the one from before must stay.
+    """
+    if in_row > 1 and step != checkpoints.latest():
+        checkpoints.clear(after=step - in_row)
+    checkpoints.save(step, state, notes)
 
 
 def _numbers(found) -> dict[str, float]:

@@ -53,6 +53,30 @@ def make_mesh(devices: int = 0, tensor: int = 1) -> Mesh:
     )
 
 
+def mesh_of_run(devices: int, tensor: int) -> Mesh | None:
+    """Makes the mesh of a run of this process, or of all processes that take part.
+
+    Args:
+        devices: How many devices; 0 for all. Several processes always take all.
+        tensor: How many of them share the gates of a layer.
+
+    Returns:
+        The mesh; None for one device.
+
+    Raises:
+        ValueError: As `make_mesh` does; or if several processes are to take a number of
+            devices.
+    """
+    if jax.process_count() == 1:
+        return None if (devices, tensor) == (1, 1) else make_mesh(devices, tensor)
+    if devices > 1:
+        raise ValueError(
+            f"devices: got {devices}, but a run of several processes takes all their "
+            "devices; leave out --devices"
+        )
+    return make_mesh(0, tensor)
+
+
 def rows_of_process(mesh: Mesh, batch: int, accumulate: int = 1) -> tuple[int, int]:
     """Returns the range of examples of a batch that this process has to read.
 

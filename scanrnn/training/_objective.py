@@ -13,6 +13,9 @@ from scanrnn.training._config import Config
 from scanrnn.training._model import LanguageModel
 from scanrnn.training._step import LossFn, TrainState
 
+# So many steps that the learning rate does not fall before `set_steps` is called.
+_ENDLESS = 2**31
+
 
 def make_loss(model: LanguageModel, loss: str = "mean") -> LossFn:
     """Makes the loss function of a language model: the cross-entropy, in nats.
@@ -71,17 +74,21 @@ def token_losses(logits: jax.Array, targets: jax.Array) -> jax.Array:
     return optax.softmax_cross_entropy_with_integer_labels(logits, targets)
 
 
-def make_optimizer(config: Config, epoch: int = 1) -> optax.GradientTransformation:
+def make_optimizer(
+    config: Config, epoch: int | None = None
+) -> optax.GradientTransformation:
     """Makes the optimizer of a config.
 
     Args:
         config: Options of the run.
-        epoch: Steps in an epoch, for the schedule of "sgd".
+        epoch: Steps in an epoch; None if it is not known.
 
     Returns:
         AdamW with a warm-up and a cosine decay, which ends at the step that `set_steps`
-        sets; or SGD. The learning rate of SGD is multiplied by `decay` at the start of
-        every epoch after the first `decay_after` epochs.
+        sets; before that, after `config.steps` or `config.epochs`. If neither is given
+        or `epoch` is not known, the learning rate stays at its peak after the warm-up.
+        Or SGD: its learning rate is multiplied by `decay` at the start of every epoch
+        after the first `decay_after` epochs. If `epoch` is not known, it stays.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -92,7 +99,8 @@ def make_optimizer(config: Config, epoch: int = 1) -> optax.GradientTransformati
     if config.optimizer == "sgd":
 
         def decayed(count):
-            late = jnp.maximum(count // epoch + 1 - config.decay_after, 0)
+            ended = 0 if epoch is None else count // epoch
+            late = jnp.maximum(ended + 1 - config.decay_after, 0)
             return config.learning_rate * config.decay**late
 
         return optax.sgd(decayed)
@@ -110,7 +118,8 @@ def make_optimizer(config: Config, epoch: int = 1) -> optax.GradientTransformati
 
     # The number of steps is part of the state. It is known only after some steps have
     # been timed, and setting it must not compile the training step again.
-    return optax.inject_hyperparams(adamw)(steps=float(max(config.steps, 1)))
+    steps = config.steps or config.epochs * (epoch or 0) or _ENDLESS
+    return optax.inject_hyperparams(adamw)(steps=float(steps))
 
 
 def set_steps(state: TrainState, steps: int) -> TrainState:

@@ -22,7 +22,7 @@ class Prefetch(Batches):
         >>> from scanrnn.training import Arrays, Prefetch
         >>> batches = Prefetch(Arrays(np.arange(6), batch=2, seed=None), size=2)
         >>> next(batches).tolist(), batches.state()
-        ([0, 1], {'epoch': 0, 'batch': 1})
+        ([0, 1], {'epoch': 0, 'batch': 1, 'seed': None})
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Prefetch(Batches):
         batch = next(self.source)
         return self._place(batch), self.source.state()
 
-    def state(self) -> dict[str, int]:
+    def state(self) -> dict[str, Any]:
         """Returns the position of the batch that `next` will return."""
         return self._state
 
-    def restore(self, state: dict[str, int]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Goes to a saved position."""
         while self._ahead:
             # An error in a batch that nobody asked for does not matter.

@@ -21,14 +21,19 @@ from scanrnn.training._checkpoints import Checkpoints
 from scanrnn.training._config import Config
 from scanrnn.training._files import writing
 from scanrnn.training._loop import resume
-from scanrnn.training._mesh import make_mesh, rows_of_process, shard_batch, shard_state
+from scanrnn.training._mesh import (
+    mesh_of_run,
+    rows_of_process,
+    shard_batch,
+    shard_state,
+)
 from scanrnn.training._model import LanguageModel, make_model, zero_carry
 from scanrnn.training._objective import make_evaluate, make_loss, make_optimizer
 from scanrnn.training._precision import Precision
 from scanrnn.training._prefetch import Prefetch
 from scanrnn.training._same_run import check_folder, check_same_run, identity, settled
 from scanrnn.training._step import TrainState, TrainStep, init_state, make_train_step
-from scanrnn.training._text import END, Corpus, load_corpus, split_sentences
+from scanrnn.training._text import Corpus, load_corpus, sentences_of
 
 
 @dataclasses.dataclass
@@ -124,15 +129,12 @@ def open_run(
 
 def _make_run(config, checkpoints):
     """Makes a run at its start."""
+    mesh = mesh_of_run(config.devices, config.tensor)
     corpus = load_corpus(
         config.text, config.tokens, config.held_out, config.vocabulary or None
     )
     check_folder(config)
     model = make_model(config, len(corpus.vocabulary))
-    mesh = None
-    if (config.devices, config.tensor) != (1, 1) or jax.process_count() > 1:
-        devices = 0 if jax.process_count() > 1 else config.devices
-        mesh = make_mesh(devices, config.tensor)
     batches, epoch = _batches(config, corpus, mesh)
     state, train_step = make_training(config, model, epoch, mesh)
     return Run(
@@ -174,14 +176,20 @@ def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:
 
 
 def make_training(
-    config: Config, model: LanguageModel, epoch: int = 1, mesh: Mesh | None = None
+    config: Config,
+    model: LanguageModel,
+    epoch: int | None = None,
+    mesh: Mesh | None = None,
 ) -> tuple[TrainState, TrainStep]:
     """Makes the first state and the guarded training step of a config.
+
+    Without `config.steps`, give the number of steps to `set_steps` before you train:
+    else the learning rate of "adamw" does not fall (see `make_optimizer`).
 
     Args:
         config: Options of the run.
         model: The model with its initial parameters.
-        epoch: Number of steps in an epoch.
+        epoch: Number of steps in an epoch; None if it is not known.
         mesh: The devices; None for one device.
 
     Returns:
@@ -237,7 +245,7 @@ def _batches(config, corpus, mesh):
             raise ValueError(
                 "batching: sentences are for one process; take --batching streams"
             )
-        sentences = _sentences(corpus.train, corpus, "part to train on")
+        sentences = sentences_of(corpus.train, corpus, "part to train on")
         batches = Buckets(sentences, config.batch, seed=config.seed)
         epoch = len(batches)
     else:
@@ -255,23 +263,11 @@ def _batches(config, corpus, mesh):
     return Prefetch(batches, place=place), max(epoch, 1)
 
 
-def _sentences(ids, corpus, part):
-    """Returns the sentences of a part of the text, of which there must be one."""
-    found = split_sentences(ids, corpus.vocabulary.encode([END])[0])
-    if not found:
-        raise ValueError(
-            f"text: the {part} has no end of a sentence of two words or more; a "
-            "sentence ends at an empty line, or in a PTB folder at the end of a line: "
-            "give a text with such lines, or take --batching streams"
-        )
-    return found
-
-
 def _evaluation(config, corpus, model):
     """Makes the evaluation. It reads the held-out text once, from its start."""
     ids = corpus.held_out
     if config.batching == "sentences":
-        sentences = _sentences(ids, corpus, "held-out part")
+        sentences = sentences_of(ids, corpus, "held-out part")
 
         def read_sentences():
             batches = Buckets(sentences, config.batch)

@@ -266,7 +266,7 @@ def _faults(numbers, new, first):
     params, opt_state, carry = new
     forward, loss, gradient = (~jnp.isfinite(number) for number in numbers)
     forward |= not_finite(carry) > 0
-    update = ~jnp.isfinite(optax.tree.norm(params))
+    update = not_finite(params) > 0
     return jnp.stack([forward, loss, gradient, update, _spoiled(opt_state, first)])
 
 

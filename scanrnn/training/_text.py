@@ -202,3 +202,27 @@ def split_sentences(ids: np.ndarray, end: int) -> list[np.ndarray]:
     """
     parts = np.split(ids, np.flatnonzero(ids == end) + 1)[:-1]
     return [part for part in parts if len(part) > 1]
+
+
+def sentences_of(ids: np.ndarray, corpus: Corpus, part: str) -> list[np.ndarray]:
+    """Cuts a part of a corpus into sentences, of which there must be one.
+
+    Args:
+        ids: The ids of the part.
+        corpus: The corpus.
+        part: What the part is, for the message.
+
+    Returns:
+        The sentences.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    found = split_sentences(ids, corpus.vocabulary.encode([END])[0])
+    if not found:
+        raise ValueError(
+            f"text: the {part} has no end of a sentence of two words or more; a "
+            "sentence ends at an empty line, or in a PTB folder at the end of a line: "
+            "give a text with such lines, or take --batching streams"
+        )
+    return found

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from scanrnn.serving._size import check_size
+
 # onnxruntime 1.18 and later read these versions. By default, onnx writes newer ones.
 OPSET, IR_VERSION = 20, 9
 _TYPES = {
@@ -179,10 +181,11 @@ class Graph:
                 needed |= set(_reads(node))
         nodes.reverse()
         arrays = self.constants if self.root is self else {}
+        arrays = {k: array for k, array in arrays.items() if k in needed}
+        check_size("to_onnx", sum(array.nbytes for array in arrays.values()))
         tensors = [
             numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), k)
             for k, array in arrays.items()
-            if k in needed
         ]
         return helper.make_graph(nodes, name, inputs, outputs, tensors)
 
