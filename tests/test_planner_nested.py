@@ -71,7 +71,7 @@ def test_outer_plan_sees_the_loop_in_a_step(wrap):
 
     WRAPS[wrap](functools.partial(loss, planning, "threefry2x32"))(V, U, XS)
     eqns = [f for plan in plans for e in plan.step.eqns for f in (e, *inside(e))]
-    loops = [e for e in eqns if e.primitive.name == "ruled"]
+    loops = [e for e in eqns if e.primitive.name == ops.RULED]
     assert loops
     for eqn in loops:
         assert any(map(ops.is_heavy, inside(eqn)))
