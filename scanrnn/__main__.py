@@ -204,11 +204,12 @@ def _config(options: dict[str, Any]) -> training.Config:
         config = training.Config.from_mapping(recipe | file | options)
     except TypeError as error:  # only a file can have values of another type
         raise ValueError(f"config: {path}: {error}") from None
-    defaults = vars(training.Config())
-    # A file may list all options, also those that have their defaults.
-    changed = {name: v for name, v in file.items() if v != defaults[name]}
-    _commands.given.check(changed, defaults | recipe | file)
-    _commands.given.check(options, vars(config))
+    if not (Path(config.out) / "checkpoint").exists():  # else a run goes on as it was
+        defaults = vars(training.Config())
+        # A file may list all options, also those that have their defaults.
+        changed = {name: v for name, v in file.items() if v != defaults[name]}
+        _commands.given.check(changed, defaults | recipe | file, vars(config))
+        _commands.given.check(options, vars(config))
     return config
 
 

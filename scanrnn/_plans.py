@@ -63,6 +63,12 @@ def keep(plans: dict[Hashable, Plan], key: Hashable, plan: Plan) -> None:
             plans.pop(next(iter(plans)), None)
 
 
+def forget() -> None:
+    """Forget the plans that are shared under the present settings of JAX."""
+    with _lock:
+        _of_structures.pop(_setting(), None)
+
+
 def _shared(graph: Graph) -> _Kept:
     """The plans of all steps with the structure of a graph."""
     program, executors = structure(graph), tuple(EXECUTORS.values())

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from scanrnn._plans import forget
 from scanrnn.planner import Plan
 
 # The list that `plans` fills, while it traces a function.
@@ -50,20 +51,23 @@ def plans(fn: Callable, *args: Any, **kwargs: Any) -> list[Plan]:
 
     These are the loops of our layers, of `scanrnn.scan`, and of the `lax.scan` calls
     under `scanrnn.accelerate`, however deep in `fn` they are. `fn` is traced, also if
-    it is jitted. Nothing runs.
+    it is jitted. Nothing runs. A part of `fn` that JAX traces once, such as a jitted
+    layer that is called twice, has its plans in the list once.
 
     Args:
-      fn: a function, a layer, a model, or a training step.
+      fn: a function, a layer, a model, or a training step. Give an NNX module that
+        changes its own state (dropout) as `fn` or among the arguments: one that `fn`
+        only closes over cannot be changed while JAX traces.
       *args: its arguments; arrays, such as `[B, T, D]`, or `jax.ShapeDtypeStruct`.
       **kwargs: the same, by name.
 
     Returns:
-      A `Plan` for each loop, in the order in which they are traced. A loop that
-      `lax.scan` runs unchanged has a plan with a `reason`.
+      A `Plan` for each traced loop, in this order. A loop that `lax.scan` runs
+      unchanged has a plan with a `reason`.
 
     Raises:
       TypeError: if `fn` is not callable.
-      ValueError: if scanrnn runs no loop in `fn`.
+      ValueError: if scanrnn runs no loop in `fn`, or `jax.disable_jit` is on.
 
     Example:
       >>> import jax, jax.numpy as jnp, scanrnn
@@ -81,6 +85,8 @@ def plans(fn: Callable, *args: Any, **kwargs: Any) -> list[Plan]:
             f"plans: fn must be callable, got {type(fn).__name__}; for the plan of a "
             "step use scanrnn.plan(step, init, xs)"
         )
+    if getattr(jax.config, "jax_disable_jit", False):
+        raise ValueError("plans: jax.disable_jit is on, so lax.scan runs all loops")
     leaves, tree = jax.tree.flatten((fn, args, kwargs))
     described = {
         at: leaf
@@ -100,6 +106,7 @@ def plans(fn: Callable, *args: Any, **kwargs: Any) -> list[Plan]:
     try:
         with _anew()(next(_calls)):
             jax.make_jaxpr(run)(described)
+            forget()
     finally:
         _found.reset(token)
     if not found:

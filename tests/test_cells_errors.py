@@ -230,3 +230,8 @@ def test_residual_refuses_what_cannot_be_added():
         cell.step(params, carry, xs[0])
     with raises(TypeError, "residual", "function"):
         cells.residual(cells.gru)
+
+
+def test_rwkv7_has_one_norm_that_is_on_or_off():
+    with raises(TypeError, "rwkv7", "norm='rms'", "True or False"):
+        cells.rwkv7(norm="rms")

@@ -30,7 +30,7 @@ ROOMS = {
     "executors": ({"machines", "planner"}, {"jax"}),
     "_tune": ({"_files", "machines", "planner", "executors"}, {"jax", "numpy"}),
     "_plans": ({"planner", "executors"}, {"jax"}),
-    "_watch": ({"planner"}, {"jax"}),
+    "_watch": ({"_plans", "planner"}, {"jax"}),
     "_scan": (
         {"_plans", "_tune", "_watch", "executors", "machines", "planner"},
         {"jax", "numpy"},

@@ -7,6 +7,7 @@ from flax import linen as nn
 from flax import nnx
 
 import scanrnn
+from scanrnn import _plans
 
 XS = jnp.ones((4, 20, 32), "float32")  # [B, T, D]
 
@@ -110,3 +111,15 @@ def test_plans_of_a_function_without_loops_is_an_error():
 def test_plans_of_what_is_no_function_is_an_error():
     with pytest.raises(TypeError, match=r"plans: fn must be callable, got int; .*plan"):
         scanrnn.plans(3, XS)
+
+
+def test_plans_keeps_nothing():
+    scanrnn.plans(over_time, scanrnn.scan, XS)
+    before = len(_plans._of_structures)
+    scanrnn.plans(over_time, scanrnn.scan, XS)
+    assert len(_plans._of_structures) == before
+
+
+def test_plans_without_jit_is_an_error():
+    with jax.disable_jit(), pytest.raises(ValueError, match="plans: jax.disable_jit"):
+        scanrnn.plans(over_time, scanrnn.scan, XS)

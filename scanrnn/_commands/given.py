@@ -5,17 +5,29 @@ from pathlib import Path
 from typing import Any
 
 
-def check(given: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def check(given: Mapping[str, Any], *contexts: Mapping[str, Any]) -> None:
     """Refuses an option that the others leave without effect.
 
     Args:
         given: The options that were given in one place, on the command line or in a
             file.
-        options: All options, with those of the recipe and the defaults.
+        *contexts: All options, with those of the recipe and the defaults. An option
+            needs an effect in one of these contexts: a file's options may have one
+            without what the command line overrides, or with it.
 
     Raises:
         ValueError: If one has no effect.
     """
+    *others, unused = map(_unused, contexts)
+    for name, value in given.items():
+        if name in unused and all(name in other for other in others):
+            raise ValueError(
+                f"{name}: got {value!r}, which has no effect: {unused[name]}"
+            )
+
+
+def _unused(options: Mapping[str, Any]) -> dict[str, str]:
+    """Why some options have no effect, by name."""
     folder = bool(options["text"]) and Path(str(options["text"])).is_dir()
     characters = options["tokens"] == "characters"
     lengths = [f"{n}={options[n]}" for n in ("steps", "epochs") if options[n]]
@@ -44,7 +56,4 @@ def check(given: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         "decay": decay,
         "decay_after": decay,
     }
-    for name, value in given.items():
-        has_no_effect, why = unused.get(name, (False, ""))
-        if has_no_effect:
-            raise ValueError(f"{name}: got {value!r}, which has no effect: {why}")
+    return {name: why for name, (holds, why) in unused.items() if holds}

@@ -45,6 +45,8 @@ class _RWKV7(MatrixMemory):
     def __post_init__(self):
         super().__post_init__()
         _checks.check_size(self.name, "rank", self.rank)
+        if not isinstance(self.norm, bool):
+            raise TypeError(f"rwkv7: norm={self.norm!r}, want True or False")
 
     def table(self, in_features, hidden_features):
         D, H, R = in_features, hidden_features, self.rank
@@ -147,4 +149,4 @@ def rwkv7(
         Peng et al., "RWKV-7 \"Goose\" with expressive dynamic state evolution", 2025,
         arXiv:2503.14456.
     """
-    return _RWKV7(heads=heads, rank=rank, norm=bool(norm), dtype=dtype)
+    return _RWKV7(heads=heads, rank=rank, norm=norm, dtype=dtype)

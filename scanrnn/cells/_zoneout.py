@@ -21,7 +21,8 @@ class _Zoneout(_wrapper.Wrapper):
             if name in getattr(self.innermost, "stabilised", ()):
                 raise ValueError(
                     f"zoneout: the field {name!r} has a scale that changes at every "
-                    "step, so an old value cannot be kept; zone out h, or use dropout"
+                    "step, so an old value cannot be kept; zone out the h of an sLSTM, "
+                    "or wrap the cell in scanrnn.cells.dropout"
                 )
 
     def init(
@@ -94,9 +95,9 @@ def zoneout(cell: Cell, **rates: float) -> Cell:
     Raises:
         TypeError: if `cell` is not a `Cell`, or a rate is not a number.
         ValueError: if a rate is not in [0, 1), no rate is given, `cell` contains a
-            zoneout already, or a field is scaled by a stabiliser (c and n of an sLSTM,
-            C and n of an mLSTM); from `init`, `step` and `noise`, if the carry has no
-            such field.
+            zoneout already, or a field belongs to a stabiliser or is scaled by one (c,
+            n, m of an sLSTM; C, n, m of an mLSTM); from `init`, `step` and `noise`, if
+            the carry has no such field.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

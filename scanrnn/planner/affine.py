@@ -102,7 +102,7 @@ def _group(graph, leaves) -> Group:
 
 
 def _is_sized(v) -> bool:
-    return all(isinstance(d, int) for d in ops.aval(v).shape)
+    return all(isinstance(d, int) for d in getattr(ops.aval(v), "shape", ()))
 
 
 def _of_maps(graph, leaves, maps) -> Group:

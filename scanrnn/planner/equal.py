@@ -19,7 +19,7 @@ from scanrnn.planner.retrace import renamed, used
 
 
 def merged(graph: Graph, names: Container[str] | None = None) -> Graph:
-    """The step with each equation once, and without unused ones.
+    """The step with equal equations computed once, and without unused ones.
 
     With `names`, only primitives of these names are compared.
     """

@@ -39,8 +39,10 @@ class made_once(Generic[T]):
         """Take the function that makes it."""
         self.make = make
 
-    def __get__(self, loop: Loop, owner: type) -> T:
+    def __get__(self, loop: Loop | None, owner: type) -> T:
         """Make it, or wait for the thread that does; later it is a plain attribute."""
+        if loop is None:
+            return self  # type: ignore[return-value]
         with _deriving:
             known, name = vars(loop), self.make.__name__
             if name not in known:

@@ -50,7 +50,7 @@ def check_rows(rows: tuple[int, int] | None, batch: int) -> tuple[int, int]:
 
 
 def check_seed(seed: Any) -> Any:
-    """Raises TypeError unless a seed is an integer or None.
+    """Raises an error unless a seed is an integer of at least 0, or None.
 
     Args:
         seed: The seed.
@@ -59,11 +59,14 @@ def check_seed(seed: Any) -> Any:
         The seed, as JSON can hold it: a number of NumPy would not go in.
     """
     try:
-        return None if seed is None else operator.index(seed)
+        number = None if seed is None else operator.index(seed)
     except TypeError:
         raise TypeError(
             f"seed: got {seed!r} of type {type(seed).__name__}, want an integer"
         ) from None
+    if number is not None and number < 0:
+        raise ValueError(f"seed: got {seed}, want an integer of at least 0")
+    return number
 
 
 def check_place(
@@ -72,7 +75,7 @@ def check_place(
     """Raises ValueError unless a state is the place of a batch in an epoch.
 
     Args:
-        state: The state. Those of older versions have no seed.
+        state: The state. Without the name "seed", any seed will do.
         batches: How many batches an epoch has.
         seed: The seed of the orders.
         data: What the batches are of, for the message.
@@ -87,7 +90,7 @@ def check_place(
     if state.get("seed", seed) != seed:
         raise ValueError(
             f"state: got {state}, but the order is that of seed={seed!r} here; give "
-            "the seed of the run that saved it"
+            "the seed of the run that saved it, or remove 'seed' from the state"
         )
 
 

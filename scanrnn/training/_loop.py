@@ -110,8 +110,8 @@ def fit(
     before the checkpoint of their step is saved.
 
     A checkpoint is saved every `evaluate_every` steps, after the last step, and at a
-    stop. While steps are skipped one after another, none is saved in between. Only the
-    end of a call saves one then, in place of those that lie between these steps. So the
+    stop. While steps are skipped one after another, none is saved before the end of the
+    call. That one replaces others that were saved since the first skipped step, so the
     checkpoint from before the skipped steps stays.
 
     Args:
@@ -213,13 +213,14 @@ def fit(
 
 
 def _save(checkpoints, step, state, notes, in_row):
-    """Saves a checkpoint, after skipped steps in place of those between these steps.
+    """Saves a checkpoint; after skipped steps, in place of those saved since then.
 
     A skipped step changes nothing that is trained. But what goes wrong may have begun
     before it, and few checkpoints are kept: the one from before must stay.
     """
-    if in_row > 1 and step != checkpoints.latest():
-        checkpoints.clear(after=step - in_row)
+    saved, good = checkpoints.steps(), step - in_row
+    if in_row > 1 and step not in saved and any(one <= good for one in saved):
+        checkpoints.clear(after=good)
     checkpoints.save(step, state, notes)
 
 
