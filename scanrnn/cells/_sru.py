@@ -42,20 +42,10 @@ class _SRU(FramedCell):
     def gate_biases(self):
         return {"r": self.highway_bias}
 
-    def init(
-        self,
-        key,
-        in_features,
-        hidden_features,
-        dtype=jnp.float32,
-        *,
-        scheme="default",
-        **initializers,
-    ):
-        params = super().init(
-            key, in_features, hidden_features, dtype, scheme=scheme, **initializers
-        )
-        if self.peephole and scheme == "default" and "kernel_init" not in initializers:
+    def init(self, key, in_features, hidden_features, dtype=jnp.float32, **options):
+        params = super().init(key, in_features, hidden_features, dtype, **options)
+        default = options.get("scheme", "default") == "default"
+        if self.peephole and default and "kernel_init" not in options:
             # Half of a gate's variance comes from x, and half from the memory.
             halves = jnp.array([1, 0.5, 0.5], dtype)
             params["kernel"] *= jnp.sqrt(jnp.repeat(halves, hidden_features))
