@@ -91,7 +91,8 @@ def rwkv7(params, carry, x):
     def normal(h, at):
         if "norm" not in params:
             return h
-        h = (h - h.mean()) / np.sqrt(h.var() + 64e-5)
+        h = h - np.mean(h)
+        h = h / np.sqrt(np.mean(h**2) + 64e-5)  # `var` is real for complex numbers
         return params["norm"][at] * h + params["norm_bias"][at]
 
     return over_heads(carry, step)
