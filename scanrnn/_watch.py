@@ -105,8 +105,10 @@ def plans(fn: Callable, *args: Any, **kwargs: Any) -> list[Plan]:
     token = _found.set(found)
     try:
         with _anew()(next(_calls)):
-            jax.make_jaxpr(run)(described)
-            forget()
+            try:
+                jax.make_jaxpr(run)(described)
+            finally:
+                forget()
     finally:
         _found.reset(token)
     if not found:

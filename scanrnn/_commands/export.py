@@ -13,7 +13,7 @@ from scanrnn import serving, training
 from scanrnn._files import replacing
 
 FORMATS = {"onnx": "model.onnx", "stablehlo": "model.stablehlo"}
-_SUFFIXES = (".onnx", ".stablehlo")
+_SUFFIXES = tuple(Path(name).suffix for name in FORMATS.values())
 
 
 def add(commands: Any) -> None:

@@ -131,8 +131,7 @@ def lstm(
     Params: `kernel` `[D, 4H]`, `recurrent_kernel` `[H, 4H]` (`[P, 4H]` with a
     projection), `bias` `[4H]`, gates in the order i, f, g, o (with `coupled` f, g, o,
     and 3H in place of 4H); `peephole_i` (not with `coupled`), `peephole_f` and
-    `peephole_o` `[H]`;
-    `projection` `[H, P]`; and those of the options.
+    `peephole_o` `[H]`; `projection` `[H, P]`; and those of the options.
 
     Args:
         forget_bias: the number that `init` adds to the bias of the forget gate. None is

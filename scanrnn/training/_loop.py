@@ -218,9 +218,10 @@ def _save(checkpoints, step, state, notes, in_row):
     A skipped step changes nothing that is trained. But what goes wrong may have begun
     before it, and few checkpoints are kept: the one from before must stay.
     """
-    saved, good = checkpoints.steps(), step - in_row
-    if in_row > 1 and step not in saved and any(one <= good for one in saved):
-        checkpoints.clear(after=good)
+    if in_row > 1:
+        saved, good = checkpoints.steps(), step - in_row
+        if step not in saved and any(one <= good for one in saved):
+            checkpoints.clear(after=good)
     checkpoints.save(step, state, notes)
 
 
