@@ -78,14 +78,14 @@ class _RWKV7(MatrixMemory):
         r, k, v, a = map(self.apart, (r, k, v, a))
         S = p.wide(carry.S)
         S = S * w[..., None, :] - outer(read(S, removed), a * removed) + outer(v, k)
-        return (S,), self._normal(p, read(S, r)) + joined(bonus * v)
+        return (S,), joined(self._normal(p, read(S, r)) + bonus * v)
 
     def _normal(self, p, h):
-        """What is read, `[..., H]`, normalised over the features of each head."""
+        """What is read, normalised over the features of each head."""
         if not self.norm:
-            return joined(h)
+            return h
         h = jax.nn.standardize(h, axis=-1, epsilon=EPSILON)
-        return p["norm"] * joined(h) + p["norm_bias"]
+        return self.apart(p["norm"]) * h + self.apart(p["norm_bias"])
 
 
 def rwkv7(
