@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from benchmarks.products import fastest
-from scanrnn.planner.gemm import gemm_p
+from scanrnn.planner.ir.gemm import gemm_p
 
 # T, B, D, H, dtype
 CASES = (

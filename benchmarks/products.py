@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.planner.gemm import gemm_p
+from scanrnn.planner.ir.gemm import gemm_p
 
 SIZES = ((2, 128), (32, 128), (128, 128), (32, 512), (128, 512), (128, 1024))
 STEPS = 30

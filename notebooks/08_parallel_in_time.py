@@ -41,7 +41,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import scanrnn
-from scanrnn.planner import affine
+from scanrnn.planner.parallel import affine
 
 FAST = os.environ.get("SCANRNN_FAST") == "1"  # small shapes, for the tests
 T, B, D = (32, 2, 16) if FAST else (2048, 8, 32)

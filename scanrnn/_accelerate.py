@@ -13,9 +13,10 @@ from jax import lax
 
 from scanrnn import _objects
 from scanrnn._scan import scan
-from scanrnn.planner import Options, compat
-from scanrnn.planner.functions import evaluate
-from scanrnn.planner.graph import eval_eqn
+from scanrnn.planner import Options
+from scanrnn.planner.ir import compat
+from scanrnn.planner.ir.functions import evaluate
+from scanrnn.planner.ir.graph import eval_eqn
 from scanrnn.planner.trace import pinned
 
 

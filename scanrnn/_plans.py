@@ -16,7 +16,7 @@ import jax
 
 from scanrnn.executors import EXECUTORS
 from scanrnn.planner import Plan, Traced
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.ir.graph import Graph
 from scanrnn.planner.structure import structure
 
 # So many plans of a step are kept, the newest ones: every call may have another length.

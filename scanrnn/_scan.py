@@ -20,7 +20,8 @@ from scanrnn.executors import EXECUTORS as EXECUTORS
 from scanrnn.executors import assign, check_name
 from scanrnn.executors import by_name as by_name
 from scanrnn.machines import Machine, machine_named, machine_of
-from scanrnn.planner import Options, Plan, Traced, compat, make_plan, trace
+from scanrnn.planner import Options, Plan, Traced, make_plan, trace
+from scanrnn.planner.ir import compat
 
 
 def scan(

@@ -14,13 +14,15 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.executors import associative
-from scanrnn.executors._scans import before
-from scanrnn.planner import affine, ops, trace
+from scanrnn.executors.parallel.scans import before
+from scanrnn.planner import trace
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Env, Graph, Values, struct, variables_like
-from scanrnn.planner.in_parallel import DRAWS
-from scanrnn.planner.retrace import graph_of
-from scanrnn.planner.rows import Rows
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import Env, Graph, Values, struct, variables_like
+from scanrnn.planner.ir.retrace import graph_of
+from scanrnn.planner.ir.rows import Rows
+from scanrnn.planner.parallel import affine
+from scanrnn.planner.report.in_parallel import DRAWS
 from scanrnn.planner.trace import inline
 
 # A residual of at most this many machine epsilons counts as rounding. The second
@@ -293,8 +295,6 @@ def _guessed(guess, init, traced) -> list:
     shapes = [jnp.shape(a) for a in leaves]
     wanted = [(n, *a.shape) for a in traced.init]
     if tree != jax.tree.structure(init) or shapes != wanted:
-        raise ValueError(
-            f"solve: guess must be a carry for each step, of shapes {wanted}; got "
-            f"{shapes}"
-        )
+        carries = f"a carry for each step, of shapes {wanted}"
+        raise ValueError(f"solve: guess must be {carries}; got {shapes}")
     return [jnp.asarray(a, b.dtype) for a, b in zip(leaves, traced.init, strict=True)]

@@ -13,7 +13,7 @@ from jax import lax
 import scanrnn
 from scanrnn import _plans
 from scanrnn.executors import associative
-from scanrnn.planner import affine
+from scanrnn.planner.parallel import affine
 from tests.affine_table import LOOPS
 from tests.cell_table import CELLS, draw
 from tests.compare import assert_same, value_and_gradients

@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.executors import _scans
-from scanrnn.planner.entries import entered
-from scanrnn.planner.rows import Rows
+from scanrnn.executors.parallel import scans
+from scanrnn.planner.ir.rows import Rows
+from scanrnn.planner.parallel.entries import entered
 from tests.compare import assert_same, value_and_gradients
 from tests.test_affine_kinds import mostly_slow
 
@@ -180,7 +180,7 @@ def test_no_product_of_a_factor_and_a_cotangent_is_an_array_of_all_steps():
     length = 64
 
     def run(A, b, d, start):
-        sums, _ = _scans.entered([A], [b], [d], [start], Rows(length, True))
+        sums, _ = scans.entered([A], [b], [d], [start], Rows(length, True))
         return sums[0]
 
     shapes = [(length, B, D), (1, B, D), (length, B, D), (B, D)]

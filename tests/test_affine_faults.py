@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.planner.memories import memories
+from scanrnn.planner.parallel.memories import memories
 
 T, D = 20, 64
 ONE, TWO, ROWS = jnp.ones(1), jnp.ones(2), jnp.arange(1.0, 8)

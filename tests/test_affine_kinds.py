@@ -10,7 +10,7 @@ import pytest
 
 import scanrnn
 from benchmarks.programs import cells as programs
-from scanrnn.planner import affine
+from scanrnn.planner.parallel import affine
 from tests.affine_table import LOOPS
 from tests.cell_table import CELLS
 

@@ -10,7 +10,7 @@ import pytest
 
 import scanrnn
 from scanrnn.executors import chunkwise
-from scanrnn.planner.memories import memories
+from scanrnn.planner.parallel.memories import memories
 from tests.affine_table import LOOPS
 from tests.affine_table import T as STEPS
 from tests.cell_table import CELLS, draw

@@ -15,8 +15,8 @@ from jax.extend.core import primitives
 from jax.sharding import PartitionSpec as P
 
 import scanrnn
-from scanrnn.planner import compat
-from scanrnn.planner.graph import Env
+from scanrnn.planner.ir import compat
+from scanrnn.planner.ir.graph import Env
 from scanrnn.planner.trace import inline, trace
 from tests.compare import score, split_floats
 from tests.step_table import STEPS, T, build

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import _ruled
+from scanrnn.executors.run import ruled
 from scanrnn.machines import MACHINES
 from scanrnn.planner import emit
-from scanrnn.planner.around import around
+from scanrnn.planner.motion.around import around
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import gemms, loops
 from tests.step_table import build
@@ -37,7 +37,7 @@ def stretched(name):
     "name", [*NAMES[:2], *(pytest.param(name, marks=SLOW) for name in NAMES[2:])]
 )
 def test_chunks_made_again_equal_lax_scan(monkeypatch, name, machine, chunk, reverse):
-    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
+    monkeypatch.setattr(ruled, "machine_for", lambda platform: MACHINES[machine])
     plan = scanrnn.Options(machine=machine, residuals="recompute", chunk=chunk)
     make = stretched(name)
     assert_same(make, value_and_gradients, plan=plan, reverse=reverse)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import _parts, _triton, pallas_gpu
-from scanrnn.executors._block_kernel import BlockView
+from scanrnn.executors import pallas_gpu
+from scanrnn.executors.gpu import parts as _parts
+from scanrnn.executors.gpu import triton
+from scanrnn.executors.gpu.block_kernel import BlockView
 from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
 from tests.test_executors_lanes import assert_equal_to_lax_scan
@@ -117,19 +119,19 @@ def test_blocks_have_one_example_while_there_are_cores(B, dtype, memory, program
     step = functools.partial(cell.step, params)
     plan = scanrnn.plan(step, carry, xs, implementation=NAME, machine=machine)
     for body in emit(plan).values():
-        view = pallas_gpu.view_of(_triton.prepared(body).graph, machine)
+        view = pallas_gpu.view_of(triton.prepared(body).graph, machine)
         assert view.grid == (programs, 1)
 
 
 def test_kernel_of_a_body_is_traced_once_for_a_plan(monkeypatch):
     """Whether it runs and what it costs are asked one after the other."""
-    bodies, prepared = [], _triton.prepared
+    bodies, prepared = [], triton.prepared
 
     def counted(body):
         bodies.append(body)
         return prepared(body)
 
-    monkeypatch.setattr(_triton, "prepared", counted)
+    monkeypatch.setattr(triton, "prepared", counted)
     cell = CELLS["lstm"]
     params, carry, xs = drawn(cell, 2, 3, 16)
     step = functools.partial(cell.step, params)
@@ -170,7 +172,7 @@ def test_blocks_have_fewer_examples_if_arrays_are_large():
         xs = jax.random.normal(jax.random.key(0), (2, 3, H))
         plan = scanrnn.plan(step, xs[0], xs, implementation=NAME, machine=machine)
         bodies = emit(plan).values()
-        graphs = [_triton.prepared(body).graph for body in bodies]
+        graphs = [triton.prepared(body).graph for body in bodies]
         views = [pallas_gpu.view_of(g, plan.machine) for g in graphs]
         assert {view.grid for view in views} == {(programs, 1)}
     assert_equal_to_lax_scan(lambda _: step, ((), xs[0], xs))
@@ -182,7 +184,7 @@ def test_blocks_multiply_part_by_part():
     params, carry, xs = drawn(cell, 3, 2, 32, "bfloat16")
     step = functools.partial(cell.step, params)
     plan = scanrnn.plan(step, carry, xs, implementation=NAME)
-    graph = _triton.prepared(emit(plan)["for values"]).graph
+    graph = triton.prepared(emit(plan)["for values"]).graph
     view = pallas_gpu.view_of(graph, plan.machine)
     assert isinstance(view, BlockView) and len(view.matrices) == 1
     run = functools.partial(scanrnn.scan, step, implementation=NAME)
@@ -238,7 +240,7 @@ def test_blocks_keep_the_parts_that_fit_their_fast_memory():
     params, carry, xs = drawn(cell, 3, 2, 32)
     step = functools.partial(cell.step, params)
     plan = scanrnn.plan(step, carry, xs, implementation=NAME)
-    graph = _triton.prepared(emit(plan)["for values"]).graph
+    graph = triton.prepared(emit(plan)["for values"]).graph
     part = 32 * 32 * 8
     for room, count in ((4, 4), (3, 2), (2, 1), (1, 0), (0, 0)):
         memory = _parts.EXCHANGE + room * part

@@ -8,11 +8,12 @@ import pytest
 
 import scanrnn
 from scanrnn.cells import LSTMCarry
-from scanrnn.executors import _triton, pallas_gpu
-from scanrnn.executors._block_kernel import BlockView
-from scanrnn.executors._lane_kernel import LaneView
-from scanrnn.executors._slice_kernel import SliceView
-from scanrnn.executors._state_kernel import StateView
+from scanrnn.executors import pallas_gpu
+from scanrnn.executors.gpu import triton
+from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.lane_kernel import LaneView
+from scanrnn.executors.gpu.slice_kernel import SliceView
+from scanrnn.executors.gpu.state_kernel import StateView
 from scanrnn.planner.emit import emit
 from tests.test_executors_lanes import assert_equal_to_lax_scan, drawn
 from tests.test_executors_lowered import run_products_by
@@ -105,7 +106,7 @@ def prepared(make, args):
     params, carry, xs = args
     plan = scanrnn.plan(make(params), carry, xs, implementation=NAME)
     bodies = emit(plan).values()
-    return plan, [_triton.prepared(body) for body in bodies]
+    return plan, [triton.prepared(body) for body in bodies]
 
 
 @pytest.mark.parametrize("kind", VIEWS, indirect=True)

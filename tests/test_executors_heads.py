@@ -8,7 +8,8 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.executors import _triton, pallas_gpu
+from scanrnn.executors import pallas_gpu
+from scanrnn.executors.gpu import triton
 from scanrnn.planner.emit import emit
 from tests.test_executors_blocks import assert_as_exact_as_lax_scan, drawn
 from tests.test_executors_lanes import assert_equal_to_lax_scan
@@ -55,7 +56,7 @@ def test_heads_in_bfloat16_are_as_exact_as_lax_scan(name):
 def views(step, carry, xs):
     plan = scanrnn.plan(step, carry, xs, implementation=NAME)
     bodies = emit(plan).values()
-    graphs = [_triton.prepared(body).graph for body in bodies]
+    graphs = [triton.prepared(body).graph for body in bodies]
     return [pallas_gpu.view_of(graph, plan.machine) for graph in graphs]
 
 

@@ -10,9 +10,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import scanrnn
-from scanrnn.executors._linear import linear
+from scanrnn.executors.run.linear import linear
 from scanrnn.machines import machine_of
-from scanrnn.planner.rows import Rows, pair_up
+from scanrnn.planner.ir.rows import Rows, pair_up
 from tests.compare import is_float, score
 from tests.step_table import ONE_GEMM, bound, build, lstm_pointwise
 

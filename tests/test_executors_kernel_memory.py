@@ -8,7 +8,8 @@ import numpy as np
 from jax.experimental.pallas import tpu as pltpu
 
 import scanrnn
-from scanrnn.executors import _kernel, pallas_tpu
+from scanrnn.executors import pallas_tpu
+from scanrnn.executors.kernels import kernel
 from tests.test_executors_kernels import numbers
 
 
@@ -35,12 +36,12 @@ def test_kernel_stacks_over_rows_that_nothing_reads_later():
         list(map(numbers, graph.carry)),
         given,
     )
-    jaxpr = jax.make_jaxpr(lambda: _kernel.run(body, *args, interpret=True))()
+    jaxpr = jax.make_jaxpr(lambda: kernel.run(body, *args, interpret=True))()
     (call,) = (e for e in jaxpr.eqns if e.primitive.name == "pallas_call")
     assert len(call.params["input_output_aliases"]) == len(read)
-    wanted = _kernel.run(dataclasses.replace(body, rows=apart), *args, interpret=True)
+    wanted = kernel.run(dataclasses.replace(body, rows=apart), *args, interpret=True)
     for interpret in (True, pltpu.InterpretParams(detect_races=True)):
-        got = _kernel.run(body, *args, interpret=interpret)
+        got = kernel.run(body, *args, interpret=interpret)
         for a, b in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
     races = interpret_pallas_call.races

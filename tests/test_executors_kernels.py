@@ -11,7 +11,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 import scanrnn
 from scanrnn._tune import tuner
-from scanrnn.executors import _kernel, pallas_tpu
+from scanrnn.executors import pallas_tpu
+from scanrnn.executors.kernels import kernel
 from tests.cell_table import CELLS, ONE_OF_EACH, draw
 from tests.compare import assert_same
 from tests.generated import materialise
@@ -128,9 +129,9 @@ def test_kernel_has_no_race_and_stays_in_bounds(name):
         lead = {v: () if v in rows.shifts else (rows.length,) for v in sources}
         known = {v: numbers(v, *lead[v]) for v in sources}
         args = {v: numbers(v) for v in graph.weights}, list(map(numbers, graph.carry))
-        wanted = _kernel.run(body, *args, known, interpret=True)
+        wanted = kernel.run(body, *args, known, interpret=True)
         tpu = pltpu.InterpretParams(detect_races=True)
-        got = _kernel.run(body, *args, known, interpret=tpu)
+        got = kernel.run(body, *args, known, interpret=tpu)
         for a, b in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
         races = interpret_pallas_call.races
@@ -264,7 +265,7 @@ def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path)
     step, carry, xs = lstm(3, 2, 4, jnp.float32)
     plan = scanrnn.plan(step, carry, xs, tune=True)
     assert plan.tuning is not None and label in plan.tuning.seconds
-    right = _kernel.run
+    right = kernel.run
 
     def wrong(*args, **options):
         final, ys = right(*args, **options)
@@ -281,7 +282,7 @@ def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path)
         return [jax.pure_callback(out_of_memory, c, c) for c in final], ys
 
     words = {
-        "times as far from XLA's loops": (_kernel, "run", wrong),
+        "times as far from XLA's loops": (kernel, "run", wrong),
         "run on this device, .*RuntimeError": (pallas_tpu, "lower", fails),
     }
     for steps, (said, patch) in enumerate(words.items(), 4):

@@ -11,8 +11,9 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.executors import _lanes, _triton, pallas_gpu
-from scanrnn.executors._lane_kernel import LaneView
+from scanrnn.executors import pallas_gpu
+from scanrnn.executors.gpu import lanes, triton
+from scanrnn.executors.gpu.lane_kernel import LaneView
 from scanrnn.planner.emit import emit
 from tests.cell_table import CELLS, ONE_OF_EACH, draw
 
@@ -89,7 +90,7 @@ def is_of_lanes(name) -> bool:
         plan = scanrnn.plan(step, carry, xs, implementation=NAME)
     except ValueError:
         return False
-    graphs = (_triton.prepared(body).graph for body in emit(plan).values())
+    graphs = (triton.prepared(body).graph for body in emit(plan).values())
     return all(
         isinstance(pallas_gpu.view_of(g, plan.machine), LaneView) for g in graphs
     )
@@ -182,7 +183,7 @@ def of_every_function(params):
 
 
 def test_lanes_of_every_function_equal_lax_scan():
-    assert UNARY | OTHERS == _lanes.ELEMENTWISE
+    assert UNARY | OTHERS == lanes.ELEMENTWISE
     params, xs, h = drawn((8,), (5, 3, 8), (3, 8))
     assert_equal_to_lax_scan(of_every_function, (params, h, xs))
 
@@ -265,7 +266,7 @@ def test_lanes_are_one_kernel_for_each_loop():
 def view(step, h, xs, **options):
     """The views of the loops of a step."""
     plan = scanrnn.plan(step, h, xs, implementation=NAME, **options)
-    graphs = [_triton.prepared(body).graph for body in emit(plan).values()]
+    graphs = [triton.prepared(body).graph for body in emit(plan).values()]
     return [pallas_gpu.view_of(graph, plan.machine) for graph in graphs]
 
 
@@ -281,8 +282,8 @@ def test_lanes_of_a_program_are_as_many_as_its_threads():
 def test_lanes_say_what_is_in_the_way():
     def reason(step, h, x):
         body = emit(scanrnn.plan(step, h, x, implementation="planned"))["for values"]
-        with pytest.raises(_lanes.NotElementwiseError) as caught:
-            _lanes.lanes(_triton.prepared(body).graph)
+        with pytest.raises(lanes.NotElementwiseError) as caught:
+            lanes.lanes(triton.prepared(body).graph)
         return str(caught.value)
 
     h, xs = jnp.zeros((4, 4)), jnp.ones((5, 4, 4))

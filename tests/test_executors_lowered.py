@@ -13,9 +13,9 @@ from jax import lax
 
 import scanrnn
 from scanrnn.executors import pallas_gpu
-from scanrnn.executors._block_checks import NotBlockedError
-from scanrnn.executors._block_kernel import BlockView
-from scanrnn.executors._slice_kernel import SliceView
+from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.machines import MACHINES
 from tests.test_executors_lanes import (
     assert_equal_to_lax_scan,

@@ -14,16 +14,11 @@ import numpy as np
 import pytest
 
 import scanrnn
-from scanrnn.executors import (
-    _slice_costs,
-    _slice_kernel,
-    _slice_products,
-    _triton,
-    pallas_gpu,
-)
-from scanrnn.executors._block_checks import NotBlockedError
-from scanrnn.executors._block_kernel import BlockView
-from scanrnn.executors._slice_kernel import SliceView
+from scanrnn.executors import pallas_gpu
+from scanrnn.executors.gpu import slice_costs, slice_kernel, slice_products, triton
+from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
 from tests.test_executors_blocks import (
@@ -60,7 +55,7 @@ def views_of(cell, sizes, dtype="float64", machine=MACHINES["cpu"]):
     params, carry, xs = drawn(cell, T, B, H, dtype)
     step = functools.partial(cell.step, params)
     plan = scanrnn.plan(step, carry, xs, implementation=NAME, machine=machine)
-    graphs = {n: _triton.prepared(body).graph for n, body in emit(plan).items()}
+    graphs = {n: triton.prepared(body).graph for n, body in emit(plan).items()}
     return {n: pallas_gpu.view_of(g, plan.machine) for n, g in graphs.items()}
 
 
@@ -90,7 +85,7 @@ def test_slices_may_be_any_number(name, features):
 )
 def test_slices_may_divide_the_operands_of_products(name, features, split, monkeypatch):
     """Each multiplies the cotangents of one gate, for as many slices as gates."""
-    monkeypatch.setattr(_slice_costs, "LEAST_SAVING", 0)
+    monkeypatch.setattr(slice_costs, "LEAST_SAVING", 0)
     cell = CELLS[name]
     for key, view in views_of(cell, (2, 3, features)).items():
         splits = {e.params.get("split", 1) for e in view.graph.eqns}
@@ -112,7 +107,7 @@ def two_by_two(W):
 
 @pytest.mark.parametrize("least", [0, 2**30])
 def test_slices_multiply_several_operands_for_several_gates(least, monkeypatch):
-    monkeypatch.setattr(_slice_costs, "LEAST_SAVING", least)
+    monkeypatch.setattr(slice_costs, "LEAST_SAVING", least)
     draw = functools.partial(jax.random.normal, jax.random.key(0))
     carry = draw((3, 32)), draw((3, 32)) / 2
     assert_equal_to_lax_scan(two_by_two, (draw((64, 64)) / 6, carry, draw((3, 3, 64))))
@@ -179,7 +174,7 @@ def test_slices_refuse_more_steps_than_they_can_count():
 
 def test_slices_keep_nan_in_a_maximum():
     """Triton's maximum would drop it."""
-    found = _slice_products.total("reduce_max", jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))
+    found = slice_products.total("reduce_max", jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))
     np.testing.assert_array_equal(found, [[jnp.nan], [2.0]])
 
 
@@ -193,8 +188,8 @@ def test_slices_in_half_precision_are_as_exact_as_lax_scan(name):
 def test_slices_multiply_in_parts(parts, monkeypatch):
     """Operands are read in parts, some of them ahead."""
     for name, size in zip(("PART", "AHEAD"), parts, strict=True):
-        monkeypatch.setattr(_slice_products, name, size)
-    monkeypatch.setattr(_slice_products, "WHOLE", 0)
+        monkeypatch.setattr(slice_products, name, size)
+    monkeypatch.setattr(slice_products, "WHOLE", 0)
     cell = CELLS["lstm"]
     make = functools.partial(functools.partial, cell.step)
     assert_equal_to_lax_scan(make, drawn(cell, 3, 3, 64))
@@ -218,7 +213,7 @@ def test_slices_exchange_norms_and_several_products():
     xs = draw((4, 3, 32))
     step, carry = norms(weights), (xs[0], jnp.zeros((3, 1)))
     plan = scanrnn.plan(step, carry, xs, implementation=NAME)
-    graph = _triton.prepared(emit(plan)["for values"]).graph
+    graph = triton.prepared(emit(plan)["for values"]).graph
     view = pallas_gpu.view_of(graph, plan.machine)
     assert isinstance(view, SliceView)
     # The last array counts the programs that have come to the exchanges.
@@ -275,7 +270,7 @@ def test_slices_fit_an_h100(case, grids):
 @pytest.mark.parametrize(("cores", "grid"), [(132, (32, 4)), (20, (16, 1))])
 def test_slices_are_no_more_than_the_gpu_here_can_run(cores, grid, monkeypatch):
     """A machine by name may have more multiprocessors: slices would never meet."""
-    monkeypatch.setattr(_slice_kernel, "cores_here", lambda machine: cores)
+    monkeypatch.setattr(slice_kernel, "cores_here", lambda machine: cores)
     given = (4, 64, 1024), "bfloat16", MACHINES["h100"]
     assert {view.grid for view in views_of(CELLS["elman"], *given).values()} == {grid}
 

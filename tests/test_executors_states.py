@@ -9,8 +9,8 @@ import pytest
 
 import scanrnn
 from scanrnn.executors import pallas_gpu
-from scanrnn.executors._state_kernel import StateView
-from scanrnn.planner import ops
+from scanrnn.executors.gpu.state_kernel import StateView
+from scanrnn.planner.ir import ops
 from tests.test_executors_blocks import assert_as_exact_as_lax_scan, drawn
 from tests.test_executors_heads import views
 from tests.test_executors_lanes import assert_equal_to_lax_scan

@@ -14,7 +14,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 import scanrnn
-from scanrnn.executors import _exchange, _slice_costs, _together, _triton, pallas_gpu
+from scanrnn.executors import pallas_gpu
+from scanrnn.executors.gpu import exchange, slice_costs, together
+from scanrnn.executors.gpu import triton as _triton
 from tests.test_executors_blocks import CELLS, drawn
 from tests.test_executors_slices import many_small_cores  # noqa: F401
 
@@ -32,8 +34,8 @@ def one_after_the_other(monkeypatch):
         shapes += [view.form(v).struct(length) for v in made]
         return _triton._called(view, shapes, True, groups, length, reverse, args)
 
-    monkeypatch.setattr(_together, "run", run)
-    monkeypatch.setattr(_exchange, "MOST_READS", 3)
+    monkeypatch.setattr(together, "run", run)
+    monkeypatch.setattr(exchange, "MOST_READS", 3)
 
     def known(axis):
         """The interpreter knows a program's place only outside the loop."""
@@ -43,7 +45,7 @@ def one_after_the_other(monkeypatch):
 
     monkeypatch.setattr(pl, "program_id", known)
     # The interpreter has one thread, no atomic operations on one number, and no cache.
-    monkeypatch.setattr(_exchange, "_load", lambda ref: ref[...])
+    monkeypatch.setattr(exchange, "_load", lambda ref: ref[...])
     monkeypatch.setattr(triton, "debug_barrier", lambda: None)
     for name, f in (("atomic_add", jnp.add), ("atomic_max", jnp.maximum)):
         monkeypatch.setattr(triton, name, functools.partial(changed, f))
@@ -64,7 +66,7 @@ def assert_all_are_nan(outs):
 @pytest.mark.parametrize(("name", "least"), [("lstm", 0), ("lstm-norm", 2**30)])
 def test_results_of_slices_that_stop_are_nan(name, least, monkeypatch):
     """Also if they divide the operands of products."""
-    monkeypatch.setattr(_slice_costs, "LEAST_SAVING", least)
+    monkeypatch.setattr(slice_costs, "LEAST_SAVING", least)
     params, carry, xs = drawn(CELLS[name], 3, 3, 64)
 
     def loss(params, carry, xs):

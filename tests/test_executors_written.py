@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 import scanrnn
 from scanrnn.executors import EXECUTORS
 from scanrnn.planner import Rules
-from scanrnn.planner.graph import Env
+from scanrnn.planner.ir.graph import Env
 from tests.cell_table import ONE_OF_EACH, ONE_ROW_EACH, draw
 from tests.tiers import one_in
 

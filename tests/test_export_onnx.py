@@ -11,7 +11,7 @@ from jax import lax
 
 import scanrnn
 from scanrnn import cells
-from scanrnn.executors._pin import pin
+from scanrnn.executors.run.pin import pin
 from scanrnn.interop import Weights
 from scanrnn.serving import Input, to_onnx
 from tests.cell_table import CELLS, H, draw

@@ -79,6 +79,20 @@ ROOMS = {
     ),
     "__main__": ({"__init__", "_commands", "training"}, {"jax", "flax", "rich"}),
 }
+# Folder of a room: the folders of that room that it may import.
+FOLDERS = {
+    "planner/ir": set(),
+    "planner/passes": {"ir"},
+    "planner/motion": {"ir", "passes"},
+    "planner/parallel": {"ir"},
+    "planner/derivative": {"ir", "motion", "passes"},
+    "planner/report": {"ir", "parallel"},
+    "executors/run": set(),
+    "executors/kernels": {"run"},
+    "executors/gpu": {"kernels"},
+    "executors/parallel": set(),
+    "serving/_onnx": set(),
+}
 # Import names and distributions that have different names.
 DISTRIBUTIONS = {"orbax": "orbax-checkpoint"}
 # Modules whose names are public.
@@ -128,6 +142,23 @@ def test_file_imports_only_what_its_room_may(path):
             assert (rest[0] if rest else "__init__") in rooms | {room}, module
         elif top not in sys.stdlib_module_names:
             assert top in libraries, module
+
+
+def test_folder_law_has_a_row_for_every_folder():
+    found = {path.parent.relative_to(PACKAGE) for path in SOURCES}
+    assert {str(folder) for folder in found if len(folder.parts) > 1} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_imports_only_what_it_may(folder):
+    room, own = folder.split("/")
+    start = f"scanrnn.{room}."
+    modules = {
+        m for path in (PACKAGE / folder).glob("*.py") for m in imported_modules(path)
+    }
+    used = {m.removeprefix(start).split(".")[0] for m in modules if m.startswith(start)}
+    folders = {name.split("/")[1] for name in FOLDERS if name.startswith(room)}
+    assert used & folders <= FOLDERS[folder] | {own}
 
 
 def test_the_makefile_has_each_target_once():

@@ -13,7 +13,8 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.executors import _ruled, by_name, pallas_gpu, planned
+from scanrnn.executors import by_name, pallas_gpu, planned
+from scanrnn.executors.run import ruled
 from scanrnn.machines import (
     MACHINES,
     cores_here,
@@ -118,7 +119,7 @@ def array_on_a_gpu(kind, capability, platform="cuda", **more):
 @pytest.mark.parametrize("machine", ["h100", "tpu v5e"])
 def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, reverse):
     """The program of the other machine is compiled for the machine of the tests."""
-    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
+    monkeypatch.setattr(ruled, "machine_for", lambda platform: MACHINES[machine])
     step, params, init, xs = build(name)
     xs = jnp.concatenate([xs, 2 * xs[:1]])  # six steps: five cannot be divided
     plan = scanrnn.Options(machine=machine)
@@ -143,8 +144,8 @@ def test_machine_has_the_rules_of_the_one_that_is_tested(machine, same):
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
 def test_program_of_several_devices_equals_lax_scan(monkeypatch, machine):
     """Several devices may not reuse buffers, or assume layouts, as one device may."""
-    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
-    monkeypatch.setattr(_ruled.compat, "on_one_device", lambda ctx: False)
+    monkeypatch.setattr(ruled, "machine_for", lambda platform: MACHINES[machine])
+    monkeypatch.setattr(ruled.compat, "on_one_device", lambda ctx: False)
     plan = scanrnn.Options(machine=machine)
     assert_same(build("lstm"), value_and_gradients, plan=plan)
 
@@ -362,7 +363,7 @@ def test_sums_of_halves_keep_their_digits(length):
 
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
 def test_what_is_stacked_is_as_weak_as_by_lax_scan(monkeypatch, machine):
-    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
+    monkeypatch.setattr(ruled, "machine_for", lambda platform: MACHINES[machine])
     W, xs = jnp.ones((4, 4)), jnp.ones((6, 3, 4))
 
     def step(carry, x):
@@ -379,7 +380,7 @@ def test_what_is_stacked_is_as_weak_as_by_lax_scan(monkeypatch, machine):
 
 def test_a_row_whose_axes_are_joined_gives_its_memory_to_no_other(monkeypatch):
     """Rows of 16 by 64 numbers do not fill a TPU's tiles: their axes are joined."""
-    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES["tpu v5e"])
+    monkeypatch.setattr(ruled, "machine_for", lambda platform: MACHINES["tpu v5e"])
     steps, batch, features = 32, 16, 64
     keys = jax.random.split(jax.random.key(0), steps)
     W, U = 0.1 * jax.random.normal(keys[0], (2, features, features))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from scanrnn.executors import _scans
-from scanrnn.planner.rows import Rows
+from scanrnn.executors.parallel import scans as _scans
+from scanrnn.planner.ir.rows import Rows
 from scanrnn.planner.rules import ScanRules
 
 B, D = 2, 3

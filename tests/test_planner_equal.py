@@ -10,8 +10,8 @@ from jax.extend.core import Primitive
 
 import scanrnn
 from scanrnn.executors import pallas_tpu
-from scanrnn.planner.equal import merged
-from scanrnn.planner.graph import Graph
+from scanrnn.planner.ir.graph import Graph
+from scanrnn.planner.passes.equal import merged
 
 
 def names(graph):

@@ -13,8 +13,8 @@ from jax.experimental import sparse
 from jax.scipy.special import betainc
 
 import scanrnn
-from scanrnn.planner import ops
-from scanrnn.planner.saved import POLICIES
+from scanrnn.planner.derivative.saved import POLICIES
+from scanrnn.planner.ir import ops
 from tests import step_table
 from tests.compare import assert_same, score, value_and_gradients
 from tests.jaxprs import equations

@@ -11,8 +11,8 @@ from jax import lax
 from jax.test_util import check_grads
 
 import scanrnn
-from scanrnn.planner import ops
-from scanrnn.planner.gemm import dot, gemm, gemm_p
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.gemm import dot, gemm, gemm_p
 from tests.jaxprs import equations
 
 KEYS = jax.random.split(jax.random.key(0))

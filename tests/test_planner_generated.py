@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import scanrnn
-from scanrnn.executors import _ruled, pallas_gpu
+from scanrnn.executors import pallas_gpu
+from scanrnn.executors.run import ruled
 from scanrnn.machines import MACHINES
 from tests.compare import assert_same, outputs_alone, outputs_of_gradients
 from tests.generated import materialise, programs
@@ -77,7 +78,7 @@ def test_generated_step_on_a_machine_equals_lax_scan(monkeypatch, machine):
     Kernels are not: a CPU has no compiler for them.
     """
     monkeypatch.setattr(pallas_gpu, "PROVEN", frozenset())
-    monkeypatch.setattr(_ruled, "machine_for", lambda platform: MACHINES[machine])
+    monkeypatch.setattr(ruled, "machine_for", lambda platform: MACHINES[machine])
     policies = st.sampled_from(POLICIES)
     options = st.builds(scanrnn.Options, machine=st.just(machine), residuals=policies)
     strategy = st.tuples(programs(size=6), options, st.booleans(), transforms)

@@ -10,8 +10,8 @@ from jax import lax
 from jax.custom_derivatives import linear_call
 
 import scanrnn
-from scanrnn.planner import ops
-from scanrnn.planner.graph import inside
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import inside
 from tests.compare import score
 
 T, L, B, H = 4, 3, 5, 8

@@ -13,10 +13,13 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.planner import affine, batching, fission, leaves, loops, tidy, trace
-from scanrnn.planner.factors import NoMemoryError, factors
-from scanrnn.planner.graph import Env
-from scanrnn.planner.memories import memories
+from scanrnn.planner import fission, loops, trace
+from scanrnn.planner.ir import batching
+from scanrnn.planner.ir.graph import Env
+from scanrnn.planner.parallel import affine, leaves
+from scanrnn.planner.parallel.factors import NoMemoryError, factors
+from scanrnn.planner.parallel.memories import memories
+from scanrnn.planner.passes import tidy
 
 T, B, D = 5, 4, 16
 KEYS = jax.random.split(jax.random.key(0), 4)

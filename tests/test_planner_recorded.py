@@ -11,7 +11,7 @@ from jax.experimental import pallas as pl
 import scanrnn
 from scanrnn.executors import pallas_gpu, planned
 from scanrnn.machines import machine_named
-from scanrnn.planner.recorded import unrecorded
+from scanrnn.planner.report.recorded import unrecorded
 from tests.step_table import build
 
 N = 4

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scanrnn.planner import ops
-from scanrnn.planner.around import around
-from scanrnn.planner.graph import TIME, Graph, variables
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import TIME, Graph, variables
+from scanrnn.planner.motion.around import around
 
 
 def norm(a):

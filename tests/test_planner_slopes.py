@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from scanrnn.planner import ops
+from scanrnn.planner.ir import ops
 
 
 def sigmoid(x):

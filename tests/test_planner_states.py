@@ -10,10 +10,10 @@ from jax.experimental.sparse import BCOO
 
 import scanrnn
 from scanrnn.executors import planned
-from scanrnn.executors._pin import join_axes
+from scanrnn.executors.run.pin import join_axes
 from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
-from scanrnn.planner.ops import is_reduction
+from scanrnn.planner.ir.ops import is_reduction
 from tests.compare import assert_same, value_and_gradients
 
 T, B = 12, 2

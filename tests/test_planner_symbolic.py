@@ -7,7 +7,8 @@ import pytest
 from jax import lax
 
 import scanrnn
-from scanrnn.planner import affine, trace
+from scanrnn.planner import trace
+from scanrnn.planner.parallel import affine
 
 
 def descent(w, batch):

@@ -7,7 +7,8 @@ import pytest
 
 import scanrnn
 from scanrnn._tune import errors
-from scanrnn.executors import _kernel, pallas_tpu
+from scanrnn.executors import pallas_tpu
+from scanrnn.executors.kernels import kernel as _kernel
 
 NAME = pallas_tpu.NAME
 

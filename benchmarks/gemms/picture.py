@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from benchmarks.gemms import costs, table
 from benchmarks.gemms.products import PHASES
-from scanrnn.planner import counts
+from scanrnn.planner.ir import counts
 
 # Colours of Okabe and Ito, which colour-blind people can tell apart.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"

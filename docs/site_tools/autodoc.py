@@ -7,7 +7,9 @@ from sphinx.util import inspect as sphinx_inspect
 
 _ARXIV = re.compile(r"arXiv:(\d+\.\d+)")
 _OBJECT = re.compile(r"<[^<>]*>")
-_PRIVATE = re.compile(r"\._\w+(?=\.)|\.planner\.(plan|options|bodies|rules)(?=\.)")
+_PRIVATE = re.compile(
+    r"\._\w+(?=\.)|\.planner\.(plan|options|bodies|rules|report\.summary)(?=\.)"
+)
 
 
 def setup(app):

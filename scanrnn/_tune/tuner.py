@@ -23,8 +23,8 @@ from scanrnn._tune.clock import time_of
 from scanrnn._tune.kernels import kernels, without_wrong
 from scanrnn.executors import has_kernels
 from scanrnn.planner import Options, Plan, Traced, Tuning
-from scanrnn.planner.batching import REFUSALS
-from scanrnn.planner.graph import struct_of
+from scanrnn.planner.ir.batching import REFUSALS
+from scanrnn.planner.ir.graph import struct_of
 
 # Values to try, one at a time, for options that have their default.
 VARIED = {

@@ -43,10 +43,10 @@ from scanrnn.executors import (
 )
 from scanrnn.executors._executor import by_name as by_name
 from scanrnn.executors._executor import has_kernels as has_kernels
-from scanrnn.executors._program import Runner
+from scanrnn.executors.run.program import Runner
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
-from scanrnn.planner.batching import remembered
+from scanrnn.planner.ir.batching import remembered
 from scanrnn.planner.plan import Candidate, Plan
 from scanrnn.planner.rules import Rules
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from scanrnn.executors import planned
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.graph import Values
+from scanrnn.planner.ir.graph import Values
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules

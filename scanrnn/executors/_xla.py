@@ -10,7 +10,7 @@ import dataclasses
 import jax
 
 from scanrnn.machines import Machine
-from scanrnn.planner.gemm import lower_products
+from scanrnn.planner.ir.gemm import lower_products
 from scanrnn.planner.rules import MB, Rules, ScanRules
 
 CPU = Rules(

@@ -13,22 +13,25 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.executors import _scans, planned, scan
+from scanrnn.executors import planned, scan
 from scanrnn.executors._executor import bound_to_jax
-from scanrnn.executors._names import typed
+from scanrnn.executors.parallel import scans
+from scanrnn.executors.run.names import typed
 from scanrnn.machines import Machine
-from scanrnn.planner import affine, costs, max_plus, ops
-from scanrnn.planner.affine import Group
+from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import NORMS, REVERSE, TRAINING, of_leaves
-from scanrnn.planner.entries import entered
-from scanrnn.planner.graph import Env, Graph, Values, variables
-from scanrnn.planner.in_parallel import obstacle
-from scanrnn.planner.over_time import stage_over_time
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import Env, Graph, Values, variables
+from scanrnn.planner.ir.rows import Rows
+from scanrnn.planner.motion.over_time import stage_over_time
+from scanrnn.planner.parallel import affine, max_plus
+from scanrnn.planner.parallel.affine import Group
+from scanrnn.planner.parallel.entries import entered
+from scanrnn.planner.passes.wide_sums import wide
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.rows import Rows
+from scanrnn.planner.report.in_parallel import obstacle
 from scanrnn.planner.rules import Rules
-from scanrnn.planner.wide_sums import wide
 
 NAME = "associative"
 # XLA starts one kernel on a GPU for each doubling of the steps of a scan but the first
@@ -148,7 +151,7 @@ def over_time(graph: Graph, ys, values: Values, length) -> list:
 
 def record(graph: Graph, k: int, start, found, rows: Rows, values: dict):
     """Add a leaf's values before and after each step, `found`. Returns the last one."""
-    values[graph.carry[k]] = _scans.before(found, start, rows)
+    values[graph.carry[k]] = scans.before(found, start, rows)
     for after in variables([graph.carry_out[k]]):
         values.setdefault(after, found)
     return found[rows.last]
@@ -172,11 +175,11 @@ def _solved(body: Body, group: Group, starts: list, values) -> list:
         a, b, gone = stacked(made, values | consts, rows.length)
         a, b, start = map(_wide, (a, b, *starts))
         join = max_plus.JOINS[group.kind]
-        return [_scans.joined(join, a, b, gone, start, rows, rules)]
+        return [scans.joined(join, a, b, gone, start, rows, rules)]
     A, b, first = _operands(body, group, starts, values)
     if group.kind == "sum":
-        return [_scans.sums(b[0], first[0], rows)]
-    return _leaves(_scans.affine(A, b, first, rows, rules), group, starts)
+        return [scans.sums(b[0], first[0], rows)]
+    return _leaves(scans.affine(A, b, first, rows, rules), group, starts)
 
 
 def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
@@ -195,7 +198,7 @@ def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
     for k, start in zip(group.leaves, starts, strict=True):
         of_leaf = made[k] if k in made else jnp.zeros((1, *start.shape), start.dtype)
         d += [p.astype(b[0].dtype) for p in _apart(of_leaf, along)]
-    sums, ends = _scans.entered(A, b, d, first, rows, body.scans)
+    sums, ends = scans.entered(A, b, d, first, rows, body.scans)
     return _leaves(sums, group, starts), _leaves(ends, group, starts)
 
 

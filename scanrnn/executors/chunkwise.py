@@ -17,18 +17,20 @@ import math
 
 from scanrnn.executors import associative, scan
 from scanrnn.executors._executor import bound_to_jax
-from scanrnn.executors._memories import remembered
-from scanrnn.executors._names import named
-from scanrnn.executors._pairs import FEW
-from scanrnn.executors._program import entering
-from scanrnn.planner import affine, costs, ops
+from scanrnn.executors.parallel.memories import remembered
+from scanrnn.executors.parallel.pairs import FEW
+from scanrnn.executors.run.names import named
+from scanrnn.executors.run.program import entering
+from scanrnn.planner import costs
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Env, Graph
-from scanrnn.planner.in_parallel import DRAWS
-from scanrnn.planner.memories import Memory, memories, memory
-from scanrnn.planner.over_time import keep_products, stage_over_time
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import Env, Graph
+from scanrnn.planner.ir.rows import Rows
+from scanrnn.planner.motion.over_time import keep_products, stage_over_time
+from scanrnn.planner.parallel import affine
+from scanrnn.planner.parallel.memories import Memory, memories, memory
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.rows import Rows
+from scanrnn.planner.report.in_parallel import DRAWS
 
 NAME = "chunkwise"
 # XLA's kernels on a GPU for a chunk, forward and in reverse; how many more a delta rule

@@ -12,16 +12,16 @@ from typing import Any, cast
 
 from scanrnn.executors import planned
 from scanrnn.executors._executor import bound_to_jax
-from scanrnn.executors._names import named, types_of
-from scanrnn.executors._names import split as split_over_devices
-from scanrnn.executors._program import Runner, with_values_by
-from scanrnn.planner import ops
+from scanrnn.executors.run.names import named, types_of
+from scanrnn.executors.run.names import split as split_over_devices
+from scanrnn.executors.run.program import Runner, with_values_by
 from scanrnn.planner.decide import make_plan
 from scanrnn.planner.fission import Part, parts_of
-from scanrnn.planner.graph import has_own_rule
-from scanrnn.planner.leaves import components
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import has_own_rule
+from scanrnn.planner.parallel.leaves import components
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.report import headline
+from scanrnn.planner.report.summary import headline
 
 NAME = "fission"
 

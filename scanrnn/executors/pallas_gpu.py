@@ -8,7 +8,7 @@ eight; of a step with heads, one head of them. If that is faster, or if a progra
 run the step, each has a slice of the features, and they exchange what products read.
 All time steps run inside the kernel, so a loop is one launch.
 
-Tests run these kernels in Pallas's interpreter, or by `_together` if their programs
+Tests run these kernels in Pallas's interpreter, or by `together` if their programs
 exchange, and compile them for an H100. On an H100 and an H200 their results were right
 (`benchmarks/results/device-*.md`; slices ran on an H200 only): there they run where the
 estimate says that they are faster. On other GPUs they run only if asked for by name, or
@@ -21,23 +21,23 @@ from __future__ import annotations
 
 import importlib.util
 
-from scanrnn.executors import _triton
-from scanrnn.executors._block_checks import NotBlockedError
-from scanrnn.executors._block_kernel import BlockView
-from scanrnn.executors._kernel_checks import refusal, unsuitable
-from scanrnn.executors._lane_kernel import LaneView
-from scanrnn.executors._lanes import NotElementwiseError
-from scanrnn.executors._slice_kernel import SliceView
-from scanrnn.executors._state_kernel import StateView
-from scanrnn.executors._states import state_of
-from scanrnn.executors._view import View
+from scanrnn.executors.gpu import triton
+from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.lane_kernel import LaneView
+from scanrnn.executors.gpu.lanes import NotElementwiseError
+from scanrnn.executors.gpu.slice_kernel import SliceView
+from scanrnn.executors.gpu.state_kernel import StateView
+from scanrnn.executors.gpu.states import state_of
+from scanrnn.executors.gpu.view import View
+from scanrnn.executors.kernels.kernel_checks import refusal, unsuitable
 from scanrnn.machines import Machine
-from scanrnn.planner import ops
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.costs import Work
 from scanrnn.planner.emit import TRAINING
-from scanrnn.planner.functions import once
-from scanrnn.planner.graph import Graph, Values, variables
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.functions import once
+from scanrnn.planner.ir.graph import Graph, Values, variables
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
 
@@ -96,10 +96,10 @@ def _unlike(body: Body) -> str | None:
 
 
 @once
-def _viewed(body: Body) -> tuple[_triton.Prepared, View]:
+def _viewed(body: Body) -> tuple[triton.Prepared, View]:
     """A body as a kernel runs it, and the view of its step."""
     assert body.machine is not None
-    step = _triton.prepared(body)
+    step = triton.prepared(body)
     _check_places(step.graph, body.rows.length)
     try:
         view = view_of(step.graph, body.machine)
@@ -107,7 +107,7 @@ def _viewed(body: Body) -> tuple[_triton.Prepared, View]:
         if not step.captured:
             raise
         # What is as long as the batch may be an axis of heads.
-        step = _triton.prepared(body, captures=False)
+        step = triton.prepared(body, captures=False)
         view = view_of(step.graph, body.machine)
     if isinstance(view, SliceView):
         view.check_steps(body.rows.length)
@@ -164,4 +164,4 @@ def _blocked(graph: Graph, machine: Machine) -> View:
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body as one kernel. Returns the final carry and the stacked ys."""
     step, view = _viewed(body)
-    return _triton.run(body, step, view, constants, carry, arrays)
+    return triton.run(body, step, view, constants, carry, arrays)

@@ -7,11 +7,16 @@ checked them on the device. On a CPU they run in the interpreter, for tests.
 
 from __future__ import annotations
 
-from scanrnn.executors import _kernel
-from scanrnn.executors._kernel_checks import refusal, too_large, unlowered, unsuitable
+from scanrnn.executors.kernels import kernel
+from scanrnn.executors.kernels.kernel_checks import (
+    refusal,
+    too_large,
+    unlowered,
+    unsuitable,
+)
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.graph import Values
+from scanrnn.planner.ir.graph import Values
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import MB, Rules
 
@@ -67,4 +72,4 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
     """Run a body as one kernel. Returns the final carry and the stacked ys."""
     assert body.machine is not None
     interpret = body.machine.platform == "cpu"
-    return _kernel.run(body, constants, carry, arrays, interpret)
+    return kernel.run(body, constants, carry, arrays, interpret)

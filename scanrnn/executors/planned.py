@@ -9,17 +9,18 @@ import jax
 from jax import lax
 from jax.extend.core import Var
 
-from scanrnn.executors._names import named
-from scanrnn.executors._pin import join_axes, pin
 from scanrnn.executors._xla import rules as rules
-from scanrnn.planner import costs, ops
-from scanrnn.planner.around import joined, parts
+from scanrnn.executors.run.names import named
+from scanrnn.executors.run.pin import join_axes, pin
+from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import TRAINING
-from scanrnn.planner.gemm import copy_transposed
-from scanrnn.planner.graph import Env, Values
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.gemm import copy_transposed
+from scanrnn.planner.ir.graph import Env, Values
+from scanrnn.planner.ir.rows import folded, put
+from scanrnn.planner.motion.around import joined, parts
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.rows import folded, put
 
 NAME = "planned"
 

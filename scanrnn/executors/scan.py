@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from jax import lax
 
-from scanrnn.executors._names import named
 from scanrnn.executors._xla import rules as rules
+from scanrnn.executors.run.names import named
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import plain
-from scanrnn.planner.graph import Env, Values, needed
-from scanrnn.planner.over_time import keep_inputs, remembering
+from scanrnn.planner.ir.graph import Env, Values, needed
+from scanrnn.planner.motion.over_time import keep_inputs, remembering
 from scanrnn.planner.plan import Plan
 
 NAME = "scan"

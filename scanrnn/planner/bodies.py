@@ -9,8 +9,8 @@ from typing import NamedTuple
 from jax.extend.core import Var
 
 from scanrnn.machines import Machine
-from scanrnn.planner.graph import Graph
-from scanrnn.planner.rows import Rows
+from scanrnn.planner.ir.graph import Graph
+from scanrnn.planner.ir.rows import Rows
 from scanrnn.planner.rules import Rules, ScanRules
 
 # What a loop gives: its final carry, and its ys stacked to `[T, ...]`.

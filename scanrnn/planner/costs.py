@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.planner import counts, ops
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.graph import Graph, variables
+from scanrnn.planner.ir import counts, ops
+from scanrnn.planner.ir.graph import Graph, variables
 from scanrnn.planner.rules import Rules
 
 

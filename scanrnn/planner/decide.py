@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 
 from jax.core import Tracer
 
 from scanrnn.machines import Machine
-from scanrnn.planner import layout, ops, rewrite, tidy
-from scanrnn.planner.checkpoints import chunks_pay, chunks_take_more, is_checkpointed
-from scanrnn.planner.classify import Stages, can_defer, classify
-from scanrnn.planner.cuts import cut
-from scanrnn.planner.equal import merged
+from scanrnn.planner.chunks import loop_of, with_chunk, with_value_chunk
+from scanrnn.planner.derivative.checkpoints import (
+    chunks_pay,
+    chunks_take_more,
+    is_checkpointed,
+)
+from scanrnn.planner.derivative.tangent import derivative_of
 from scanrnn.planner.fission import Part
-from scanrnn.planner.graph import Graph, inside, variables
-from scanrnn.planner.loops import Loop
-from scanrnn.planner.moved import is_shared, spare_of
+from scanrnn.planner.ir.graph import Graph, inside, variables
+from scanrnn.planner.motion.classify import Stages, can_defer, classify
+from scanrnn.planner.motion.moved import spare_of
 from scanrnn.planner.options import Options
+from scanrnn.planner.passes import layout, rewrite, tidy
+from scanrnn.planner.passes.equal import merged
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
-from scanrnn.planner.tangent import derivative_of
 from scanrnn.planner.trace import Traced, inline, without_invariant
 
 
@@ -73,12 +75,12 @@ def make_plan(
         invariant=invariant,
         defer=options.defer and can_defer(stages.loop),
     )
-    plan = _kept(plan)
+    plan = with_chunk(plan)
     whole = plan.chunk or plan.length
     rest = plan.length % whole if plan.chunk else 0
-    loops = tuple(_loop(plan, size) for size in ([whole, rest] if rest else [whole]))
+    loops = tuple(loop_of(plan, size) for size in ([whole, rest] if rest else [whole]))
     plan = dataclasses.replace(plan, loops=loops)
-    plan = _with_value_chunk(plan)
+    plan = with_value_chunk(plan)
     if not _moves(stages) and not _keeps_less(plan):
         # The plan keeps its loops: an executor may run them in parallel over time.
         reason = "nothing in the step can be moved, merged or deferred"
@@ -113,148 +115,6 @@ def _keeps_less(plan: Plan) -> bool:
     d = plan.derivative if plan.defer else None
     keeps = d is not None and (d.cuts or d.saved or d.carry_saved)
     return bool(keeps) and chunks_pay(plan)
-
-
-def _kept(plan: Plan) -> Plan:
-    """The plan with its residual policy and the size of its chunks."""
-    asked = plan.residuals == "recompute"
-    may = plan.options.residuals is None and plan.residuals == "minimal"
-    may = may and plan.rules.may_recompute(made=True, cut=True) and _can_be_cut(plan)
-    kept = dataclasses.replace(plan, chunk=_chunk(plan))
-    if not plan.defer or not (asked or may):
-        return kept
-    recomputing = dataclasses.replace(plan, residuals="recompute")
-    assert plan.stages is not None
-    derivative = _loop(recomputing, plan.length).derivative
-    made = derivative.recomputed.ys
-    if not asked and not _are_shared(derivative.recomputed):
-        return kept
-    passing = ops.bytes_in((*made, *plan.stages.hoisted, *derivative.cuts))
-    chunk = _chunk(recomputing, passing)
-    if not asked and not plan.rules.may_recompute(bool(made), cut=chunk is not None):
-        return kept
-    decides = plan.options.chunk is None and _can_be_cut(plan)
-    passing = passing if decides else 0
-    return dataclasses.replace(recomputing, chunk=chunk, passing=passing)
-
-
-def _are_shared(graph: Graph) -> bool:
-    """Whether all contractions of a graph have a matrix that all steps share.
-
-    Only these are one product for all steps. Chunks of a gated delta rule read a matrix
-    of each step's own: for a TPU v5e, recomputing that took 2.0 times the cycles.
-    """
-    bits = graph.depends
-    return all(is_shared(e, bits) for e in graph.eqns if ops.is_heavy(e))
-
-
-def _chunk(plan: Plan, passing: int = 0) -> int | None:
-    """Steps per chunk, or None to run the sequence as a whole.
-
-    `passing` is the number of bytes per step that live only as long as their chunk.
-    """
-    if not _can_be_cut(plan):
-        return None
-    size, most = plan.options.chunk, plan.rules.outside_bytes
-    outside = plan.outside_bytes
-    if size is None and plan.residuals == "chunked":
-        size = _even(plan.length, math.isqrt(plan.length))
-    elif size is None and passing:
-        size = plan.rules.chunk(plan.machine, passing, plan.length)
-        size = _even(plan.length, size)
-    elif size is None and outside > most:
-        size = _even(plan.length, max(1, plan.length * most // outside))
-    return None if size is None or size >= plan.length else size
-
-
-def _can_be_cut(plan: Plan) -> bool:
-    """Whether a sequence may run in chunks.
-
-    It may not if a step changes the weak type of a carry. Then the carry after one
-    chunk has another type than the one with which the next chunk must start.
-    """
-    pairs = zip(plan.source.carry, plan.source.carry_out, strict=True)
-    changes = any(ops.is_weak(v) != ops.is_weak(out) for v, out in pairs)
-    return isinstance(plan.length, int) and not changes
-
-
-def _with_value_chunk(plan: Plan) -> Plan:
-    """The plan with its chunks for values alone, without a gradient, and their loops.
-
-    Outputs that reuse a buffer need no memory of their own. A chunk may be as large as
-    the matrices that multiply it: smaller chunks would spend their time reading these.
-    A sequence of less than two chunks is not cut: copying the xs and ys of chunks takes
-    3 % of the time.
-    """
-    most = plan.rules.share(plan.machine, plan.rules.forward_share)
-    asked = plan.options.chunk is not None
-    if most is None or asked or plan.unroll == 0 or not _can_be_cut(plan):
-        return plan
-    over = plan.length * ops.bytes_in(plan.loop.overwritten.values())
-    outside = plan.outside_bytes - over
-    most = max(most, plan.matrix_bytes)
-    size = plan.length
-    large = plan.outside_bytes >= plan.length * plan.matrix_bytes
-    if plan.rules.convolves_by_step and large and _convolves(plan):
-        size = 1
-    elif outside >= max(1, 2 * most):
-        size = _even(size, max(1, size * most // outside))
-    if size == (plan.chunk or plan.length):
-        return plan
-    sizes = [size, *filter(None, [plan.length % size])]
-    loops = tuple(_loop(plan, size) for size in sizes)
-    return dataclasses.replace(plan, value_chunk=size, value_loops=loops)
-
-
-def _convolves(plan: Plan) -> bool:
-    """Whether the products before the loop are convolutions."""
-    assert plan.stages is not None
-    heavy = [e for e in plan.stages.before.eqns if ops.is_heavy(e)]
-    return bool(heavy) and all(e.primitive.name == ops.CONVOLUTION for e in heavy)
-
-
-def _even(length: int, most: int) -> int:
-    """Steps of a chunk, at most `most`: a divisor of `length` if that is not too small.
-
-    A shorter last chunk would need a second compiled loop.
-    """
-    even = cut(length, most)
-    return even if 2 * even > most else most
-
-
-def _loop(plan: Plan, length) -> Loop:
-    """The loop for `length` steps, with all its choices."""
-    stages, rules = plan.stages, plan.rules
-    assert stages is not None
-    # Gates are read from the whole sequence only under our derivative rule. JAX would
-    # add to a cotangent as long as the sequence at every step.
-    laid_out = plan.options.layout and plan.defer
-    return Loop(
-        graph=stages.loop,
-        length=length,
-        reverse=plan.reverse,
-        unroll=plan.unroll,
-        residuals=plan.residuals,
-        laid_out=laid_out,
-        machine=plan.machine,
-        rules=rules,
-        spare=frozenset(v for v in stages.hoisted if v not in stages.after.xs),
-        piece=_piece(plan, length) if laid_out else None,
-    )
-
-
-def _piece(plan: Plan, length) -> int | None:
-    """Steps in a piece of the norms before the loop; None if pieces are no use."""
-    assert plan.stages is not None
-    norms, rules = plan.stages.norms, plan.rules
-    size = rules.share(plan.machine, rules.norm_share)
-    if not norms.ys or size is None or not isinstance(length, int):
-        return None
-    row = max(map(ops.bytes_of, (*norms.xs, *norms.ys)))
-    if row * length < 2 * size:
-        return None
-    steps = cut(length, min(size // row, length - 1), rules.norm_steps)
-    return steps if steps < length else None
 
 
 def _left_alone(graph, length, options) -> str | None:

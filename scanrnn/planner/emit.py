@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import Var
 
-from scanrnn.planner import ops
-from scanrnn.planner.around import around, own_rows
-from scanrnn.planner.batching import REFUSALS
 from scanrnn.planner.bodies import Body, Target
-from scanrnn.planner.features import features_first, is_features_first
-from scanrnn.planner.graph import Graph, Values, variables
+from scanrnn.planner.derivative.norms import pieces
+from scanrnn.planner.derivative.steps import Step
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.batching import REFUSALS
+from scanrnn.planner.ir.graph import Graph, Values, variables
+from scanrnn.planner.ir.rows import Rows, pair_up
 from scanrnn.planner.loops import Loop
-from scanrnn.planner.norms import pieces
-from scanrnn.planner.rows import Rows, pair_up
+from scanrnn.planner.motion.around import around, own_rows
+from scanrnn.planner.passes.features import features_first, is_features_first
+from scanrnn.planner.passes.tidy import squeeze_reductions
+from scanrnn.planner.passes.transposed import transposed
 from scanrnn.planner.rules import Rules
-from scanrnn.planner.steps import Step
-from scanrnn.planner.tidy import squeeze_reductions
-from scanrnn.planner.transposed import transposed
 
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")

@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 
 from jax.extend.core import JaxprEqn
 
-from scanrnn.planner import ops
-from scanrnn.planner.crossing import cheapest_crossing
-from scanrnn.planner.graph import Graph, Values, free, needed, variables
-from scanrnn.planner.leaves import (
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import Graph, Values, free, needed, variables
+from scanrnn.planner.motion.crossing import cheapest_crossing
+from scanrnn.planner.motion.moved import is_shared
+from scanrnn.planner.parallel.leaves import (
     components,
     leaves_read,
     read_after,
     set_of,
     union,
 )
-from scanrnn.planner.moved import is_shared
 from scanrnn.planner.trace import inline, without_invariant
 
 # The largest allowed ratio of sizes. What a later loop reads of earlier ones, and the

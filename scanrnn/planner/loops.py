@@ -11,16 +11,16 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.machines import Machine
-from scanrnn.planner import ops
-from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph
-from scanrnn.planner.layout import lay_out
-from scanrnn.planner.packs import find_packs, pack_numbers, places
-from scanrnn.planner.regions import Regions, find_regions
-from scanrnn.planner.rows import Place, Rows, Shift, pair_up
+from scanrnn.planner.derivative.gradient import Derivative
+from scanrnn.planner.derivative.regions import Regions, find_regions
+from scanrnn.planner.derivative.saved import derive
+from scanrnn.planner.derivative.steps import Steps
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import Graph
+from scanrnn.planner.ir.rows import Place, Rows, Shift, pair_up
+from scanrnn.planner.passes.layout import lay_out
+from scanrnn.planner.passes.packs import find_packs, pack_numbers, places
 from scanrnn.planner.rules import Rules
-from scanrnn.planner.saved import derive
-from scanrnn.planner.steps import Steps
 
 T = TypeVar("T")
 

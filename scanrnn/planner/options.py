@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from scanrnn.machines import Machine, machine_named
-from scanrnn.planner.saved import POLICIES
+from scanrnn.planner.derivative.saved import POLICIES
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,17 +11,19 @@ from typing import Any, NamedTuple
 import jax
 
 from scanrnn.machines import Machine
-from scanrnn.planner import costs, counts, ops, report, shown
-from scanrnn.planner.batching import REFUSALS
+from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.classify import Stages
+from scanrnn.planner.derivative.gradient import Derivative
 from scanrnn.planner.emit import emit
 from scanrnn.planner.fission import Part
-from scanrnn.planner.functions import of_some
-from scanrnn.planner.gradient import Derivative
-from scanrnn.planner.graph import Graph, struct, variables
+from scanrnn.planner.ir import counts, ops
+from scanrnn.planner.ir.batching import REFUSALS
+from scanrnn.planner.ir.functions import of_some
+from scanrnn.planner.ir.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
+from scanrnn.planner.motion.classify import Stages
 from scanrnn.planner.options import Options
+from scanrnn.planner.report import shown, summary
 from scanrnn.planner.rules import Rules
 
 
@@ -109,7 +111,7 @@ class Plan:
     unplanned: str | None = None
     executor: Any = None
     candidates: tuple[Candidate, ...] = ()
-    tuning: report.Tuning | None = None
+    tuning: summary.Tuning | None = None
 
     @property
     def reason(self) -> str | None:
@@ -252,7 +254,7 @@ class Plan:
 
     def __repr__(self) -> str:
         """The first line of the description."""
-        return f"<{report.headline(self)}>"
+        return f"<{summary.headline(self)}>"
 
     def _repr_html_(self) -> str:
         """The HTML that a notebook shows."""

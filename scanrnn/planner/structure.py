@@ -20,9 +20,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.sharding import Mesh
 
-from scanrnn.planner import compat
-from scanrnn.planner.graph import Graph
-from scanrnn.planner.tangent import derivative_of
+from scanrnn.planner.derivative.tangent import derivative_of
+from scanrnn.planner.ir import compat
+from scanrnn.planner.ir.graph import Graph
 
 _FLOATS = (float, complex, np.generic)
 # A rule mostly calls its own function, which has the rule, and so on without end. Rules

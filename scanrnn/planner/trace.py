@@ -13,11 +13,12 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Var, mapped_aval
 
-from scanrnn.planner import checkpoints, compat
-from scanrnn.planner.functions import evaluate
-from scanrnn.planner.gemm import dot, gemm_p
-from scanrnn.planner.graph import Graph, struct_of
-from scanrnn.planner.retrace import retrace
+from scanrnn.planner.derivative import checkpoints
+from scanrnn.planner.ir import compat
+from scanrnn.planner.ir.functions import evaluate
+from scanrnn.planner.ir.gemm import dot, gemm_p
+from scanrnn.planner.ir.graph import Graph, struct_of
+from scanrnn.planner.ir.retrace import retrace
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

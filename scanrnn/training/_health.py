@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
-from scanrnn.planner import compat
+from scanrnn.planner.ir import compat
 
 Step = Callable[[Any, Any], tuple[Any, Any]]
 

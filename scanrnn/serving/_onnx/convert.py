@@ -9,7 +9,7 @@ import onnx
 from jax.extend import core
 from onnx import helper
 
-from scanrnn.planner import compat, ops
+from scanrnn.planner.ir import compat, ops
 from scanrnn.serving._onnx import elementwise, native, places, products, shapes
 from scanrnn.serving._onnx.graph import (
     IR_VERSION,

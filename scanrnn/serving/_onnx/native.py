@@ -13,7 +13,7 @@ from jax import lax
 
 from scanrnn import cells
 from scanrnn.cells._cell import param_types
-from scanrnn.planner import compat
+from scanrnn.planner.ir import compat
 
 
 class Native(NamedTuple):

@@ -4,7 +4,7 @@ import string
 
 import numpy as np
 
-from scanrnn.planner import ops
+from scanrnn.planner.ir import ops
 from scanrnn.serving._onnx.graph import ELSEWHERE, Unsupported, type_of
 
 

@@ -1,0 +1,1 @@
+"""Loops in parallel over time: associative scans, and products of chunks of steps."""

@@ -1,0 +1,114 @@
+"""Where contributions from outside the recurrence enter it.
+
+A *region* is a contraction (or an equation that gathers or rearranges a weight) with
+the sums, casts and splits that follow it. Its ends are the *cuts*. The contributions of
+weights and hoisted inputs within a region are added once, at its cuts.
+
+The cotangent of a cut is stacked. It may be larger than the weights and the time inputs
+together, as for the state of a matrix memory. Then the gradient of the weights is
+summed in the loop instead. Gradients of gains may be summed in the loop, too. So are
+those of weights of an equation that the planner does not know. To batch it over time
+may take far more work and memory: a product with a sparse matrix then has the places of
+the matrix once for each step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jax.extend.core import DropVar, JaxprEqn, Var
+
+from scanrnn.planner.costs import excess
+from scanrnn.planner.derivative import tangent
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import CARRY, TIME, Graph, variables
+
+# A contribution can pass through these equations without their operands' values.
+_PASSES_ON = ops.ADDITIVE | {"convert_element_type", "neg"}
+
+
+class Regions(NamedTuple):
+    """The equations of all regions, and the variables at their ends."""
+
+    eqns: set[JaxprEqn]
+    cuts: dict[Var, None]  # an ordered set
+    heavy_cuts: dict[Var, None]  # the cuts that end a contraction
+
+
+def find_regions(loop: Graph, sums: bool) -> Regions:
+    """Find the regions of a loop and their cuts.
+
+    `sums` says whether gradients of gains are summed in the loop.
+    """
+    bits, consumers = loop.depends, loop.consumers
+    weight_borne = _weight_borne(loop, bits)
+    regions = Regions(set(), {}, {})
+    for eqn in loop.eqns:
+        ins = variables(eqn.invars)
+        heavy = ops.is_heavy(eqn)
+        if not any(bits[v] & CARRY for v in ins) or not ops.is_movable(eqn):
+            continue
+        borne = set().union(*(weight_borne.get(v, ()) for v in ins))
+        if not heavy and (not borne or eqn.primitive.name in ops.POINTWISE and sums):
+            continue
+        if not ops.is_cheap_over_time(eqn):
+            continue
+        outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
+        found = [_follow(v, consumers) for v in filter(ops.is_inexact, outs)]
+        ends = dict.fromkeys(v for ends, _ in found for v in ends)
+        if heavy:
+            regions.heavy_cuts.update(ends)
+        more = [v for v in ends if v not in regions.cuts]
+        timed = heavy and any(bits[v] == TIME for v in ins)
+        # Cotangents of time inputs are stacked anyway.
+        if timed or borne and excess(more, loop.xs, borne) > 0:
+            continue
+        regions.cuts.update(ends)
+        regions.eqns.update([eqn, *(e for _, path in found for e in path)])
+    return regions
+
+
+def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
+    """The last places where a contribution that starts at `v` can be added.
+
+    Returns these variables, and the equations between `v` and them.
+
+    The contribution passes through sums, casts and splits as long as nothing else reads
+    the value on the way. It stops after the last sum: the terms of that sum then enter
+    together, as one array.
+    """
+    ends, committed, path = [v], [], []
+    while True:
+        users = consumers.get(v, [None])
+        if len(users) != 1 or users[0] is None:
+            return ends, committed
+        (eqn,) = users
+        if eqn.primitive.name == "split":
+            parts = [o for o in eqn.outvars if not isinstance(o, DropVar)]
+            follows = [_follow(o, consumers) for o in parts]
+            if any(p for _, p in follows):
+                ends = [end for e, _ in follows for end in e]
+                committed = [*path, eqn, *(k for _, p in follows for k in p)]
+            return ends, committed
+        if eqn.primitive.name not in _PASSES_ON:
+            return ends, committed
+        if not ops.is_inexact(eqn.outvars[0]):
+            return ends, committed
+        path.append(eqn)
+        (v,) = eqn.outvars
+        if eqn.primitive.name in ops.ADDITIVE:
+            ends, committed = [v], list(path)
+
+
+def _weight_borne(loop, bits) -> dict[Var, set[Var]]:
+    """Values off the recurrence that depend on weights, each with these weights."""
+    borne = {w: {w} for w in loop.weights if ops.is_inexact(w)}
+    for eqn in loop.eqns:
+        ins = variables(eqn.invars)
+        if any(bits[v] & CARRY for v in ins):
+            continue
+        nonzero = [not ops.is_literal(a) and a in borne for a in eqn.invars]
+        if tangent.moves(eqn, nonzero):
+            of = set().union(*(borne.get(v, ()) for v in ins))
+            borne |= {v: of for v in eqn.outvars if ops.is_inexact(v)}
+    return borne

@@ -1,0 +1,292 @@
+"""Decide what the forward loop stacks for the reverse loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import DropVar, JaxprEqn, Var
+
+from scanrnn.planner.derivative.gradient import Derivative
+from scanrnn.planner.derivative.regions import Regions
+from scanrnn.planner.derivative.steps import Step, Steps
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.batching import REFUSALS
+from scanrnn.planner.ir.gemm import transposes
+from scanrnn.planner.ir.graph import (
+    CARRY,
+    Graph,
+    free,
+    needed,
+    struct,
+    variables,
+    variables_for,
+)
+from scanrnn.planner.rules import Rules
+
+# A value is small if it has at most this share of the bytes of the largest saved one.
+# Small values are kept, not recomputed. Only small values count as statistics.
+_SMALL_SHARE = 1 / 16
+# Primitives that XLA for a CPU computes element by element.
+_MOVES = {"concatenate", "pad", "gather", "dynamic_slice", "rev", "cumsum"}
+POLICIES = ("minimal", "recompute", "chunked", "everything")
+
+
+def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
+    """Decide what is saved, and what reads it; the derivative with its first steps.
+
+    The policy "minimal" saves the results of contractions, and, where rules ask for it,
+    what takes long to compute again. "recompute" computes both again from carries.
+    "everything" saves all that a tangent reads. "chunked" is like "minimal" here: the
+    executor cuts the sequence.
+    """
+    bits = loop.depends
+    inner = _inner(loop, bits, regions.eqns)
+    draft = Derivative(
+        loop=loop,
+        region=frozenset(regions.eqns),
+        cuts=tuple(regions.cuts),
+        saved=(),
+        carry_saved=(),
+        inner_weights=frozenset(inner & set(loop.weights)),
+        inner_xs=frozenset(inner & set(loop.xs)),
+        tangents=variables_for({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
+        cotangents=variables_for({v: struct(v) for v in variables(loop.ys)}),
+        transposed=transposes(_matrices(loop) if rules.transposes_weights else ()),
+    )
+    found = _candidates(draft, regions, policy, rules)
+    inside, outside, steps = _read(draft, found)
+    saved = [v for v in found if v in inside | outside]
+    # Recompute with the equations that the differentiated loop has.
+    taken = dataclasses.replace(loop, eqns=draft.differentiated)
+    recomputed = _recomputed(taken, saved if policy == "recompute" else ())
+    used = {*inside, *outside, *recomputed.xs}
+    saved = tuple(v for v in found if v in used)
+    derivative = dataclasses.replace(
+        draft,
+        read_inside=inside,
+        read_outside=outside,
+        saved=saved,
+        carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
+        recomputed=recomputed,
+    )
+    return Steps(derivative, steps)
+
+
+def _matrices(loop) -> list[Var]:
+    """The matrices that the loop multiplies by."""
+    pairs = ((eqn, *pair) for eqn in loop.eqns for pair in enumerate(eqn.invars))
+    return [v for e, i, v in pairs if v in loop.weights and ops.is_matrix_of(e, i)]
+
+
+def _recomputed(loop, saved) -> Graph:
+    """The graph that recomputes, for all steps at once, what is not stacked."""
+    most = _small(saved)
+    drawn = {*_drawn(loop)}
+    stacked = {*variables(loop.outs), *drawn}
+    stacked |= {v for v in saved if ops.bytes_of(v) <= most}
+    made = tuple(v for v in saved if v not in stacked)
+    return loop.part(made, {*saved, *drawn} - set(made))
+
+
+def _inner(loop, bits, region) -> set[Var]:
+    """Variables off the recurrence whose tangents must flow inside the loop."""
+
+    def off(v) -> bool:
+        return not bits[v] & CARRY
+
+    wanted = {v for v in variables(loop.outs) if off(v)}
+    for eqn in loop.eqns:
+        if eqn not in region and not off(eqn):
+            wanted |= {v for v in variables(eqn.invars) if off(v)}
+    for eqn in needed(loop.eqns, wanted):
+        wanted |= set(variables(eqn.invars))
+    return wanted
+
+
+def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
+    """What the tangent program reads if all inputs have tangents: inside, and outside.
+
+    Also the steps that tell this, without the inputs that they do not read. JAX can
+    differentiate some functions by some operands only. If it cannot differentiate by
+    all at once, then everything counts as read.
+    """
+    draft = _reading(draft, found)
+    steps, loop = Steps(draft), draft.loop
+    inner, outer = _active_inside(draft), {*loop.weights, *loop.xs}
+    read, made = [], {}
+    for make, active in ((steps.inside, inner), (steps.outside, outer)):
+        names, step = _read_by(make, active, draft.read_inside)
+        read.append(names)
+        if step is not None:
+            made[make.__name__, frozenset(step.active)] = step
+    return read[0], read[1], made
+
+
+def _reading(draft, found) -> Derivative:
+    """The derivative, if it may read all inputs of the loop and the values `found`."""
+    readable = frozenset((*draft.loop.inputs, *found))
+    every = tuple(range(len(draft.loop.carry)))
+    read = {"read_inside": readable, "read_outside": readable}
+    return dataclasses.replace(draft, saved=tuple(found), carry_saved=every, **read)
+
+
+def _active_inside(draft) -> set[Var]:
+    return {*draft.loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
+
+
+def _read_by(make, active, readable) -> tuple[frozenset[Var], Step | None]:
+    """The variables of `readable` that a step reads, and the step without others."""
+    try:
+        step = make(frozenset(v for v in active if ops.is_inexact(v)))
+    except REFUSALS:
+        return readable, None
+    found = {*free(step.graph.eqns, step.graph.outs)}
+    xs = tuple(v for v in step.graph.xs if v in found or v not in readable)
+    graph = dataclasses.replace(step.graph, xs=xs)
+    return readable & found, step._replace(graph=graph)
+
+
+def _candidates(draft, regions, policy, rules) -> list[Var]:
+    """The variables that a residual policy may save."""
+    loop, drawn = draft.loop, _drawn(draft.loop)
+    if policy == "everything":
+        bits = loop.depends
+        made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
+        drop = draft.internal
+        made = [v for v in made if not isinstance(v, DropVar) and v not in drop]
+        return list(dict.fromkeys([*made, *drawn]))
+    consumers = loop.consumers
+    found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
+    more = _statistics(draft, found) if rules.keeps_statistics else []
+    found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
+    if policy == "recompute":
+        # Control flow cannot run for all steps at once; it is run again step by step.
+        made = {v: needed(loop.eqns, [v], drawn) for v in found}
+        found = [v for v, eqns in made.items() if all(map(ops.is_movable, eqns))]
+    elif rules.keeps_costly:
+        found += _costly(draft, found)
+    return list(dict.fromkeys([*found, *drawn]))
+
+
+def _costly(draft, saved) -> list[Var]:
+    """What takes long to compute again, and the next carries that contractions read.
+
+    XLA would compute such a carry again in each contraction that reads it. If the carry
+    before the step is kept too, both are one array.
+    """
+    loop, bits = draft.loop, draft.loop.depends
+    multiplied = {v for e in loop.eqns if ops.is_heavy(e) for v in variables(e.invars)}
+    found = [v for v in variables(loop.carry_out) if v in multiplied]
+    found = [v for v in found if bits[v] & CARRY and ops.is_inexact(v)]
+    kept, without = {*loop.inputs, *saved, *found}, {*loop.carry, *draft.internal}
+    most = max(map(ops.bytes_of, (*loop.carry, *saved)), default=0)
+    order = {id(eqn): n for n, eqn in enumerate(loop.eqns) if _is_slow(eqn)}
+    quick: set[Var] = set()
+    for v in _read_of_all(draft, saved) if order else ():
+        slow = _slow_before(loop, v, kept, quick, order)
+        new = _worth_keeping(v, slow, most)
+        found += new
+        kept |= {*new}
+    return [v for v in found if v not in without]
+
+
+def _slow_before(
+    loop: Graph, v: Var, kept: set[Var], quick: set[Var], order: Mapping[int, int]
+) -> list[JaxprEqn]:
+    """The slow equations that would compute a value again from what is kept.
+
+    If there are none, what is passed on the way is added to `quick`: a later search
+    does not pass it again. So each value is looked at a few times, not once for each
+    value after it. `order` has the places of the slow equations, by their ids.
+    """
+    found: set[int] = set()
+    passed, todo = {v}, [v]
+    while todo:
+        eqn = None if (at := todo.pop()) in kept else loop.producer(at)
+        if eqn is None:
+            continue
+        if id(eqn) in order:
+            found.add(order[id(eqn)])
+        new = {*variables(eqn.invars)} - passed - quick
+        passed |= new
+        todo += new
+    if not found:
+        quick |= passed
+    return [loop.eqns[n] for n in sorted(found)]
+
+
+def _worth_keeping(v: Var, slow, most: int) -> list[Var]:
+    """What to keep for a value, which needs these slow equations if it is not kept.
+
+    A value of more than `most` bytes is kept only if it takes very long: a factor of a
+    matrix. Of others, such as `exp` of all pairs of features, the sums and maxima that
+    they read are kept. When `softplus` of all pairs of 64 features was kept, training
+    took 21 times the temporaries, and no less time.
+    """
+    if ops.bytes_of(v) <= most or not all(map(ops.is_cheap_over_time, slow)):
+        return [v] if slow else []
+    reduced = [o for e in slow if ops.is_reduction(e) for o in e.outvars]
+    return [o for o in reduced if ops.bytes_of(o) <= most]
+
+
+def _read_of_all(draft, saved) -> list[Var]:
+    """The values of the loop that its tangents read, if they may read all of them."""
+    loop = draft.loop
+    made = [v for e in loop.eqns for v in e.outvars if not isinstance(v, DropVar)]
+    made = [v for v in made if loop.depends[v] and v not in draft.internal]
+    draft = _reading(draft, dict.fromkeys([*saved, *made]))
+    active = _active_inside(draft)
+    read, _ = _read_by(Steps(draft).inside, active, draft.read_inside)
+    return [v for v in made if v in read]
+
+
+def _is_slow(eqn) -> bool:
+    """Whether XLA for a CPU runs an equation, or what reads it, much more slowly.
+
+    It computes what is joined, padded or gathered element by element, with a branch or
+    an address for each.
+    """
+    moves = eqn.primitive.name in _MOVES
+    return moves or ops.is_costly(eqn) or ops.is_reduction(eqn)
+
+
+def _drawn(loop) -> list[Var]:
+    """Random numbers that would differ if they were drawn for all steps at once."""
+    drawn = [v for e in loop.eqns if ops.draws_by_step(e) for v in e.outvars]
+    keys = jax.dtypes.prng_key
+    return [v for v in drawn if not jnp.issubdtype(ops.aval(v).dtype, keys)]
+
+
+def _statistics(draft, saved) -> list[Var]:
+    """Statistics of norms: small to keep, but a pass over the data to recompute."""
+    most = _small(saved)
+    loop, bits = draft.loop, draft.loop.depends
+    made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
+    return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
+
+
+def _small(saved) -> float:
+    """The most bytes of a value that is small beside the saved ones."""
+    return _SMALL_SHARE * max(map(ops.bytes_of, saved), default=0)
+
+
+def _activated(v, consumers) -> list[Var]:
+    """Save `tanh(z)` instead of `z` if only the activation reads `z`.
+
+    It has as many bytes, and the reverse loop need not evaluate the activation again.
+    """
+    users = consumers.get(v, [])
+    if len(users) != 1 or users[0] is None:
+        return [v]
+    (eqn,) = users
+    if eqn.primitive.name in ops.FROM_OUTPUT:
+        return [eqn.outvars[0]]
+    if eqn.primitive.name == "split":
+        parts = [o for o in eqn.outvars if not isinstance(o, DropVar)]
+        after = [_activated(o, consumers) for o in parts]
+        if any(a != [o] for a, o in zip(after, parts, strict=True)):
+            return [o for a in after for o in a]
+    return [v]

@@ -1,0 +1,1 @@
+"""Code motion: what runs before the loop, in it and after it. Read `classify` first."""

@@ -1,0 +1,41 @@
+"""Which operations of a loop cannot be recorded in a CUDA graph.
+
+If a trip of a loop is recorded as one CUDA graph, the host launches it once, however
+many kernels it has. An operation that cannot be recorded ends the graph, and the host
+launches the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from jax.extend.core import JaxprEqn, jaxprs_in_params
+
+from scanrnn.planner.ir import compat, ops
+from scanrnn.planner.rules import Rules
+
+
+def unrecorded(eqns: Iterable[JaxprEqn], rules: Rules) -> Iterator[str]:
+    """The names of operations that cannot be recorded, also of those inside others.
+
+    A loop, or a branch, that cannot be recorded is named itself, and not what is in it.
+    """
+    for eqn in eqns:
+        name = eqn.primitive.name
+        if name in rules.unrecorded and _as_it_is(eqn):
+            yield name
+        elif name != "pallas_call":  # a kernel, whatever is in it
+            for jaxpr in jaxprs_in_params(eqn.params):
+                yield from unrecorded(jaxpr.eqns, rules)
+
+
+def _as_it_is(eqn: JaxprEqn) -> bool:
+    """Whether a loop or branch stays one when compiled; True for other operations."""
+    name, params = eqn.primitive.name, eqn.params
+    if name == "scan":
+        # XLA replaces a loop of one trip by its body.
+        return ops.product([params["length"]]) // params["unroll"] > 1
+    if name == "cond":
+        # A choice by platform is made when the program is lowered.
+        return not compat.is_by_platform(eqn)
+    return True

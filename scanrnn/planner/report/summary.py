@@ -1,0 +1,193 @@
+"""Describe a plan in words: what runs, what limits it, and every decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from scanrnn.planner.ir import compat, ops
+from scanrnn.planner.ir.counts import placed
+from scanrnn.planner.ir.graph import CARRY
+from scanrnn.planner.report import in_parallel
+from scanrnn.planner.report.details import details
+from scanrnn.planner.report.recorded import unrecorded
+from scanrnn.planner.report.wording import at_once, listed, of_leaves, size_of
+
+
+class Tuning(NamedTuple):
+    """What the tuner measured: median seconds by candidate, and what it chose."""
+
+    objective: str
+    chosen: str
+    seconds: dict[str, float]
+    remembered: str | None
+
+
+class Report(NamedTuple):
+    """Lines of text about a plan, before and after its table of products."""
+
+    summary: list[str]
+    limits: list[str]
+    details: list[str]
+
+
+def report(plan) -> Report:
+    """The lines of a plan: what runs, why no more is moved, and every decision."""
+    summary = [headline(plan), *_executors(plan), *_tuning(plan)]
+    limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
+    if plan.reason is None and plan.executor.whole:
+        summary += [*plan.executor.describe(plan), *(_kept(plan) if plan.parts else ())]
+    elif plan.reason is None:
+        summary += [*_outside(plan), *_kept(plan), *_over_time(plan)]
+        limits = [*_recurrent(plan), *_stays(plan), *limits, in_parallel.newton(plan)]
+    limits += _unrecorded(plan)
+    return Report(summary, [line for line in limits if line], details(plan))
+
+
+def headline(plan) -> str:
+    """The first line: how many steps, and what is left in the loop."""
+    direction = " in reverse" if plan.reverse else ""
+    head = f"{plan.length} steps{direction}"
+    if plan.reason is not None:
+        return f"Plan: {head}, run by lax.scan unchanged: {plan.reason}."
+    if plan.executor.whole:
+        return f"Plan: {head}, run by the executor {plan.executor.name}."
+    here = sum(map(ops.is_heavy, plan.stages.loop.eqns))
+    was = sum(map(ops.is_heavy, plan.stages.graph.eqns))
+    if plan.chunk:
+        head += f" in chunks of {plan.chunk}"
+        if plan.options.chunk is None and plan.residuals != "chunked":
+            size = plan.length * plan.passing or plan.outside_bytes
+            head += f" (at once it would take {size_of(size)})"
+    if not was:
+        return f"Plan: {head}, without GEMMs (matrix products)."
+    gemms = "GEMM (matrix product)" if was == 1 else "GEMMs (matrix products)"
+    stay = "stay" if here > 1 else "stays"
+    return f"Plan: {head}, {here or 'none'} of {was} {gemms} {stay} in the loop."
+
+
+def _executors(plan) -> Iterator[str]:
+    """The estimates of the executors that can run it, the chosen one first."""
+    able = [c for c in plan.candidates if c.refusal is None]
+    able.sort(key=lambda c: c.name != plan.executor.name)
+    told = ", ".join(f"{c.name} {1e3 * c.seconds:.3g} ms" for c in able)
+    if told:
+        yield f"On {plan.machine.kind}, estimates of a training step: {told}."
+
+
+def _tuning(plan) -> Iterator[str]:
+    if plan.tuning is None:
+        return
+    objective, chosen, seconds, remembered = plan.tuning
+    times = ", ".join(f"{name} {1e3 * s:.4g} ms" for name, s in seconds.items())
+    where = f"remembered in {remembered}" if remembered else "not remembered"
+    yield f"Tuned ({objective}): {chosen} is used; medians: {times}; {where}."
+
+
+def _outside(plan) -> Iterator[str]:
+    """The products that left the loop, and what is left in the reverse loop."""
+    where = [place for e, place in placed(plan.stages) if ops.is_heavy(e)]
+    before, after = (_number(where.count(place)) for place in ("before", "after"))
+    yield f"Outside the loop, {at_once(plan)}: {before} before it, {after} after it."
+    back = [r for r in plan.gemms if r.phase != "forward" and r.where == "loop"]
+    steps = max(plan.length, 1) if isinstance(plan.length, int) else 1
+    left = _number(sum(r.count for r in back) // steps)
+    inner = sum(r.count for r in back if r.phase == "weight gradient") // steps
+    place = f"{inner} of these" if inner else f"after it, {at_once(plan)}"
+    weights = f"weight gradients {place}"
+    if not any(map(ops.is_inexact, plan.stages.graph.weights)):
+        weights = "the step has no weights"
+    yield f"Gradient: {left} per step in the reverse loop; {weights}."
+
+
+def _recurrent(plan) -> Iterator[str]:
+    """The products that no pass can move."""
+    loop = plan.stages.loop
+    bits, heavy = loop.depends, [e for e in loop.eqns if ops.is_heavy(e)]
+    if bound := sum(bool(bits[e] & CARRY) for e in heavy):
+        need = f"need{'s' * (bound == 1)} the carry of the step before"
+        yield f"Why not more: {_number(bound)} per step {need}."
+    elif not heavy:
+        yield "Why not more: no GEMM is left in the loop."
+
+
+def _number(count: int) -> str:
+    return f"{count or 'no'} GEMM{'s' * (count != 1)}"
+
+
+def _stays(plan) -> Iterator[str]:
+    """Products and weights that a pass had to leave alone, and why."""
+    loop, derivative = plan.stages.loop, plan.derivative
+    bits = loop.depends
+    bound = "what it reads cannot be batched over time"
+    bound = bound if plan.options.hoist else "Options(hoist=False)"
+    for eqn in loop.eqns:
+        name = eqn.primitive.name
+        if compat.is_checkpoint(eqn):
+            yield "Left in the loop: jax.checkpoint (its author says what it keeps)."
+        elif ops.has_subjaxpr(eqn) and name != "custom_jvp_call":
+            yield f"Left in the loop: {name} ({_why(name)})."
+        elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
+            yield f"Left in the loop: a time-parallel {name} ({bound})."
+    inner = [w for w in loop.weights if w in derivative.inner_weights]
+    inner = list(filter(ops.is_inexact, inner))
+    if inner:
+        yield (
+            f"Gradients summed in the reverse loop, for {listed(inner)}: "
+            "norm gains, or weights of an operation that cannot move."
+        )
+    if not plan.defer:
+        rule = "jax.custom_vjp, a loop over time inputs, or what cannot be batched"
+        why = "Options(defer=False)" if not plan.options.defer else rule
+        yield f"Weight gradients stay in the reverse loop: {why}."
+
+
+def _unrecorded(plan) -> Iterator[str]:
+    """What ends a graph of kernels in a loop, so that the host starts it."""
+    graphs = [body.graph for body in plan.bodies.values()] or [plan.source]
+    found = (name for g in graphs for name in unrecorded(g.eqns, plan.rules))
+    if names := ", ".join(dict.fromkeys(found)):
+        yield (
+            f"Not in a CUDA graph: {names}. The host starts each of them, and a graph "
+            "ends there, in every trip of its loop."
+        )
+
+
+def _why(name) -> str:
+    reasons = {
+        "cond": "batched over time it would run both branches at every step",
+        "while": "batched over time it would run as long as the longest step",
+        "scan": "a loop of its own; plan it where it is called",
+        "custom_vjp_call": "its derivative rule is the author's",
+        "custom_linear_solve": "its derivative rule is its own",
+    }
+    return reasons.get(name, "the planner does not look inside")
+
+
+def _kept(plan) -> Iterator[str]:
+    ours, theirs = plan.residual_bytes
+    if ours is None:
+        yield "Residuals: the step has no reverse-mode derivative."
+        return
+    share = f" ({ours / theirs:.0%})" if theirs else ""
+    yield (
+        f"Kept for the reverse loop ({_policy(plan)}): {size_of(ours)}, "
+        f"lax.scan keeps {size_of(theirs)}{share}."
+    )
+
+
+def _over_time(plan) -> Iterator[str]:
+    """How the groups of leaves run, if loops may be parallel over time."""
+    if plan.executor.name != "associative":
+        return
+    for name, where in (("for values", "Forward"), ("in reverse", "Reverse")):
+        if name in plan.bodies:
+            yield in_parallel.describe(where, plan.bodies[name])
+
+
+def _policy(plan) -> str:
+    if plan.options.residuals is not None or plan.residuals == "minimal":
+        return plan.residuals
+    checkpointed = plan.residuals == "chunked"
+    why = "for jax.checkpoint" if checkpointed else f"chosen for {plan.machine.kind}"
+    return f"{plan.residuals}, {why}"
