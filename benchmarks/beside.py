@@ -76,24 +76,28 @@ def _where(results, records) -> str:
 
 
 def claims(paths) -> str:
-    """What holds of torch's own layers on each machine, in a sentence."""
+    """Our times divided by those of torch's own layers, a line for each machine."""
     reports = [report.load(path) for path in paths]
     torch = {results["machine_info"]["versions"]["torch"] for results, _ in reports}
-    told = "; ".join(filter(None, (_claim(*each) for each in reports)))
-    return f"Compared with the layers of torch {' and '.join(sorted(torch))}: {told}."
+    heads = [
+        f"divided by torch {' and '.join(sorted(torch))}'s layers",
+        *("training step", "forward pass"),
+    ]
+    return table(heads, [_claim(*each) for each in reports])
 
 
-def _claim(results, records) -> str:
+def _claim(results, records) -> list[str]:
+    """One line: the mean, and in how many sizes the ratio is between which numbers."""
     told = []
-    for mode, words in (("train", "training takes"), ("forward", "a forward pass")):
+    for mode in ("train", "forward"):
         pair = mode, "scanrnn", "torch"
         numbers = sorted(ratio(row, *pair) for row in _known(records, "grid", *pair)[0])
-        if numbers:
-            mean = f"{words} {aims.geometric_mean(numbers):.2f} times as long"
-            ends = f"{numbers[0]:.2f} to {numbers[-1]:.2f}"
-            told.append(f"{mean} ({ends}, {len(numbers)} sizes)")
-    where = f"on {machine(results)}, {results['datetime'][:10]},"
-    return f"{where} {' and '.join(told)}" if told else ""
+        if not numbers:
+            told.append("-")
+            continue
+        ends = f"{numbers[0]:.2f} to {numbers[-1]:.2f}, {len(numbers)} sizes"
+        told.append(f"{aims.geometric_mean(numbers):.2f} ({ends})")
+    return [f"{machine(results)}, {results['datetime'][:10]}", *told]
 
 
 def _known(records, section, mode, ours, theirs) -> tuple[list, int]:

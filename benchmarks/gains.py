@@ -7,7 +7,6 @@ import itertools
 import json
 import pathlib
 import re
-import textwrap
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -20,6 +19,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 # One report for each machine that programs were timed on.
 TIMED = (
+    RESULTS / "amd-epyc-zen-4-avx512-2-cores.json",
     RESULTS / "amd-epyc-avx512-2-cores.json",
     RESULTS / "amd-epyc-2-cores.json",
     RESULTS / "intel-xeon-amx-bf16-2-cores.json",
@@ -96,7 +96,7 @@ def table(found: list[Gain]) -> str:
         numbers = (mean, min(gain.ratios), max(gain.ratios))
         cells = " | ".join(f"{number:.2f}" for number in numbers)
         lines.append(f"| {gain.what} | {gain.where} | {len(gain.ratios)} | {cells} |")
-    told = textwrap.fill(beside.claims(TIMED), 92)
+    told = beside.claims(TIMED)
     return "\n".join([*lines, "", told])
 
 

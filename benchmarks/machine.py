@@ -18,6 +18,9 @@ PACKAGES = (
     "jax", "jaxlib", "flax", "torch", "dm-haiku", "equinox", "keras", "numpy"
 )  # fmt: skip
 
+# AMD's designs, by the family of the processor and whether it has AVX-512.
+_ZEN = {("25", False): "Zen 3", ("25", True): "Zen 4", ("26", True): "Zen 5"}
+
 
 def prepare():
     """Makes the setting of the allocator, which is the same for every contender."""
@@ -92,9 +95,19 @@ def kind() -> str:
 
 
 def cpu_name() -> str:
-    """The name that the system gives the processor."""
-    match = re.search(r"model name\s*:\s*(.+)", _cpuinfo())
-    return match.group(1).strip() if match else platform.processor() or "unknown"
+    """The name that the system gives the processor, and its design if AMD made it.
+
+    Clouds hide the model: both a Zen 4 and a Zen 5 are then called "AMD EPYC", and one
+    has half of the other's peak.
+    """
+    text = _cpuinfo()
+    match = re.search(r"model name\s*:\s*(.+)", text)
+    if not match:
+        return platform.processor() or "unknown"
+    family = re.search(r"cpu family\s*:\s*(\d+)", text)
+    known = (family and family[1], "avx512f" in text.split())
+    design = _ZEN.get(known, "") if "AuthenticAMD" in text else ""
+    return f"{match[1].strip()} {design}".strip()
 
 
 def limits() -> dict[str, Any]:

@@ -314,6 +314,27 @@ def test_machine_kind_names_the_widest_unit(monkeypatch, unit):
     assert machine.kind() == f"amd-epyc-{unit}{machine.cores()}-cores"
 
 
+@pytest.mark.parametrize(
+    "maker, family, flags, design",
+    [
+        ("AuthenticAMD", 25, "avx2 avx512f avx512bw", " Zen 4"),
+        ("AuthenticAMD", 25, "avx2", " Zen 3"),
+        ("AuthenticAMD", 26, "avx2 avx512f", " Zen 5"),
+        ("AuthenticAMD", 99, "avx2", ""),
+        ("GenuineIntel", 25, "avx2 avx512f", ""),
+    ],
+)
+def test_machine_of_a_hidden_name_has_its_design(
+    monkeypatch, maker, family, flags, design
+):
+    text = (
+        f"vendor_id\t: {maker}\ncpu family\t: {family}\nmodel\t\t: 17\n"
+        f"model name\t: Fast 9\nflags\t\t: fpu {flags}\n"
+    )
+    monkeypatch.setattr(machine, "_cpuinfo", lambda: text)
+    assert machine.cpu_name() == f"Fast 9{design}"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_machine_limits_are_positive(dtype):
     assert machine.gemm_peak(dtype, n=32) > 0

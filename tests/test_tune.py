@@ -243,13 +243,17 @@ def test_digest_of_the_source_changes_with_each_of_its_files(tmp_path, monkeypat
     [
         ("processor: 0\nmodel name\t: Fast 9\nprocessor: 1\nmodel name\t: F", "Fast 9"),
         (
+            "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: Fast 9\n",
+            "Fast 9, family 25, model 17",
+        ),
+        (
             "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\nCPU part\t: 0xd03\n"
             "CPU part\t: 0xd0c\n",
             "aarch64, implementer 0x41, part 0xd03, part 0xd0c",
         ),
         ("", "aarch64"),
     ],
-    ids=["a name", "Arm", "nothing"],
+    ids=["a name", "a name and numbers", "Arm", "nothing"],
 )
 def test_processor_has_a_name_or_the_numbers_of_its_cores(
     tmp_path, monkeypatch, text, wanted

@@ -36,7 +36,10 @@ def model() -> str:
         return _model_of_macos() or platform.processor()
     found = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
     if found:
-        return found[1]
+        # A virtual machine may hide the name of the processor, but not these numbers.
+        numbers = r"^(?:cpu )?(family|model)\s*: (.*)$"
+        kinds = dict(re.findall(numbers, text, re.MULTILINE))
+        return ", ".join([found[1], *(f"{k} {v}" for k, v in sorted(kinds.items()))])
     # On Arm there are numbers instead, of the maker and the kind of each core.
     numbers = r"^CPU (implementer|variant|part|revision)\s*: (.*)$"
     parts = {f"{n} {v}" for n, v in re.findall(numbers, text, re.MULTILINE)}
