@@ -105,7 +105,7 @@ def test_report_of_a_machine_is_that_of_its_results(path):
 
 def test_page_of_benchmarks_says_what_memory_training_takes():
     means = [aims.geometric_mean(memory_ratios(path)) for path in gains.TIMED]
-    ends = f"({min(means):.2f} to {max(means):.2f} on the three machines)"
+    ends = f"({min(means):.2f} to {max(means):.2f} on the four machines)"
     assert ends in text("docs/benchmarks.md")
 
 

@@ -10,7 +10,7 @@ from jax import lax
 
 import scanrnn
 from scanrnn.machines import MACHINES
-from scanrnn.planner import decide
+from scanrnn.planner import chunks
 from scanrnn.planner.plan import Plan
 from tests.compare import assert_same, outputs_alone, value_and_gradients
 from tests.step_table import STEPS, T, build
@@ -26,7 +26,7 @@ SOME = ("ln_lstm", "with_cond", "shift_register", "output_head")
 def _two_steps_at_a_time(monkeypatch):
     """Two of five steps make a chunk, so one step is left over."""
     monkeypatch.setattr(Plan, "matrix_bytes", 0)
-    monkeypatch.setattr(decide, "_even", lambda length, most: 2)
+    monkeypatch.setattr(chunks, "_even", lambda length, most: 2)
 
 
 def plan_of(name):
