@@ -21,6 +21,11 @@ def main(arguments: list[str]) -> int:
     whole = HERE / "results" / f"{machine.kind()}.json"
     selects = any(argument.startswith(("-k", "-m")) for argument in arguments)
     results = HERE.parent / ".benchmarks" / "partial.json" if selects else whole
+    return run(results, arguments)
+
+
+def run(results: pathlib.Path, arguments: list[str]) -> int:
+    """Like `main`, with the path of the results file."""
     results.parent.mkdir(exist_ok=True)
     code = pytest.main(
         [

@@ -56,17 +56,18 @@ def text(paths) -> str:
         for results, records in reports
         for line in _lines(records, mode, machine(results), *pair)
     ]
-    places = "\n".join(_where(*one) for one in reports)
+    places = "\n".join(where(*one) for one in reports)
     return f"{places}\n\n{rule}\n\n{table(heads, lines)}"
 
 
-def _where(results, records) -> str:
+def where(results, records) -> str:
+    """The machine, the versions, the commit and the date of a report, as an item."""
     info, commit = results["machine_info"], results["commit_info"]
     units = ", ".join(info["matrix_units"]) or "none"
     versions = ", ".join(
         f"{name} {info['versions'][name]}"
         for name in ("jax", "torch")
-        if name in info["versions"]
+        if info["versions"].get(name, "absent") != "absent"
     )
     return (
         f"- {machine(results)}; {units}: {versions}, at {commit['id'][:12]},"
@@ -113,12 +114,12 @@ def _known(records, section, mode, ours, theirs) -> tuple[list, int]:
 
 
 def _lines(records, mode, on, name, section, peer, words):
-    cells = _in_short(records, section, mode, "scanrnn", peer)
+    cells = in_short(records, section, mode, "scanrnn", peer)
     if cells:
         yield [name, mode, words, on, *cells]
 
 
-def _in_short(records, section, mode, ours, theirs) -> list[str]:
+def in_short(records, section, mode, ours, theirs) -> list[str]:
     """How many ratios of a section are known, their mean, and both ends."""
     pair = mode, ours, theirs
     known, of = _known(records, section, *pair)

@@ -29,7 +29,7 @@ def text(paths: Iterable[Path]) -> str:
     """A list for each subject, with a line for each machine."""
     reports = [report.load(path) for path in paths]
     subjects: list[tuple[str, Callable]] = [
-        (SLOWER, _slower),
+        (SLOWER, slower),
         (MEMORY, _memory),
         (HALF, _half),
     ]
@@ -39,7 +39,8 @@ def text(paths: Iterable[Path]) -> str:
     )
 
 
-def _slower(records) -> str:
+def slower(records) -> str:
+    """How many programs are slower with `accelerate`, and which."""
     programs = [row for row in records if row["section"] == "programs"]
     return ", and ".join(f"{MODE_WORDS[m]} {_of_mode(programs, m)}" for m in MODES)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from benchmarks import aims, beside, claims, report
+from benchmarks import aims, beside, claims, newest, report
 from benchmarks.compiled import summary
 from benchmarks.measure import is_known, ratio, same_program
 
@@ -24,6 +24,8 @@ TIMED = (
     RESULTS / "amd-epyc-2-cores.json",
     RESULTS / "intel-xeon-amx-bf16-2-cores.json",
 )
+# Of the JAX that needs a newer Python, in which there is no torch.
+NEWEST = RESULTS / "newest-amd-epyc-zen-4-avx512-2-cores.json"
 COUNTED = RESULTS / "compiled.json"
 PICTURE = RESULTS / "gains.png"
 # Pages that hold the table, between these two lines.
@@ -102,7 +104,10 @@ def table(found: list[Gain]) -> str:
 
 def text_beside() -> str:
     """What `docs/benchmarks.md` says of all machines that were timed."""
-    return f"{beside.text(TIMED)}\n\n{claims.text(TIMED)}"
+    parts = [beside.text(TIMED), claims.text(TIMED)]
+    if NEWEST.exists():
+        parts += ["Cells with a newer JAX, without torch:", newest.text(NEWEST)]
+    return "\n\n".join(parts)
 
 
 def put(text: str, page: str) -> str:

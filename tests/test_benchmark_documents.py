@@ -8,7 +8,7 @@ import pathlib
 import jax
 import pytest
 
-from benchmarks import documents, measure, ratios, report, suite
+from benchmarks import documents, gains, measure, newest, ratios, report, suite
 from benchmarks.cases import MODES, Case
 
 FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
@@ -120,3 +120,15 @@ def test_sections_of_documents_run_at_tiny_sizes(section):
     text = "\n".join(documents.PAGES.get(section, ratios.page)(records))
     for name in ratios.contenders(records)[1]:
         assert f"| {name} |" in text
+
+
+def test_page_of_a_newer_jax_has_a_line_for_each_peer_that_ran():
+    text = newest.text(gains.TIMED[0])
+    assert "| stock cells | train | `lax.scan` | " in text
+    assert "torch" not in text.split("\n\n")[1]
+
+
+def test_page_of_a_newer_jax_is_of_rows_of_the_suite():
+    words = newest.CHOSEN.split(" or ")
+    names = [row.name for row in suite.rows(*suite.SECTIONS)]
+    assert all(any(word in name for name in names) for word in words)
