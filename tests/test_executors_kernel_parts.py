@@ -10,7 +10,7 @@ import pytest
 import scanrnn
 from benchmarks.programs.linear_attention import delta_rule
 from scanrnn.executors import pallas_tpu
-from scanrnn.executors.kernels import kernel_tiles
+from scanrnn.executors.kernels import tiles
 from scanrnn.planner.emit import emit
 from tests.test_executors_kernels import FEW, assert_equal_to_lax_scan, lstm
 
@@ -19,7 +19,7 @@ NAME = pallas_tpu.NAME
 
 def test_kernel_takes_a_batch_of_products_in_parts(monkeypatch):
     """The step is a chunk of a delta rule, with a state for each of six sequences."""
-    monkeypatch.setattr(kernel_tiles, "_MOST", 2**14)
+    monkeypatch.setattr(tiles, "_MOST", 2**14)
     program = delta_rule(T=3, S=6, C=8, K=16)
     fast = scanrnn.accelerate(program.apply, plan=scanrnn.Options(implementation=NAME))
 
@@ -38,21 +38,21 @@ def test_kernel_takes_a_batch_of_products_in_parts(monkeypatch):
 
 def test_kernel_takes_the_derivative_of_a_batch_of_products_in_parts(monkeypatch):
     """Its slope of `tanh` has another primitive since JAX 0.12."""
-    monkeypatch.setattr(kernel_tiles, "_MOST", 2**10)
+    monkeypatch.setattr(tiles, "_MOST", 2**10)
 
     def step(h, x):
         return jnp.tanh(jnp.einsum("bij,bj->bi", x, h)), h
 
     h, xs = jnp.zeros((6, 16)), jnp.zeros((5, 6, 16, 16))
     plan = scanrnn.plan(step, h, xs, implementation=NAME)
-    parts = {name: kernel_tiles.part_of(body)[2] for name, body in emit(plan).items()}
+    parts = {name: tiles.part_of(body)[2] for name, body in emit(plan).items()}
     assert min(parts.values()) > 1, parts
 
 
 @pytest.fixture
 def two_cores(monkeypatch):
-    monkeypatch.setattr(kernel_tiles, "cores_of", lambda machine: 2)
-    monkeypatch.setattr(kernel_tiles, "_ROWS", 1)
+    monkeypatch.setattr(tiles, "cores_of", lambda machine: 2)
+    monkeypatch.setattr(tiles, "_ROWS", 1)
 
 
 @pytest.mark.parametrize("row", FEW)
@@ -80,7 +80,7 @@ def test_kernel_for_two_cores_cuts_no_matrix(two_cores):
 
 def test_kernel_cuts_no_weight_of_other_axes(monkeypatch):
     """There are as many heads as examples, and what is kept differs by the head."""
-    monkeypatch.setattr(kernel_tiles, "_MOST", 2**8)
+    monkeypatch.setattr(tiles, "_MOST", 2**8)
     keys = jax.random.split(jax.random.key(0), 4)
     frozen = jnp.array([True, False])[:, None, None]
 
@@ -122,5 +122,5 @@ def test_kernel_for_two_cores_keeps_vectors_of_features(mask, two_cores):
 def test_kernel_for_a_tpu_v5p_is_cut_where_each_core_has_a_register(batch, parts):
     step, carry, xs = lstm(3, batch, 8, jnp.float32)
     plan = scanrnn.plan(step, carry, xs, machine="tpu v5p", implementation=NAME)
-    found = {kernel_tiles.part_of(body)[2] for body in emit(plan).values()}
+    found = {tiles.part_of(body)[2] for body in emit(plan).values()}
     assert found == {parts}

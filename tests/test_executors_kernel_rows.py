@@ -8,8 +8,8 @@ import numpy as np
 
 import scanrnn
 from scanrnn.executors import pallas_tpu
-from scanrnn.executors.kernels.kernel_forms import weights_of
-from scanrnn.executors.kernels.kernel_step import step as evaluated
+from scanrnn.executors.kernels.forms import weights_of
+from scanrnn.executors.kernels.step import step as evaluated
 from tests.test_executors_kernels import numbers
 
 NAME = pallas_tpu.NAME

@@ -22,7 +22,7 @@ from benchmarks.compiled.measure import ProgramCase
 from benchmarks.compiled.workers import ROOT
 from scanrnn import Options
 from scanrnn.executors import pallas_tpu
-from scanrnn.executors.kernels import kernel, kernel_tiles
+from scanrnn.executors.kernels import kernel, tiles
 
 RESULTS = ROOT / "benchmarks" / "results" / "kernels.json"
 # The layer of Google's translation model, for several batches and sizes.
@@ -67,7 +67,7 @@ def measure(name: str, folder: str) -> dict:
     if machine == targets.V5P:
         with (
             tempfile.TemporaryDirectory(dir=folder) as aside,
-            mock.patch.object(kernel_tiles, "_ROWS", case.B),
+            mock.patch.object(tiles, "_ROWS", case.B),
         ):
             for path in schedules.paths(folder):
                 path.rename(pathlib.Path(aside, path.name))
@@ -104,7 +104,7 @@ def _compiled(machine: str, case: Case | ProgramCase, folder: str) -> dict:
 def _sizes(body) -> dict:
     """What our own layout of the kernel of a body says of it."""
     found, parts = kernel.layout(body)
-    cores = kernel_tiles.cores_of(body.machine) if parts > 1 else 1
+    cores = tiles.cores_of(body.machine) if parts > 1 else 1
     rows = sum(math.prod(f.shape) * f.dtype.itemsize for f in (*found.xs, *found.ys))
     held = (*found.weights.values(), *found.carry, *found.carry)
     return {

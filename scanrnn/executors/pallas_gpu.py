@@ -30,7 +30,7 @@ from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.executors.gpu.state_kernel import StateView
 from scanrnn.executors.gpu.states import state_of
 from scanrnn.executors.gpu.view import View
-from scanrnn.executors.kernels.kernel_checks import refusal, unsuitable
+from scanrnn.executors.kernels.checks import refusal, unsuitable
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.costs import Work

@@ -8,7 +8,7 @@ checked them on the device. On a CPU they run in the interpreter, for tests.
 from __future__ import annotations
 
 from scanrnn.executors.kernels import kernel
-from scanrnn.executors.kernels.kernel_checks import (
+from scanrnn.executors.kernels.checks import (
     refusal,
     too_large,
     unlowered,

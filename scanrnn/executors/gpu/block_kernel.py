@@ -32,7 +32,7 @@ from scanrnn.executors.gpu.one_head import OneHead
 from scanrnn.executors.gpu.parts import Kept, casts, kept_parts
 from scanrnn.executors.gpu.triton import computed
 from scanrnn.executors.gpu.view import Store, loaded
-from scanrnn.executors.kernels.kernel_forms import multiplied
+from scanrnn.executors.kernels.forms import multiplied
 from scanrnn.machines import Machine
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.ir import ops

@@ -13,7 +13,7 @@ from scanrnn.executors.gpu.block_checks import NotBlockedError
 from scanrnn.executors.gpu.forms import Piece
 from scanrnn.executors.gpu.one_head import OneHead
 from scanrnn.executors.gpu.view import Store
-from scanrnn.executors.kernels.kernel_tiles import MixesBatchError, batch_of, in_part
+from scanrnn.executors.kernels.tiles import MixesBatchError, batch_of, in_part
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph
 

@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Var
 
-from scanrnn.executors.kernels.kernel_forms import (
+from scanrnn.executors.kernels.forms import (
     Form,
     Matrix,
     forms,
@@ -24,9 +24,9 @@ from scanrnn.executors.kernels.kernel_forms import (
     weights_of,
     whole,
 )
-from scanrnn.executors.kernels.kernel_step import step
-from scanrnn.executors.kernels.kernel_tiles import part_of
 from scanrnn.executors.kernels.opened import opened
+from scanrnn.executors.kernels.step import step
+from scanrnn.executors.kernels.tiles import part_of
 from scanrnn.machines import machine_for
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.cuts import cut

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from scanrnn.executors.kernels.kernel_forms import COLUMNS, Matrix
+from scanrnn.executors.kernels.forms import COLUMNS, Matrix
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Env, Graph, Values, eval_eqn, needed
 from scanrnn.planner.passes.wide_sums import wide
