@@ -26,6 +26,17 @@ PAIRS = (
     ("an LSTM of 1,000 steps", "forum", "numba_loop", "a loop by hand in Numba"),
 )
 
+# Layers of other libraries: those of torch for three cells, the others an LSTM.
+LAYERS = {
+    "torch": "torch's layers",
+    "flax_nnx": "Flax NNX's LSTM",
+    "flax_linen": "Flax Linen's LSTM",
+    "haiku": "Haiku's LSTM",
+    "equinox": "Equinox's LSTM",
+    "keras": "Keras's LSTM",
+}
+
+ENDS = "The same for layers of other libraries: the mean (both ends, number of sizes)."
 
 # Instructions for products, the widest first.
 UNITS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
@@ -57,7 +68,7 @@ def text(paths) -> str:
         for line in _lines(records, mode, machine(results), *pair)
     ]
     places = "\n".join(where(*one) for one in reports)
-    return f"{places}\n\n{rule}\n\n{table(heads, lines)}"
+    return "\n\n".join([places, rule, table(heads, lines), ENDS, layers(paths)])
 
 
 def where(results, records) -> str:
@@ -76,29 +87,29 @@ def where(results, records) -> str:
     )
 
 
-def claims(paths) -> str:
-    """Our times divided by those of torch's own layers, a line for each machine."""
+def layers(paths, peers=tuple(LAYERS)) -> str:
+    """Our times divided by those of other libraries' layers: a column for each machine.
+
+    A number is the mean, with both ends and of how many sizes.
+    """
     reports = [report.load(path) for path in paths]
     torch = {results["machine_info"]["versions"]["torch"] for results, _ in reports}
-    heads = [
-        f"divided by torch {' and '.join(sorted(torch))}'s layers",
-        *("training step", "forward pass"),
+    heads = [f"{machine(r)}, {r['datetime'][:10]}" for r, _ in reports]
+    lines = [
+        [f"{LAYERS[peer]}, {what}", *(_short(rows, mode, peer) for _, rows in reports)]
+        for peer in peers
+        for mode, what in (("train", "training"), ("forward", "forward"))
     ]
-    return table(heads, [_claim(*each) for each in reports])
+    return table([f"divided by (torch {', '.join(sorted(torch))})", *heads], lines)
 
 
-def _claim(results, records) -> list[str]:
-    """One line: the mean, and in how many sizes the ratio is between which numbers."""
-    told = []
-    for mode in ("train", "forward"):
-        pair = mode, "scanrnn", "torch"
-        numbers = sorted(ratio(row, *pair) for row in _known(records, "grid", *pair)[0])
-        if not numbers:
-            told.append("-")
-            continue
-        ends = f"{numbers[0]:.2f} to {numbers[-1]:.2f}, {len(numbers)} sizes"
-        told.append(f"{aims.geometric_mean(numbers):.2f} ({ends})")
-    return [f"{machine(results)}, {results['datetime'][:10]}", *told]
+def _short(records, mode, peer) -> str:
+    pair = mode, "scanrnn", peer
+    numbers = sorted(ratio(row, *pair) for row in _known(records, "grid", *pair)[0])
+    if not numbers:
+        return "-"
+    ends = f"{numbers[0]:.2f} to {numbers[-1]:.2f}, {len(numbers)}"
+    return f"{aims.geometric_mean(numbers):.2f} ({ends})"
 
 
 def _known(records, section, mode, ours, theirs) -> tuple[list, int]:

@@ -98,7 +98,7 @@ def table(found: list[Gain]) -> str:
         numbers = (mean, min(gain.ratios), max(gain.ratios))
         cells = " | ".join(f"{number:.2f}" for number in numbers)
         lines.append(f"| {gain.what} | {gain.where} | {len(gain.ratios)} | {cells} |")
-    told = beside.claims(TIMED)
+    told = beside.layers(TIMED, ("torch", "flax_nnx"))
     return "\n".join([*lines, "", told])
 
 
