@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from scanrnn.planner.cuts import cut
+from scanrnn.planner.derivative.narrowed import are_read_in_part
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph
 from scanrnn.planner.loops import Loop
@@ -36,7 +37,9 @@ def _recomputing(plan: Plan, asked: bool) -> Plan | None:
     assert plan.stages is not None
     derivative = loop_of(plan, plan.length).derivative
     made = derivative.recomputed.ys
-    if not asked and not _are_shared(derivative.recomputed):
+    carries = [plan.stages.loop.carry[i] for i in derivative.carry_saved]
+    whole = are_read_in_part(plan.stages.loop, carries)  # Then they are kept whole.
+    if not asked and (whole or not _are_shared(derivative.recomputed)):
         return None
     passing = ops.bytes_in((*made, *plan.stages.hoisted, *derivative.cuts))
     chunk = _chunk(plan, passing)

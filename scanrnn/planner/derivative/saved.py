@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner.derivative.gradient import Derivative
+from scanrnn.planner.derivative.narrowed import are_read_in_part, in_place_of
+from scanrnn.planner.derivative.reads import may_be_kept, read, read_of_all
 from scanrnn.planner.derivative.regions import Regions
-from scanrnn.planner.derivative.steps import Step, Steps
+from scanrnn.planner.derivative.steps import Steps
 from scanrnn.planner.ir import ops
-from scanrnn.planner.ir.batching import REFUSALS
 from scanrnn.planner.ir.gemm import transposes
 from scanrnn.planner.ir.graph import (
     CARRY,
     Graph,
-    free,
     needed,
     struct,
     variables,
@@ -57,7 +57,10 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
         transposed=transposes(_matrices(loop) if rules.transposes_weights else ()),
     )
     found = _candidates(draft, regions, policy, rules)
-    inside, outside, steps = _read(draft, found)
+    inside, outside, steps = read(draft, found)
+    if more := _narrowed(draft, found, inside | outside, policy, rules):
+        found += more
+        inside, outside, steps = read(draft, found)
     saved = [v for v in found if v in inside | outside]
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
@@ -73,6 +76,23 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
         recomputed=recomputed,
     )
     return Steps(derivative, steps)
+
+
+def _narrowed(draft, found, now, policy, rules) -> list[Var]:
+    """What is kept in place of carries of which a step reads a part."""
+    loop = draft.loop
+    carries = [v for v in loop.carry if v in now]
+    if policy not in ("minimal", "chunked") or not are_read_in_part(loop, carries):
+        return []
+
+    def again(eqn) -> bool:
+        slow = rules.keeps_costly and ops.is_costly(eqn)
+        return not (slow or ops.is_heavy(eqn) or ops.draws_by_step(eqn))
+
+    made = may_be_kept(draft)
+    inside, outside, _ = read(draft, dict.fromkeys([*found, *made]))
+    kept = [*carries, *(v for v in found if v in now)]
+    return in_place_of(kept, loop, made, inside | outside, again)
 
 
 def _matrices(loop) -> list[Var]:
@@ -104,49 +124,6 @@ def _inner(loop, bits, region) -> set[Var]:
     for eqn in needed(loop.eqns, wanted):
         wanted |= set(variables(eqn.invars))
     return wanted
-
-
-def _read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
-    """What the tangent program reads if all inputs have tangents: inside, and outside.
-
-    Also the steps that tell this, without the inputs that they do not read. JAX can
-    differentiate some functions by some operands only. If it cannot differentiate by
-    all at once, then everything counts as read.
-    """
-    draft = _reading(draft, found)
-    steps, loop = Steps(draft), draft.loop
-    inner, outer = _active_inside(draft), {*loop.weights, *loop.xs}
-    read, made = [], {}
-    for make, active in ((steps.inside, inner), (steps.outside, outer)):
-        names, step = _read_by(make, active, draft.read_inside)
-        read.append(names)
-        if step is not None:
-            made[make.__name__, frozenset(step.active)] = step
-    return read[0], read[1], made
-
-
-def _reading(draft, found) -> Derivative:
-    """The derivative, if it may read all inputs of the loop and the values `found`."""
-    readable = frozenset((*draft.loop.inputs, *found))
-    every = tuple(range(len(draft.loop.carry)))
-    read = {"read_inside": readable, "read_outside": readable}
-    return dataclasses.replace(draft, saved=tuple(found), carry_saved=every, **read)
-
-
-def _active_inside(draft) -> set[Var]:
-    return {*draft.loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
-
-
-def _read_by(make, active, readable) -> tuple[frozenset[Var], Step | None]:
-    """The variables of `readable` that a step reads, and the step without others."""
-    try:
-        step = make(frozenset(v for v in active if ops.is_inexact(v)))
-    except REFUSALS:
-        return readable, None
-    found = {*free(step.graph.eqns, step.graph.outs)}
-    xs = tuple(v for v in step.graph.xs if v in found or v not in readable)
-    graph = dataclasses.replace(step.graph, xs=xs)
-    return readable & found, step._replace(graph=graph)
 
 
 def _candidates(draft, regions, policy, rules) -> list[Var]:
@@ -185,7 +162,7 @@ def _costly(draft, saved) -> list[Var]:
     most = max(map(ops.bytes_of, (*loop.carry, *saved)), default=0)
     order = {id(eqn): n for n, eqn in enumerate(loop.eqns) if _is_slow(eqn)}
     quick: set[Var] = set()
-    for v in _read_of_all(draft, saved) if order else ():
+    for v in read_of_all(draft, saved) if order else ():
         slow = _slow_before(loop, v, kept, quick, order)
         new = _worth_keeping(v, slow, most)
         found += new
@@ -230,17 +207,6 @@ def _worth_keeping(v: Var, slow, most: int) -> list[Var]:
         return [v] if slow else []
     reduced = [o for e in slow if ops.is_reduction(e) for o in e.outvars]
     return [o for o in reduced if ops.bytes_of(o) <= most]
-
-
-def _read_of_all(draft, saved) -> list[Var]:
-    """The values of the loop that its tangents read, if they may read all of them."""
-    loop = draft.loop
-    made = [v for e in loop.eqns for v in e.outvars if not isinstance(v, DropVar)]
-    made = [v for v in made if loop.depends[v] and v not in draft.internal]
-    draft = _reading(draft, dict.fromkeys([*saved, *made]))
-    active = _active_inside(draft)
-    read, _ = _read_by(Steps(draft).inside, active, draft.read_inside)
-    return [v for v in made if v in read]
 
 
 def _is_slow(eqn) -> bool:

@@ -24,7 +24,7 @@ from scanrnn.planner.ir.graph import Graph, variables
 
 _START, _END = "start", "end"
 # The width of an edge that is never cut.
-_MANY = 2**30
+MANY = 2**30
 
 
 def cheapest_crossing(
@@ -46,17 +46,13 @@ def cheapest_crossing(
     """
     made = [v for e in hoisted for v in e.outvars]
     names = dict.fromkeys([*made, *xs])
-    edges: dict[tuple[Any, Any], int] = {((v, 0), (v, 1)): _width(v) for v in names}
-    edges |= {(_START, (v, 0)): _MANY for v in xs}
+    edges: dict[tuple[Any, Any], int] = {((v, 0), (v, 1)): width(v) for v in names}
     for eqn in hoisted:
         read = [u for u in variables(eqn.invars) if u in names]
-        for v in eqn.outvars:
-            edges |= {((u, 1), (v, 0)): _MANY for u in read}
-            if eqn in must:
-                edges[_START, (v, 0)] = _MANY
-    edges |= {((v, 1), _END): _MANY for v in wanted if v in names}
-    below = _end_side(edges)
-    return {v for v in made if (v, 1) in below and (v, 0) not in below}
+        edges |= {((u, 1), (v, 0)): MANY for u in read for v in eqn.outvars}
+    starts = (v for e in hoisted if e in must for v in e.outvars)
+    cut = cheapest_cut(edges, [*xs, *starts], (v for v in wanted if v in names))
+    return {v for v in made if v in cut}
 
 
 def out_of_loop(
@@ -77,13 +73,13 @@ def out_of_loop(
         return out
     rows = [*graph.xs, *(v for e in graph.eqns if e in out for v in e.outvars)]
     made = (v for e in graph.eqns if e in early for v in e.outvars)
-    edges: dict[tuple[Any, Any], int] = {(_START, (v, 0)): _MANY for v in rows}
+    edges: dict[tuple[Any, Any], int] = {(_START, (v, 0)): MANY for v in rows}
     consumers = graph.consumers
     for v in dict.fromkeys((*rows, *made)):
-        edges[(v, 0), (v, 1)] = _width(v)
+        edges[(v, 0), (v, 1)] = width(v)
         for eqn in (e for e in consumers.get(v, ()) if e not in out):
             ends = [(w, 0) for w in eqn.outvars] if eqn in early else [_END]
-            edges |= {((v, 1), end): _MANY for end in ends}
+            edges |= {((v, 1), end): MANY for end in ends}
     below = _end_side(edges)
     left = {e for e in early if not any((v, 0) in below for v in e.outvars)} | out
 
@@ -94,8 +90,30 @@ def out_of_loop(
     return left - {e for e in left - out if divides(e)}
 
 
-def _width(v: Var) -> int:
-    return min(_MANY // 2, excess([v]))
+def cheapest_cut(
+    edges: dict[tuple[Any, Any], int], starts: Iterable[Var], ends: Iterable[Var]
+) -> set[Var]:
+    """The values with the fewest bytes without which nothing leads from start to end.
+
+    Args:
+      edges: from `(v, 0)` to `(v, 1)` for a value, as wide as its bytes, and from the
+        values that an equation reads to those that it makes.
+      starts: the values where ways start.
+      ends: the values where they end.
+
+    Returns:
+      Values of the cut; of equal cuts, the latest.
+    """
+    edges = edges | {(_START, (v, 0)): MANY for v in starts}
+    edges |= {((v, 1), _END): MANY for v in ends}
+    below = _end_side(edges)
+    values = {node[0] for node in below if isinstance(node, tuple)}
+    return {v for v in values if (v, 1) in below and (v, 0) not in below}
+
+
+def width(v: Var) -> int:
+    """The bytes of a value, as the width of its edge."""
+    return min(MANY // 2, excess([v]))
 
 
 def _end_side(edges: Mapping[tuple[Any, Any], int]) -> set:

@@ -1,0 +1,84 @@
+"""Keep what a step reads of a large carry, in place of the carry.
+
+A step may read a few rows of a table, a ring buffer or a stack that it carries. Where
+the rest of the table is only written or passed on, its derivative needs the rows alone.
+The whole table, kept for every step, can be many times as large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from jax.extend.core import DropVar, JaxprEqn, Var
+
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import CARRY, Graph, variables
+from scanrnn.planner.motion.crossing import MANY, cheapest_cut, width
+
+# With these a tangent of an operand needs no value of that operand.
+_PASSED = ops.LINEAR | {
+    *("gather", "dynamic_slice", "scatter", "scatter-add", "dynamic_update_slice")
+}
+
+
+def are_read_in_part(loop: Graph, carries: Iterable[Var]) -> bool:
+    """Whether a step only passes on one of these carries, and reads a part of it."""
+    return any(_is_read_in_part(loop, c) for c in carries)
+
+
+def _is_read_in_part(loop: Graph, carry: Var) -> bool:
+    """Looks at the equations that read the carry, or all of it after another one."""
+    size, parts, todo = ops.bytes_of(carry), False, [carry]
+    if not ops.is_inexact(carry):
+        return False
+    passed = set(todo)
+    while todo:
+        v = todo.pop()
+        for eqn in filter(None, loop.consumers.get(v, ())):
+            if eqn.primitive.name not in _PASSED and not _scales(loop, eqn):
+                return False
+            outs = [o for o in eqn.outvars if not isinstance(o, DropVar)]
+            whole = [o for o in outs if 2 * ops.bytes_of(o) > size]
+            parts |= len(whole) < len(outs)
+            todo += [o for o in whole if o not in passed]
+            passed |= {*whole}
+    return parts
+
+
+def _scales(loop: Graph, eqn: JaxprEqn) -> bool:
+    """Whether an equation multiplies or divides by what is free of carries."""
+    bits, name = loop.depends, eqn.primitive.name
+    carried = [not ops.is_literal(a) and bool(bits[a] & CARRY) for a in eqn.invars]
+    return name == "mul" and not all(carried) or name == "div" and not carried[1]
+
+
+def in_place_of(
+    kept: Iterable[Var],
+    loop: Graph,
+    made: list[Var],
+    read: frozenset[Var],
+    again: Callable[[JaxprEqn], bool],
+) -> list[Var]:
+    """The values to keep instead, if they have fewer bytes: a minimum cut.
+
+    Args:
+      kept: what is kept now.
+      loop: the step.
+      made: the values that may be kept.
+      read: the values that the derivative reads.
+      again: whether an equation may be computed again.
+    """
+    may = {*made, *loop.carry}
+    edges: dict[tuple[Any, Any], int] = {}
+    edges |= {((v, 0), (v, 1)): width(v) for v in loop.carry}
+    for eqn in loop.eqns:
+        for v in (v for v in eqn.outvars if not isinstance(v, DropVar)):
+            edges[(v, 0), (v, 1)] = width(v) if v in may else MANY
+            edges |= {((u, 1), (v, 0)): MANY for u in variables(eqn.invars)}
+    starts = [v for e in loop.eqns if not again(e) for v in e.outvars]
+    starts = [v for v in starts if not isinstance(v, DropVar)]
+    ends = [v for v in read if v in may]
+    cut = cheapest_cut(edges, [*loop.carry, *starts], ends)
+    less = sum(map(width, cut)) < sum(map(width, kept))
+    return [v for v in made if v in cut] if less else []

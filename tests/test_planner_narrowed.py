@@ -1,0 +1,110 @@
+"""Tables, ring buffers and delay lines in a carry: only what a step reads is kept."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import scanrnn
+from scanrnn.machines import MACHINES
+from tests.compare import assert_same, value_and_gradients
+from tests.test_planner_kept import second_order
+
+T, B, F, N = 9, 3, 4, 20
+
+
+def table(weights, carry, x):
+    """Rows of a table are read and written at places that the input gives."""
+    h, rows = carry
+    h = jnp.tanh(rows[_at(x)] @ weights + h @ weights)
+    return (h, rows.at[_at(x)].add(h)), h
+
+
+def fading(weights, carry, x):
+    h, rows = carry
+    h = jnp.tanh(rows[_at(x)] @ weights + h @ weights)
+    return (h, 0.9 * rows.at[_at(x)].set(h)), h
+
+
+def by_content(weights, carry, x):
+    """The place depends on the carry."""
+    h, rows = carry
+    at = (jnp.abs(h[:, 0]) * 99).astype("int32") % N
+    h = jnp.tanh(rows[at] * x + h @ weights)
+    return (h, rows.at[at].set(0.5 * h)), h
+
+
+def ring(weights, carry, x):
+    h, rows = carry
+    place = (h[0, 0] * 0).astype("int32") + 2
+    old = jax.lax.dynamic_slice_in_dim(rows, place, B)
+    h = jnp.tanh(x @ weights + old @ weights)
+    return (h, jax.lax.dynamic_update_slice_in_dim(rows, h, place + 1, 0)), h
+
+
+def delay(weights, carry, x):
+    h, rows = carry
+    h = jnp.tanh(x @ weights + rows[-B:] @ weights) * jnp.tanh(rows[:B])
+    return (h, jnp.concatenate([h, rows[:-B]])), h
+
+
+def total(weights, carry, x):
+    h, rows = carry
+    h = jnp.tanh(x @ weights + rows.sum(0))
+    return (h, jnp.concatenate([h, rows[:-B]])), h
+
+
+def whole(weights, carry, x):
+    """The derivative of a square reads the whole carry: it is kept."""
+    h, rows = carry
+    h = jnp.tanh(x @ weights + (rows**2).sum(0))
+    return (h, jnp.concatenate([h, rows[:-B]])), h
+
+
+def _at(x):
+    return (jnp.abs(x[:, 0]) * 99).astype("int32") % N
+
+
+PARTS = {f.__name__: f for f in (table, fading, by_content, ring, delay, total)}
+STEPS = PARTS | {"whole": whole}
+
+
+def of(name):
+    """A step and its arguments."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    weights = 0.5 * jax.random.normal(keys[0], (F, F))
+    carry = jax.random.normal(keys[1], (B, F)), jax.random.normal(keys[2], (N, F))
+    return STEPS[name], weights, carry, jax.random.normal(keys[3], (T, B, F))
+
+
+def planned(name, **options):
+    step, weights, *arguments = of(name)
+    return scanrnn.plan(lambda c, x: step(weights, c, x), *arguments, **options)
+
+
+@pytest.mark.parametrize("machine", ["cpu", "tpu v5e"])
+@pytest.mark.parametrize("residuals", [None, "chunked", "recompute"])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_carry_that_is_read_in_part_equals_lax_scan(name, residuals, machine):
+    plan = scanrnn.Options(
+        implementation="planned", residuals=residuals, machine=MACHINES[machine]
+    )
+    assert_same(of(name), value_and_gradients, plan=plan)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_second_derivatives_by_parts_of_a_carry_equal_lax_scan(name):
+    plan = scanrnn.Options(implementation="planned")
+    assert_same(of(name), second_order, plan=plan)
+
+
+@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+@pytest.mark.parametrize("name", PARTS)
+def test_a_carry_that_is_read_in_part_is_not_kept(name, machine):
+    plan = planned(name, machine=machine)
+    ours, theirs = plan.residual_bytes
+    assert ours <= theirs
+    assert 1 not in plan.derivative.carry_saved
+
+
+def test_a_carry_that_is_read_whole_is_kept():
+    assert 1 in planned("whole").derivative.carry_saved
