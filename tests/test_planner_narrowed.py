@@ -108,3 +108,43 @@ def test_a_carry_that_is_read_in_part_is_not_kept(name, machine):
 
 def test_a_carry_that_is_read_whole_is_kept():
     assert 1 in planned("whole").derivative.carry_saved
+
+
+def chosen(weights, h, x):
+    """Each example chooses a matrix by its input."""
+    matrices = jnp.stack([weights["in"] * k for k in (0.5, 1.0, 1.5)])
+    place = (jnp.abs(x[:, 0]) * 99).astype("int32") % 3
+    h = jnp.tanh(jnp.einsum("bf,bfg->bg", x, matrices[place]) + h @ weights["own"])
+    return h, h
+
+
+@pytest.fixture
+def choosing():
+    keys = jax.random.split(jax.random.key(0), 4)
+    weights = {"in": (F, F), "own": (F, F)}
+    weights = {
+        name: jax.random.normal(key, shape)
+        for (name, shape), key in zip(weights.items(), keys, strict=False)
+    }
+    h, xs = (
+        jax.random.normal(k, s) for k, s in ((keys[2], (B, F)), (keys[3], (T, B, F)))
+    )
+    return chosen, weights, h, xs
+
+
+def test_matrices_that_examples_choose_equal_lax_scan(choosing):
+    plan = scanrnn.Options(implementation="planned")
+    assert_same(choosing, value_and_gradients, plan=plan)
+    assert_same(choosing, second_order, plan=plan)
+
+
+def test_matrices_that_examples_choose_are_not_made_for_all_steps(choosing):
+    """Neither they nor their cotangents are in an array of all steps."""
+    step, *arguments = choosing
+
+    def loss(weights, h, xs):
+        ys = scanrnn.scan(lambda h, x: step(weights, h, x), h, xs)[1]
+        return jnp.sum(ys**2)
+
+    text = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(*arguments))
+    assert f"[{T},{B},{F},{F}]" not in text.replace(" ", "")

@@ -9,7 +9,8 @@ together, as for the state of a matrix memory. Then the gradient of the weights 
 summed in the loop instead. Gradients of gains may be summed in the loop, too. So are
 those of weights of an equation that the planner does not know. To batch it over time
 may take far more work and memory: a product with a sparse matrix then has the places of
-the matrix once for each step.
+the matrix once for each step. A sum with what is computed from values too large for all
+steps, such as a matrix that each example chooses by an index, is in no region either.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from scanrnn.planner.costs import excess
 from scanrnn.planner.derivative import tangent
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import CARRY, TIME, Graph, variables
+from scanrnn.planner.motion.moved import find_large
 
 # A contribution can pass through these equations without their operands' values.
 _PASSES_ON = ops.ADDITIVE | {"convert_element_type", "neg"}
@@ -41,6 +43,7 @@ def find_regions(loop: Graph, sums: bool) -> Regions:
     `sums` says whether gradients of gains are summed in the loop.
     """
     bits, consumers = loop.depends, loop.consumers
+    large = find_large(loop, bits)
     weight_borne = _weight_borne(loop, bits)
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:
@@ -54,7 +57,7 @@ def find_regions(loop: Graph, sums: bool) -> Regions:
         if not ops.is_cheap_over_time(eqn):
             continue
         outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
-        found = [_follow(v, consumers) for v in filter(ops.is_inexact, outs)]
+        found = [_follow(v, consumers, large) for v in filter(ops.is_inexact, outs)]
         ends = dict.fromkeys(v for ends, _ in found for v in ends)
         if heavy:
             regions.heavy_cuts.update(ends)
@@ -68,14 +71,14 @@ def find_regions(loop: Graph, sums: bool) -> Regions:
     return regions
 
 
-def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
+def _follow(v, consumers, large: set[Var]) -> tuple[list[Var], list[JaxprEqn]]:
     """The last places where a contribution that starts at `v` can be added.
 
     Returns these variables, and the equations between `v` and them.
 
     The contribution passes through sums, casts and splits as long as nothing else reads
     the value on the way. It stops after the last sum: the terms of that sum then enter
-    together, as one array.
+    together, as one array. It also stops before a sum with one of the `large` values.
     """
     ends, committed, path = [v], [], []
     while True:
@@ -85,14 +88,16 @@ def _follow(v, consumers) -> tuple[list[Var], list[JaxprEqn]]:
         (eqn,) = users
         if eqn.primitive.name == "split":
             parts = [o for o in eqn.outvars if not isinstance(o, DropVar)]
-            follows = [_follow(o, consumers) for o in parts]
+            follows = [_follow(o, consumers, large) for o in parts]
             if any(p for _, p in follows):
                 ends = [end for e, _ in follows for end in e]
                 committed = [*path, eqn, *(k for _, p in follows for k in p)]
             return ends, committed
         if eqn.primitive.name not in _PASSES_ON:
             return ends, committed
-        if not ops.is_inexact(eqn.outvars[0]):
+        if not ops.is_inexact(eqn.outvars[0]) or not large.isdisjoint(
+            variables(eqn.invars)
+        ):
             return ends, committed
         path.append(eqn)
         (v,) = eqn.outvars

@@ -28,6 +28,9 @@ from scanrnn.planner.ir.graph import Env, eval_eqn, struct
 # the output. A saved output may differ by rounding from an operand that is computed
 # again. Then no element would be equal.
 _COMPARED = {"max", "min", "reduce_max", "reduce_min", "cummax", "cummin"}
+# XLA computes these by windows, on a CPU in quadratic time. Their derivatives are those
+# of a scan with an associative operation, which takes less time.
+_SCANNED = {"cumlogsumexp"}
 
 
 def push(
@@ -82,7 +85,8 @@ def differentiated(eqn: JaxprEqn) -> JaxprEqn:
     beside the tangent. A second derivative differentiates this value, not the function.
     If the rule raises an error, it will do so again when something is differentiated.
     """
-    if eqn.primitive is not primitives.custom_jvp_call_p:
+    custom = eqn.primitive is primitives.custom_jvp_call_p
+    if not custom and eqn.primitive.name not in _SCANNED:
         return eqn
 
     def value(*primals):
