@@ -59,8 +59,11 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = read(draft, found)
     if more := _narrowed(draft, found, inside | outside, policy, rules):
-        found += more
-        inside, outside, steps = read(draft, found)
+        narrow = read(draft, [*found, *more])
+        if _bytes(loop, [*found, *more], narrow) < _bytes(
+            loop, found, (inside, outside)
+        ):
+            (inside, outside, steps), found = narrow, [*found, *more]
     saved = [v for v in found if v in inside | outside]
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
@@ -93,6 +96,12 @@ def _narrowed(draft, found, now, policy, rules) -> list[Var]:
     inside, outside, _ = read(draft, dict.fromkeys([*found, *made]))
     kept = [*carries, *(v for v in found if v in now)]
     return in_place_of(kept, loop, made, inside | outside, again)
+
+
+def _bytes(loop, found, reads) -> int:
+    """The bytes per step that are kept for these reads: of carries and of values."""
+    used = {*reads[0], *reads[1]}
+    return ops.bytes_in(v for v in (*loop.carry, *found) if v in used)
 
 
 def _matrices(loop) -> list[Var]:
