@@ -1,8 +1,10 @@
 """Plans for other machines: found by name, with correct results on any machine."""
 
 import collections
+import copy
 import dataclasses
 import functools
+import pickle
 import re
 import types
 
@@ -401,3 +403,20 @@ def test_a_row_whose_axes_are_joined_gives_its_memory_to_no_other(monkeypatch):
     wanted = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)(W, U, lax.scan)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)
+
+
+def test_machine_is_copied_and_pickled_with_its_peaks():
+    for machine in MACHINES.values():
+        for again in (pickle.loads(pickle.dumps(machine)), copy.deepcopy(machine)):
+            assert again == machine and hash(again) == hash(machine)
+            with pytest.raises(TypeError):
+                again.peaks["float32"] = 0.0
+
+
+def test_plan_is_its_own_copy_and_refuses_to_be_pickled():
+    plan = scanrnn.plan(lambda h, x: (h + x, h), jnp.ones(2), jnp.ones((5, 2)))
+    assert copy.copy(plan) is plan and copy.deepcopy(plan) is plan
+    with pytest.raises(TypeError, match=r"keep plan\.options"):
+        pickle.dumps(plan)
+    options = scanrnn.Options(machine=MACHINES["h100"])
+    assert pickle.loads(pickle.dumps(options)) == options

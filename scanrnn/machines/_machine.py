@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 
 MB = 2**20
 
@@ -48,3 +49,12 @@ class Machine:
     def pays(self, dtype: str) -> bool:
         """Whether products in a dtype are at least as fast as in float32."""
         return self.peaks.get(dtype, 0.0) >= self.peaks["float32"]
+
+    def __reduce__(self):
+        """Pickle the peaks as a dict: Python cannot pickle a read-only view."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return _restored, (type(self), fields | {"peaks": dict(self.peaks)})
+
+
+def _restored(kind, fields) -> Machine:
+    return kind(**fields | {"peaks": MappingProxyType(fields["peaks"])})

@@ -248,6 +248,21 @@ class Plan:
         """
         return shown.as_text(self, long)
 
+    def __copy__(self) -> Plan:
+        """The plan itself: it never changes."""
+        return self
+
+    def __deepcopy__(self, memo) -> Plan:
+        """Likewise."""
+        return self
+
+    def __reduce__(self):
+        """Refuse to be pickled."""
+        raise TypeError(
+            "plan: a Plan holds a traced program and cannot be pickled; keep "
+            "plan.options, and make the plan again with scanrnn.plan"
+        )
+
     def __str__(self) -> str:
         """The short description."""
         return self.describe()
