@@ -267,7 +267,7 @@ def test_cells_of_torch_are_read(name):
     )
     with pytest.raises(ValueError, match="ModuleDict, want one of torch's RNN.*prefix"):
         interop.from_torch(holder)
-    with pytest.raises(ValueError, match=r"layers are below \['decoder.'\]"):
+    with pytest.raises(ValueError, match=r"give prefix='decoder\.'"):
         interop.from_torch(holder, prefix="encoder.")
 
 
@@ -299,6 +299,16 @@ MLP = {
 }
 
 
+def test_torch_prefix_needs_no_dot_and_a_wrong_one_names_those_that_fit():
+    held = {f"0.{name}": value for name, value in LSTM.items()}
+    got = interop.from_torch(held, prefix="0").layers
+    jax.tree.map(np.testing.assert_array_equal, got, interop.from_torch(LSTM).layers)
+    with pytest.raises(ValueError, match=r"prefix='' is of no .*; give prefix='0\.'"):
+        interop.from_torch(held)
+    with pytest.raises(ValueError, match="the source has none"):
+        interop.from_torch({"head.weight": np.ones(3)})
+
+
 @pytest.mark.parametrize(
     "read, tree, match",
     [
@@ -308,7 +318,7 @@ MLP = {
         ("torch", LSTM | {"bias_hh_l0": 1j * np.ones(20)}, "bias_hh_l0 .* complex128"),
         ("torch", LSTM | {"bias_hh_l0": np.ones(20, int)}, "bias_hh_l0 .* int64"),
         ("torch", LSTM | {"weight_ch_l0": np.ones(20)}, "weight_ch_l0 is not a weight"),
-        ("torch", LSTM | {"weight_hh": np.ones([20, 5])}, r"end with \['', '_l0'\]"),
+        ("torch", LSTM | {"weight_hh": np.ones([20, 5])}, "end with '', '_l0'"),
         ("torch", LSTM | {"weight_hr_l0": np.ones([2, 5])}, r"weight_hh_l0 .* P\]"),
         (
             "linen",

@@ -29,8 +29,8 @@ def from_torch(
     Args:
         source: the module, a module that holds it, a state dict, or arrays by the names
             of a state dict.
-        prefix: the start of the names, such as "encoder.rnn.". Every array with this
-            prefix must belong to the layer.
+        prefix: the start of the names, such as "encoder.rnn."; the last dot may be
+            left out. Every array with this prefix must belong to the layer.
         nonlinearity: "tanh" or "relu" of an `nn.RNN`. A state dict does not contain it.
 
     Returns:
@@ -58,12 +58,15 @@ def from_torch(
             _options.TORCH.read("from_torch", layer)
             said |= {layer.nonlinearity} if hasattr(layer, "nonlinearity") else set()
         source = source.state_dict()
+    starts = _starts(source)
+    if prefix not in starts and f"{prefix}." in starts:
+        prefix += "."
     below = {
         name.removeprefix(prefix): value
         for name, value in source.items()
         if name.startswith(prefix)
     }
-    tails = _tails(below, prefix, source)
+    tails = _tails(below, prefix, starts)
     kind, out = _kind(below, prefix, tails[0][0])
     arrays = _arrays.fit(
         "from_torch",
@@ -82,7 +85,12 @@ def from_torch(
     return Weights(cell, layers)
 
 
-def _tails(below, prefix, source) -> list[list[str]]:
+def _starts(names) -> list[str]:
+    """What the names of each recurrent layer start with."""
+    return sorted({match[1] for name in names if (match := _PREFIX.fullmatch(name))})
+
+
+def _tails(below, prefix, starts) -> list[list[str]]:
     """The ends of the names of the arrays, for each layer and direction."""
     found = {match[2] for name in below if (match := _NAME.fullmatch(name))}
     if found == {""}:  # an `LSTMCell` or another cell
@@ -91,11 +99,17 @@ def _tails(below, prefix, source) -> list[list[str]]:
     ends = ["", "_reverse"][:directions]
     count = len(found) // directions
     wanted = [[f"_l{index}{end}" for end in ends] for index in range(count)]
-    if not found or found != {tail for tails in wanted for tail in tails}:
-        others = sorted({m[1] for n in source if (m := _PREFIX.fullmatch(n))})
+    if not found:
+        others = " or ".join(f"prefix={start!r}" for start in starts)
         raise ValueError(
-            f"from_torch: names below prefix={prefix!r} end with {sorted(found)}, want "
-            f"{wanted or 'weight_ih_l0 and so on'}; recurrent layers are below {others}"
+            f"from_torch: prefix={prefix!r} is of no recurrent layer (weight_ih_l0 and "
+            f"so on); {f'give {others}' if others else 'the source has none'}"
+        )
+    ends = [tail for tails in wanted for tail in tails]
+    if found != set(ends):
+        raise ValueError(
+            f"from_torch: names below prefix={prefix!r} end with "
+            f"{', '.join(map(repr, sorted(found)))}, want {', '.join(map(repr, ends))}"
         )
     return wanted
 
