@@ -10,6 +10,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import scanrnn
 from scanrnn._tune import memory
 from scanrnn.nnx import GLA, GRU, LSTM, MLSTM, RNN, Elman, GatedDeltaNet
 from tests.cell_table import CELLS, draw
@@ -187,3 +188,27 @@ def test_replicated_weights_may_live_on_the_mesh(kind, mesh):
     want = jax.jit(loss)(rnn, xs)
     rnn = jax.device_put(rnn, NamedSharding(mesh, P()))
     close(jax.jit(loss)(rnn, jax.device_put(xs, P("data"))), want)
+
+
+def explicit():
+    return jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+
+
+def test_carry_that_a_step_shards_without_a_mesh_runs_as_lax_scan():
+    weights = jnp.asarray(np.random.default_rng(1).normal(size=(D, D)))
+
+    def total(weights, xs, scan=jax.lax.scan):
+        def step(h, x):
+            return (jnp.tanh(x + h @ weights),) * 2
+
+        return jnp.sum(scan(step, jnp.zeros([4, D]), xs)[1] ** 2)
+
+    xs = batch(time_major=True)
+    sharded = jax.device_put(xs, NamedSharding(explicit(), P(None, "data")))
+    want = jax.grad(total)(weights, xs)
+    for scan in (jax.lax.scan, scanrnn.scan):
+        run = functools.partial(total, scan=scan)
+        close(jax.jit(jax.grad(run))(weights, sharded), want)
+    planned = functools.partial(scanrnn.scan, implementation="planned")
+    with pytest.raises(ValueError, match="carry starts on no mesh"):
+        total(weights, sharded, planned)

@@ -16,6 +16,7 @@ from scanrnn.planner.derivative.checkpoints import (
 )
 from scanrnn.planner.derivative.tangent import derivative_of
 from scanrnn.planner.fission import Part
+from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, inside, variables
 from scanrnn.planner.motion.classify import Stages, can_defer, classify
 from scanrnn.planner.motion.moved import spare_of
@@ -130,9 +131,27 @@ def _left_alone(graph, length, options) -> str | None:
     every = [*itertools.chain.from_iterable((e, *inside(e)) for e in graph.eqns)]
     if any(eqn.primitive.name == "rng_uniform" for eqn in every):
         return "the step draws random numbers without a key (lax.rng_uniform)"
+    if any(map(_enters_a_mesh, graph.carry, graph.carry_out)):
+        return (
+            "the carry starts on no mesh, and the step shards it over Explicit axes "
+            "(call jax.set_mesh, and start with a carry that is sharded so)"
+        )
     if any(map(_reads_a_tracer, every)):
         return "the rule of a jax.custom_jvp reads a traced value of another function"
     return None
+
+
+def _enters_a_mesh(before, after) -> bool:
+    """Whether a carry is on no mesh until the step shards it over Explicit axes.
+
+    Without `jax.set_mesh`, `lax.scan` allows that. Its cotangent then has another type
+    before the step than after it, so rules that add the two up would fail.
+    """
+    found = [
+        any(rewrite.is_sharded(v, axis) for axis in range(ops.aval(v).ndim))
+        for v in (before, after)
+    ]
+    return found[0] != found[1]
 
 
 def _reads_a_tracer(eqn) -> bool:
