@@ -11,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import scanrnn
+from scanrnn import cells
 from scanrnn._tune import memory
 from scanrnn.nnx import GLA, GRU, LSTM, MLSTM, RNN, Elman, GatedDeltaNet
 from tests.cell_table import CELLS, draw
@@ -190,8 +191,71 @@ def test_replicated_weights_may_live_on_the_mesh(kind, mesh):
     close(jax.jit(loss)(rnn, jax.device_put(xs, P("data"))), want)
 
 
+def noisy(name):
+    zoned = cells.zoneout(cells.lstm(), h=0.3, c=0.3)
+    options = {"param_dtype": jnp.float64, "rngs": nnx.Rngs(0)}
+    if name == "zoneout":
+        return RNN(zoned, D, H, **options)
+    return LSTM(D, H, num_layers=2, dropout=0.5, **options)
+
+
+@every_mesh
+@pytest.mark.parametrize("name", ["dropout", "zoneout"])
+def test_noise_of_a_sharded_batch_is_that_of_one_device(name, kind):
+    rnn, xs = noisy(name), batch()
+
+    def run(rnn, xs):
+        return rnn(xs, rngs=nnx.Rngs(dropout=1))
+
+    want = run(rnn, xs)
+    with jax.set_mesh(jax.make_mesh((4,), ("data",), axis_types=(kind,))):
+        xs = jax.device_put(xs, P("data"))
+        close(run(rnn, xs), want)
+        close(jax.jit(run)(rnn, xs), want)
+
+
+@every_mesh
+@pytest.mark.parametrize("name", ["mask", "resets", "seq_lengths"])
+def test_spans_need_not_be_sharded_as_the_batch(name, kind, mesh):
+    rnn, xs = make("lstm"), batch()
+    marks = np.random.default_rng(1).random([4, T]) < 0.5
+    spans = {name: np.arange(4) % T if name == "seq_lengths" else marks}
+    want = rnn(xs, **spans)
+    got = jax.jit(lambda rnn, xs: rnn(xs, **spans))(rnn, jax.device_put(xs, P("data")))
+    jax.tree.map(close, got, want)
+
+
+@every_mesh
+@pytest.mark.parametrize("wavefront", [None, True])
+def test_replicated_initial_carry_is_sharded_as_the_batch(wavefront, kind, mesh):
+    options = {"return_carry": True, "param_dtype": jnp.float64, "rngs": nnx.Rngs(0)}
+    rnn = LSTM(D, D, num_layers=2, wavefront=wavefront, **options)
+    carry, _ = rnn(xs := batch())
+    want = rnn(xs, initial_carry=carry)
+    run = jax.jit(lambda rnn, xs, carry: rnn(xs, initial_carry=carry))
+    jax.tree.map(close, run(rnn, jax.device_put(xs, P("data")), carry), want)
+
+
+@every_mesh
+def test_replicated_initial_carry_of_a_flax_cell_is_sharded_too(kind, mesh):
+    cell = nnx.GRUCell(D, H, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+    xs, carry = batch(), jnp.ones([4, H])
+    want = RNN(cell)(xs, initial_carry=carry)
+    run = jax.jit(lambda cell, xs, carry: RNN(cell)(xs, initial_carry=carry))
+    close(run(cell, jax.device_put(xs, P("data")), carry), want)
+
+
 def explicit():
     return jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
+
+
+@every_layer
+def test_jitted_layer_takes_the_mesh_from_its_inputs(name):
+    rnn = make(name)
+    where = NamedSharding(explicit(), spec(rnn.time_major))
+    xs = jax.device_put(batch(rnn.time_major), where)
+    got = jax.jit(jax.value_and_grad(loss))(rnn, xs)
+    jax.tree.map(close, jax.tree.leaves(got), jax.tree.leaves(on_one_device(name)))
 
 
 def test_carry_that_a_step_shards_without_a_mesh_runs_as_lax_scan():

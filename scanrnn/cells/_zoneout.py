@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _noise, _precision, _wrapper
+from scanrnn.cells import _noise, _placing, _precision, _wrapper
 from scanrnn.cells._cell import Cell, Noise, advance
 
 
@@ -55,7 +55,7 @@ class _Zoneout(_wrapper.Wrapper):
         for name, rate in self.rates:
             before, after = self._field(carry, name), self._field(new, name)
             if masks[name] is not None:
-                zoned[name] = jnp.where(masks[name], before, after)
+                zoned[name] = _placing.where(masks[name], before, after)
             else:
                 dtype = _precision.widest(before.dtype)
                 mean = rate * before.astype(dtype) + (1 - rate) * after.astype(dtype)

@@ -1,9 +1,10 @@
-"""Check a first carry that a user gives to a layer."""
+"""Check a first carry that a user gives to a layer, and place it on a mesh."""
 
 import jax
 import jax.numpy as jnp
 
 from scanrnn.cells._checks import carry_hint, is_floating
+from scanrnn.cells._placing import placed
 
 
 def check_initial_carry(given, wanted, same_dtype=True):
@@ -40,6 +41,11 @@ def check_initial_carry(given, wanted, same_dtype=True):
                 f"{way if is_floating(leaf.dtype) else ''}"
             )
     return given
+
+
+def begun(given, fresh):
+    """The carry to begin with: the given one, on the mesh as `fresh` is; or `fresh`."""
+    return fresh if given is None else jax.tree.map(placed, given, fresh)
 
 
 def _hints(given, wanted):

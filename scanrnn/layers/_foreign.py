@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.layers._call import Call, Spec, scan_options
-from scanrnn.layers._first_carry import check_initial_carry
+from scanrnn.layers._first_carry import begun, check_initial_carry
 from scanrnn.layers._sequence import run
 from scanrnn.layers._spans import Spans
 from scanrnn.layers._stack import Stacked
@@ -50,11 +50,12 @@ def first_carries(
     if given is None:
         return own, own
     if own is None:
-        given = jax.tree.map(jnp.asarray, given)
+        given = _placed(jax.tree.map(jnp.asarray, given), x, cell.num_feature_axes)
         return given, given
     # The dtype may differ: a cell that computes in a wider dtype than that of its
     # weights needs a wider carry.
     given = check_initial_carry(given, own, same_dtype=False)
+    given = _placed(given, x, cell.num_feature_axes)
     return given, (own if spans.starts is not None else given)
 
 
@@ -112,6 +113,12 @@ def run_foreign(
             **options,
         )
     return state, Stacked(ys, (last,), (every,), (carry,), (False,))
+
+
+def _placed(carry: Any, x: jax.Array, feature_axes: int) -> Any:
+    """A carry that a user gave, on the mesh as the cell's own first carry is."""
+    like = jax.eval_shape(lambda c, x: _sharded_like(c, x, feature_axes), carry, x)
+    return begun(carry, like)
 
 
 def _sharded_like(carry: Any, x: jax.Array, feature_axes: int) -> Any:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn._scan import scan
+from scanrnn.cells._placing import where
 from scanrnn.layers._checks import check_batched
 from scanrnn.layers._spans import Spans
 
@@ -105,4 +106,4 @@ def choose(condition, ours, theirs):
 def _select(condition, a, b):
     check_batched(a, condition.ndim)
     axes = tuple(range(condition.ndim, jnp.ndim(a)))
-    return jnp.where(jnp.expand_dims(condition, axes), a, b)
+    return where(jnp.expand_dims(condition, axes), a, b)

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 
 from scanrnn.cells import Cell
 from scanrnn.cells import highway as highway_cell
+from scanrnn.cells._placing import where
 from scanrnn.layers._checks import check_batched
+from scanrnn.layers._first_carry import begun
 from scanrnn.layers._sequence import run, side_by_side, turn
 from scanrnn.layers._spans import Spans
 
@@ -158,7 +160,7 @@ def run_stack(
             layer_key, own_key, _ = _split(layer_key)
             backward = reverse != bool(direction)
             fresh = cell.initial_carry(params, x, carry_dtype)
-            begin = fresh if carries is None else carries[index][direction]
+            begin = begun(None if carries is None else carries[index][direction], fresh)
             step, inputs = cell.prepare(params, below, own_key)
             carry, ys, every, _ = run(
                 step,
@@ -202,7 +204,7 @@ def _split(key):
 def _dropped(a, rate, key):
     """Set each feature of each step to zero with probability `rate`; keep the mean."""
     kept = jax.random.bernoulli(key, 1 - rate, a.shape)
-    return jnp.where(kept, a / jnp.asarray(1 - rate, a.dtype), jnp.zeros_like(a))
+    return where(kept, a / jnp.asarray(1 - rate, a.dtype), jnp.zeros_like(a))
 
 
 def history(

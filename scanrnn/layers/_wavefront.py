@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from scanrnn import machines
 from scanrnn._scan import EXECUTORS, scan
+from scanrnn.layers._first_carry import begun
 from scanrnn.layers._sequence import choose
 from scanrnn.layers._spans import Spans
 from scanrnn.layers._stack import Layer, Stacked, check_array, skips
@@ -72,7 +73,8 @@ def run_wavefront(
     params = _stacked([layer.params for (layer,) in layers])
     x = jnp.sum(xs, axis=0)
     fresh = jax.vmap(lambda p: cell.initial_carry(p, x, carry_dtype))(params)
-    begin = fresh if carries is None else _stacked([one for (one,) in carries])
+    given = None if carries is None else _stacked([one for (one,) in carries])
+    begin = begun(given, fresh)
     starts = spans.starts_backward if reverse else spans.starts
     # For each tick: the step that each layer computes, and whether that step exists.
     made = jnp.arange(T + count - 1)[:, None] - jnp.arange(count)
