@@ -249,15 +249,6 @@ def explicit():
     return jax.make_mesh((4,), ("data",), axis_types=(AxisType.Explicit,))
 
 
-@every_layer
-def test_jitted_layer_takes_the_mesh_from_its_inputs(name):
-    rnn = make(name)
-    where = NamedSharding(explicit(), spec(rnn.time_major))
-    xs = jax.device_put(batch(rnn.time_major), where)
-    got = jax.jit(jax.value_and_grad(loss))(rnn, xs)
-    jax.tree.map(close, jax.tree.leaves(got), jax.tree.leaves(on_one_device(name)))
-
-
 def test_carry_that_a_step_shards_without_a_mesh_runs_as_lax_scan():
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(D, D)))
 

@@ -41,7 +41,7 @@ ROOMS = {
     "_accelerate": ({"_objects", "planner", "_scan"}, {"jax", "numpy"}),
     "_advise": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
     "cells": (set(), {"jax"}),
-    "layers": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
+    "layers": ({"_scan", "cells", "machines"}, {"jax"}),
     "nnx": ({"cells", "layers"}, {"jax", "flax"}),
     "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (

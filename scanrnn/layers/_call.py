@@ -12,7 +12,6 @@ from scanrnn.layers._first_carry import check_initial_carry
 from scanrnn.layers._sequence import blank, turn
 from scanrnn.layers._spans import Spans, spans
 from scanrnn.layers._stack import Layer, Place, Stacked, history, run_stack
-from scanrnn.planner.ir.compat import mesh_of
 
 
 class Spec(NamedTuple):
@@ -92,12 +91,6 @@ def call_layers(
     """
     inputs = _checks.as_array(inputs)
     _checks.check_inputs(inputs, in_features, feature_axes)
-    with mesh_of(inputs):
-        return _called(spec, inputs, call, run_cells, feature_axes, dtype)
-
-
-def _called(spec, inputs, call, run_cells, feature_axes, dtype):
-    """The result of a call whose inputs are checked."""
     shape = inputs.shape[: inputs.ndim - feature_axes]
     time_axis = 0 if call.time_major else len(shape) - 1
     marks = spans(

@@ -15,12 +15,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src.core import trace_ctx
-from jax._src.interpreters.partial_eval import DynamicJaxprTrace
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var, primitives
 from jax.interpreters import mlir
 from jax.interpreters import partial_eval as pe
-from jax.sharding import AxisType, get_abstract_mesh, use_abstract_mesh
 
 # Calls that only group equations.
 _CALLS = (primitives.jit_p, primitives.call_p, primitives.closed_call_p)
@@ -231,27 +229,6 @@ def varying_axes(aval) -> tuple:
     """Names of the mesh axes over which a value differs, inside `jax.shard_map`."""
     manual = manual_axes(aval).get("manual_axis_type")
     return tuple(getattr(manual, "varying", ()))
-
-
-def mesh_of(array) -> contextlib.AbstractContextManager:
-    """Set the mesh over whose Explicit axes a traced array is typed, if none is set.
-
-    Without it JAX cannot say how the gradient of a weight is sharded that is on no
-    mesh, and in JAX 0.12 zeros like the array are on no mesh.
-    """
-    mesh = jax.typeof(array).sharding.mesh
-    known = AxisType.Explicit not in mesh.axis_types or not get_abstract_mesh().empty
-    return (
-        contextlib.nullcontext() if known or not _stages() else use_abstract_mesh(mesh)
-    )
-
-
-def _stages() -> bool:
-    """Whether operations become equations of a program. If not, they run."""
-    trace: Any = trace_ctx.trace
-    while trace is not None and not isinstance(trace, DynamicJaxprTrace):
-        trace = getattr(trace, "parent_trace", None)
-    return trace is not None
 
 
 def is_counter_based(dtype) -> bool:
