@@ -358,7 +358,7 @@ def test_an_argument_too_many_is_not_taken_for_wrong_weights():
 
 def test_a_wrong_prefix_is_answered_with_those_there_are():
     state_dict = interop.to_torch(drawn(cells.gru(), 1, False), prefix="encoder.")
-    with pytest.raises(ValueError, match=r"\['encoder\.'\]"):
+    with pytest.raises(ValueError, match=r"give prefix='encoder\.'"):
         interop.from_torch(state_dict)
 
 

@@ -101,8 +101,7 @@ def test_second_derivatives_by_parts_of_a_carry_equal_lax_scan(name):
 @pytest.mark.parametrize("name", PARTS)
 def test_a_carry_that_is_read_in_part_is_not_kept(name, machine):
     plan = planned(name, machine=machine)
-    ours, theirs = plan.residual_bytes
-    assert ours <= theirs
+    assert plan.residual_bytes[0] < T * N * F * 8  # those of the carry at each step
     assert 1 not in plan.derivative.carry_saved
 
 
