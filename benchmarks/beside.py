@@ -26,9 +26,8 @@ PAIRS = (
     ("an LSTM of 1,000 steps", "forum", "numba_loop", "a loop by hand in Numba"),
 )
 
-# Layers of other libraries: those of torch for three cells, the others an LSTM.
+# LSTMs of other libraries on JAX.
 LAYERS = {
-    "torch": "torch's layers",
     "flax_nnx": "Flax NNX's LSTM",
     "flax_linen": "Flax Linen's LSTM",
     "haiku": "Haiku's LSTM",
@@ -87,20 +86,21 @@ def where(results, records) -> str:
     )
 
 
-def layers(paths, peers=tuple(LAYERS)) -> str:
+def layers(paths, peers=("torch", *LAYERS)) -> str:
     """Our times divided by those of other libraries' layers: a column for each machine.
 
     A number is the mean, with both ends and of how many sizes.
     """
     reports = [report.load(path) for path in paths]
     torch = {results["machine_info"]["versions"]["torch"] for results, _ in reports}
+    names = LAYERS | {"torch": f"layers of torch {', '.join(sorted(torch))}"}
     heads = [f"{machine(r)}, {r['datetime'][:10]}" for r, _ in reports]
     lines = [
-        [f"{LAYERS[peer]}, {what}", *(_short(rows, mode, peer) for _, rows in reports)]
+        [f"{names[peer]}, {what}", *(_short(rows, mode, peer) for _, rows in reports)]
         for peer in peers
         for mode, what in (("train", "training"), ("forward", "forward"))
     ]
-    return table([f"divided by (torch {', '.join(sorted(torch))})", *heads], lines)
+    return table(["time divided by that of", *heads], lines)
 
 
 def _short(records, mode, peer) -> str:

@@ -20,11 +20,7 @@ CHOSEN = "grid- or custom-"
 PAIRS = (
     ("stock cells", "grid", "lax_scan", "`lax.scan`"),
     ("cells with norms and the like", "custom", "lax_scan", "`lax.scan`"),
-    ("LSTM", "grid", "flax_nnx", "Flax NNX's layer"),
-    ("LSTM", "grid", "flax_linen", "Flax Linen's layer"),
-    ("LSTM", "grid", "haiku", "Haiku's layer"),
-    ("LSTM", "grid", "equinox", "Equinox's cell"),
-    ("LSTM", "grid", "keras", "Keras's layer"),
+    *(("LSTM", "grid", peer, words) for peer, words in beside.LAYERS.items()),
 )
 HEADS = ("time of", "", "divided by that of", "rows", "mean", "best", "worst")
 

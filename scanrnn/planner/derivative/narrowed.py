@@ -53,17 +53,17 @@ def _scales(loop: Graph, eqn: JaxprEqn) -> bool:
     return name == "mul" and not all(carried) or name == "div" and not carried[1]
 
 
-def in_place_of(
-    kept: Iterable[Var],
+def in_place_of_carries(
     loop: Graph,
     made: list[Var],
     read: frozenset[Var],
     again: Callable[[JaxprEqn], bool],
 ) -> list[Var]:
-    """The values to keep instead, if they have fewer bytes: a minimum cut.
+    """The values with the fewest bytes from which the others follow: a minimum cut.
+
+    Carries may be in the cut. They are not returned.
 
     Args:
-      kept: what is kept now.
       loop: the step.
       made: the values that may be kept.
       read: the values that the derivative reads.
@@ -80,5 +80,4 @@ def in_place_of(
     starts = [v for v in starts if not isinstance(v, DropVar)]
     ends = [v for v in read if v in may]
     cut = cheapest_cut(edges, [*loop.carry, *starts], ends)
-    less = sum(map(width, cut)) < sum(map(width, kept))
-    return [v for v in made if v in cut] if less else []
+    return [v for v in made if v in cut]

@@ -95,9 +95,8 @@ def _follow(v, consumers, large: set[Var]) -> tuple[list[Var], list[JaxprEqn]]:
             return ends, committed
         if eqn.primitive.name not in _PASSES_ON:
             return ends, committed
-        if not ops.is_inexact(eqn.outvars[0]) or not large.isdisjoint(
-            variables(eqn.invars)
-        ):
+        terms = variables(eqn.invars)
+        if not ops.is_inexact(eqn.outvars[0]) or not large.isdisjoint(terms):
             return ends, committed
         path.append(eqn)
         (v,) = eqn.outvars

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import DropVar, JaxprEqn, Var
 
 from scanrnn.planner.derivative.gradient import Derivative
-from scanrnn.planner.derivative.narrowed import are_read_in_part, in_place_of
+from scanrnn.planner.derivative.narrowed import are_read_in_part, in_place_of_carries
 from scanrnn.planner.derivative.reads import may_be_kept, read, read_of_all
 from scanrnn.planner.derivative.regions import Regions
 from scanrnn.planner.derivative.steps import Steps
@@ -59,11 +59,10 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = read(draft, found)
     if more := _narrowed(draft, found, inside | outside, policy, rules):
-        narrow = read(draft, [*found, *more])
-        if _bytes(loop, [*found, *more], narrow) < _bytes(
-            loop, found, (inside, outside)
-        ):
-            (inside, outside, steps), found = narrow, [*found, *more]
+        wider = [*found, *more]
+        narrow = read(draft, wider)
+        if _bytes(loop, wider, *narrow[:2]) < _bytes(loop, found, inside, outside):
+            found, (inside, outside, steps) = wider, narrow
     saved = [v for v in found if v in inside | outside]
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
@@ -94,14 +93,12 @@ def _narrowed(draft, found, now, policy, rules) -> list[Var]:
 
     made = may_be_kept(draft)
     inside, outside, _ = read(draft, dict.fromkeys([*found, *made]))
-    kept = [*carries, *(v for v in found if v in now)]
-    return in_place_of(kept, loop, made, inside | outside, again)
+    return in_place_of_carries(loop, made, inside | outside, again)
 
 
-def _bytes(loop, found, reads) -> int:
+def _bytes(loop, found, inside, outside) -> int:
     """The bytes per step that are kept for these reads: of carries and of values."""
-    used = {*reads[0], *reads[1]}
-    return ops.bytes_in(v for v in (*loop.carry, *found) if v in used)
+    return ops.bytes_in(v for v in (*loop.carry, *found) if v in inside | outside)
 
 
 def _matrices(loop) -> list[Var]:
