@@ -6,6 +6,7 @@ import pytest
 
 import scanrnn
 from scanrnn.machines import MACHINES
+from scanrnn.planner.derivative.narrowed import are_read_in_part
 from tests.compare import assert_same, value_and_gradients
 from tests.test_planner_kept import second_order
 
@@ -147,3 +148,24 @@ def test_matrices_that_examples_choose_are_not_made_for_all_steps(choosing):
 
     text = str(jax.make_jaxpr(jax.grad(loss, (0, 1, 2)))(*arguments))
     assert f"[{T},{B},{F},{F}]" not in text.replace(" ", "")
+
+
+def halves(weights, carry, x):
+    """All of the carry is read, in two parts."""
+    h, rows = carry
+    h = jnp.tanh(h @ weights + x) * rows[: N // 2].sum() + rows[N // 2 :].sum()
+    return (h, 0.5 * rows), h
+
+
+def cast(weights, carry, x):
+    """The matrix is multiplied in half precision: of fewer bytes, but not a part."""
+    h, rows = carry
+    h = jnp.tanh(rows.astype("bfloat16") @ weights.astype("bfloat16"))[:B] + x
+    return (h.astype(x.dtype), jnp.concatenate([h.astype(x.dtype), rows[:-B]])), h
+
+
+@pytest.mark.parametrize("step", [halves, cast, whole])
+def test_what_is_read_whole_is_no_part(step):
+    _, weights, carry, xs = of("table")
+    loop = scanrnn.plan(lambda c, x: step(weights, c, x), carry, xs).stages.loop
+    assert not are_read_in_part(loop, loop.carry[1:])

@@ -23,13 +23,16 @@ _PASSED = ops.LINEAR | {
 
 
 def are_read_in_part(loop: Graph, carries: Iterable[Var]) -> bool:
-    """Whether a step only passes on one of these carries, and reads a part of it."""
+    """Whether a step passes on one of these carries, and reads at most half of it."""
     return any(_is_read_in_part(loop, c) for c in carries)
 
 
 def _is_read_in_part(loop: Graph, carry: Var) -> bool:
-    """Looks at the equations that read the carry, or all of it after another one."""
-    size, parts, todo = ops.bytes_of(carry), False, [carry]
+    """Looks at the equations that read the carry, or all of it after another one.
+
+    Sizes are numbers of elements: a carry that is only cast to half precision is whole.
+    """
+    size, parts, todo = ops.size_of(carry.aval), [], [carry]
     if not ops.is_inexact(carry):
         return False
     passed = set(todo)
@@ -39,11 +42,12 @@ def _is_read_in_part(loop: Graph, carry: Var) -> bool:
             if eqn.primitive.name not in _PASSED and not _scales(loop, eqn):
                 return False
             outs = [o for o in eqn.outvars if not isinstance(o, DropVar)]
-            whole = [o for o in outs if 2 * ops.bytes_of(o) > size]
-            parts |= len(whole) < len(outs)
-            todo += [o for o in whole if o not in passed]
+            sizes = {o: ops.size_of(o.aval) for o in outs}
+            parts += [n for n in sizes.values() if 2 * n <= size]
+            whole = [o for o in outs if 2 * sizes[o] > size and o not in passed]
+            todo += whole
             passed |= {*whole}
-    return parts
+    return 0 < 2 * sum(parts) <= size
 
 
 def _scales(loop: Graph, eqn: JaxprEqn) -> bool:
