@@ -158,7 +158,7 @@ def test_program_of_several_devices_equals_lax_scan(monkeypatch, machine):
 )
 def test_gpu_shares_kernels_between_steps_that_divide_the_sequence(machine, steps):
     rules = planned.rules(MACHINES[machine])
-    found = [rules.steps_per_trip(length) for length in (30, 256, 13)]
+    found = [rules.trips.block(length) for length in (30, 256, 13)]
     assert tuple(found) == steps
 
 
@@ -208,13 +208,13 @@ def test_gpu_separates_steps(machine, dtype, batch, forward, reverse):
 
 def test_tpu_makes_small_steps_and_reverse_steps_several_at_a_time():
     tpu, small, large = planned.rules(MACHINES["tpu v5e"]), 2**14, 2**14 + 1
-    assert tpu.unrolled(small, made=6, reverse=False) == 4
-    assert tpu.unrolled(large, made=4, reverse=False) == 1
-    assert tpu.unrolled(large, made=3, reverse=False) == 2
-    assert tpu.unrolled(large, made=6, reverse=True) == 2
+    assert tpu.unroll.factor(small, made=6, reverse=False) == 4
+    assert tpu.unroll.factor(large, made=4, reverse=False) == 1
+    assert tpu.unroll.factor(large, made=3, reverse=False) == 2
+    assert tpu.unroll.factor(large, made=6, reverse=True) == 2
     for name in ("cpu", "h100"):
         rules = planned.rules(MACHINES[name])
-        assert rules.unrolled(small, made=1, reverse=True) == 1
+        assert rules.unroll.factor(small, made=1, reverse=True) == 1
 
 
 def test_means_of_rows_are_kept_as_a_machine_likes_them():

@@ -12,7 +12,7 @@ from jax import lax
 
 from scanrnn.executors.parallel import scans as _scans
 from scanrnn.planner.ir.rows import Rows
-from scanrnn.planner.rules import ScanRules
+from scanrnn.planner.rule_groups import ScanRules
 
 B, D = 2, 3
 ANY = 2**40

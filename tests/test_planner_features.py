@@ -10,7 +10,7 @@ import pytest
 import scanrnn
 from scanrnn.executors import _xla, planned
 from scanrnn.machines import MACHINES
-from scanrnn.planner.rules import MB
+from scanrnn.planner.rule_groups import MB, FeatureRules
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
 from tests.jaxprs import gemms, loops
 from tests.step_table import build
@@ -26,13 +26,8 @@ ANY = (1, 2**31)
 
 def put_first(monkeypatch, loop):
     """Put features first for matrices of any size; `loop`: for whole loops of which."""
-    rules = dataclasses.replace(
-        _xla.CPU,
-        features_first=1,
-        features_first_side=1,
-        features_first_batch=ANY,
-        features_first_loop=loop,
-    )
+    first = FeatureRules(least=1, side=1, batch=ANY, loop=loop)
+    rules = dataclasses.replace(_xla.CPU, features_first=first)
     monkeypatch.setattr(_xla, "CPU", rules)
     monkeypatch.setattr(_xla, "_without_amx", lambda machine: rules)
 
@@ -158,8 +153,8 @@ UNITS = {
 def test_features_lie_first_where_it_pays_on_the_units_of_a_machine(unit):
     units = frozenset({"avx2", unit} | ({"avx512f"} if unit == "amx_bf16" else set()))
     rules = planned.rules(dataclasses.replace(MACHINES["cpu"], units=units))
-    found = rules.features_first_side, rules.features_first, rules.features_first_loop
-    assert found == UNITS[unit]
+    first = rules.features_first
+    assert (first.side, first.least, first.loop) == UNITS[unit]
 
 
 def test_half_precision_is_left_as_it_is(always):

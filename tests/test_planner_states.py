@@ -127,11 +127,11 @@ def test_product_with_a_matrix_of_its_own_is_not_computed_again():
 
 def test_trips_of_a_gpu_hold_no_more_than_four_megabytes_of_carries():
     gpu = planned.rules(MACHINES["h100"])
-    found = [gpu.steps_per_trip(60, carry) for carry in (2**10, 2**20, 2**22, 2**24)]
+    found = [gpu.trips.block(60, carry) for carry in (2**10, 2**20, 2**22, 2**24)]
     assert found == [10, 4, 1, 1]
-    found = [gpu.steps_per_trip(64, carry, pointwise=True) for carry in (2**10, 2**20)]
+    found = [gpu.trips.block(64, carry, pointwise=True) for carry in (2**10, 2**20)]
     assert found == [32, 4]
-    assert planned.rules(MACHINES["cpu"]).steps_per_trip(60, 2**10) == 1
+    assert planned.rules(MACHINES["cpu"]).trips.block(60, 2**10) == 1
 
 
 @pytest.mark.parametrize(("product", "steps"), [(False, 32), (True, 8)])

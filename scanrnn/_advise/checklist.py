@@ -33,7 +33,7 @@ class Alternative(NamedTuple):
 def multiples(dtype: str, rules: Rules) -> tuple[int, int]:
     """The numbers of which batch and features should be multiples, as a pair."""
     half = jnp.dtype(dtype).itemsize < 4
-    return (rules.half_multiples if half else None) or rules.multiples
+    return (rules.sizes.half if half else None) or rules.sizes.multiples
 
 
 def misaligned(
@@ -41,7 +41,7 @@ def misaligned(
 ) -> Iterator[str]:
     """Messages about sizes that do not fit the machine."""
     batch, features = multiples(dtype, rules)
-    tile, best = rules.least_side, rules.best_side
+    tile, best = rules.sizes.side, rules.sizes.best
     for name, multiple in (("B", batch), ("D", features), ("H", features)):
         size = getattr(sizes, name)
         if size % multiple:
@@ -60,7 +60,7 @@ def misaligned(
                 f"{name}={size} is not a multiple of {tile}, and leaves a tile partly "
                 f"empty; the next one is {up(size, tile)}, multiples of {best} are best"
             )
-    B, H = rules.waits
+    B, H = rules.sizes.waits
     if sizes.B <= B and sizes.H <= H:
         yield f"with B up to {B} and H up to {H} memory limits the recurrence"
 
@@ -79,10 +79,10 @@ def persistent(sizes: Sizes, dtype: str, machine: Machine, rules: Rules) -> str:
     power = _power_of_two_in(sizes.H)
     if power < 32:
         wrong.append(f"H={sizes.H} is not a multiple of 32")
-    elif power < min(sizes.H, rules.best_side):
+    elif power < min(sizes.H, rules.sizes.best):
         wrong.append(
             f"H={sizes.H} is a multiple of {power}; one of a larger power of two, up "
-            f"to {rules.best_side}, is better"
+            f"to {rules.sizes.best}, is better"
         )
     if sizes.H > machine.persistent:
         wrong.append(f"H={sizes.H} is more than {machine.persistent}")

@@ -143,7 +143,7 @@ def _candidate(runner, plan, refusal: str | None) -> Candidate:
         return Candidate(runner, None, refusal)
     if plan.parts:
         parts = (part.cost for _, part in plan.parts)
-        return Candidate(runner, costs.total(parts, plan.rules.split_cost), None)
+        return Candidate(runner, costs.total(parts, plan.rules.costs.split), None)
     work = getattr(runner.executor, "work", None)
     loops = work(plan) if work else None
     return Candidate(runner, costs.cost(plan, runner.name == scan.NAME, loops), None)

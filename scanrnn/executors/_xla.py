@@ -9,9 +9,20 @@ import dataclasses
 
 import jax
 
+from scanrnn.executors._unrecorded import UNRECORDED
 from scanrnn.machines import Machine
 from scanrnn.planner.ir.gemm import lower_products
-from scanrnn.planner.rules import MB, Rules, ScanRules
+from scanrnn.planner.rule_groups import (
+    MB,
+    CostRules,
+    FeatureRules,
+    RecomputeRules,
+    ScanRules,
+    SizeRules,
+    TripRules,
+    UnrollRules,
+)
+from scanrnn.planner.rules import Rules
 
 CPU = Rules(
     # XLA for CPU fills an array with zeros, and keeps it, for each output of a loop.
@@ -28,16 +39,14 @@ CPU = Rules(
     # 1.76, (32, 512) 1.02 1.02, (64, 1024) 1.03 0.94, (128, 1024) 0.97 1.02. An Elman
     # network: (32, 1024) 0.79 0.83, (32, 768) 1.10 1.12. So the size of the matrix
     # matters, and its shorter side.
-    features_first=4 * MB,
-    features_first_side=768,
-    features_first_batch=(16, 48),
-    # A whole loop, with AVX-512 and AMX, relative to products that are transposed at
-    # every step (batch 8: to none). LSTM: (8, 1024) 0.83 0.88, (16, 1024) 0.81 0.82,
-    # (32, 1024) 0.89 0.88, (48, 1024) 0.96 0.90, (32, 768) 0.95 0.89, (24, 1536) 0.82
-    # 0.87; but (64, 1024) 1.00 0.97, (32, 512) 1.05 0.94. With layer norm, (32, 1024)
-    # 0.85 0.78. GRU: (8, 1024) 0.78 0.88, (32, 1024) 0.86 0.85, (32, 768) 0.91 0.87.
-    # Elman: (32, 1024) 0.85 0.93, but (48, 1024) 1.04 1.05.
-    features_first_loop=(8, 48),
+    #
+    # `loop`: a whole loop, with AVX-512 and AMX, relative to products that are
+    # transposed at every step (batch 8: to none). LSTM: (8, 1024) 0.83 0.88, (16, 1024)
+    # 0.81 0.82, (32, 1024) 0.89 0.88, (48, 1024) 0.96 0.90, (32, 768) 0.95 0.89, (24,
+    # 1536) 0.82 0.87; but (64, 1024) 1.00 0.97, (32, 512) 1.05 0.94. With layer norm,
+    # (32, 1024) 0.85 0.78. GRU: (8, 1024) 0.78 0.88, (32, 1024) 0.86 0.85, (32, 768)
+    # 0.91 0.87. Elman: (32, 1024) 0.85 0.93, but (48, 1024) 1.04 1.05.
+    features_first=FeatureRules(least=4 * MB, side=768, batch=(16, 48), loop=(8, 48)),
     # XLA transposes a whole operand `[T, B, N]` to contract T and B, but not one axis.
     joins_time=True,
     # There are fast kernels only for contracting the columns of the left operand. A
@@ -57,7 +66,7 @@ CPU = Rules(
     # last axis, and 3.6 us without the axis of size 1. Later ones do not mind the axis.
     squeezes_reductions=True,
     # Reading memory is faster than multiplying, so recompute nothing unless asked.
-    recomputes="never",
+    recompute=RecomputeRules("never"),
     # Training on an AMD EPYC with AVX-512 and 2 cores, relative to `lax.scan`, without
     # and with this rule: an sLSTM with log-sigmoid gates and heads 1.40 0.87, fast
     # weights 1.55 0.76, a sparse reservoir 1.4 1.06. Since it also keeps noise, joined
@@ -102,30 +111,8 @@ CPU = Rules(
     # 15 and 23, 7.4 and 12, 4.3 and 15.
     memory_least=4096,
     # A vector of AVX-512 has 16 numbers.
-    tile=(16, 1, 1),
-    multiples=(1, 16),
-)
-
-# What XLA's runtime does not record in a CUDA graph. Its pass over thunks
-# (`command_buffer_conversion_pass.cc`) records kernels, copies on the device, and calls
-# of libraries for products. It does not record control flow and collectives, unless
-# asked to (`xla_gpu_enable_command_buffer`). It records a call of another library only
-# if the handler of the call permits it, and those of JAX for linear algebra do not
-# (`jaxlib/gpu/solver_kernels_ffi.cc`).
-UNRECORDED = frozenset(
-    # Control flow, and functions that JAX lowers to loops.
-    "while cond scan igamma igammac igamma_grad_a random_gamma"
-    " regularized_incomplete_beta"
-    # Linear algebra, transforms and convolutions by libraries.
-    " cholesky cholesky_update eig eigh geqp3 geqrf householder_product lu"
-    " lu_pivots_to_permutation ormqr qr svd symmetric_product triangular_solve"
-    " tridiagonal tridiagonal_solve fft conv_general_dilated"
-    # What the host computes, and calls whose handlers are somebody else's.
-    " pure_callback io_callback debug_callback debug_print ffi_call"
-    # What several devices compute together.
-    " psum psum_invariant unreduced_psum pmax pmin ppermute pbroadcast all_gather"
-    " all_gather_invariant all_gather_reduced all_to_all ragged_all_to_all"
-    " reduce_scatter unreduced_reduce_scatter".split()
+    costs=CostRules(tile=(16, 1, 1)),
+    sizes=SizeRules(multiples=(1, 16)),
 )
 
 GPU = Rules(
@@ -148,59 +135,70 @@ GPU = Rules(
     packs_gates=True,
     # A norm is one kernel, but four if its mean is kept.
     keeps_statistics=False,
-    # Recomputing costs one more product for each chunk of steps, and less is stacked at
-    # every step. Without chunks, the arrays before and after the loop would take memory
-    # too.
-    recomputes="chunked",
-    # With chunks half as long an LSTM (256, 64, 1024) takes 253 MB of temporaries
-    # instead of 320, and 8 % more launches.
-    chunks=8,
-    # A chunk costs about 30 launches, as many as five steps.
-    least_chunk=64,
-    # Two chunks would still need half of the memory.
-    fewest_chunks=3,
+    recompute=RecomputeRules(
+        # Recomputing costs one more product for each chunk of steps, and less is
+        # stacked at every step. Without chunks, the arrays before and after the loop
+        # would take memory too.
+        when="chunked",
+        # With chunks half as long an LSTM (256, 64, 1024) takes 253 MB of temporaries
+        # instead of 320, and 8 % more launches.
+        chunks=8,
+        # A chunk costs about 30 launches, as many as five steps.
+        least=64,
+        # Two chunks would still need half of the memory.
+        fewest=3,
+    ),
     # A GPU has memory of its own, and chunks cost launches.
     outside_bytes=1024 * MB,
-    # One kernel writes the rows of several steps, and another one updates the counter.
-    trip_steps=10,
-    # Launches and seconds to compile with at most 10, 32 and 64 steps, in training
-    # (2048, 8, 32): SRU 3,953 and 2.0, 1,329 and 13, 945 and 24; LRU 4,053 and 2.1,
-    # 1,429 and 5.6, 1,013 and 9.3.
-    pointwise_steps=32,
-    trip_bytes=4 * MB,
-    # XLA would fuse too many small half-precision steps with one another. An LSTM with
-    # layer norms (512, 2, 128) took over ten minutes to compile, and takes 24 seconds
-    # with this rule. Larger steps compile without it, and it would add a tenth to their
-    # launches.
-    separate_bytes=2**14,
-    # XLA would compute a sum along the steps, such as an LSTM's `c`, again for each
-    # step from the products of all earlier steps of the trip. So it would keep these
-    # products (an attention decoder would take 8.2 MB forward instead of 4.9). This
-    # rule adds no launch, because products end kernels anyway. Only in half precision
-    # or in reverse it adds 0.9 launches a step.
-    separates_products=True,
-    # Compiled for an H100, training a leaky sum, a minGRU, an SRU and an LRU starts 11,
-    # 15, 21 and 22 kernels for 32 steps that stack 3 to 7 arrays. With matrix memories
-    # a step starts 5 to 31, and has 5 to 23 sums. On an H100 the training of an mLSTM
-    # (1024, 4, 512) took 44 ms by loops and 3.5 ms by chunks. Loops were chosen while a
-    # step counted as one kernel.
-    starts_of_trip=4,
-    # On an H200 a step forward of an LSTM (64, 1024) in bfloat16 takes 10 microseconds
-    # (a matrix of 8 MB), one of (64, 512) 8 (2 MB), and one of (2, 128) 4.
-    matrix_seconds=1e-12,
+    trips=TripRules(
+        # One kernel writes the rows of several steps, and another one updates the
+        # counter.
+        steps=10,
+        # Launches and seconds to compile with at most 10, 32 and 64 steps, in training
+        # (2048, 8, 32): SRU 3,953 and 2.0, 1,329 and 13, 945 and 24; LRU 4,053 and 2.1,
+        # 1,429 and 5.6, 1,013 and 9.3.
+        pointwise=32,
+        most=4 * MB,
+        # XLA would fuse too many small half-precision steps with one another. An LSTM
+        # with layer norms (512, 2, 128) took over ten minutes to compile, and takes 24
+        # seconds with this rule. Larger steps compile without it, and it would add a
+        # tenth to their launches.
+        separate=2**14,
+        # XLA would compute a sum along the steps, such as an LSTM's `c`, again for each
+        # step from the products of all earlier steps of the trip. So it would keep
+        # these products (an attention decoder would take 8.2 MB forward instead of
+        # 4.9). This rule adds no launch, because products end kernels anyway. Only in
+        # half precision or in reverse it adds 0.9 launches a step.
+        separates_products=True,
+    ),
+    costs=CostRules(
+        # The smallest tiles of the kernels that cuBLAS and Triton have for products.
+        tile=(64, 16, 16),
+        # Compiled for an H100, training a leaky sum, a minGRU, an SRU and an LRU starts
+        # 11, 15, 21 and 22 kernels for 32 steps that stack 3 to 7 arrays. With matrix
+        # memories a step starts 5 to 31, and has 5 to 23 sums. On an H100 the training
+        # of an mLSTM (1024, 4, 512) took 44 ms by loops and 3.5 ms by chunks. Loops
+        # were chosen while a step counted as one kernel.
+        trip=4,
+        # On an H200 a step forward of an LSTM (64, 1024) in bfloat16 takes 10
+        # microseconds (a matrix of 8 MB), one of (64, 512) 8 (2 MB), and one of (2,
+        # 128) 4.
+        matrix=1e-12,
+    ),
     # Four LSTMs (128,16,256) take 0.56 of the launches in training and 0.62 forward. On
     # a TPU they take 0.93 and 1.66 of the cycles, on a CPU 1.6 and 1.1 of the time.
     wavefront=True,
     unrecorded=UNRECORDED,
-    # The smallest tiles of the kernels that cuBLAS and Triton have for products.
-    tile=(64, 16, 16),
-    # NVIDIA's guide: rows of 16 bytes.
-    multiples=(4, 4),
-    half_multiples=(8, 8),
-    # NVIDIA's guide: products of all kinds have tiles of 64, and 256 is the best side.
-    least_side=64,
-    best_side=256,
-    waits=(128, 256),
+    sizes=SizeRules(
+        # NVIDIA's guide: rows of 16 bytes.
+        multiples=(4, 4),
+        half=(8, 8),
+        # NVIDIA's guide: products of all kinds have tiles of 64, and 256 is the best
+        # side.
+        side=64,
+        best=256,
+        waits=(128, 256),
+    ),
 )
 
 TPU = Rules(
@@ -231,35 +229,44 @@ TPU = Rules(
     # swaps each row, too: training an LSTM (64,128,128) took 1.56 million cycles, with
     # a pinned carry it takes 0.77; (64,256,128) 2.2 and 1.4.
     row_tile=(8, 128, 16),
-    # The estimates of a split step are 1.04 of those of a single loop, but it takes 0.4
-    # to 0.9 of the cycles: two and three layers of tanh or LSTM, 64 to 1024 features.
-    split_cost=0.8,
     # Sums of columns are two to seven times slower than products on the matrix units.
     sums_biases_by_products=True,
-    # A chunk lies in fast memory: an LSTM (1024,16,768) takes a quarter fewer cycles,
-    # and 0.2 of lax.scan's temporaries instead of 0.8.
-    recomputes="always",
-    # The rest of the fast memory is for the computation of the chunk.
-    chunk_share=0.4,
-    # Each kernel takes at least 2,000 cycles, and to join an LSTM's four cotangents
-    # takes 8,000. For a chunk of steps at once both are negligible.
-    precomputes=True,
+    recompute=RecomputeRules(
+        # A chunk lies in fast memory: an LSTM (1024,16,768) takes a quarter fewer
+        # cycles, and 0.2 of lax.scan's temporaries instead of 0.8.
+        when="always",
+        # The rest of the fast memory is for the computation of the chunk.
+        share=0.4,
+        # Each kernel takes at least 2,000 cycles, and to join an LSTM's four cotangents
+        # takes 8,000. For a chunk of steps at once both are negligible.
+        precomputes=True,
+    ),
     # A loop in chunks spends a fifth of its cycles on them.
     outside_bytes=1024 * MB,
-    # Rows of 16 KB take less than the shortest kernel.
-    unroll_small=4,
-    small_row=2**14,
-    # Two steps share kernels: reverse loops take up to a third fewer cycles (but that
-    # of an LSTM 4 to 17 % more).
-    unroll=2,
-    # A forward loop that makes many arrays would get more kernels.
-    few_arrays=3,
-    # The matrix units are 128 by 128, and a register has 8 rows.
-    tile=(128, 8, 128),
-    multiples=(8, 128),
-    # As on a GPU.
-    least_side=64,
-    waits=(128, 256),
+    unroll=UnrollRules(
+        # Rows of 16 KB take less than the shortest kernel.
+        small=4,
+        row=2**14,
+        # Two steps share kernels: reverse loops take up to a third fewer cycles (but
+        # that of an LSTM 4 to 17 % more).
+        large=2,
+        # A forward loop that makes many arrays would get more kernels.
+        few=3,
+    ),
+    costs=CostRules(
+        # The matrix units are 128 by 128, and a register has 8 rows.
+        tile=(128, 8, 128),
+        # The estimates of a split step are 1.04 of those of a single loop, but it takes
+        # 0.4 to 0.9 of the cycles: two and three layers of tanh or LSTM, 64 to 1024
+        # features.
+        split=0.8,
+    ),
+    sizes=SizeRules(
+        multiples=(8, 128),
+        # As on a GPU.
+        side=64,
+        waits=(128, 256),
+    ),
 )
 
 lower_products("cpu", CPU)
@@ -274,19 +281,15 @@ def rules(machine: Machine) -> Rules:
 
 def _without_amx(machine: Machine) -> Rules:
     """The rules on a CPU without AMX: there features first pays less often."""
+    assert CPU.features_first is not None
     if machine.units == {"avx2"}:
         # With AVX2 an LSTM (batch 32, 512 features) takes 0.86 of the time in training.
         # Whole loops were not measured there.
-        return dataclasses.replace(
-            CPU, features_first_side=512, features_first_loop=None
-        )
+        first = CPU.features_first._replace(side=512, loop=None)
+        return dataclasses.replace(CPU, features_first=first)
     # On an AMD EPYC with AVX-512, a whole loop features first, relative to none: LSTM
     # (8, 1024) 0.84 0.93, (16, 1024) 0.91 0.93, (32, 1024) 0.91 0.94, with layer norm
     # 0.90 0.92; but (48, 1024) 0.99 1.01, (32, 768) 1.05 1.06, a GRU (32, 1024) 0.97
     # 1.03, an Elman network 1.02 1.07.
-    return dataclasses.replace(
-        CPU,
-        features_first=16 * MB,
-        features_first_batch=(16, 32),
-        features_first_loop=(8, 32),
-    )
+    first = CPU.features_first._replace(least=16 * MB, batch=(16, 32), loop=(8, 32))
+    return dataclasses.replace(CPU, features_first=first)

@@ -31,6 +31,7 @@ from scanrnn.planner.parallel.entries import entered
 from scanrnn.planner.passes.wide_sums import wide
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.report.in_parallel import obstacle
+from scanrnn.planner.rule_groups import RecomputeRules
 from scanrnn.planner.rules import Rules
 
 NAME = "associative"
@@ -52,7 +53,7 @@ def rules(machine: Machine) -> Rules:
     found = dataclasses.replace(planned.rules(machine), **own)
     if not found.in_parallel:
         return found
-    return dataclasses.replace(found, recomputes="never", chunk_share=None)
+    return dataclasses.replace(found, recompute=RecomputeRules("never"))
 
 
 def refuse_early(plan: Plan) -> str | None:

@@ -39,7 +39,8 @@ from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.functions import once
 from scanrnn.planner.ir.graph import Graph, Values, variables
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.rules import MB, Rules
+from scanrnn.planner.rule_groups import MB, CostRules, RecomputeRules
+from scanrnn.planner.rules import Rules
 
 NAME = "pallas_gpu"
 PLATFORM = "cuda"
@@ -56,9 +57,9 @@ RULES = Rules(
     transposes_weights=True,
     # As for XLA's loops: an LSTM (4096, 2, 128) takes 21 MB of temporaries, and 48 MB
     # if results of products are kept. Chunks take 141 launches in place of 1.
-    recomputes="chunked",
+    recompute=RecomputeRules("chunked"),
     outside_bytes=1024 * MB,
-    tile=(64, 16, 16),
+    costs=CostRules(tile=(64, 16, 16)),
 )
 
 

@@ -18,7 +18,8 @@ from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.ir.graph import Values
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.rules import MB, Rules
+from scanrnn.planner.rule_groups import MB, CostRules, RecomputeRules
+from scanrnn.planner.rules import Rules
 
 NAME = "pallas_tpu"
 PLATFORM = "tpu"
@@ -36,16 +37,15 @@ RULES = Rules(
     # Sums of columns are two to seven times slower than products on the matrix units.
     sums_biases_by_products=True,
     # Results of products are recomputed for a chunk at once, which is fast. If they
-    # were kept, they would be the largest array of a training step.
-    recomputes="always",
-    # As for XLA's loops: what is recomputed for a chunk stays in fast memory.
-    chunk_share=0.4,
+    # were kept, they would be the largest array of a training step. As for XLA's loops,
+    # what is recomputed for a chunk stays in fast memory.
+    recompute=RecomputeRules("always", share=0.4),
     outside_bytes=1024 * MB,
     # For norms of time inputs: in the loop they take as long as a product. A reverse
     # step (16, 768) of an MI-LSTM takes 1,071 bundles instead of 1,450, that of an LSTM
     # with layer norms 1,704 instead of 2,212.
     precomputes_sums=True,
-    tile=(128, 8, 128),
+    costs=CostRules(tile=(128, 8, 128)),
 )
 
 

@@ -44,7 +44,7 @@ def refuse(plan: Plan) -> str | None:
 
 def work(plan: Plan) -> costs.Work | None:
     """What a training step's loops take; None if each step counts as one kernel."""
-    counted = plan.rules.starts_of_trip is not None and isinstance(plan.length, int)
+    counted = plan.rules.costs.trip is not None and isinstance(plan.length, int)
     if not counted or not plan.defer:
         return None
     loops = (plan.emitted[name] for name in TRAINING if name in plan.emitted)

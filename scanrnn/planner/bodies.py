@@ -11,7 +11,8 @@ from jax.extend.core import Var
 from scanrnn.machines import Machine
 from scanrnn.planner.ir.graph import Graph
 from scanrnn.planner.ir.rows import Rows
-from scanrnn.planner.rules import Rules, ScanRules
+from scanrnn.planner.rule_groups import ScanRules
+from scanrnn.planner.rules import Rules
 
 # What a loop gives: its final carry, and its ys stacked to `[T, ...]`.
 Results = tuple[list, list]

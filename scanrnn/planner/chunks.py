@@ -27,7 +27,7 @@ def with_chunk(plan: Plan) -> Plan:
 def _may_recompute(plan: Plan) -> bool:
     """Whether the planner is free to recompute, and the rules may allow it."""
     free = plan.options.residuals is None and plan.residuals == "minimal"
-    allowed = plan.rules.may_recompute(made=True, cut=True)
+    allowed = plan.rules.recompute.allows(made=True, cut=True)
     return free and allowed and _can_be_cut(plan)
 
 
@@ -43,7 +43,7 @@ def _recomputing(plan: Plan, asked: bool) -> Plan | None:
         return None
     passing = ops.bytes_in((*made, *plan.stages.hoisted, *derivative.cuts))
     chunk = _chunk(plan, passing)
-    if not asked and not plan.rules.may_recompute(bool(made), cut=chunk is not None):
+    if not asked and not plan.rules.recompute.allows(bool(made), cut=chunk is not None):
         return None
     decides = plan.options.chunk is None and _can_be_cut(plan)
     return dataclasses.replace(plan, chunk=chunk, passing=passing if decides else 0)
@@ -71,7 +71,7 @@ def _chunk(plan: Plan, passing: int = 0) -> int | None:
     if size is None and plan.residuals == "chunked":
         size = _even(plan.length, math.isqrt(plan.length))
     elif size is None and passing:
-        size = plan.rules.chunk(plan.machine, passing, plan.length)
+        size = plan.rules.recompute.chunk(plan.machine, passing, plan.length)
         size = _even(plan.length, size)
     elif size is None and outside > most:
         size = _even(plan.length, max(1, plan.length * most // outside))

@@ -90,13 +90,13 @@ def starts(body: Body, rules: Rules) -> float:
     them, the steps of a trip share its launches. If the rules count no launches of a
     trip, a step has one.
     """
-    if rules.starts_of_trip is None:
+    if rules.costs.trip is None:
         return 1.0
     sums = sum(map(ops.is_reduction, body.graph.eqns))
     if sums or any(map(ops.is_heavy, body.graph.eqns)):
         return 1.0 + sums
     steps = body.rows.block * max(1, body.unroll)
-    return (rules.starts_of_trip + len(body.graph.ys)) / steps
+    return (rules.costs.trip + len(body.graph.ys)) / steps
 
 
 def depth(graph: Graph) -> int:
@@ -117,7 +117,7 @@ def starts_in_scan(plan) -> float:
     Products are not counted. `lax.scan` stacks each array by a kernel of its own.
     """
     ways = _ways(plan)
-    if plan.rules.starts_of_trip is None:
+    if plan.rules.costs.trip is None:
         return ways * max(1, depth(plan.step))
     sums = sum(map(ops.is_reduction, plan.step.eqns))
     return ways * (2.0 + 2 * sums) + len(_kept(plan, in_loop=True))
@@ -128,7 +128,7 @@ class Cost(NamedTuple):
 
     The time of a product is the largest of three times: of its arithmetic, of its
     memory traffic, and of its launch. In a loop, reading its matrix takes time besides
-    (`Rules.matrix_seconds`). Residuals are written once and read once.
+    (`CostRules.matrix`). Residuals are written once and read once.
 
     Attributes:
       flops: floating-point operations of the products.
@@ -183,7 +183,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
         "memory": (moved + 2.0 * kept) / machine.bandwidth,
         "dispatch": launches * machine.launch + inside,
     }
-    tile_m, tile_n, tile_k = plan.rules.tile
+    tile_m, tile_n, tile_k = plan.rules.costs.tile
     for row in gemms(plan, steps):
         if inside and row.where == "loop":
             continue
@@ -201,7 +201,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
         seconds[part] += row.count * parts[part]
         if row.where == "loop":
             read = row.count * dtype.itemsize * row.M * row.K
-            seconds["memory"] += read * plan.rules.matrix_seconds
+            seconds["memory"] += read * plan.rules.costs.matrix
         flops += row.flops
         moved += row.count * bytes_once
     return Cost(flops, moved, kept, **seconds)

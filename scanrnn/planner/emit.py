@@ -87,7 +87,7 @@ class Bodies:
         graph, places = loop.laid if rules == loop.rules else (loop.graph, {})
         over = loop.overwritten if self.planned else {}
         body = self._body(graph, self._rows(places=places, over=over), reverse=False)
-        if body.rows.block > 1 and rules.separates_products:
+        if body.rows.block > 1 and rules.trips.separates_products:
             separate = body.separate or _is_full_product_step(graph)
             body = dataclasses.replace(body, separate=separate)
         return body
@@ -152,7 +152,7 @@ class Bodies:
         sized = self.target.alone and isinstance(loop.length, int)
         carry, block = ops.bytes_in(loop.graph.carry), 1
         if loop.unroll == 1:
-            block = rules.steps_per_trip(loop.length, carry, _is_pointwise(loop.graph))
+            block = rules.trips.block(loop.length, carry, _is_pointwise(loop.graph))
         filled = rules.zero_fills or not sized
         rows = Rows(loop.length, loop.reverse, block=block, fenced=rules.fences)
         return dataclasses.replace(rows, filled=filled, **where)
@@ -164,7 +164,7 @@ class Bodies:
             return loop.unroll
         row = max(map(ops.bytes_of, loop.graph.outs), default=0)
         count = len(loop.graph.carry) + len(loop.graph.ys)
-        return self.target.rules.unrolled(row, count, reverse)
+        return self.target.rules.unroll.factor(row, count, reverse)
 
 
 def _is_full_product_step(graph: Graph) -> bool:
@@ -184,7 +184,7 @@ def _is_tiny(graph: Graph, rules: Rules) -> bool:
     """Whether a step with norms has a half-precision carry of few bytes."""
     carry = [v for v in graph.carry if ops.is_inexact(v)]
     half = any(ops.aval(v).dtype.itemsize == 2 for v in carry)
-    few = ops.bytes_in(carry) <= rules.separate_bytes
+    few = ops.bytes_in(carry) <= rules.trips.separate
     return half and few and any(map(ops.is_reduction, graph.eqns))
 
 

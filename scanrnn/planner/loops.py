@@ -130,7 +130,7 @@ class Loop:
     @property
     def precomputes(self) -> bool:
         """Whether part of a reverse step runs before the loop, for a whole chunk."""
-        return self.rules.precomputes and self.residuals == "recompute"
+        return self.rules.recompute.precomputes and self.residuals == "recompute"
 
     @made_once
     def dead(self) -> tuple[Var, ...]:

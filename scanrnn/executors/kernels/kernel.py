@@ -32,7 +32,7 @@ from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.cuts import cut
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, Values
-from scanrnn.planner.rules import MB
+from scanrnn.planner.rule_groups import MB
 
 # The most steps at a point of the grid. To start a point takes some hundred cycles.
 MOST_STEPS = 16

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.executors.parallel.steps_joined import Steps, rows_of
-from scanrnn.planner.rules import ScanRules
+from scanrnn.planner.rule_groups import ScanRules
 
 # Compiled for an H100 and a TPU v5e, 2 starts more kernels and takes more cycles; 8
 # needs more memory and, on the TPU, more cycles. But see `ScanRules.pairs`.

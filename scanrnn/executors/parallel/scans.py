@@ -13,7 +13,7 @@ from jax import lax
 from scanrnn.executors.parallel import scan_forms
 from scanrnn.executors.parallel.steps_joined import AFFINE, MATRICES, Steps, rows_of
 from scanrnn.planner.ir.rows import Rows
-from scanrnn.planner.rules import ScanRules
+from scanrnn.planner.rule_groups import ScanRules
 
 # More coupled numbers than these are one array. As an array for each, a training step
 # with four of them took 24 s to compile on a CPU, and one with six over 100 s.

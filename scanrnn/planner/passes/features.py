@@ -16,6 +16,7 @@ from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.gemm import on_the_left, transposes
 from scanrnn.planner.ir.graph import Graph
 from scanrnn.planner.ir.retrace import retrace
+from scanrnn.planner.rule_groups import FeatureRules
 from scanrnn.planner.rules import Rules
 
 # Only these dtypes were measured.
@@ -27,8 +28,10 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
 
     Also returns, for each new weight, the matrix that it is the transpose of.
     """
-    batches = rules.features_first_batch
-    sides = {eqn: _side(eqn, graph, rules, batches) for eqn in graph.eqns}
+    first = rules.features_first
+    if first is None:
+        return graph, {}
+    sides = {eqn: _side(eqn, graph, first, first.batch) for eqn in graph.eqns}
     sides = {eqn: side for eqn, side in sides.items() if side is not None}
     # A matrix on the left is contracted along its rows, so some need a transpose.
     columns = [(e.invars[i], ops.contracted_axis(e, i)) for e, i in sides.items()]
@@ -53,15 +56,16 @@ def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
 
 def is_features_first(graph: Graph, rules: Rules) -> bool:
     """Whether a whole loop should lie features first: if one of its products should."""
-    batches = rules.features_first_loop
-    if batches is None:
+    first = rules.features_first
+    if first is None or first.loop is None:
         return False
-    return any(_side(eqn, graph, rules, batches) is not None for eqn in graph.eqns)
+    sides = (_side(eqn, graph, first, first.loop) for eqn in graph.eqns)
+    return any(side is not None for side in sides)
 
 
-def _side(eqn, graph, rules, batches) -> int | None:
+def _side(eqn, graph, first: FeatureRules, batches) -> int | None:
     """The side of a product on which a large matrix stands; None if there is none."""
-    if rules.features_first is None or eqn.primitive.name != "dot_general":
+    if eqn.primitive.name != "dot_general":
         return None
     for side, v in enumerate(eqn.invars):
         if v not in graph.weights or not ops.is_matrix_of(eqn, side):
@@ -72,12 +76,12 @@ def _side(eqn, graph, rules, batches) -> int | None:
         sizes = (*ops.aval(v).shape, *data.shape)
         batch = data.shape[1 - ops.contracted_axis(eqn, 1 - side)]
         if all(isinstance(size, int) for size in sizes):
-            return side if _pays(v, batch, rules, batches) else None
+            return side if _pays(v, batch, first, batches) else None
     return None
 
 
-def _pays(matrix, batch: int, rules: Rules, batches: tuple[int, int]) -> bool:
+def _pays(matrix, batch: int, first: FeatureRules, batches: tuple[int, int]) -> bool:
     fewest, most = batches
-    large = ops.bytes_of(matrix) >= (rules.features_first or 0)
-    long = min(ops.aval(matrix).shape) >= rules.features_first_side
+    large = ops.bytes_of(matrix) >= first.least
+    long = min(ops.aval(matrix).shape) >= first.side
     return large and long and fewest <= batch <= most

@@ -111,7 +111,7 @@ def _rule_of_chunks(plan) -> str:
         return "chunks that keep the fewest carries"
     if not plan.passing:
         return f"up to {size_of(plan.rules.outside_bytes)} go at once"
-    most = plan.rules.chunk(plan.machine, plan.passing, plan.length)
+    most = plan.rules.recompute.chunk(plan.machine, plan.passing, plan.length)
     size = f"{size_of(plan.passing)} per step with what is recomputed"
     return f"up to {min(most, plan.length)} steps go at once, {size}"
 

@@ -1,0 +1,197 @@
+"""Groups of rules that belong together: the fields of `Rules` that are records.
+
+Their defaults fit an executor without preferences. Sizes are in bytes. A trip is one
+iteration of the compiled loop; it may run several steps. A row is what one step reads
+from, or writes to, an array of all steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from scanrnn.machines import Machine
+from scanrnn.planner.cuts import cut
+
+MB = 2**20
+
+
+class ScanRules(NamedTuple):
+    """Which form a scan takes that is parallel over time.
+
+    Attributes:
+      pads: the values of all steps are made as a sum of padded arrays; if not, arrays
+        are joined along a new axis.
+      pairs: the fewest and the most numbers of a step, and the most numbers of all
+        steps, for which two steps are joined at a time, and not four; all values are
+        then sums of padded arrays. None for never.
+      blocks: the fewest steps, and the most numbers of a step, for which long blocks of
+        steps are scanned side by side; None for never.
+    """
+
+    pads: bool = False
+    pairs: tuple[int, int, int] | None = None
+    blocks: tuple[int, int] | None = None
+
+    def in_pairs(self, length: int, numbers: int) -> bool:
+        """Whether steps of so many numbers are joined two at a time."""
+        if self.pairs is None:
+            return False
+        least, most, whole = self.pairs
+        return least <= numbers <= most and length * numbers <= whole
+
+    def in_blocks(self, length: int, numbers: int) -> bool:
+        """Whether blocks of steps of so many numbers are scanned side by side."""
+        if self.blocks is None:
+            return False
+        steps, most = self.blocks
+        return length >= steps and 0 < numbers <= most
+
+
+class FeatureRules(NamedTuple):
+    """For which products with a matrix W a loop computes `(W.T @ h.T).T`, not `h @ W`.
+
+    Attributes:
+      least: the fewest bytes of the matrix.
+      side: the least length of its shorter side.
+      batch: the smallest and the largest batch.
+      loop: the smallest and the largest batch for which the whole loop lies features
+        first, so that no step transposes anything; None for never.
+    """
+
+    least: int
+    side: int
+    batch: tuple[int, int]
+    loop: tuple[int, int] | None
+
+
+class RecomputeRules(NamedTuple):
+    """When results of contractions are recomputed from carries, and not kept.
+
+    All steps must share a matrix of each contraction.
+
+    Attributes:
+      when: "never", "chunked" (if the sequence is long enough for chunks) or "always".
+      share: the share of the fast memory that a chunk may fill. If None, the next three
+        say how long a chunk is.
+      chunks: the number of chunks of a long sequence.
+      least: the fewest steps of a chunk.
+      fewest: a sequence of fewer such chunks is not cut.
+      precomputes: what a reverse step computes from time inputs alone is computed
+        before the reverse loop, for a whole chunk.
+    """
+
+    when: str = "never"
+    share: float | None = None
+    chunks: int = 8
+    least: int = 64
+    fewest: int = 3
+    precomputes: bool = False
+
+    def allows(self, made: bool, cut: bool) -> bool:
+        """Whether they are recomputed.
+
+        `made` says whether there are any, `cut` whether there would be chunks.
+        """
+        return made if self.when == "always" else cut and self.when == "chunked"
+
+    def chunk(self, machine: Machine, row: int, length: int) -> int:
+        """Steps of a chunk, if `row` bytes of each step are there at the same time."""
+        if self.share is not None:
+            return max(1, int(self.share * machine.fast_memory) // row)
+        most = max(length // self.chunks, self.least)
+        return most if self.fewest * most <= length else length
+
+
+class TripRules(NamedTuple):
+    """How many steps a trip has, and how they are compiled.
+
+    Attributes:
+      steps: the most steps in a trip; their rows are written together.
+      pointwise: the same for a step without products and sums.
+      most: the most bytes of all carries in a trip.
+      separate: the largest size of a half-precision carry for which the steps of a trip
+        with norms are compiled one by one, so that nothing is fused across them.
+      separates_products: the steps of a trip are also compiled one by one in a forward
+        loop without half precision that multiplies by weights.
+    """
+
+    steps: int = 1
+    pointwise: int = 1
+    most: int = 4 * MB
+    separate: int = 0
+    separates_products: bool = False
+
+    def block(self, length: Any, carry: int = 0, pointwise: bool = False) -> int:
+        """Steps in one trip of a loop: a divisor of `length`; 1 if that is symbolic.
+
+        Each step of a trip needs memory of its own for its carry, of `carry` bytes.
+        """
+        most = max(self.steps, self.pointwise if pointwise else 1)
+        if most == 1 or not isinstance(length, int):
+            return 1
+        return cut(length, min(most, self.most // max(carry, 1)))
+
+
+class UnrollRules(NamedTuple):
+    """The unroll factor of a loop in which each step writes its rows by itself.
+
+    Attributes:
+      small: the factor of a loop with small rows.
+      row: the most bytes of such a row.
+      large: the factor of other reverse loops, and of forward loops that make few
+        arrays.
+      few: the most arrays that such a forward loop makes.
+    """
+
+    small: int = 1
+    row: int = 2**14
+    large: int = 1
+    few: int = 3
+
+    def factor(self, row: int, made: int, reverse: bool) -> int:
+        """The unroll factor.
+
+        The largest row has `row` bytes; a step makes `made` arrays: carry and ys.
+        """
+        if row <= self.row:
+            return self.small
+        return self.large if reverse or made <= self.few else 1
+
+
+class CostRules(NamedTuple):
+    """What an estimate of the time needs to know of an implementation.
+
+    Attributes:
+      tile: multiples to which the sizes of a product are rounded up: features, batch,
+        depth.
+      trip: the kernels of a trip without products and sums, besides one for each array
+        that it stacks; in other loops a sum is a kernel. None if a step counts as one
+        kernel.
+      matrix: the seconds for each byte of a matrix that a step of a loop multiplies by,
+        besides the launch.
+      split: what the loops of a split step cost, divided by their estimates.
+    """
+
+    tile: tuple[int, int, int] = (1, 1, 1)
+    trip: int | None = None
+    matrix: float = 0.0
+    split: float = 1.0
+
+
+class SizeRules(NamedTuple):
+    """Which sizes `advise` recommends.
+
+    Attributes:
+      multiples: of which numbers batch and features should be multiples.
+      half: the same for half precision; None for the same numbers.
+      side: fewer rows or features than this leave tiles of a product empty.
+      best: the best multiple of rows and features; 0 if partly full tiles are no
+        matter.
+      waits: the batch and the features up to which a recurrence waits for memory.
+    """
+
+    multiples: tuple[int, int] = (1, 1)
+    half: tuple[int, int] | None = None
+    side: int = 0
+    best: int = 0
+    waits: tuple[int, int] = (0, 0)
