@@ -19,6 +19,7 @@ from benchmarks.compiled import (
     aims,
     costs,
     hlo,
+    kernels,
     measure,
     report,
     run,
@@ -354,6 +355,25 @@ def test_kernels_compile(machine, features, names, dtype):
     for name, made, loops in lines:
         assert int(made) >= 1, name
         assert machine != "h100" or (made, loops) == ("2", "0"), name
+
+
+@pytest.mark.slow
+def test_row_of_two_cores_has_the_kernels_of_one_core_beside_it(tmp_path):
+    if run.missing("v5p"):
+        pytest.skip("make test-compiled has the compilers")
+    name, folder = "v5p-lstm-T30-B32-D512-H512-bfloat16-throughout", str(tmp_path)
+    module = "benchmarks.compiled.kernels"
+    call = [sys.executable, "-m", module, "--row", name, "--folder", folder]
+    env = os.environ | kernels.page().environment(name, folder)
+    env.pop("XLA_FLAGS", None)  # this process has flags for a CPU
+    done = subprocess.run(
+        call, cwd=workers.ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    record = json.loads(done.stdout.splitlines()[-1])
+    for half, whole in zip(record["kernels"], record["on_one_core"], strict=True):
+        assert half["name"] == whole["name"]
+        assert half["step"] < whole["step"]  # bundles of half of the batch
 
 
 @pytest.mark.slow

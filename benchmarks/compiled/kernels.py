@@ -20,7 +20,7 @@ from benchmarks.compiled import apart, programs, schedules, targets
 from benchmarks.compiled.kernels_page import BOUNDS, markdown
 from benchmarks.compiled.measure import ProgramCase
 from benchmarks.compiled.workers import ROOT
-from scanrnn import Options
+from scanrnn import Options, _plans
 from scanrnn.executors import pallas_tpu
 from scanrnn.executors.kernels import kernel, tiles
 
@@ -71,6 +71,9 @@ def measure(name: str, folder: str) -> dict:
         ):
             for path in schedules.paths(folder):
                 path.rename(pathlib.Path(aside, path.name))
+            # What was lowered for two cores would be found again.
+            _plans.forget()
+            jax.clear_caches()
             record["on_one_core"] = _compiled(machine, case, folder)["kernels"]
     return record
 
