@@ -1,11 +1,12 @@
-"""The operations that XLA's runtime for a GPU does not record in a CUDA graph."""
+"""The operations that XLA's runtime does not record in a CUDA graph.
 
-# What XLA's runtime does not record in a CUDA graph. Its pass over thunks
-# (`command_buffer_conversion_pass.cc`) records kernels, copies on the device, and calls
-# of libraries for products. It does not record control flow and collectives, unless
-# asked to (`xla_gpu_enable_command_buffer`). It records a call of another library only
-# if the handler of the call permits it, and those of JAX for linear algebra do not
-# (`jaxlib/gpu/solver_kernels_ffi.cc`).
+Its pass over thunks (`command_buffer_conversion_pass.cc`) records kernels, copies on
+the device, and calls of libraries for products. It does not record control flow and
+collectives, unless asked to (`xla_gpu_enable_command_buffer`). It records a call of
+another library only if the handler of the call permits it, and those of JAX for linear
+algebra do not (`jaxlib/gpu/solver_kernels_ffi.cc`).
+"""
+
 UNRECORDED = frozenset(
     # Control flow, and functions that JAX lowers to loops.
     "while cond scan igamma igammac igamma_grad_a random_gamma"

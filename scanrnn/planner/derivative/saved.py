@@ -98,7 +98,8 @@ def _narrowed(draft, found, now, policy, rules) -> list[Var]:
 
 def _bytes(loop, found, inside, outside) -> int:
     """The bytes per step that are kept for these reads: of carries and of values."""
-    return ops.bytes_in(v for v in (*loop.carry, *found) if v in inside | outside)
+    used = inside | outside
+    return ops.bytes_in(v for v in (*loop.carry, *found) if v in used)
 
 
 def _matrices(loop) -> list[Var]:
