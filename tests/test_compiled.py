@@ -5,6 +5,7 @@ installed (`make test-compiled`).
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from benchmarks import programs
 from benchmarks.cases import Case
 from benchmarks.compiled import (
     aims,
+    apart,
     costs,
     hlo,
     kernels,
@@ -247,15 +249,30 @@ LIMITS = {
 }
 
 
-def measured(row, monkeypatch):
-    if missing := run.missing(row.machine):
+def prepare(machine, monkeypatch):
+    """Skip a test whose compiler is not there; take away the flags of other tests."""
+    if missing := run.missing(machine):
         pytest.skip(f"not installed: {', '.join(missing)}; see `make test-compiled`")
-    # The flags of the other tests are not for these compilers.
     monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def measured(row, monkeypatch):
+    prepare(row.machine, monkeypatch)
     with contextlib.closing(Worker(row.machine)) as worker:
         record = worker.measure(row, top=100)
     assert "error" not in record, record["error"]
     return record
+
+
+def printed(module, machine, *given):
+    """The lines that a module of the tests prints if it runs for a machine."""
+    call = [sys.executable, "-m", f"tests.{module}", *given]
+    env = os.environ | targets.environment(machine) | {"PYTHONPATH": str(workers.ROOT)}
+    done = subprocess.run(
+        call, cwd=workers.ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
 
 
 THUNKS = """\
@@ -339,18 +356,10 @@ COMPILED = [
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("machine", "features", "names"), COMPILED)
-def test_kernels_compile(machine, features, names, dtype):
-    if run.missing(machine):
-        pytest.skip("make test-compiled has the compilers")
+def test_kernels_compile(machine, features, names, dtype, monkeypatch):
+    prepare(machine, monkeypatch)
     given = machine, names, dtype, str(features)
-    call = [sys.executable, "-m", "tests.compile_kernels", *given]
-    env = os.environ | targets.environment(machine) | {"PYTHONPATH": str(workers.ROOT)}
-    env.pop("XLA_FLAGS", None)  # this process has flags for a CPU
-    done = subprocess.run(
-        call, cwd=workers.ROOT, env=env, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in printed("compile_kernels", machine, *given)]
     assert [name for name, *_ in lines] == names.split(",")
     for name, made, loops in lines:
         assert int(made) >= 1, name
@@ -358,36 +367,22 @@ def test_kernels_compile(machine, features, names, dtype):
 
 
 @pytest.mark.slow
-def test_row_of_two_cores_has_the_kernels_of_one_core_beside_it(tmp_path):
-    if run.missing("v5p"):
-        pytest.skip("make test-compiled has the compilers")
-    name, folder = "v5p-lstm-T30-B32-D512-H512-bfloat16-throughout", str(tmp_path)
-    module = "benchmarks.compiled.kernels"
-    call = [sys.executable, "-m", module, "--row", name, "--folder", folder]
-    env = os.environ | kernels.page().environment(name, folder)
-    env.pop("XLA_FLAGS", None)  # this process has flags for a CPU
-    done = subprocess.run(
-        call, cwd=workers.ROOT, env=env, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    record = json.loads(done.stdout.splitlines()[-1])
+def test_row_of_two_cores_has_the_kernels_of_one_core_beside_it(monkeypatch):
+    prepare(targets.V5P, monkeypatch)
+    name, page = "v5p-lstm-T30-B32-D512-H512-bfloat16-throughout", kernels.page()
+    variables = functools.partial(page.environment, name)
+    record = apart.record(page.module, name, variables, page.limit)
+    assert "error" not in record, record["error"]
     for half, whole in zip(record["kernels"], record["on_one_core"], strict=True):
         assert half["name"] == whole["name"]
         assert half["step"] < whole["step"]  # bundles of half of the batch
 
 
 @pytest.mark.slow
-def test_operations_that_a_plan_names_are_in_no_graph():
+def test_operations_that_a_plan_names_are_in_no_graph(monkeypatch):
     """XLA's compiler decides: a loop without them starts one graph in each trip."""
-    if run.missing("h100"):
-        pytest.skip("make test-compiled has the compilers")
-    call = [sys.executable, "-m", "tests.compile_graphs"]
-    env = os.environ | targets.environment("h100") | {"PYTHONPATH": str(workers.ROOT)}
-    env.pop("XLA_FLAGS", None)  # this process has flags for a CPU
-    done = subprocess.run(
-        call, cwd=workers.ROOT, env=env, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    beside = dict(line.partition("\t")[::2] for line in done.stdout.splitlines())
+    prepare("h100", monkeypatch)
+    lines = printed("compile_graphs", "h100")
+    beside = dict(line.partition("\t")[::2] for line in lines)
     assert [*beside] == [*compile_graphs.NAMED, *compile_graphs.OTHERS]
     assert {name for name in beside if beside[name]} == {*compile_graphs.NAMED}

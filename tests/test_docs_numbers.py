@@ -42,14 +42,21 @@ def over_scan(machine, what, cell):
 
 
 def test_page_of_benchmarks_says_what_a_large_lstm_costs():
-    page = text("docs/benchmarks.md")
+    page, lstm = text("docs/benchmarks.md"), large("h100", "lstm")
+    ours, theirs = (lstm[w]["launches"] for w in ("scanrnn", "lax_scan"))
     launches, cycles = (
         over_scan("h100", "launches", "lstm"),
         over_scan("v5e", "cycles", "lstm"),
     )
+    steps = summary.per_step(lstm["lax_scan"]).total
+    forward, reverse = lstm["scanrnn"]["loops"]
+    for loop in (forward, reverse):
+        assert sum("pallas_call" in one["path"] for one in loop["hot"]) == 1
+    assert forward["trips"] == reverse["trips"]
     assert (
-        f"launches {launches:.2f} as many kernels as `lax.scan` for the H100, where "
-        "each of its loops is one kernel of ours; for the TPU it needs "
+        f"launches {ours:,} kernels for the H100, {launches:.2f} of the {theirs:,} of "
+        f"`lax.scan` ({steps:.0f} per step): one kernel of ours runs all steps of a "
+        f"chunk, and there are {forward['trips']} chunks. For the TPU it needs "
         f"{cycles:.2f} of the cycles"
     ) in page
 
