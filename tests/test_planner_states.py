@@ -10,11 +10,12 @@ from jax.experimental.sparse import BCOO
 
 import scanrnn
 from scanrnn.executors import planned
-from scanrnn.executors.run.pin import join_axes
+from scanrnn.executors.run.pin import join_axes, pin_p
 from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
 from scanrnn.planner.ir.ops import is_reduction
 from tests.compare import assert_same, value_and_gradients
+from tests.jaxprs import equations
 
 T, B = 12, 2
 draw = functools.partial(jax.random.normal, dtype=jnp.float32)
@@ -156,6 +157,25 @@ def test_small_rows_are_joined_where_that_fills_the_tiles_of_a_tpu():
     assert joined(5, 16, 256) == (5, 16, 256)  # tiles are full
     assert joined(5, 8, 16) == (5, 8, 16)  # less than a tile
     assert joined(5, 64, 64, 64) == (5, 64, 64, 64)  # large
+
+
+@pytest.mark.parametrize(("features", "pinned"), [(1, False), (4, True)])
+def test_carry_of_a_tpu_is_pinned_unless_it_ends_in_an_axis_of_size_one(
+    features, pinned
+):
+    def step(h, x):
+        h = jnp.tanh(h) * x
+        return h, h
+
+    options = scanrnn.Options(machine="tpu v5e", implementation="planned")
+    h, xs = (jnp.zeros((*lead, 8, features), "float32") for lead in ((), (16,)))
+    run = functools.partial(scanrnn.scan, step, plan=options)
+    pins = (e for e in equations(jax.make_jaxpr(run)(h, xs).jaxpr) if is_pin(e))
+    assert any(e.invars[0].aval.shape == h.shape for e in pins) == pinned
+
+
+def is_pin(eqn):
+    return eqn.primitive is pin_p and eqn.params["lead"] == 0
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 4, 4), (1, 4, 5), (1, 1, 4, 1)])

@@ -13,8 +13,9 @@ An executor is a module, or any object, with the attribute `NAME` and
   `PROVEN`, the kinds of machines on which their results were right. On any other
   machine it runs only if it is asked for by name, or if `tune` has checked it there.
 - `run(plan, weights, init, xs, differentiated)`, only if it runs whole plans and not
-  bodies, by a program that JAX differentiates; with it, `describe(plan) -> list[str]`:
-  how each leaf of the carry runs, for `print(plan)`;
+  bodies, by a program that JAX differentiates;
+- `describe(plan) -> list[str]`, optional: how each leaf of the carry runs, say, for
+  `print(plan)`;
 - `split(plan, assign) -> Plan`, optional: a plan that it does not refuse early, with
   `parts`, whose executors are chosen by `assign`. Their costs are its cost;
 - `work(plan) -> costs.Work | None`, optional: what its loops cost, for the estimate;

@@ -10,8 +10,8 @@ import dataclasses
 import jax
 
 from scanrnn.executors._unrecorded import UNRECORDED
+from scanrnn.executors.run.products import lower_products
 from scanrnn.machines import Machine
-from scanrnn.planner.ir.gemm import lower_products
 from scanrnn.planner.rule_groups import (
     MB,
     CostRules,
@@ -74,6 +74,10 @@ CPU = Rules(
     # 1.20 0.80, a heat equation 1.19 1.06 (with twice the temporaries), a hidden Markov
     # model 0.89 0.64.
     keeps_costly=True,
+    # XLA computes these element by element, with a branch or an address for each.
+    slow_moves=frozenset(
+        ("concatenate", "pad", "gather", "dynamic_slice", "rev", "cumsum")
+    ),
     # A piece then stays in the second-level cache.
     norm_share=1.0,
     # XLA sums over the columns of a single step five times more slowly.

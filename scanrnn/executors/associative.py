@@ -30,7 +30,7 @@ from scanrnn.planner.parallel.affine import Group
 from scanrnn.planner.parallel.entries import entered
 from scanrnn.planner.passes.wide_sums import wide
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.report.in_parallel import obstacle
+from scanrnn.planner.report import in_parallel
 from scanrnn.planner.rule_groups import RecomputeRules
 from scanrnn.planner.rules import Rules
 
@@ -96,6 +96,16 @@ def work(plan: Plan) -> costs.Work:
     return costs.Work(sum(w.launches for w in works), sum(w.moved for w in works))
 
 
+def describe(plan: Plan) -> list[str]:
+    """How the groups of leaves run, forward and in reverse."""
+    bodies, words = plan.bodies, {"for values": "Forward", REVERSE: "Reverse"}
+    return [
+        in_parallel.describe(words[name], bodies[name])
+        for name in words
+        if name in bodies
+    ]
+
+
 def work_of(graph: Graph, group: Group, length: int) -> costs.Work:
     """What some leaves of a loop take, forward or in reverse."""
     if not group.parallel:
@@ -109,7 +119,7 @@ def work_of(graph: Graph, group: Group, length: int) -> costs.Work:
 
 def runs(body: Body) -> bool:
     """Whether a body runs in parallel: all its floating-point leaves are affine."""
-    return obstacle(body) is None
+    return in_parallel.obstacle(body) is None
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:

@@ -11,12 +11,12 @@ from jax.extend.core import Var
 
 from scanrnn.executors._xla import rules as rules
 from scanrnn.executors.run.names import named
-from scanrnn.executors.run.pin import join_axes, pin
+from scanrnn.executors.run.pin import Tile, join_axes, pin
+from scanrnn.executors.run.products import copy_transposed
 from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import TRAINING
 from scanrnn.planner.ir import ops
-from scanrnn.planner.ir.gemm import copy_transposed
 from scanrnn.planner.ir.graph import Env, Values
 from scanrnn.planner.ir.rows import folded, put
 from scanrnn.planner.motion.around import joined, parts
@@ -91,7 +91,7 @@ def _lower(body: Body, constants: Values, carry: list, arrays: Values) -> Result
 
     def trip(state, x):
         (carry, written, late, count, memory), (at, xs) = state, x
-        carry = [pin(a, body.row_tile, 0) for a in carry] if body.row_tile else carry
+        carry = [_pinned(a, body.row_tile) for a in carry]
         at = count if at is None else at
         written = rows.write(written, late, at)
         here = inside | dict(zip(over.values(), written, strict=True))
@@ -142,6 +142,18 @@ def _laid_out(body, arrays, indexed) -> dict:
         return dict(arrays)
     joined = {v: a if v in indexed else join_axes(a, tile) for v, a in arrays.items()}
     return {v: pin(a, tile) for v, a in joined.items()}
+
+
+def _pinned(carry, tile: Tile | None):
+    """A leaf of the carry, laid out as its rows are.
+
+    One that ends in an axis of size 1 stays as XLA lays it out. Compiled for a TPU v5e,
+    training a leaky sum (128, 8, 1) took 1.8 million cycles with it pinned, and 0.97
+    without.
+    """
+    if tile is None or carry.shape[-1:] == (1,):
+        return carry
+    return pin(carry, tile, 0)
 
 
 def _step(body, constants, carry, here, t, scanned):

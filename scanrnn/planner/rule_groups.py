@@ -56,12 +56,14 @@ class FeatureRules(NamedTuple):
       batch: the smallest and the largest batch.
       loop: the smallest and the largest batch for which the whole loop lies features
         first, so that no step transposes anything; None for never.
+      dtypes: of the data that the matrix multiplies; only these were measured.
     """
 
     least: int
     side: int
     batch: tuple[int, int]
     loop: tuple[int, int] | None
+    dtypes: tuple[str, ...] = ("float32", "float64")
 
 
 class RecomputeRules(NamedTuple):

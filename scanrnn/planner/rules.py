@@ -54,6 +54,8 @@ class Rules:
       keeps_costly: values that take long to compute again, such as noise or a sparse
         product, are kept for the reverse loop, unless results of contractions are
         recomputed.
+      slow_moves: with `keeps_costly`, primitives that only move elements, but take long
+        to compute again, or what reads them does.
       row_tile: if given, arrays that a loop reads or stacks have time as their major
         axis, and rows that fit tiles of memory, as the carry does: the rows and the
         columns of a tile, and the most tiles of a small row.
@@ -103,6 +105,7 @@ class Rules:
     keeps_statistics: bool = True
     draws_before: bool = False
     keeps_costly: bool = False
+    slow_moves: frozenset[str] = frozenset()
     row_tile: tuple[int, int, int] | None = None
     scans: ScanRules = ScanRules()
     delays_copies: bool = False

@@ -13,10 +13,10 @@ from jax.extend.core import Var
 from scanrnn.executors._executor import Executor
 from scanrnn.executors.run.linear import linear
 from scanrnn.executors.run.names import named, remembering_inputs, split, types_of
+from scanrnn.executors.run.ordering import late
 from scanrnn.machines import Machine
 from scanrnn.planner.derivative.steps import Step
 from scanrnn.planner.ir.graph import Values, struct
-from scanrnn.planner.ir.ordering import late
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.over_time import stage_over_time
 from scanrnn.planner.passes.wide_sums import in_wide_sums

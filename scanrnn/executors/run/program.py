@@ -57,7 +57,7 @@ class Runner:
         return hasattr(self.executor, "run")
 
     def describe(self, plan: Plan) -> list[str]:
-        """What the program is for a plan that runs without bodies, in words."""
+        """What only this executor knows of how a plan runs, in words."""
         tell = getattr(self.executor, "describe", None)
         return tell(plan) if tell else []
 

@@ -17,12 +17,12 @@ from scanrnn.executors._executor import Executor, on
 from scanrnn.executors.run.contributions import contributions
 from scanrnn.executors.run.linear import linear
 from scanrnn.executors.run.names import named, split, types_of
+from scanrnn.executors.run.products import copy_transposed
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Target
 from scanrnn.planner.derivative.steps import Step
 from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.ir import ops
-from scanrnn.planner.ir.gemm import copy_transposed
 from scanrnn.planner.ir.graph import Values
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.over_time import stage_over_time

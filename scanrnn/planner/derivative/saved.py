@@ -29,8 +29,6 @@ from scanrnn.planner.rules import Rules
 # A value is small if it has at most this share of the bytes of the largest saved one.
 # Small values are kept, not recomputed. Only small values count as statistics.
 _SMALL_SHARE = 1 / 16
-# Primitives that XLA for a CPU computes element by element.
-_MOVES = {"concatenate", "pad", "gather", "dynamic_slice", "rev", "cumsum"}
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
@@ -151,11 +149,11 @@ def _candidates(draft, regions, policy, rules) -> list[Var]:
         made = {v: needed(loop.eqns, [v], drawn) for v in found}
         found = [v for v, eqns in made.items() if all(map(ops.is_movable, eqns))]
     elif rules.keeps_costly:
-        found += _costly(draft, found)
+        found += _costly(draft, found, rules)
     return list(dict.fromkeys([*found, *drawn]))
 
 
-def _costly(draft, saved) -> list[Var]:
+def _costly(draft, saved, rules) -> list[Var]:
     """What takes long to compute again, and the next carries that contractions read.
 
     XLA would compute such a carry again in each contraction that reads it. If the carry
@@ -167,7 +165,7 @@ def _costly(draft, saved) -> list[Var]:
     found = [v for v in found if bits[v] & CARRY and ops.is_inexact(v)]
     kept, without = {*loop.inputs, *saved, *found}, {*loop.carry, *draft.internal}
     most = max(map(ops.bytes_of, (*loop.carry, *saved)), default=0)
-    order = {id(eqn): n for n, eqn in enumerate(loop.eqns) if _is_slow(eqn)}
+    order = {id(e): n for n, e in enumerate(loop.eqns) if _is_slow(e, rules)}
     quick: set[Var] = set()
     for v in read_of_all(draft, saved) if order else ():
         slow = _slow_before(loop, v, kept, quick, order)
@@ -216,13 +214,9 @@ def _worth_keeping(v: Var, slow, most: int) -> list[Var]:
     return [o for o in reduced if ops.bytes_of(o) <= most]
 
 
-def _is_slow(eqn) -> bool:
-    """Whether XLA for a CPU runs an equation, or what reads it, much more slowly.
-
-    It computes what is joined, padded or gathered element by element, with a branch or
-    an address for each.
-    """
-    moves = eqn.primitive.name in _MOVES
+def _is_slow(eqn, rules) -> bool:
+    """Whether an equation, or what reads it, takes long if it is computed again."""
+    moves = eqn.primitive.name in rules.slow_moves
     return moves or ops.is_costly(eqn) or ops.is_reduction(eqn)
 
 

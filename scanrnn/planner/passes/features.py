@@ -19,9 +19,6 @@ from scanrnn.planner.ir.retrace import retrace
 from scanrnn.planner.rule_groups import FeatureRules
 from scanrnn.planner.rules import Rules
 
-# Only these dtypes were measured.
-DTYPES = ("float32", "float64")
-
 
 def features_first(graph: Graph, rules: Rules) -> tuple[Graph, dict[Var, Var]]:
     """The graph with its products by large matrices in the form `(W.T @ h.T).T`.
@@ -71,7 +68,7 @@ def _side(eqn, graph, first: FeatureRules, batches) -> int | None:
         if v not in graph.weights or not ops.is_matrix_of(eqn, side):
             continue
         data = ops.aval(eqn.invars[1 - side])
-        if data.ndim != 2 or str(data.dtype) not in DTYPES or ops.is_split(data):
+        if data.ndim != 2 or str(data.dtype) not in first.dtypes or ops.is_split(data):
             continue
         sizes = (*ops.aval(v).shape, *data.shape)
         batch = data.shape[1 - ops.contracted_axis(eqn, 1 - side)]

@@ -35,10 +35,11 @@ def report(plan) -> Report:
     """The lines of a plan: what runs, why no more is moved, and every decision."""
     summary = [headline(plan), *_executors(plan), *_tuning(plan)]
     limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
+    own = plan.executor.describe(plan) if plan.reason is None else ()
     if plan.reason is None and plan.executor.whole:
-        summary += [*plan.executor.describe(plan), *(_kept(plan) if plan.parts else ())]
+        summary += [*own, *(_kept(plan) if plan.parts else ())]
     elif plan.reason is None:
-        summary += [*_outside(plan), *_kept(plan), *_over_time(plan)]
+        summary += [*_outside(plan), *_kept(plan), *own]
         limits = [*_recurrent(plan), *_stays(plan), *limits, in_parallel.newton(plan)]
     limits += _unrecorded(plan)
     return Report(summary, [line for line in limits if line], details(plan))
@@ -174,15 +175,6 @@ def _kept(plan) -> Iterator[str]:
         f"Kept for the reverse loop ({_policy(plan)}): {size_of(ours)}, "
         f"lax.scan keeps {size_of(theirs)}{share}."
     )
-
-
-def _over_time(plan) -> Iterator[str]:
-    """How the groups of leaves run, if loops may be parallel over time."""
-    if plan.executor.name != "associative":
-        return
-    for name, where in (("for values", "Forward"), ("in reverse", "Reverse")):
-        if name in plan.bodies:
-            yield in_parallel.describe(where, plan.bodies[name])
 
 
 def _policy(plan) -> str:
