@@ -47,7 +47,9 @@ def walk(page: Path, folder: Path) -> str:
     lines = "".join(text for kind, text in found if kind == "sh").splitlines()
     commands = [line for line in lines if not line.startswith(DONE)]
     paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
-    environment = os.environ | {
+    # A reader's programs are compiled as well as XLA can; see conftest.py.
+    theirs = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    environment = theirs | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
