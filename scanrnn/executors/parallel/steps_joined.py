@@ -88,12 +88,13 @@ def _times(factor, value):
     A product of the factors of many steps may overflow where no value of the loop does.
     The function is linear in `value`, so that JAX can transpose it.
     """
-    product = factor * value
     if jnp.issubdtype(factor.dtype, jnp.floating):
         # Twice multiplied by the largest number, a value is infinite unless it is zero.
         most = float(jnp.finfo(factor.dtype).max)
-        large = jnp.clip(factor, -most, most) * value * most
-        product = jnp.where(jnp.isinf(factor), large, product)
+        product = jnp.clip(factor, -most, most) * value
+        product = jnp.where(jnp.isinf(factor), product * most, product)
+    else:
+        product = factor * value
     return jnp.where(factor == 0, 0, product).astype(value.dtype)
 
 
