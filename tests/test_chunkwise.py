@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 import scanrnn
 from scanrnn.executors import chunkwise
 from scanrnn.planner.parallel.memories import memories
+from scanrnn.planner.rule_groups import MemoryRules
 from tests.affine_table import LOOPS
 from tests.affine_table import T as STEPS
 from tests.cell_table import CELLS, draw
@@ -30,7 +32,7 @@ def short_chunks(monkeypatch):
     rules = chunkwise.rules
 
     def short(machine):
-        return dataclasses.replace(rules(machine), memory_steps=(3, 5))
+        return dataclasses.replace(rules(machine), memories=MemoryRules(steps=(3, 5)))
 
     monkeypatch.setattr(chunkwise, "rules", short)
     assert STEPS % 3 and STEPS % 5
@@ -322,3 +324,65 @@ def test_plan_says_how_each_leaf_runs():
     assert text.count("runs step by step") == 2
     text = str(scanrnn.plan(step, carry, xs, machine="h100"))
     assert "estimates of a training step:" in text and "chunkwise" in text
+
+
+def memory_step(by_key, S, x):
+    """A memory with one decay for a matrix, or one for each key."""
+    q, k, v, a = x
+    a = a[..., None] if by_key else a[:, :1, None]
+    S = a * S + k[..., None] * v[:, None]
+    return S, jnp.einsum("bk,bkv->bv", q, S)
+
+
+def of_memory(size, batch=2, steps=32):
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k, v, a = (jax.random.normal(k, (steps, batch, size), "float32") for k in keys)
+    return jnp.zeros((batch, size, size), "float32"), (q, k, v, jax.nn.sigmoid(a))
+
+
+@pytest.mark.parametrize(
+    ("by_key", "size", "chosen"),
+    [
+        (False, 16, "planned"),
+        (False, 32, "chunkwise"),
+        (True, 32, "planned"),
+        (True, 64, "chunkwise"),
+    ],
+)
+def test_matrices_of_few_numbers_run_in_a_loop_of_a_cpu(by_key, size, chosen):
+    """If products read them, it is the size of each matrix that counts."""
+    for batch in (4, 32):
+        step = functools.partial(memory_step, by_key)
+        plan = scanrnn.plan(step, *of_memory(size, batch), machine="cpu")
+        assert plan.executor.name == chosen
+
+
+def test_matrices_that_are_read_by_sums_run_in_chunks():
+    def step(S, x):
+        q, k, v, a = x
+        S = a[..., None] * S + k[..., None] * v[:, None]
+        return S, jnp.sum(S * q[..., None], 1)
+
+    plan = scanrnn.plan(step, *of_memory(32, batch=4), machine="cpu")
+    assert plan.executor.name == "chunkwise"
+    assert "Without a gradient" not in str(plan)
+
+
+def test_memory_without_a_gradient_is_a_loop_on_a_cpu():
+    step, args = functools.partial(memory_step, False), of_memory(32, batch=4)
+
+    def total(plan, *args):
+        return scanrnn.scan(step, *args, plan=plan)[1].sum()
+
+    def trips(plan, transform=lambda f: f):
+        """The steps of the loops that run."""
+        run = transform(functools.partial(total, plan))
+        text = jax.jit(run).lower(*args).as_text()
+        return {int(n) for n in re.findall(r"stablehlo.constant dense<(\d+)>", text)}
+
+    plan = scanrnn.plan(step, *args, machine="cpu")
+    assert "Without a gradient: one loop" in str(plan)
+    assert 32 in trips(plan) and 32 not in trips(plan, jax.grad)
+    named = scanrnn.plan(step, *args, machine="cpu", implementation="chunkwise")
+    assert "Without a gradient" not in str(named)
+    assert 32 not in trips(named)

@@ -13,6 +13,7 @@ References:
 
 from __future__ import annotations
 
+import functools
 import math
 
 from scanrnn.executors import associative, scan
@@ -20,7 +21,7 @@ from scanrnn.executors._executor import bound_to_jax
 from scanrnn.executors.parallel.memories import remembered
 from scanrnn.executors.parallel.pairs import FEW
 from scanrnn.executors.run.names import named
-from scanrnn.executors.run.program import entering
+from scanrnn.executors.run.program import entering, without_gradient_by_loop
 from scanrnn.planner import costs
 from scanrnn.planner.emit import plain
 from scanrnn.planner.ir import ops
@@ -63,8 +64,26 @@ def refuse_early(plan: Plan) -> str | None:
     if operations is not None and operations < plan.rules.least_work:
         return f"a step is only {operations} operations"
     size = sum(ops.size_of(ops.aval(graph.carry[k])) for k in memories(graph))
-    small = size < plan.rules.memory_least
-    return f"the memory has only {size} numbers" if small else None
+    if size < plan.rules.memories.least:
+        return f"the memory has only {size} numbers"
+    small = all(_is_small(plan, one) for one in memories(graph).values())
+    return "products with matrices of so few numbers are fast" if small else None
+
+
+def _is_small(plan: Plan, one: Memory) -> bool:
+    """Whether products read matrices with fewer numbers than chunks pay for."""
+    assert plan.stages is not None
+    graph, least = plan.stages.graph, plan.rules.memories.matrix
+    S = ops.aval(graph.carry[one.leaf])
+    size = ops.product(S.shape[i] for i in one.matrix(S.ndim))
+    more = one.decays_by_key or one.correction is not None
+    return size < least[more] and _reads_by_products(graph, one)
+
+
+def _reads_by_products(graph: Graph, one: Memory) -> bool:
+    """Whether a step reads a memory by products, and not by sums over an axis."""
+    makers = (graph.producer(asked.out) for asked in one.reads)
+    return all(e is not None and e.primitive.name in ops.PRODUCTS for e in makers)
 
 
 def work(plan: Plan) -> costs.Work:
@@ -108,7 +127,7 @@ def _work(plan: Plan, S, one: Memory) -> costs.Work:
 
 def _steps(plan: Plan, one: Memory) -> int:
     """The number of steps in a chunk."""
-    return min(plan.rules.memory_steps[one.decays_by_key], max(plan.length, 1))
+    return min(plan.rules.memories.steps[one.decays_by_key], max(plan.length, 1))
 
 
 def describe(plan: Plan) -> list[str]:
@@ -126,12 +145,33 @@ def describe(plan: Plan) -> list[str]:
         elif plan.rules.in_parallel and group.parallel:
             how = f"in parallel over time: it is {group.kind}"
         lines.append(f"{kinds} runs {how}.")
+    if _loops_without_gradient(plan):
+        lines.append("Without a gradient: one loop, which is faster here.")
     return lines
 
 
 def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
-    """Run a plan on flat values. Returns the final carry and the ys, flat."""
-    del differentiated
+    """Run a plan on flat values. Returns the final carry and the ys, flat.
+
+    Where rules say so, a pass without a gradient runs as a loop, unless chunks are
+    asked for by name.
+    """
+    program, args = functools.partial(_run, plan), (weights, init, xs)
+    if not _loops_without_gradient(plan):
+        return program(*args)
+    return without_gradient_by_loop(plan, program, args, differentiated)
+
+
+def _loops_without_gradient(plan: Plan) -> bool:
+    """Whether a pass without a gradient runs as a loop."""
+    assert plan.stages is not None
+    if not plan.rules.memories.loops_values or plan.options.implementation == NAME:
+        return False
+    graph = plan.stages.graph
+    return all(_reads_by_products(graph, one) for one in memories(graph).values())
+
+
+def _run(plan: Plan, weights: list, init: list, xs: list):
     assert plan.stages is not None
     stages, rows = plan.stages, Rows(plan.length, plan.reverse)
     graph, (values, moving) = stages.graph, entering(plan, weights, init)

@@ -8,13 +8,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, cast
 
 from scanrnn.executors import planned
 from scanrnn.executors._executor import bound_to_jax
-from scanrnn.executors.run.names import named, types_of
-from scanrnn.executors.run.names import split as split_over_devices
-from scanrnn.executors.run.program import Runner, with_values_by
+from scanrnn.executors.run.names import named
+from scanrnn.executors.run.program import without_gradient_by_loop
 from scanrnn.planner.decide import make_plan
 from scanrnn.planner.fission import Part, parts_of
 from scanrnn.planner.ir import ops
@@ -85,12 +83,9 @@ def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
     """
     parts = functools.partial(_run, plan, differentiated)
     args, rules = (weights, init, xs), plan.rules
-    fits = rules.forward_share is None and _made(plan) <= rules.outside_bytes
-    if fits or split_over_devices(args):
+    if rules.forward_share is None and _made(plan) <= rules.outside_bytes:
         return parts(*args)
-    single = functools.partial(Runner(cast(Any, planned)).run, plan)
-    types = types_of(plan.source, plan.length) if differentiated else ()
-    return with_values_by(single, parts, plan.machine, types)(*args)
+    return without_gradient_by_loop(plan, parts, args, differentiated)
 
 
 def _made(plan: Plan) -> int:

@@ -44,6 +44,8 @@ class Body:
         does, all its values of two axes do.
       own: rows that each step computes itself. They are not recomputed where they are
         stacked.
+      copied: rows that are copied at each step, so that they are not sliced from the
+        sequence in a loop over all elements of a larger value.
       row_tile: as in `Rules`, how the arrays lie that it reads and stacks.
       scans: as in `Rules`, which form a parallel scan takes.
       separate: whether the steps of a trip are compiled one by one, so that nothing is
@@ -59,6 +61,7 @@ class Body:
     transposed: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
     features_first: Mapping[Var, Var] = dataclasses.field(default_factory=dict)
     own: tuple[Var, ...] = ()
+    copied: tuple[Var, ...] = ()
     row_tile: tuple[int, int, int] | None = None
     scans: ScanRules = ScanRules()
     separate: bool = False

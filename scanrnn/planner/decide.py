@@ -23,6 +23,7 @@ from scanrnn.planner.motion.moved import spare_of
 from scanrnn.planner.options import Options
 from scanrnn.planner.passes import layout, rewrite, tidy
 from scanrnn.planner.passes.equal import merged
+from scanrnn.planner.passes.spread import spread_rows
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.trace import Traced, inline, without_invariant
@@ -82,7 +83,7 @@ def make_plan(
     loops = tuple(loop_of(plan, size) for size in ([whole, rest] if rest else [whole]))
     plan = dataclasses.replace(plan, loops=loops)
     plan = with_value_chunk(plan)
-    if not _moves(stages) and not _keeps_less(plan):
+    if not (_moves(stages) or _keeps_less(plan) or _copies(plan)):
         # The plan keeps its loops: an executor may run them in parallel over time.
         reason = "nothing in the step can be moved, merged or deferred"
         return dataclasses.replace(plan, unplanned=reason)
@@ -116,6 +117,12 @@ def _keeps_less(plan: Plan) -> bool:
     d = plan.derivative if plan.defer else None
     keeps = d is not None and (d.cuts or d.saved or d.carry_saved)
     return bool(keeps) and chunks_pay(plan)
+
+
+def _copies(plan: Plan) -> bool:
+    """Whether the loop gains by copies of rows, as `Rules.spreads` says."""
+    least = plan.rules.spreads if plan.defer else None
+    return least is not None and bool(spread_rows(plan.loop.graph, least))
 
 
 def _left_alone(graph, length, options) -> str | None:

@@ -24,6 +24,7 @@ from scanrnn.planner.ir.rows import Rows, pair_up
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.around import around, own_rows
 from scanrnn.planner.passes.features import features_first, is_features_first
+from scanrnn.planner.passes.spread import spread_rows
 from scanrnn.planner.passes.tidy import squeeze_reductions
 from scanrnn.planner.passes.transposed import transposed
 from scanrnn.planner.rules import Rules
@@ -131,6 +132,7 @@ class Bodies:
         if rules.squeezes_reductions:
             squeezed, consts = squeeze_reductions(graph)
             graph = graph if consts else squeezed
+        copies = rules.spreads if self.target.alone else None
         return Body(
             graph,
             rows,
@@ -138,6 +140,7 @@ class Bodies:
             weights,
             first,
             own=tuple(own_rows(graph, rows.block)),
+            copied=spread_rows(graph, copies) if copies else (),
             row_tile=rules.row_tile,
             scans=rules.scans,
             separate=rows.block > 1 and _is_tiny(graph, rules),

@@ -66,6 +66,26 @@ class FeatureRules(NamedTuple):
     dtypes: tuple[str, ...] = ("float32", "float64")
 
 
+class MemoryRules(NamedTuple):
+    """Which matrix memories run by products of chunks, and how.
+
+    Attributes:
+      steps: how many steps make a chunk; and how many if keys decay one by one, because
+        then some pairs of steps have a vector of factors.
+      least: how many numbers a memory has at least.
+      matrix: if a step reads it by products, and not by sums over an axis, how many
+        numbers each matrix has at least; and how many if keys decay one by one, or if
+        the memory corrects what it holds.
+      loops_values: if a step reads it by products, it runs in a loop where there is no
+        gradient.
+    """
+
+    steps: tuple[int, int] = (64, 64)
+    least: int = 0
+    matrix: tuple[int, int] = (0, 0)
+    loops_values: bool = False
+
+
 class RecomputeRules(NamedTuple):
     """When results of contractions are recomputed from carries, and not kept.
 

@@ -15,6 +15,7 @@ from scanrnn.planner.rule_groups import (
     MB,
     CostRules,
     FeatureRules,
+    MemoryRules,
     RecomputeRules,
     ScanRules,
     SizeRules,
@@ -56,6 +57,8 @@ class Rules:
         recomputed.
       slow_moves: with `keeps_costly`, primitives that only move elements, but take long
         to compute again, or what reads them does.
+      spreads: the fewest numbers of a value along two axes of which a row lies, from
+        which such a row is copied at each step; None for never. This is for one device.
       row_tile: if given, arrays that a loop reads or stacks have time as their major
         axis, and rows that fit tiles of memory, as the carry does: the rows and the
         columns of a tile, and the most tiles of a small row.
@@ -80,9 +83,7 @@ class Rules:
       least_work: the number of operations of a step below which a plan gains nothing.
       least_row_work: the same for a step whose products have one row (a batch of one).
       in_parallel: an estimate may choose scans that are parallel over time.
-      memory_steps: how many steps of a matrix memory make a chunk; and how many if keys
-        decay one by one, because then some pairs of steps have a vector of factors.
-      memory_least: how many numbers a matrix memory has at least that runs in chunks.
+      memories: which matrix memories run by products of chunks, and how.
       wavefront: equal layers run side by side if a launch takes longer than a step.
       unrecorded: operations that the runtime does not record in a graph of kernels, by
         the names of their primitives.
@@ -106,6 +107,7 @@ class Rules:
     draws_before: bool = False
     keeps_costly: bool = False
     slow_moves: frozenset[str] = frozenset()
+    spreads: int | None = None
     row_tile: tuple[int, int, int] | None = None
     scans: ScanRules = ScanRules()
     delays_copies: bool = False
@@ -123,8 +125,7 @@ class Rules:
     least_work: int = 0
     least_row_work: int = 0
     in_parallel: bool = True
-    memory_steps: tuple[int, int] = (64, 64)
-    memory_least: int = 0
+    memories: MemoryRules = MemoryRules()
     wavefront: bool = False
     unrecorded: frozenset[str] = frozenset()
     costs: CostRules = CostRules()

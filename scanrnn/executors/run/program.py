@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, cast
 
-from scanrnn.executors import scan
+from scanrnn.executors import planned, scan
 from scanrnn.executors._executor import Executor
 from scanrnn.executors.run.chunks import in_chunks
 from scanrnn.executors.run.loop import run_loop
@@ -144,6 +144,20 @@ def with_values_by(
         return outs[: len(carry)], outs[len(carry) :]
 
     return either
+
+
+def without_gradient_by_loop(
+    plan: Plan, program: Callable, args: tuple, differentiated: bool
+):
+    """Run `program`; without a gradient on one device, the planned loop in its place.
+
+    `args` are weights, carry and xs. Returns the final carry and the ys, flat.
+    """
+    if split(args):
+        return program(*args)
+    loop = functools.partial(Runner(cast(Any, planned)).run, plan)
+    types = types_of(plan.source, plan.length) if differentiated else ()
+    return with_values_by(loop, program, plan.machine, types)(*args)
 
 
 def _run(plan, executor, differentiated, loop, constants, init, xs):

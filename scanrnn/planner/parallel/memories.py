@@ -70,6 +70,11 @@ class Memory(NamedTuple):
         """How the last write depends on S."""
         return self.writes[-1].correction
 
+    def matrix(self, rank: int) -> set[int]:
+        """The axes of one of the matrices: all but those that count matrices."""
+        keys = (f.spans for added in self.writes for f in added.keys)
+        return {self.axis, *range(rank)} - (set().union(*keys) - {self.axis})
+
     @property
     def inner(self) -> set[int]:
         """The axes of S that arrays of pairs of steps have, and that of the reads."""

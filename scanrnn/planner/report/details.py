@@ -100,6 +100,8 @@ def _bodies(plan) -> Iterator[str]:
             told.append(f"{len(body.transposed)} with the features first")
         if rows.over:
             told.append(f"{len(rows.over)} of {len(body.graph.ys)} arrays reuse memory")
+        if body.copied:
+            told.append(f"copies of the rows {listed(body.copied)}")
         yield f"Loop {name}: {'; '.join(told)}."
 
 

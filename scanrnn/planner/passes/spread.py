@@ -1,0 +1,82 @@
+"""Find rows that a step spreads along two axes of one value.
+
+A covariance is `x[:, :, None] * x[:, None, :]`. XLA slices the row x from the sequence
+in the same loop that computes this value. A CPU then takes a slice for each element,
+with two indices, and computes no vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jax.extend.core import JaxprEqn, Literal, Var
+
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import Graph
+
+# Along which axis of a value each axis of a row lies; None for an axis of size 1.
+Way = tuple[int | None, ...]
+# XLA computes other functions, such as `exp`, once, and not again for each element.
+_CHEAP = frozenset(
+    "abs add add_any and clamp convert_element_type copy div eq ge gt integer_pow le lt"
+    " max min mul ne neg not or select_n sign square sub".split()
+)
+
+
+def spread_rows(graph: Graph, least: int) -> tuple[Var, ...]:
+    """The rows that lie along two axes of one value of at least `least` numbers."""
+    found: dict[Var, None] = {}
+    ways: dict[Var, dict[Var, set[Way]]] = {}
+    ways |= {v: {v: {_way(v)}} for v in graph.xs if ops.is_inexact(v)}
+    for eqn in graph.eqns:
+        moved: dict[Var, set[Way]] = {}
+        for side, v in enumerate(eqn.invars):
+            known = {} if isinstance(v, Literal) else ways.get(v, {})
+            axes = _axes(eqn, side) if known else None
+            if axes is None:
+                continue
+            for row in known:
+                new = {tuple(map(axes.get, way)) for way in known[row]}
+                moved.setdefault(row, set()).update(new)
+        (out, *_) = eqn.outvars
+        ways[out] = moved
+        if ops.size_of(ops.aval(out)) >= least:
+            found |= dict.fromkeys(row for row in moved if len(moved[row]) > 1)
+    return tuple(found)
+
+
+def _way(v: Var) -> Way:
+    """The axes of a row, as they lie in the row itself."""
+    return tuple(None if n == 1 else i for i, n in enumerate(ops.aval(v).shape))
+
+
+def _axes(eqn: JaxprEqn, side: int) -> Mapping[int | None, int] | None:
+    """The axes of a result by those of an operand; None if it is not sliced there."""
+    name, params, v = eqn.primitive.name, eqn.params, eqn.invars[side]
+    shape, out = (ops.aval(u).shape for u in (v, eqn.outvars[0]))
+    if name in _CHEAP and len(shape) == len(out):
+        return dict(enumerate(range(len(shape))))
+    if name == "broadcast_in_dim":
+        return dict(enumerate(params["broadcast_dimensions"]))
+    if name == "transpose":
+        return {i: j for j, i in enumerate(params["permutation"])}
+    if name in ("reshape", "squeeze", "expand_dims"):
+        own, theirs = ([i for i, n in enumerate(s) if n != 1] for s in (shape, out))
+        same = [shape[i] for i in own] == [out[j] for j in theirs]
+        return dict(zip(own, theirs, strict=True)) if same else None
+    return _of_product(eqn, side) if name == "dot_general" else None
+
+
+def _of_product(eqn: JaxprEqn, side: int) -> Mapping[int | None, int] | None:
+    """The same for a product that sums over nothing; others read whole arrays."""
+    contracted, batch = eqn.params["dimension_numbers"]
+    shapes = [ops.aval(v).shape for v in eqn.invars]
+    if any(shapes[side][i] != 1 for i in contracted[side]):
+        return None
+    free = [
+        [i for i in range(len(shapes[k])) if i not in (*contracted[k], *batch[k])]
+        for k in (0, 1)
+    ]
+    start = len(batch[0]) + (len(free[0]) if side else 0)
+    axes = {i: j for j, i in enumerate(batch[side])}
+    return axes | {i: start + j for j, i in enumerate(free[side])}
