@@ -31,7 +31,7 @@ from tests.step_table import build
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_machine_is_found_by_its_name(name):
-    assert machine_named(name).kind == name
+    assert machine_named(name).kind == machine_named(name.upper()).kind == name
     assert machine_named(MACHINES[name]) is MACHINES[name]
 
 

@@ -1,5 +1,6 @@
 """Wrong input to the layers: the message names what came and what was wanted."""
 
+import functools
 import re
 
 import jax.numpy as jnp
@@ -196,6 +197,7 @@ def test_layer_refuses_what_is_no_cell():
         ("lstm", ["got 'lstm'"]),
         (cells.lstm, ["got the function lstm", "write lstm(...)"]),
         (lambda carry, x: (carry, x), ["the function <lambda>", "scanrnn.scan takes"]),
+        (functools.reduce, ["the function reduce", "scanrnn.scan takes a step"]),
         (nnx.LSTMCell, ["got the class LSTMCell", "write LSTMCell(...)"]),
         (linen.LSTMCell(H), ["LSTMCell of flax.linen", "scanrnn.linen.RNN"]),
         (nnx.Linear(D, H, rngs=nnx.Rngs(0)), ["Linear, a module", "no recurrent"]),

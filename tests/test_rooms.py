@@ -31,3 +31,7 @@ def test_room_is_an_attribute_of_the_package(room):
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'lstm'; cells are in"):
         scanrnn.lstm  # noqa: B018
+    with pytest.raises(AttributeError, match="write scanrnn.cells.lstm"):
+        scanrnn.cells.LSTM  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'best'; see dir"):
+        scanrnn.cells.best  # noqa: B018

@@ -64,3 +64,10 @@ from scanrnn.cells._ugrnn import UGRNNCarry as UGRNNCarry
 from scanrnn.cells._ugrnn import ugrnn as ugrnn
 from scanrnn.cells._weight_drop import weight_drop as weight_drop
 from scanrnn.cells._zoneout import zoneout as zoneout
+
+
+def __getattr__(name: str) -> object:
+    """Say how a cell is written; it is a function, not a class."""
+    small = name.lower()
+    hint = f"write scanrnn.cells.{small}(...)" if small in globals() else "see dir()"
+    raise AttributeError(f"module 'scanrnn.cells' has no attribute {name!r}; {hint}")

@@ -86,9 +86,10 @@ def _no_cell(one, flax):
     if isinstance(one, type):
         return f"the class {one.__name__}; write {one.__name__}(...)"
     if inspect.isroutine(one):
-        if one.__name__ == "<lambda>":
-            return "the function <lambda>; scanrnn.scan takes a step that is a function"
-        return f"the function {one.__name__}; write {one.__name__}(...)"
+        # A factory of ours that was not called. Any other function may be a step.
+        ours = (one.__module__ or "").startswith("scanrnn.cells")
+        hint = f"write {one.__name__}(...)" if ours else "scanrnn.scan takes a step"
+        return f"the function {one.__name__}; {hint}"
     name = type(one).__name__
     homes = {".".join(base.__module__.split(".")[:2]) for base in type(one).__mro__}
     home = next((home for home in ("flax.nnx", "flax.linen") if home in homes), None)

@@ -105,7 +105,7 @@ def machine_named(machine: Machine | str) -> Machine:
     """Find the `Machine` of a name; a `Machine` is returned as it is.
 
     Args:
-      machine: a `Machine`, or a name in `MACHINES`.
+      machine: a `Machine`, or a name in `MACHINES`, in capitals or not.
 
     Returns:
       The `Machine`.
@@ -126,12 +126,14 @@ def machine_named(machine: Machine | str) -> Machine:
             f"machine must be a scanrnn.Machine or a name, got "
             f"{type(machine).__name__}; names are {', '.join(MACHINES)}"
         )
-    if machine not in MACHINES:
+    name = machine.lower()
+    if name not in MACHINES:
         raise ValueError(
-            f"machine {machine!r} is unknown; names are {', '.join(MACHINES)}; or "
+            f"machine {machine!r} is unknown; names are {', '.join(MACHINES)}; take "
+            "the one that is most like yours (an H200 is planned for as 'h100'), or "
             "give a scanrnn.Machine(...) of your own"
         )
-    return MACHINES[machine]
+    return MACHINES[name]
 
 
 @functools.cache

@@ -194,10 +194,14 @@ def _length(names, xs_flat, length):
         if jnp.ndim(x) == 0:
             raise ValueError(
                 f"scan: xs{name} is a scalar; every leaf of xs needs a leading time "
-                "axis (the step can close over a value that all steps share)"
+                "axis (jnp.asarray makes one array of lists of numbers; the step can "
+                "close over a value that all steps share)"
             )
     if length is None and not xs_flat:
-        raise ValueError("scan: with xs=None, length must be given")
+        raise ValueError(
+            "scan: with xs=None, length must be given (or, if f is a layer or a model "
+            "and not a step, call scanrnn.plans)"
+        )
     if length is not None:
         length = _whole(length)
     sizes = [x.shape[0] for x in xs_flat]
