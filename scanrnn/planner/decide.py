@@ -174,6 +174,7 @@ def _rewrite(graph, options) -> tuple[Graph, list]:
         (options.split, rewrite.split),
         (options.merge, rewrite.merge),
         (True, tidy.gather_slices),
+        (True, tidy.join_splits),
         (True, tidy.cancel_splits),
         (True, tidy.regroup_sums),
         (options.layout, layout.push_splits),

@@ -135,6 +135,41 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
     return retrace(graph, rule, tiles)
 
 
+def join_splits(graph: Graph) -> tuple[Graph, list]:
+    """Replace a split, and splits of its pieces, by one split into all pieces.
+
+    Each piece can then be read as its own slice of the array of all steps.
+    """
+    splits = [e for e in graph.eqns if e.primitive.name == "split"]
+    inner = {}
+    for eqn in splits:
+        made = graph.producers.get(var(eqn.invars[0]))
+        again = made in splits and made.params["axis"] == eqn.params["axis"]
+        if again and len(graph.consumers[eqn.invars[0]]) == 1:
+            inner[eqn.invars[0]] = eqn
+
+    def pieces(eqn) -> list[Var]:
+        found = (pieces(inner[v]) if v in inner else [v] for v in eqn.outvars)
+        return [piece for of_one in found for piece in of_one]
+
+    def rule(eqn, env):
+        axis, found = eqn.params["axis"], pieces(eqn)
+        if eqn.invars[0] not in inner:
+            sizes = [ops.aval(v).shape[axis] for v in found]
+            parts = lax.split(env.read(eqn.invars[0]), sizes, axis)
+            env.update(zip(found, parts, strict=True))
+
+        def value(v):
+            # Nothing reads a piece that is split again.
+            names = pieces(inner[v]) if v in inner else [v]
+            return lax.concatenate([env.read(u) for u in names], axis)
+
+        return [value(v) for v in eqn.outvars]
+
+    both = {e for v in inner for e in (inner[v], graph.producers[v])}
+    return retrace(graph, rule, both)
+
+
 def _tile(shape, slices, axis) -> bool:
     """Whether slices, in order, tile one axis, and take all of the other axes."""
     end = 0
