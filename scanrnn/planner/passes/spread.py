@@ -38,10 +38,11 @@ def spread_rows(graph: Graph, least: int) -> tuple[Var, ...]:
             for row in known:
                 new = {tuple(map(axes.get, way)) for way in known[row]}
                 moved.setdefault(row, set()).update(new)
-        (out, *_) = eqn.outvars
-        ways[out] = moved
-        if ops.size_of(ops.aval(out)) >= least:
-            found |= dict.fromkeys(row for row in moved if len(moved[row]) > 1)
+        # Primitives that have several outputs are not cheap, so `moved` is empty then.
+        for out in eqn.outvars if moved else ():
+            ways[out] = moved
+            if ops.size_of(ops.aval(out)) >= least:
+                found |= dict.fromkeys(row for row in moved if len(moved[row]) > 1)
     return tuple(found)
 
 
@@ -53,7 +54,9 @@ def _way(v: Var) -> Way:
 def _axes(eqn: JaxprEqn, side: int) -> Mapping[int | None, int] | None:
     """The axes of a result by those of an operand; None if it is not sliced there."""
     name, params, v = eqn.primitive.name, eqn.params, eqn.invars[side]
-    shape, out = (ops.aval(u).shape for u in (v, eqn.outvars[0]))
+    if len(eqn.outvars) != 1:
+        return None
+    shape, out = (ops.aval(u).shape for u in (v, *eqn.outvars))
     if name in _CHEAP and len(shape) == len(out):
         return dict(enumerate(range(len(shape))))
     if name == "broadcast_in_dim":
