@@ -4,6 +4,8 @@ A rule is given the outputs that were kept, and does not compute them again. So 
 steps are of functions whose rules read outputs, and of what is kept only on a CPU.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,6 +13,7 @@ from jax.scipy import linalg, special
 
 import scanrnn
 from tests.compare import assert_same, value_and_gradients
+from tests.jaxprs import equations, loops
 
 T, B, H = 4, 3, 4
 EYE = jnp.eye(H)
@@ -55,6 +58,25 @@ def powers(h, x):
     return positive**x + jnp.cbrt(h) + jnp.sqrt(positive) * jnp.tan(0.1 * h)
 
 
+def root(h, x):
+    """The fixed point z of an equilibrium model; its derivative is another loop."""
+
+    def solve(f, z):
+        def improved(state):
+            z, count = state
+            return z - f(z), count + 1
+
+        return jax.lax.while_loop(lambda s: s[1] < 40, improved, (z, 0))[0]
+
+    def solve_linear(g, y):
+        return jax.lax.fori_loop(0, 40, lambda _, z: z + y - g(z), y)
+
+    def excess(z):
+        return z - jnp.tanh(0.2 * z + h + x)
+
+    return jax.lax.custom_root(excess, jnp.zeros_like(h), solve, solve_linear)
+
+
 def singular_values(h, x):
     u, s, vt = jnp.linalg.svd(h.T @ h + x.T @ x + jnp.diag(jnp.arange(4.0)))
     return h @ (u * s) @ vt
@@ -79,6 +101,7 @@ STEPS = {
     "products": lambda h, x: (
         jnp.prod(1 + 0.1 * h, 1, keepdims=True) * jnp.cumprod(x, 1)
     ),
+    "root": root,
     "segments": lambda h, x: (
         jax.ops.segment_sum(jnp.exp(h), jnp.array([0, 1, 0]), B) * x
     ),
@@ -126,3 +149,21 @@ def test_gradients_by_kept_values_are_those_of_lax_scan(name):
 def test_second_derivatives_by_kept_values_are_those_of_lax_scan(name, residuals):
     plan = scanrnn.Options(implementation="planned", residuals=residuals)
     assert_same(of(name), second_order, plan=plan)
+
+
+def test_loop_that_finds_a_root_does_not_run_again_in_reverse():
+    plan = scanrnn.Options(machine="cpu", implementation="planned")
+    step, params, h, xs = of("root")
+
+    def loss(params, h, xs):
+        run = functools.partial(scanrnn.scan, plan=plan)
+        return run(functools.partial(step, params), h, xs)[1].sum()
+
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(params, h, xs).jaxpr
+    reverse = [e for e in loops(jaxpr) if e.params["reverse"]]
+    inner = (e.primitive.name for loop in reverse for e in equations(loop_of(loop)))
+    assert reverse and "while" not in inner
+
+
+def loop_of(scan):
+    return scan.params["jaxpr"].jaxpr

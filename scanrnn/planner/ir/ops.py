@@ -175,9 +175,9 @@ def is_cheap_over_time(eqn: JaxprEqn) -> bool:
 
 
 def is_costly(eqn: JaxprEqn) -> bool:
-    """Whether an equation takes long: unknown, or a function such as `softplus`."""
-    logarithm = any(e.primitive.name in ("log", "log1p") for e in inside(eqn))
-    return logarithm or not is_cheap_over_time(eqn)
+    """Whether an equation takes long: unknown, or with a logarithm or a loop in it."""
+    slow, names = {"log", "log1p", "scan", "while"}, (e.primitive for e in inside(eqn))
+    return any(p.name in slow for p in names) or not is_cheap_over_time(eqn)
 
 
 def draws_by_step(eqn: JaxprEqn) -> bool:
