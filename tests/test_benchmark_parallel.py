@@ -89,7 +89,10 @@ def test_ratios_in_the_docs_are_those_of_the_compiled_rows():
     assert f"needs {least:.2f} to {most:.2f} of the temporary" in text
     least, most = temporaries(lambda _, row: row["temp_bytes"] > 4e6)
     assert f"and {least:.2f} to {most:.2f} at all sizes" in text
-    assert most < 1.05
+    _, others = temporaries(
+        lambda size, row: row["temp_bytes"] > 4e6 and size != (128, 8, 512)
+    )
+    assert others < 1.03 < most < 1.05
     least, most = temporaries(lambda _, row: row["temp_bytes"] <= 4e6)
     assert f"at each size: {least:.2f} to {most:.2f}.)" in text
     text = " ".join((pages / "limits.md").read_text().split())
@@ -111,16 +114,22 @@ def test_parallel_scans_take_fewer_cycles_of_a_tpu_than_by_hand():
         if row["machine"] == "v5e" and "cycles" in row:
             size = row["name"], row["T"], row["B"], row["D"]
             found.setdefault(size, {})[row["form"]] = row
-    both = [v for v in found.values() if {loops.OURS, loops.HAND} <= {*v}]
-    shares = [v[loops.OURS]["cycles"] / v[loops.HAND]["cycles"] for v in both]
+    shares = {
+        size: v[loops.OURS]["cycles"] / v[loops.HAND]["cycles"]
+        for size, v in found.items()
+        if {loops.OURS, loops.HAND} <= {*v}
+    }
+    least, most = min(shares.values()), max(shares.values())
     text = " ".join(
         (FOLDER.parents[1] / "docs" / "parallel_in_time.md").read_text().split()
     )
-    assert f"takes {min(shares):.2f} to {max(shares):.2f} of the cycles" in text
+    assert f"takes {least:.2f} to {most:.2f} of the cycles" in text
     # The longest sequence of narrow steps; the page says why.
-    assert sorted(shares)[-2] < 1
+    narrow = "leaky sum with resets", 2**20, 8, 1
+    assert max(share for size, share in shares.items() if size != narrow) < 1
+    assert shares[narrow] < 1.25
     for form in (loops.OURS, loops.HAND):
-        row = found["leaky sum with resets", 2**20, 8, 1][form]
+        row = found[narrow][form]
         assert f"{row['temp_bytes'] / 1e6:.0f} MB" in text
         assert f"{row['compile_seconds']:.0f} s" in text
         assert f"{row['cycles'] / 1e6:.1f} million" in text

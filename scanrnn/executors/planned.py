@@ -11,7 +11,7 @@ from jax.extend.core import Var
 
 from scanrnn.executors._xla import rules as rules
 from scanrnn.executors.run.names import named
-from scanrnn.executors.run.ordering import late
+from scanrnn.executors.run.ordering import copied
 from scanrnn.executors.run.pin import Tile, join_axes, pin
 from scanrnn.executors.run.products import copy_transposed
 from scanrnn.planner import costs
@@ -164,15 +164,11 @@ def _step(body, constants, carry, here, t, scanned):
     values = {v: lax.reshape(a, ops.aval(v).shape) for v, a in values.items()}
     values |= dict(zip(graph.carry, carry, strict=True))
     values |= {v: rows.row(here, t, v) for v in graph.xs if v not in scanned}
-    values |= {v: late(values[v], _same, values[v]) for v in body.copied}
+    values |= {v: copied(values[v]) for v in body.copied}
     env = Env(graph.eqns, values)
     carry = env.read_all(graph.carry_out)
     ys = _with_own(graph, env, body.own) if body.own else env.read_all(graph.ys)
     return lax.optimization_barrier(carry) if body.separate else carry, ys
-
-
-def _same(a):
-    return a
 
 
 def _with_own(graph, env, own):

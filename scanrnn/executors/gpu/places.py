@@ -15,6 +15,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.executors.gpu.block_checks import NotBlockedError
 from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.axes import kept_axes
 from scanrnn.planner.ir.graph import Graph, variables
 
 # Primitives that cut an axis or join parts of it: a part may be one index of it.
@@ -117,34 +118,10 @@ def _links(graph: Graph) -> Iterable[tuple[Var, Var, _Pairs, str]]:
 
 def _axes(eqn: JaxprEqn) -> Iterable[tuple[Var, _Pairs]]:
     """For each operand, its axes with those of the result that are the same."""
-    name, params = eqn.primitive.name, eqn.params
     for side, v in enumerate(eqn.invars):
         if isinstance(v, Literal) or not ops.aval(v).ndim:
             continue
-        axes = range(ops.aval(v).ndim)
-        if name in _STAYS:
-            yield v, [(i, i) for i in axes]
-        elif name in ("reshape", "squeeze"):
+        if eqn.primitive.name in ("reshape", "squeeze"):
             yield v, None
-        elif name == "transpose":
-            yield v, [(i, j) for j, i in enumerate(params["permutation"])]
-        elif name == "broadcast_in_dim":
-            yield v, list(enumerate(params["broadcast_dimensions"]))
-        elif ops.is_reduction(eqn):
-            kept = [i for i in axes if i not in params["axes"]]
-            yield v, [(i, j) for j, i in enumerate(kept)]
-        elif name in ops.PRODUCTS:
-            yield v, _of_product(eqn, side)
-
-
-def _of_product(eqn: JaxprEqn, side: int) -> list[tuple[int, int]]:
-    """The axes of a factor that are in the product: of the batch first, then others."""
-    contracted, batch = eqn.params["dimension_numbers"]
-    one, other = variables(eqn.invars)
-    own = [
-        [i for i in range(ops.aval(v).ndim) if i not in (*contracted[k], *batch[k])]
-        for k, v in enumerate((one, other))
-    ]
-    start = len(batch[0]) + (len(own[0]) if side else 0)
-    pairs = [(i, j) for j, i in enumerate(batch[side])]
-    return pairs + [(i, start + j) for j, i in enumerate(own[side])]
+        elif (pairs := kept_axes(eqn, side, _STAYS)) is not None:
+            yield v, pairs

@@ -176,8 +176,9 @@ def is_cheap_over_time(eqn: JaxprEqn) -> bool:
 
 def is_costly(eqn: JaxprEqn) -> bool:
     """Whether an equation takes long: unknown, or with a logarithm or a loop in it."""
-    slow, names = {"log", "log1p", "scan", "while"}, (e.primitive for e in inside(eqn))
-    return any(p.name in slow for p in names) or not is_cheap_over_time(eqn)
+    slow = {"log", "log1p", "scan", "while"}
+    within = any(e.primitive.name in slow for e in inside(eqn))
+    return within or not is_cheap_over_time(eqn)
 
 
 def draws_by_step(eqn: JaxprEqn) -> bool:

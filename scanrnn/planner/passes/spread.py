@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.axes import kept_axes
 from scanrnn.planner.ir.graph import Graph
 
 # Along which axis of a value each axis of a row lies; None for an axis of size 1.
@@ -53,33 +54,28 @@ def _way(v: Var) -> Way:
 
 def _axes(eqn: JaxprEqn, side: int) -> Mapping[int | None, int] | None:
     """The axes of a result by those of an operand; None if it is not sliced there."""
-    name, params, v = eqn.primitive.name, eqn.params, eqn.invars[side]
+    name, v = eqn.primitive.name, eqn.invars[side]
     if len(eqn.outvars) != 1:
         return None
-    shape, out = (ops.aval(u).shape for u in (v, *eqn.outvars))
-    if name in _CHEAP and len(shape) == len(out):
-        return dict(enumerate(range(len(shape))))
-    if name == "broadcast_in_dim":
-        return dict(enumerate(params["broadcast_dimensions"]))
-    if name == "transpose":
-        return {i: j for j, i in enumerate(params["permutation"])}
     if name in ("reshape", "squeeze", "expand_dims"):
-        own, theirs = ([i for i, n in enumerate(s) if n != 1] for s in (shape, out))
-        same = [shape[i] for i in own] == [out[j] for j in theirs]
-        return dict(zip(own, theirs, strict=True)) if same else None
-    return _of_product(eqn, side) if name == "dot_general" else None
+        return _of_reshape(*(ops.aval(u).shape for u in (v, *eqn.outvars)))
+    if not ops.is_reduction(eqn) and not _sums(eqn, side):
+        pairs = kept_axes(eqn, side, _CHEAP)
+        return None if pairs is None else dict(pairs)
+    return None
 
 
-def _of_product(eqn: JaxprEqn, side: int) -> Mapping[int | None, int] | None:
-    """The same for a product that sums over nothing; others read whole arrays."""
-    contracted, batch = eqn.params["dimension_numbers"]
-    shapes = [ops.aval(v).shape for v in eqn.invars]
-    if any(shapes[side][i] != 1 for i in contracted[side]):
-        return None
-    free = [
-        [i for i in range(len(shapes[k])) if i not in (*contracted[k], *batch[k])]
-        for k in (0, 1)
-    ]
-    start = len(batch[0]) + (len(free[0]) if side else 0)
-    axes = {i: j for j, i in enumerate(batch[side])}
-    return axes | {i: start + j for j, i in enumerate(free[side])}
+def _of_reshape(shape, out) -> Mapping[int | None, int] | None:
+    """The axes of a reshape that only adds or drops axes of size 1."""
+    own, theirs = ([i for i, n in enumerate(s) if n != 1] for s in (shape, out))
+    same = [shape[i] for i in own] == [out[j] for j in theirs]
+    return dict(zip(own, theirs, strict=True)) if same else None
+
+
+def _sums(eqn: JaxprEqn, side: int) -> bool:
+    """Whether an equation is a product with a sum: it reads whole arrays."""
+    if eqn.primitive.name not in ops.PRODUCTS:
+        return False
+    contracted, _ = eqn.params["dimension_numbers"]
+    shape = ops.aval(eqn.invars[side]).shape
+    return any(shape[i] != 1 for i in contracted[side])
