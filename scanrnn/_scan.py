@@ -22,6 +22,7 @@ from scanrnn.executors import by_name as by_name
 from scanrnn.machines import Machine, machine_named, machine_of
 from scanrnn.planner import Options, Plan, Traced, make_plan, trace
 from scanrnn.planner.ir import compat
+from scanrnn.planner.options import UNCHANGED
 
 
 def scan(
@@ -96,13 +97,13 @@ def scan(
     unplanned = functools.partial(
         lax.scan, f, init, xs, length, reverse, unroll, **split
     )
-    as_asked = implementation == "scan" and not is_watched()
+    as_asked = implementation == UNCHANGED and not is_watched()
     if as_asked or getattr(jax.config, "jax_disable_jit", False):
         return unplanned()
     traced = trace(f, init, xs, length)
     found = _fitted(traced, plan, bool(reverse), steps, implementation)
     note(found)
-    if found.executor.name == "scan":
+    if found.executor.name == UNCHANGED:
         return unwatched(unplanned)  # `trace` has seen the loops in `f`
     groups = traced.weights, traced.init, traced.xs
     moves = any(map(compat.has_tangent, itertools.chain(*groups)))

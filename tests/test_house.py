@@ -35,7 +35,7 @@ ROOMS = {
         {"_plans", "_tune", "_watch", "executors", "machines", "planner"},
         {"jax", "numpy"},
     ),
-    "_solve": ({"planner", "executors"}, {"jax", "numpy"}),
+    "_solve": ({"machines", "planner", "executors"}, {"jax", "numpy"}),
     "_selfcheck": ({"_scan", "_tune", "cells"}, {"jax"}),
     "_objects": (set(), {"jax"}),
     "_accelerate": ({"_objects", "planner", "_scan"}, {"jax", "numpy"}),

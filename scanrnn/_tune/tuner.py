@@ -21,7 +21,7 @@ from scanrnn._tune import memory
 from scanrnn._tune.checks import check
 from scanrnn._tune.clock import time_of
 from scanrnn._tune.kernels import kernels, without_wrong
-from scanrnn.executors import has_kernels
+from scanrnn.executors import EXECUTORS, has_kernels
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.ir.batching import REFUSALS
 from scanrnn.planner.ir.graph import struct_of
@@ -34,8 +34,6 @@ VARIED = {
     "merge": False,
     "residuals": "recompute",
 }
-# Executors without kernels. Where one of these refuses a plan, it is not tried.
-IMPLEMENTATIONS = ("scan", "planned", "associative", "chunkwise", "fission")
 DEFAULT = "as asked"
 # A candidate must be this much faster than the plan that was asked for.
 MARGIN = 1.03
@@ -81,7 +79,7 @@ def tuned(
         # The estimate prefers `lax.scan` or a kernel, but a measurement may not.
         options = dataclasses.replace(given, implementation="planned")
         base = make(options)
-    if base.reason is not None and not _runs_over_time(given, make):
+    if base.reason is not None and not _runs_otherwise(given, make):
         return base  # nothing to choose from: every variation is lax.scan too
     goal = _goal(base, traced, tune)
     known = _candidates(given, options, {first.executor.name, base.executor.name})
@@ -104,12 +102,18 @@ def tuned(
     return dataclasses.replace(make(known[chosen]), tuning=tuning)
 
 
-def _runs_over_time(given: Options, make: Callable[[Options], Plan]) -> bool:
-    """Whether an executor can run the step that does not run it step by step."""
-    for name in () if given.implementation else ("associative", "chunkwise"):
+def _without_kernels() -> list[str]:
+    """The executors without kernels. Where one refuses a plan, it is not tried."""
+    return [name for name, each in EXECUTORS.items() if not has_kernels(each)]
+
+
+def _runs_otherwise(given: Options, make: Callable[[Options], Plan]) -> bool:
+    """Whether an executor without kernels can run the step, besides `lax.scan`."""
+    for name in () if given.implementation else _without_kernels():
         with contextlib.suppress(ValueError):
-            make(dataclasses.replace(given, implementation=name))
-            return True
+            plan = make(dataclasses.replace(given, implementation=name))
+            if plan.reason is None:
+                return True
     return False
 
 
@@ -144,7 +148,7 @@ def _candidates(
             found[label] = dataclasses.replace(options, **{name: value})
     # `residuals` and `chunk` are for planned loops alone.
     if given.implementation is None and not sized:
-        for name in sorted({*IMPLEMENTATIONS} - known, key=IMPLEMENTATIONS.index):
+        for name in (n for n in _without_kernels() if n not in known):
             label = f"implementation={name!r}"
             found[label] = dataclasses.replace(options, implementation=name)
     return found

@@ -133,6 +133,7 @@ def assign(
         )
     return dataclasses.replace(
         plans[chosen.name],
+        refusal=found[planned.NAME].refusal,
         executor=chosen.executor,
         candidates=tuple(found.values()),
     )

@@ -32,6 +32,7 @@ from scanrnn.planner.parallel import affine
 from scanrnn.planner.parallel.memories import Memory, memories, memory
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.report.in_parallel import DRAWS
+from scanrnn.planner.rules import Rules
 
 NAME = "chunkwise"
 # XLA's kernels on a GPU for a chunk, forward and in reverse; how many more a delta rule
@@ -187,13 +188,13 @@ def _run(plan: Plan, weights: list, init: list, xs: list):
             args = starts[0], values, rows, _steps(plan, one)
             ends = [remembered(graph, one, *args)]
         else:
-            ends = _others(graph, group, starts, values, rows, plan.rules.in_parallel)
+            ends = _others(graph, group, starts, values, rows, plan.rules)
         final |= {moving[k]: end for k, end in zip(group.leaves, ends, strict=True)}
     ys = associative.over_time(graph, graph.ys, values, rows.length)
     return list(final.values()), ys
 
 
-def _others(graph: Graph, group, starts, values, rows: Rows, in_parallel) -> list:
+def _others(graph: Graph, group, starts, values, rows: Rows, rules: Rules) -> list:
     """Add the values of leaves that are no memories. Returns those after all steps."""
     outs = [graph.carry_out[k] for k in group.leaves]
     if group.kind == "constant":
@@ -201,8 +202,9 @@ def _others(graph: Graph, group, starts, values, rows: Rows, in_parallel) -> lis
     else:
         given = associative.arrays_of(graph, values)
         part = graph.part(outs, given, group.leaves)
-        body = plain(part, rows.length, rows.reverse)
-        lower_body = associative.lower if in_parallel and group.parallel else scan.lower
+        body = plain(part, rows.length, rows.reverse, scans=rules.scans)
+        at_once = rules.in_parallel and group.parallel
+        lower_body = associative.lower if at_once else scan.lower
         after = lower_body(body, values, starts, values)[1]
     return [
         associative.record(graph, k, start, found, rows, values)

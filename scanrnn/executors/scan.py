@@ -10,9 +10,10 @@ from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import plain
 from scanrnn.planner.ir.graph import Env, Values, needed
 from scanrnn.planner.motion.over_time import keep_inputs, remembering
+from scanrnn.planner.options import UNCHANGED
 from scanrnn.planner.plan import Plan
 
-NAME = "scan"
+NAME = UNCHANGED
 
 
 def refuse(plan: Plan) -> str | None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 MB = 2**20
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "unknown")
+_POSITIVE = ("cores", "fast_memory", "bandwidth", "launch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +20,8 @@ class Machine:
 
     Attributes:
       kind: the name of the machine, as in `MACHINES`.
-      platform: the platform that JAX lowers for: "cpu", "cuda", "rocm" or "tpu".
+      platform: the platform that JAX lowers for: "cpu", "cuda", "rocm" or "tpu"; or
+        "unknown".
       cores: the number of processor cores, multiprocessors (GPU) or tensor cores (TPU).
       fast_memory: bytes of fast memory per core (second-level cache, shared memory,
         VMEM).
@@ -29,6 +32,10 @@ class Machine:
       units: a CPU's instruction sets for matrix products, by their names in Linux.
       persistent: the most features of a layer whose weights cuDNN can keep on chip for
         all steps; 0 if there is no cuDNN.
+
+    Raises:
+      ValueError: if the platform is none of these, if `peaks` lacks "float32", or if a
+        number of the data sheet is not positive.
 
     Example:
       >>> from scanrnn.machines import MACHINES
@@ -45,6 +52,24 @@ class Machine:
     launch: float
     units: frozenset[str] = frozenset()
     persistent: int = 0
+
+    def __post_init__(self):
+        """Check the data sheet."""
+        if self.platform not in _PLATFORMS:
+            raise ValueError(
+                f"Machine: platform={self.platform!r}, want one of "
+                f"{', '.join(_PLATFORMS)} (cuda or rocm for a GPU)"
+            )
+        if "float32" not in self.peaks:
+            raise ValueError(
+                f"Machine: peaks has {', '.join(self.peaks) or 'no dtype'}, want the "
+                "rate of 'float32' too"
+            )
+        sheet = {name: getattr(self, name) for name in _POSITIVE}
+        sheet |= {f"peaks[{dtype!r}]": peak for dtype, peak in self.peaks.items()}
+        for name, number in sheet.items():
+            if not number > 0:
+                raise ValueError(f"Machine: {name}={number!r}, want a positive number")
 
     def pays(self, dtype: str) -> bool:
         """Whether products in a dtype are at least as fast as in float32."""

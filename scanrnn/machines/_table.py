@@ -201,9 +201,9 @@ def machine_of(arrays: Iterable[Any] = ()) -> Machine:
         for device in _devices(array):
             return _machine_of_device(device)
     chosen: Any = getattr(jax.config, "jax_default_device", None)
-    if isinstance(chosen, str):
-        return machine_for(chosen)
-    return _machine_of_device(chosen or jax.devices()[0])
+    if chosen is None or isinstance(chosen, str):  # the name of a platform
+        chosen = jax.devices(chosen)[0]
+    return _machine_of_device(chosen)
 
 
 def _machine_of_device(device) -> Machine:

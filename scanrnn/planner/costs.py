@@ -95,7 +95,8 @@ def starts(body: Body, rules: Rules) -> float:
     sums = sum(map(ops.is_reduction, body.graph.eqns))
     if sums or any(map(ops.is_heavy, body.graph.eqns)):
         return 1.0 + sums
-    steps = body.rows.block * max(1, body.unroll)
+    unroll = body.unroll or ops.product([body.rows.length])
+    steps = body.rows.block * unroll
     return (rules.costs.trip + len(body.graph.ys)) / steps
 
 
@@ -185,6 +186,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     }
     tile_m, tile_n, tile_k = plan.rules.costs.tile
     for row in gemms(plan, steps):
+        flops += row.flops
         if inside and row.where == "loop":
             continue
         padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)
@@ -202,7 +204,6 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
         if row.where == "loop":
             read = row.count * dtype.itemsize * row.M * row.K
             seconds["memory"] += read * plan.rules.costs.matrix
-        flops += row.flops
         moved += row.count * bytes_once
     return Cost(flops, moved, kept, **seconds)
 

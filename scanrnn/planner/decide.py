@@ -20,7 +20,7 @@ from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, inside, variables
 from scanrnn.planner.motion.classify import Stages, can_defer, classify
 from scanrnn.planner.motion.moved import spare_of
-from scanrnn.planner.options import Options
+from scanrnn.planner.options import UNCHANGED, Options
 from scanrnn.planner.passes import layout, rewrite, tidy
 from scanrnn.planner.passes.equal import merged
 from scanrnn.planner.passes.spread import spread_rows
@@ -127,8 +127,8 @@ def _copies(plan: Plan) -> bool:
 
 def _left_alone(graph, length, options) -> str | None:
     """Why a step is not planned at all, or None."""
-    if options.implementation == "scan":
-        return "implementation='scan'"
+    if options.implementation == UNCHANGED:
+        return f"implementation={UNCHANGED!r}"
     if isinstance(length, int) and length == 0:
         return "there are no steps (length is 0)"
     effects = {str(e) for eqn in graph.eqns for e in eqn.effects}

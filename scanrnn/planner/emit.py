@@ -36,11 +36,9 @@ TRAINING = RECORDS, REVERSE = "that records", "in reverse"
 NORMS = "of norms in reverse"
 
 
-def plain(
-    graph: Graph, length, reverse=False, unroll: int = 1, keeps_inputs: bool = False
-) -> Body:
-    """A loop that JAX may differentiate."""
-    return Body(graph, Rows(length, reverse), unroll, keeps_inputs=keeps_inputs)
+def plain(graph: Graph, length, reverse=False, unroll: int = 1, **more) -> Body:
+    """A loop that JAX may differentiate; `more` are fields of `Body`."""
+    return Body(graph, Rows(length, reverse), unroll, **more)
 
 
 def of_leaves(body: Body, leaves: Sequence[int]) -> Body:

@@ -7,6 +7,9 @@ import dataclasses
 from scanrnn.machines import Machine, machine_named
 from scanrnn.planner.derivative.saved import POLICIES
 
+# The `implementation` that runs a step as it is: nothing is planned.
+UNCHANGED = "scan"
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:

@@ -22,7 +22,7 @@ from scanrnn.planner.ir.functions import of_some
 from scanrnn.planner.ir.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.classify import Stages
-from scanrnn.planner.options import Options
+from scanrnn.planner.options import UNCHANGED, Options
 from scanrnn.planner.report import shown, summary
 from scanrnn.planner.rules import Rules
 
@@ -84,6 +84,7 @@ class Plan:
       parts: the plans of several loops that run one after the other in place of one,
         each with its `Part`; empty unless the executor splits the loop.
       unplanned: why there is nothing to plan, or None.
+      refusal: why XLA's loops do not run the plan, or None.
       executor: what runs it: `executor.name` is its name, and `executor.run(plan,
         weights, init, xs)` runs the plan on flat values. None if none is chosen yet.
       candidates: every executor, with its estimate or its refusal.
@@ -109,6 +110,7 @@ class Plan:
     value_loops: tuple[Loop, ...] = ()
     parts: tuple[tuple[Part, Plan], ...] = ()
     unplanned: str | None = None
+    refusal: str | None = None
     executor: Any = None
     candidates: tuple[Candidate, ...] = ()
     tuning: summary.Tuning | None = None
@@ -116,12 +118,9 @@ class Plan:
     @property
     def reason(self) -> str | None:
         """Why the plan is `lax.scan` itself, or None."""
-        if self.executor is not None and self.executor.name != "scan":
+        if self.executor is not None and self.executor.name != UNCHANGED:
             return None
-        refusals = (c.refusal for c in self.candidates if c.name == "planned")
-        return (
-            self.unplanned or next(refusals, None) or "it is the cheapest by estimate"
-        )
+        return self.unplanned or self.refusal or "it is the cheapest by estimate"
 
     @property
     def step(self) -> Graph:
@@ -219,7 +218,7 @@ class Plan:
         graph = self.source
         args = list(map(struct, (*graph.weights, *graph.carry)))
         args += [struct(v, self.length) for v in graph.xs]
-        scan = next(c.executor for c in self.candidates if c.name == "scan")
+        scan = next(c.executor for c in self.candidates if c.name == UNCHANGED)
 
         def kept(executor) -> int | None:
             return _residual_bytes(

@@ -39,7 +39,7 @@ def affine(
       n arrays `[T, ...]`.
     """
     start = [jnp.expand_dims(s, 0) for s in start]
-    return _scanned(AFFINE, A, b, start, rows, rules)
+    return _scanned(AFFINE, A, _with_nan(A, b), start, rows, rules)
 
 
 def entered(
@@ -66,7 +66,7 @@ def entered(
     Returns:
       n arrays `[T, ...]` of the sums, and n arrays `[1, ...]`, the h after all rows.
     """
-    start = [jnp.expand_dims(s, 0) for s in start]
+    start, b = [jnp.expand_dims(s, 0) for s in start], _with_nan(A, b)
     first = [s + _row(ahead, rows.first) for s, ahead in zip(start, d, strict=True)]
     added = [
         _with_first(ahead + _later(late, rows), begun, rows)
@@ -123,6 +123,17 @@ def _scanned(
         return scan_forms.values(steps, A, b, start, rules)
     found = scan_forms.values(steps, _turned(A), _turned(b), start, rules)
     return _turned(found)
+
+
+def _with_nan(A: Sequence, b: Sequence) -> list:
+    """The addends; NaN where a factor of their row is. A product of zero drops NaN."""
+    found = []
+    for i, added in enumerate(b):
+        for factor in A[i * len(b) : (i + 1) * len(b)]:
+            if jnp.issubdtype(factor.dtype, jnp.inexact):
+                added = jnp.where(jnp.isnan(factor), jnp.nan, added)
+        found.append(added)
+    return found
 
 
 def _turned(arrays: Sequence) -> list:

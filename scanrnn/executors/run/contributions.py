@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.extend.core import Var
 
-from scanrnn.executors._executor import Executor
+from scanrnn.executors._executor import Executor, on
 from scanrnn.executors.run.linear import linear
 from scanrnn.executors.run.names import named, remembering_inputs, split, types_of
 from scanrnn.executors.run.ordering import late
@@ -65,8 +65,8 @@ def _outside(loop, step, values) -> list:
 
 def _transposed(loop, executor, step: Step, names, machine: Machine, alone: bool):
     """A function that gives cotangents of weights and time inputs from those of `E`."""
-    del alone
-    return functools.partial(_pulled, loop, step, names, executor.rules(machine))
+    rules = on(executor, loop, machine, alone).rules(machine)
+    return functools.partial(_pulled, loop, step, names, rules)
 
 
 def _pulled(loop, step, names, rules: Rules, fixed, cts: list) -> list:

@@ -6,7 +6,7 @@ import functools
 
 import jax
 
-from scanrnn.executors._executor import Executor
+from scanrnn.executors._executor import Executor, on
 from scanrnn.executors.run.linear import linear
 from scanrnn.executors.run.names import named, types_of
 from scanrnn.executors.run.ruled import Ruled
@@ -44,7 +44,8 @@ def _rule(graph, loop, executor, primals, tangents):
         return jax.jvp(outs, [values[v] for v in active], [*tangents.values()])[1]
 
     def transposed(machine, alone):
-        bodies = Bodies(loop, Target(executor.rules(machine), alone))
+        here = on(executor, loop, machine, alone)
+        bodies = Bodies(loop, Target(here.rules(machine), alone))
 
         def run(values, cts):
             given = {
@@ -53,7 +54,7 @@ def _rule(graph, loop, executor, primals, tangents):
             made = bodies.norms(graph, active, given)
             if made is None:
                 return pulled(graph, loop.length, active, values, given)
-            where = graph, loop, executor, active
+            where = graph, loop, here, active
             return _in_pieces(made, *where, values, given)
 
         return run

@@ -75,7 +75,7 @@ def _forward(loop: Loop, step: Step, fixed, active) -> list:
     streams = loop.recording.rows.whole(derivative.rows(derivative.read_inside), arrays)
     values = {**constants, **step.consts, **streams, **active}
     keeps = loop.residuals != "everything"
-    body = plain(graph, loop.length, loop.reverse, loop.unroll, keeps)
+    body = plain(graph, loop.length, loop.reverse, loop.unroll, keeps_inputs=keeps)
     d_final, d_ys = scan.lower(body, values, [values[v] for v in graph.carry], values)
     return [*d_final, *d_ys]
 

@@ -15,6 +15,7 @@ from jax.extend.core import DropVar, JaxprEqn, Literal, Var
 
 from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.graph import Graph
+from scanrnn.planner.ir.keys import UnknownError, key_of
 from scanrnn.planner.ir.retrace import renamed, used
 
 
@@ -55,7 +56,7 @@ def _key(eqn: JaxprEqn, same: Mapping[Var, Var]) -> Hashable:
         for a in eqn.invars
     )
     try:
-        params = frozenset(eqn.params.items())
-    except TypeError:
+        params = key_of(eqn.params)
+    except UnknownError:
         return eqn
     return eqn.primitive, ins, params, compat.context(eqn)

@@ -33,8 +33,7 @@ def _decisions(plan) -> list[str]:
 
 
 def _moves(plan) -> Iterator[str]:
-    stages, derivative = plan.stages, plan.derivative
-    names = {}
+    stages, names = plan.stages, {}
     for eqn, where in placed(stages):
         names.setdefault(where, []).append(eqn.primitive.name)
     hoisted = stages.hoisted
@@ -42,10 +41,10 @@ def _moves(plan) -> Iterator[str]:
     yield f"Before the loop: {tally(names.get('before'))}{more}."
     yield f"In the loop:     {tally(names.get('loop'))}."
     yield f"After the loop:  {tally(names.get('after'))}."
-    if derivative.cuts and plan.defer:
+    if cuts := plan.defer and plan.derivative.cuts:
         yield (
             "Weight gradients: after the reverse loop, batched over time, from "
-            f"cotangents of {listed(derivative.cuts)} per step."
+            f"cotangents of {listed(cuts)} per step."
         )
     if plan.invariant:
         yield f"Carry leaves {list(plan.invariant)} never change: treated as weights."
@@ -66,8 +65,7 @@ def _choices(plan) -> Iterator[str]:
             "intermediate results are not kept."
         )
     if loop.piece is not None:
-        how = f"{loop.piece} steps at a time, which fit the fast memory"
-        yield f"Norms before the loop: differentiated {how}."
+        yield f"Norms before the loop: differentiated {loop.piece} steps at a time."
     for v in dict.fromkeys(place.whole for place in loop.laid[1].values()):
         how = "one slice of the sequence for each gate"
         yield f"Read in pieces in the loop: {v.aval.str_short()}, {how}."
@@ -125,8 +123,8 @@ def _is_half(eqn) -> bool:
 
 
 def _residuals(plan) -> Iterator[str]:
-    """What is kept of each step, and what is recomputed."""
-    if plan.residual_bytes[0] is None:
+    """What the planner's derivative rule keeps of each step, and what it recomputes."""
+    if not plan.defer or plan.residual_bytes[0] is None:
         return
     derivative = plan.derivative
     recomputed = derivative.recomputed.ys

@@ -33,8 +33,9 @@ def _as_it_is(eqn: JaxprEqn) -> bool:
     """Whether a loop or branch stays one when compiled; True for other operations."""
     name, params = eqn.primitive.name, eqn.params
     if name == "scan":
-        # XLA replaces a loop of one trip by its body.
-        return ops.product([params["length"]]) // params["unroll"] > 1
+        # XLA replaces a loop of one trip by its body; 0 unrolls a loop altogether.
+        length, unroll = ops.product([params["length"]]), params["unroll"]
+        return unroll > 0 and length // unroll > 1
     if name == "cond":
         # A choice by platform is made when the program is lowered.
         return not compat.is_by_platform(eqn)

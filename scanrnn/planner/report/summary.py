@@ -118,7 +118,7 @@ def _number(count: int) -> str:
 
 def _stays(plan) -> Iterator[str]:
     """Products and weights that a pass had to leave alone, and why."""
-    loop, derivative = plan.stages.loop, plan.derivative
+    loop = plan.stages.loop
     bits = loop.depends
     bound = "what it reads cannot be batched over time"
     bound = bound if plan.options.hoist else "Options(hoist=False)"
@@ -130,17 +130,18 @@ def _stays(plan) -> Iterator[str]:
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
             yield f"Left in the loop: a time-parallel {name} ({bound})."
-    inner = [w for w in loop.weights if w in derivative.inner_weights]
+    if not plan.defer:
+        rule = "jax.custom_vjp, a loop over time inputs, or what cannot be batched"
+        why = "Options(defer=False)" if not plan.options.defer else rule
+        yield f"Weight gradients stay in the reverse loop: {why}."
+        return
+    inner = [w for w in loop.weights if w in plan.derivative.inner_weights]
     inner = list(filter(ops.is_inexact, inner))
     if inner:
         yield (
             f"Gradients summed in the reverse loop, for {listed(inner)}: "
             "norm gains, or weights of an operation that cannot move."
         )
-    if not plan.defer:
-        rule = "jax.custom_vjp, a loop over time inputs, or what cannot be batched"
-        why = "Options(defer=False)" if not plan.options.defer else rule
-        yield f"Weight gradients stay in the reverse loop: {why}."
 
 
 def _unrecorded(plan) -> Iterator[str]:
