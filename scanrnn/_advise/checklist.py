@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from scanrnn._advise.layers import Sizes
 from scanrnn.machines import Machine
-from scanrnn.planner.costs import up
+from scanrnn.planner.integers import next_multiple
 from scanrnn.planner.rules import Rules
 
 # A message is given if more than this share of the rows or columns would be padding.
@@ -47,7 +47,7 @@ def misaligned(
         if size % multiple:
             yield (
                 f"{name}={size} is not a multiple of {multiple} ({dtype} on "
-                f"{machine.kind}); the next one is {up(size, multiple)}"
+                f"{machine.kind}); the next one is {next_multiple(size, multiple)}"
             )
     for name in ("B", "H"):
         if (size := getattr(sizes, name)) < tile:
@@ -55,10 +55,11 @@ def misaligned(
                 f"{name}={size} is less than {tile}, the side of a tile of a product: "
                 "a part of it stays empty"
             )
-        elif best and up(size, tile) > (1 + WASTE) * size:
+        elif best and next_multiple(size, tile) > (1 + WASTE) * size:
             yield (
                 f"{name}={size} is not a multiple of {tile}, and leaves a tile partly "
-                f"empty; the next one is {up(size, tile)}, multiples of {best} are best"
+                f"empty; the next one is {next_multiple(size, tile)}, multiples of "
+                f"{best} are best"
             )
     B, H = rules.sizes.waits
     if sizes.B <= B and sizes.H <= H:
@@ -134,7 +135,10 @@ def alternatives(
         yield Alternative(what, sizes, "float16")
     batch, features = multiples(dtype, rules)
     fitting = Sizes(
-        sizes.T, up(sizes.B, batch), up(sizes.D, features), up(sizes.H, features)
+        sizes.T,
+        next_multiple(sizes.B, batch),
+        next_multiple(sizes.D, features),
+        next_multiple(sizes.H, features),
     )
     if fitting != sizes:
         named = zip(Sizes._fields, fitting, sizes, strict=True)

@@ -10,6 +10,7 @@ from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.executors import associative
+from scanrnn.executors.parallel import all_steps
 from scanrnn.executors.parallel.scans import before
 from scanrnn.planner.emit import plain
 from scanrnn.planner.ir import ops
@@ -17,7 +18,7 @@ from scanrnn.planner.ir.graph import Env, Graph, Values, struct, variables_like
 from scanrnn.planner.ir.retrace import graph_of
 from scanrnn.planner.ir.rows import Rows
 from scanrnn.planner.parallel import affine
-from scanrnn.planner.report.in_parallel import DRAWS
+from scanrnn.planner.parallel.obstacles import DRAWS
 from scanrnn.planner.rule_groups import ScanRules
 
 
@@ -44,7 +45,7 @@ class Problem(NamedTuple):
     def at_all_steps(self, wanted, values, init, h) -> list:
         """Values of all steps, given the carry after each step."""
         arrays = {**values, **self._before(init, h)}
-        return associative.over_time(self.graph, wanted, arrays, self.length)
+        return all_steps.over_time(self.graph, wanted, arrays, self.length)
 
     def residuals(self, values, init, h) -> list:
         """The carry that each step computes, minus the guessed carry after it."""

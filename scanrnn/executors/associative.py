@@ -15,19 +15,18 @@ from jax import lax
 
 from scanrnn.executors import planned, scan
 from scanrnn.executors._executor import bound_to_jax
-from scanrnn.executors.parallel import scans
+from scanrnn.executors.parallel import all_steps, scans
 from scanrnn.executors.run.names import typed
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import NORMS, REVERSE, TRAINING, of_leaves
 from scanrnn.planner.ir import ops
-from scanrnn.planner.ir.graph import Env, Graph, Values, variables
-from scanrnn.planner.ir.rows import Rows
-from scanrnn.planner.motion.over_time import stage_over_time
+from scanrnn.planner.ir.graph import Graph, Values
 from scanrnn.planner.parallel import affine, max_plus
 from scanrnn.planner.parallel.affine import Group
 from scanrnn.planner.parallel.entries import entered
+from scanrnn.planner.parallel.obstacles import obstacle
 from scanrnn.planner.passes.wide_sums import wide
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.report import in_parallel
@@ -119,7 +118,7 @@ def work_of(graph: Graph, group: Group, length: int) -> costs.Work:
 
 def runs(body: Body) -> bool:
     """Whether a body runs in parallel: all its floating-point leaves are affine."""
-    return in_parallel.obstacle(body) is None
+    return obstacle(body) is None
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
@@ -140,37 +139,14 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
             after = _solved(body, group, starts, values)
             for k, start, found in zip(group.leaves, starts, after, strict=True):
                 found = lax.convert_element_type(found, start.dtype)
-                final[k] = record(graph, k, start, found, rows, values)
+                final[k] = all_steps.record(graph, k, start, found, rows, values)
         else:
             found = _entered(body, group, starts, added, values)
             for k, start, u, end in zip(group.leaves, starts, *found, strict=True):
                 final[k] = lax.convert_element_type(end[0], start.dtype)
                 values[graph.carry[k]] = lax.convert_element_type(u, start.dtype)
-    ys = over_time(graph, graph.ys, values, rows.length)
+    ys = all_steps.over_time(graph, graph.ys, values, rows.length)
     return typed(final, graph.carry_out), typed(ys, graph.ys)
-
-
-def over_time(graph: Graph, ys, values: Values, length) -> list:
-    """The values of `ys` at all steps, given those of weights and of other variables.
-
-    The values of weights are those of one step, the others are arrays of all steps.
-    Known values take the place of the equations that make them.
-    """
-    part = graph.part(tuple(ys), arrays_of(graph, values))
-    return stage_over_time(part, values, length)
-
-
-def record(graph: Graph, k: int, start, found, rows: Rows, values: dict):
-    """Add a leaf's values before and after each step, `found`. Returns the last one."""
-    values[graph.carry[k]] = scans.before(found, start, rows)
-    for after in variables([graph.carry_out[k]]):
-        values.setdefault(after, found)
-    return found[rows.last]
-
-
-def arrays_of(graph: Graph, values: Values) -> list:
-    """The variables whose values are arrays of all steps: all but the weights."""
-    return [v for v in values if v not in graph.weights]
 
 
 def _solved(body: Body, group: Group, starts: list, values) -> list:
@@ -178,12 +154,12 @@ def _solved(body: Body, group: Group, starts: list, values) -> list:
     graph, rows, rules = body.graph, body.rows, body.scans
     if group.kind == "constant":
         outs = [graph.carry_out[k] for k in group.leaves]
-        return over_time(graph, outs, values, rows.length)
+        return all_steps.over_time(graph, outs, values, rows.length)
     if not group.parallel:
         return scan.lower(of_leaves(body, group.leaves), values, starts, values)[1]
     if group.kind in max_plus.JOINS:
         made, consts = max_plus.coefficients(graph, *group.leaves)
-        a, b, gone = stacked(made, values | consts, rows.length)
+        a, b, gone = all_steps.stacked(made, values | consts, rows.length)
         a, b, start = map(_wide, (a, b, *starts))
         join = max_plus.JOINS[group.kind]
         return [scans.joined(join, a, b, gone, start, rows, rules)]
@@ -201,8 +177,8 @@ def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
     """
     graph, rows = body.graph, body.rows
     asked = {k: added[k] for k in group.leaves if k in added}
-    part = graph.part(tuple(asked.values()), arrays_of(graph, values))
-    made = stacked(part, values, rows.length)
+    part = graph.part(tuple(asked.values()), all_steps.arrays_of(graph, values))
+    made = all_steps.stacked(part, values, rows.length)
     made = dict(zip(asked, made, strict=True))
     A, b, first = _operands(body, group, starts, values)
     d, along = [], [i + 1 for i in group.mixed]
@@ -216,7 +192,7 @@ def _entered(body: Body, group: Group, starts: list, added, values) -> Results:
 def _operands(body: Body, group: Group, starts: list, values) -> tuple:
     """A and b of an affine group and its first values, an array for each number."""
     made, consts = affine.coefficients(body.graph, group)
-    found = list(map(_wide, stacked(made, values | consts, body.rows.length)))
+    found = list(map(_wide, all_steps.stacked(made, values | consts, body.rows.length)))
     parts = [p for s in starts for p in _apart(s, group.mixed)]
     A, b = found[: -len(parts)], found[-len(parts) :]
     with jax.numpy_dtype_promotion("standard"):
@@ -244,23 +220,10 @@ def _wide(value):
 def _total(body: Body, group: Group, start, values):
     """The last value of a leaf `h' = h + b`, if nothing reads the other values."""
     made, consts = affine.coefficients(body.graph, group)
-    added = _wide(stacked(made, values | consts, body.rows.length)[1])
+    added = _wide(all_steps.stacked(made, values | consts, body.rows.length)[1])
     times = 1 if len(added) == body.rows.length else body.rows.length
     total = _wide(start) + (times * added.sum(0)).astype(added.dtype)
     return lax.convert_element_type(total, start.dtype)
-
-
-def stacked(graph: Graph, values: Values, length) -> list:
-    """The ys of a graph at all steps; those made of weights alone at one step."""
-    timed = [v for v in variables(graph.ys) if graph.depends[v]]
-    found = dict(zip(timed, over_time(graph, timed, values, length), strict=True))
-    env = Env(graph.eqns, {v: values[v] for v in graph.weights})
-
-    def of(atom):
-        known = not ops.is_literal(atom) and atom in found
-        return found[atom] if known else jnp.expand_dims(env.read(atom), 0)
-
-    return list(map(of, graph.ys))
 
 
 def _apart(value, mixed) -> list:

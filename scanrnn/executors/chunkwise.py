@@ -18,6 +18,7 @@ import math
 
 from scanrnn.executors import associative, scan
 from scanrnn.executors._executor import bound_to_jax
+from scanrnn.executors.parallel import all_steps
 from scanrnn.executors.parallel.memories import remembered
 from scanrnn.executors.parallel.pairs import FEW
 from scanrnn.executors.run.names import named
@@ -30,8 +31,8 @@ from scanrnn.planner.ir.rows import Rows
 from scanrnn.planner.motion.over_time import keep_products, stage_over_time
 from scanrnn.planner.parallel import affine
 from scanrnn.planner.parallel.memories import Memory, memories, memory
+from scanrnn.planner.parallel.obstacles import DRAWS
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.report.in_parallel import DRAWS
 from scanrnn.planner.rules import Rules
 
 NAME = "chunkwise"
@@ -190,7 +191,7 @@ def _run(plan: Plan, weights: list, init: list, xs: list):
         else:
             ends = _others(graph, group, starts, values, rows, plan.rules)
         final |= {moving[k]: end for k, end in zip(group.leaves, ends, strict=True)}
-    ys = associative.over_time(graph, graph.ys, values, rows.length)
+    ys = all_steps.over_time(graph, graph.ys, values, rows.length)
     return list(final.values()), ys
 
 
@@ -198,15 +199,15 @@ def _others(graph: Graph, group, starts, values, rows: Rows, rules: Rules) -> li
     """Add the values of leaves that are no memories. Returns those after all steps."""
     outs = [graph.carry_out[k] for k in group.leaves]
     if group.kind == "constant":
-        after = associative.over_time(graph, outs, values, rows.length)
+        after = all_steps.over_time(graph, outs, values, rows.length)
     else:
-        given = associative.arrays_of(graph, values)
+        given = all_steps.arrays_of(graph, values)
         part = graph.part(outs, given, group.leaves)
         body = plain(part, rows.length, rows.reverse, scans=rules.scans)
         at_once = rules.in_parallel and group.parallel
         lower_body = associative.lower if at_once else scan.lower
         after = lower_body(body, values, starts, values)[1]
     return [
-        associative.record(graph, k, start, found, rows, values)
+        all_steps.record(graph, k, start, found, rows, values)
         for k, start, found in zip(group.leaves, starts, after, strict=True)
     ]

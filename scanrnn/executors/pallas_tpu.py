@@ -62,10 +62,9 @@ def holds(plan: Plan) -> str | None:
 
 def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
-    reason = holds(plan)
-    if reason is None and plan.machine.platform == PLATFORM:
-        reason = refusal(plan, PLATFORM, "a TPU", [unlowered])
-    return reason
+    checks = [unsuitable, too_large]
+    checks += [unlowered] if plan.machine.platform == PLATFORM else []
+    return refusal(plan, PLATFORM, "a TPU", checks)
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:

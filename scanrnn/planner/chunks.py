@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from scanrnn.planner.cuts import cut
 from scanrnn.planner.derivative.narrowed import are_read_in_part
+from scanrnn.planner.integers import divisor
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph
 from scanrnn.planner.loops import Loop
@@ -129,7 +129,7 @@ def _even(length: int, most: int) -> int:
 
     A shorter last chunk would need a second compiled loop.
     """
-    even = cut(length, most)
+    even = divisor(length, most)
     return even if 2 * even > most else most
 
 
@@ -164,5 +164,5 @@ def _piece(plan: Plan, length) -> int | None:
     row = max(map(ops.bytes_of, (*norms.xs, *norms.ys)))
     if row * length < 2 * size:
         return None
-    steps = cut(length, min(size // row, length - 1), rules.norm_steps)
+    steps = divisor(length, min(size // row, length - 1), rules.norm_steps)
     return steps if steps < length else None

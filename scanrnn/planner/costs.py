@@ -7,31 +7,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from jax.extend.core import JaxprEqn, Var
+from jax.extend.core import Var
 
 from scanrnn.planner.bodies import Body
+from scanrnn.planner.integers import next_multiple
 from scanrnn.planner.ir import counts, ops
 from scanrnn.planner.ir.graph import Graph, variables
 from scanrnn.planner.rules import Rules
-
-
-def excess(kept: Iterable[Var], *anyway: Iterable[Var]) -> int:
-    """The marginal cost of moving equations out of a loop, in bytes per step.
-
-    It is what all steps then keep, minus what each step reads and writes anyway, such
-    as the matrix of a product. A move does not pay if this is positive.
-    """
-    return ops.bytes_in(kept) - sum(map(ops.bytes_in, anyway))
-
-
-def grows(eqn: JaxprEqn) -> bool:
-    """Whether an equation is a broadcast or iota that makes more bytes than it reads.
-
-    A bias broadcast over the batch is free inside a fusion. Computed before the loop,
-    it would be a `[B, H]` array to load at every step.
-    """
-    spreads = eqn.primitive.name in ("broadcast_in_dim", "iota")
-    return spreads and excess(eqn.outvars, variables(eqn.invars)) > 0
 
 
 def work(plan) -> int | None:
@@ -189,7 +171,11 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
         flops += row.flops
         if inside and row.where == "loop":
             continue
-        padded = up(row.M, tile_m) * up(row.N, tile_n) * up(row.K, tile_k)
+        padded = (
+            next_multiple(row.M, tile_m)
+            * next_multiple(row.N, tile_n)
+            * next_multiple(row.K, tile_k)
+        )
         weights = row.M * row.K
         if dtype.itemsize * weights <= machine.fast_memory * machine.cores:
             weights /= max(1, row.count)  # they stay in fast memory
@@ -249,8 +235,3 @@ def _read_by_derivative(eqn) -> list:
         return []
     several = len(variables(eqn.invars)) > 1
     return variables(eqn.invars) if several else list(eqn.outvars)
-
-
-def up(size: int, tile: int) -> int:
-    """The next multiple of a tile."""
-    return -(-size // tile) * tile

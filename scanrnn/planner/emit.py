@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from jax.extend.core import Var
 
 from scanrnn.planner.bodies import Body, Target
-from scanrnn.planner.derivative.norms import pieces
 from scanrnn.planner.derivative.steps import Step
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.batching import REFUSALS
@@ -23,6 +22,7 @@ from scanrnn.planner.ir.graph import Graph, Values, variables
 from scanrnn.planner.ir.rows import Rows, pair_up
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.around import around, own_rows
+from scanrnn.planner.norms import pieces
 from scanrnn.planner.passes.features import features_first, is_features_first
 from scanrnn.planner.passes.spread import spread_rows
 from scanrnn.planner.passes.tidy import squeeze_reductions

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from scanrnn.machines import Machine
-from scanrnn.planner.cuts import cut
+from scanrnn.planner.integers import divisor
 
 MB = 2**20
 
@@ -151,7 +151,7 @@ class TripRules(NamedTuple):
         most = max(self.steps, self.pointwise if pointwise else 1)
         if most == 1 or not isinstance(length, int):
             return 1
-        return cut(length, min(most, self.most // max(carry, 1)))
+        return divisor(length, min(most, self.most // max(carry, 1)))
 
 
 class UnrollRules(NamedTuple):

@@ -34,7 +34,7 @@ from scanrnn.executors.gpu.triton import computed
 from scanrnn.executors.gpu.view import Store, loaded
 from scanrnn.executors.kernels.forms import multiplied
 from scanrnn.machines import Machine
-from scanrnn.planner.cuts import cut
+from scanrnn.planner.integers import divisor
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, eval_eqn
 from scanrnn.planner.ir.rows import spans
@@ -195,7 +195,7 @@ def _examples(graph: Graph, few: bool) -> int:
     if products:
         return EXAMPLES
     sizes = (ops.product(ops.aval(v).shape[1:]) for v in (*graph.carry, *made))
-    return cut(EXAMPLES, max(1, NUMBERS // max(sizes)))
+    return divisor(EXAMPLES, max(1, NUMBERS // max(sizes)))
 
 
 def _joined(parts: list):

@@ -8,18 +8,18 @@ its own. The axes of arrays that an equation pairs are the same axis of the lane
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.axes import kept_axes, of_reshape
 from scanrnn.planner.ir.graph import Graph, needed, variables
 
 # Primitives that change only the axes of their operand.
 MOVES = {
     "broadcast_in_dim",
-    "expand_dims",
     "reshape",
     "squeeze",
     "transpose",
@@ -135,41 +135,26 @@ def _wide(v: Var) -> list[_Axis]:
     return [(v, i) for i, size in enumerate(ops.aval(v).shape) if size != 1]
 
 
-def _pairs(eqn: JaxprEqn) -> Iterable[tuple[_Axis, _Axis]]:
-    """The axes that an equation pairs: of its operands, each with one of its result."""
-    name, params, (out, *others) = eqn.primitive.name, eqn.params, eqn.outvars
-    ins = variables(eqn.invars)
+def _pairs(eqn: JaxprEqn) -> list[tuple[_Axis, _Axis]]:
+    """The axes that an equation pairs: of its operands, each with one of its result.
+
+    A scalar has none: it stands for all elements, as the bounds of a clamp do.
+    """
+    name, (out, *others) = eqn.primitive.name, eqn.outvars
     if others or name not in ELEMENTWISE | MOVES:
         raise NotElementwiseError(f"{name} is not elementwise")
-    if name in ELEMENTWISE:
-        pairs = ((v, range(ops.aval(v).ndim), range(ops.aval(out).ndim)) for v in ins)
-        # A scalar stands for all elements, as the bounds of a clamp do.
-        pairs = [(v, a, b) for v, a, b in pairs if len(a)]
-    elif not ins:
-        return []
-    elif name == "broadcast_in_dim":
-        axes = params["broadcast_dimensions"]
-        pairs = [(ins[0], range(len(axes)), axes)]
-    elif name == "transpose":
-        axes = params["permutation"]
-        pairs = [(ins[0], axes, range(len(axes)))]
-    else:
-        pairs = [_reshaped(ins[0], out)]
-    return [
-        ((v, i), (out, j))
-        for v, one, other in pairs
-        for i, j in zip(one, other, strict=True)
-        if ops.aval(v).shape[i] != 1
-    ]
-
-
-def _reshaped(v: Var, out: Var):
-    """The axes of a reshape that only adds or drops axes of size 1."""
-    ours, theirs = ([i for _, i in _wide(u)] for u in (v, out))
-    sizes = [[ops.aval(u).shape[i] for i in at] for u, at in ((v, ours), (out, theirs))]
-    if sizes[0] != sizes[1]:
-        raise NotElementwiseError("a reshape divides or joins axes")
-    return v, ours, theirs
+    found = []
+    for side, v in enumerate(eqn.invars):
+        if ops.is_literal(v):
+            continue
+        pairs = kept_axes(eqn, side, {*ELEMENTWISE, "copy"})
+        if pairs is None:
+            pairs = of_reshape(ops.aval(v).shape, ops.aval(out).shape)
+        if pairs is None:
+            raise NotElementwiseError("a reshape divides or joins axes")
+        shape = ops.aval(v).shape
+        found += [((v, i), (out, j)) for i, j in pairs if shape[i] != 1]
+    return found
 
 
 class _Same:

@@ -55,7 +55,7 @@ class OneHead:
         if heads is None:
             return _whole(graph)
         layout = Layout.of(graph, heads, places_of(graph))
-        return cut(graph, layout, Ways(_matrices, _product, reduced))
+        return step_of_part(graph, layout, Ways(_matrices, _product, reduced))
 
 
 class Ways(NamedTuple):
@@ -88,7 +88,7 @@ def _whole(graph: Graph) -> OneHead:
     return OneHead(graph, 1, forms, inputs, ys)
 
 
-def cut(graph: Graph, layout: Layout, ways: Ways) -> OneHead:
+def step_of_part(graph: Graph, layout: Layout, ways: Ways) -> OneHead:
     """The step of one of the parts that a layout divides a step into.
 
     Raises:

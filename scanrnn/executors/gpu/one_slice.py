@@ -109,7 +109,7 @@ def one_slice(graph: Graph, features: int, examples: int) -> OneHead:
         functools.partial(_product, examples),
         _reduced,
     )
-    return one_head.cut(graph, layout, ways)
+    return one_head.step_of_part(graph, layout, ways)
 
 
 def _matrices(

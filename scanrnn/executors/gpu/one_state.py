@@ -17,7 +17,7 @@ from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, eval_eqn, needed, variables
 from scanrnn.planner.ir.retrace import graph_of
 
-_SAME = {"reshape", "squeeze", "expand_dims", "copy"}
+_SAME = {"reshape", "squeeze", "copy"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from scanrnn.executors.gpu.view import (
 )
 from scanrnn.executors.kernels.opened import opened
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.cuts import cut
+from scanrnn.planner.integers import divisor
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, Values, eval_eqn, variables
 from scanrnn.planner.motion.around import joined, without
@@ -150,7 +150,7 @@ def _kernel(view: View, groups: Sequence, length: int, reverse: bool, *refs):
     read = (*weights, *graph.carry, *graph.xs)
     at = dict(zip(read, view.places([pieces[v] for v in read]), strict=True))
     rows_at = list(zip(view.ys, view.places(view.ys), strict=True))
-    steps = cut(length, view.steps)
+    steps = divisor(length, view.steps)
     trips = length // steps
 
     def given_for(v, *t):

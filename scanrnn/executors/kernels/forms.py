@@ -12,7 +12,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.extend.core import Var
 
-from scanrnn.planner.costs import up
+from scanrnn.planner.integers import next_multiple
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, free, variables
 
@@ -63,7 +63,11 @@ class Form(NamedTuple):
     def bytes(self) -> int:
         """Bytes in fast memory, with the last two axes padded to whole registers."""
         *lead, rows, columns = self.shape
-        numbers = ops.product(lead) * up(rows, ROWS) * up(columns, COLUMNS)
+        numbers = (
+            ops.product(lead)
+            * next_multiple(rows, ROWS)
+            * next_multiple(columns, COLUMNS)
+        )
         return numbers * self.dtype.itemsize
 
     def stored(self, array, *lead):

@@ -29,7 +29,7 @@ from scanrnn.executors.kernels.step import step
 from scanrnn.executors.kernels.tiles import part_of
 from scanrnn.machines import machine_for
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.cuts import cut
+from scanrnn.planner.integers import divisor
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, Values
 from scanrnn.planner.rule_groups import MB
@@ -92,7 +92,7 @@ def _layout(body: Body) -> Layout:
     carry, xs, ys = map(forms, (graph.carry, graph.xs, graph.ys))
     row = 2 * sum(f.bytes() for f in (*xs, *ys))
     most = int(_ROWS_SHARE * memory(body)) // max(row, 1)
-    steps = cut(body.rows.length, min(MOST_STEPS, max(most, 1)))
+    steps = divisor(body.rows.length, min(MOST_STEPS, max(most, 1)))
     made = ops.bytes_in(v for e in graph.eqns for v in e.outvars)
     return Layout(weights, matrices, carry, xs, ys, steps, made)
 

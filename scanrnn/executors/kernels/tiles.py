@@ -18,7 +18,7 @@ from jax.extend.core import JaxprEqn, Var
 from scanrnn.executors.kernels.slice_ops import EXCHANGES, product_p
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body
-from scanrnn.planner.cuts import cut
+from scanrnn.planner.integers import divisor
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, variables
 from scanrnn.planner.ir.retrace import renamed
@@ -79,7 +79,7 @@ def _examples(body: Body, size: int) -> int:
         most = max(1, size * _MOST // made)
     cores = cores_of(body.machine)
     each = size if size % cores else size // cores
-    return cut(each if long or each >= _ROWS else size, most)
+    return divisor(each if long or each >= _ROWS else size, most)
 
 
 def cores_of(machine: Machine | None) -> int:

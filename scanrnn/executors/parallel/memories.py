@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.executors import associative
+from scanrnn.executors.parallel import all_steps
 from scanrnn.executors.parallel.products import Query, Step, in_chunks
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph
@@ -113,8 +113,8 @@ def _array(graph: Graph, values, rows: Rows, rank: int, dtype, factors, of=None)
     atoms = tuple(factor.atom for factor in factors)
     if of is not None:
         graph, values = of.graph, values | of.constants
-    part = graph.part(atoms, associative.arrays_of(graph, values))
-    made = associative.stacked(part, values, rows.length)
+    part = graph.part(atoms, all_steps.arrays_of(graph, values))
+    made = all_steps.stacked(part, values, rows.length)
     for factor, array in zip(factors, made, strict=True):
         total = total * _placed(array.astype(dtype), factor.axes, rank)
     return lax.rev(total, [0]) if rows.reverse else total

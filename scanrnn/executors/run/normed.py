@@ -11,12 +11,12 @@ from scanrnn.executors.run.linear import linear
 from scanrnn.executors.run.names import named, types_of
 from scanrnn.executors.run.ruled import Ruled
 from scanrnn.planner.bodies import Target
-from scanrnn.planner.derivative.norms import of_active, pulled
 from scanrnn.planner.emit import Bodies
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph
 from scanrnn.planner.ir.rows import folded
 from scanrnn.planner.loops import Loop
+from scanrnn.planner.norms import of_active, pulled
 from scanrnn.planner.passes.wide_sums import rounded, zero_sum
 
 

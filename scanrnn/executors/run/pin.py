@@ -23,7 +23,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from scanrnn.planner.costs import up
+from scanrnn.planner.integers import next_multiple
 from scanrnn.planner.ir import compat
 
 pin_p = Primitive("scanrnn_pin")
@@ -72,7 +72,9 @@ def _named(array, lead, tile):
 def _padded(array, order, tile) -> int:
     """The numbers that a row takes in memory, with its axes in a given order."""
     *lead, rows, columns = (1, 1, *(array.shape[i] for i in order))
-    return math.prod(lead) * up(rows, tile[0]) * up(columns, tile[1])
+    return (
+        math.prod(lead) * next_multiple(rows, tile[0]) * next_multiple(columns, tile[1])
+    )
 
 
 def _lower(ctx, array, **params):

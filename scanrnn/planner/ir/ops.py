@@ -35,7 +35,7 @@ ADDITIVE = frozenset({"add", "sub", "add_any"})
 # Equations whose derivative reads no operands and no results (a `select_n` reads only
 # which case was chosen).
 LINEAR = ADDITIVE | frozenset(
-    "neg convert_element_type copy reshape squeeze expand_dims broadcast_in_dim"
+    "neg convert_element_type copy reshape squeeze broadcast_in_dim"
     " transpose rev slice concatenate split pad reduce_sum select_n".split()
 )
 
@@ -74,7 +74,7 @@ ELEMENTWISE = (ADDITIVE | POINTWISE | set(FROM_OUTPUT)) | frozenset(
 
 # Primitives that can certainly be batched; for all others JAX is asked.
 _BATCHED = (HEAVY | ELEMENTWISE) | frozenset(
-    "argmax broadcast_in_dim concatenate cumsum dynamic_slice expand_dims gather iota"
+    "argmax broadcast_in_dim concatenate cumsum dynamic_slice gather iota"
     " pad reduce_max reduce_min reduce_sum reshape rev slice split squeeze"
     " transpose".split()
 )

@@ -12,7 +12,6 @@ import dataclasses
 
 from jax.extend.core import Var
 
-from scanrnn.planner.costs import grows
 from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.graph import (
     CARRY,
@@ -26,6 +25,7 @@ from scanrnn.planner.ir.graph import (
     variables,
 )
 from scanrnn.planner.motion.crossing import cheapest_crossing
+from scanrnn.planner.motion.excess import grows
 from scanrnn.planner.motion.moved import (
     find_hoisted,
     find_large,

@@ -19,7 +19,7 @@ from jax.extend.core import JaxprEqn, Var
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from scanrnn.planner.costs import excess
+from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, variables
 
 _START, _END = "start", "end"
@@ -113,7 +113,7 @@ def cheapest_cut(
 
 def width(v: Var) -> int:
     """The bytes of a value, as the width of its edge."""
-    return min(MANY // 2, excess([v]))
+    return min(MANY // 2, ops.bytes_of(v))
 
 
 def _end_side(edges: Mapping[tuple[Any, Any], int]) -> set:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.machines import Machine
-from scanrnn.planner.costs import excess
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import (
     CARRY,
@@ -20,6 +19,7 @@ from scanrnn.planner.ir.graph import (
     needed,
     variables,
 )
+from scanrnn.planner.motion.excess import excess
 
 
 def spare_of(machine: Machine) -> int:

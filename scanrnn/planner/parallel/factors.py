@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.axes import of_reshape
 from scanrnn.planner.ir.graph import Graph
 
 # The most factors of a value. Numbers by the rule of Fibonacci have millions.
@@ -93,11 +94,12 @@ def _of_broadcast(eqn, axes):
 
 def _of_reshape(eqn, axes):
     (a, *_), (out,) = eqn.invars, eqn.outvars
-    old, new = ops.aval(a).shape, ops.aval(out).shape
-    if [n for n in old if n != 1] != [n for n in new if n != 1]:
+    old = ops.aval(a).shape
+    pairs = of_reshape(old, ops.aval(out).shape)
+    if pairs is None:
         return None
-    wide = iter([axis for axis, n in zip(axes, new, strict=True) if n != 1])
-    return [(a, tuple(next(wide) if n != 1 else None for n in old))]
+    wide = {i: axes[j] for i, j in pairs}
+    return [(a, tuple(map(wide.get, range(len(old)))))]
 
 
 def _of_transpose(eqn, axes):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner.ir import ops
-from scanrnn.planner.ir.axes import kept_axes
+from scanrnn.planner.ir.axes import kept_axes, of_reshape
 from scanrnn.planner.ir.graph import Graph
 
 # Along which axis of a value each axis of a row lies; None for an axis of size 1.
@@ -57,19 +57,12 @@ def _axes(eqn: JaxprEqn, side: int) -> Mapping[int | None, int] | None:
     name, v = eqn.primitive.name, eqn.invars[side]
     if len(eqn.outvars) != 1:
         return None
-    if name in ("reshape", "squeeze", "expand_dims"):
-        return _of_reshape(*(ops.aval(u).shape for u in (v, *eqn.outvars)))
-    if not ops.is_reduction(eqn) and not _sums(eqn, side):
+    pairs = None
+    if name in ("reshape", "squeeze"):
+        pairs = of_reshape(*(ops.aval(u).shape for u in (v, *eqn.outvars)))
+    elif not ops.is_reduction(eqn) and not _sums(eqn, side):
         pairs = kept_axes(eqn, side, _CHEAP)
-        return None if pairs is None else dict(pairs)
-    return None
-
-
-def _of_reshape(shape, out) -> Mapping[int | None, int] | None:
-    """The axes of a reshape that only adds or drops axes of size 1."""
-    own, theirs = ([i for i, n in enumerate(s) if n != 1] for s in (shape, out))
-    same = [shape[i] for i in own] == [out[j] for j in theirs]
-    return dict(zip(own, theirs, strict=True)) if same else None
+    return None if pairs is None else dict(pairs)
 
 
 def _sums(eqn: JaxprEqn, side: int) -> bool:

@@ -107,7 +107,7 @@ def _can(eqn, graph) -> bool:
         return True
     if not all(map(_is_vector, weights)):
         return False  # the step would transpose it again and again
-    if name in ("broadcast_in_dim", "reshape", "squeeze", "expand_dims"):
+    if name in ("broadcast_in_dim", "reshape", "squeeze"):
         return _moves_alone(eqn)
     if name in {*_AXIS, *_AXES, *_PER_AXIS}:
         return _flat(eqn.invars[0])
@@ -146,7 +146,7 @@ def _run(eqn, env, graph, lefts) -> list:
     if not _turns(eqn):
         return eval_eqn(eqn, values)
     (out, *_) = eqn.outvars
-    if name in ("reshape", "squeeze", "expand_dims"):
+    if name in ("reshape", "squeeze"):
         return [lax.reshape(values[0], _shape(out))]
     if name == "broadcast_in_dim":
         dims = params["broadcast_dimensions"]

@@ -6,36 +6,15 @@ from scanrnn.planner.bodies import Body
 from scanrnn.planner.ir import ops
 from scanrnn.planner.parallel import affine
 from scanrnn.planner.parallel.affine import Group
+from scanrnn.planner.parallel.obstacles import obstacle, sequential, types_of
 from scanrnn.planner.report.wording import tally
 
-DRAWS = (
-    "its keys draw other random numbers if all steps are computed at once; keys of "
-    "impl='threefry2x32' do not"
-)
 # How a group of leaves runs in a loop that is parallel over time, by its kind.
 _HOW = {
     "constant": "for all steps at once",
     "sum": "by a cumulative sum",
     "sequential": "step by step",
 }
-
-
-def obstacle(body: Body) -> str | None:
-    """Why a body does not run in parallel over time; None if it does.
-
-    All its floating-point leaves must be affine, or of a form in `max_plus`. Other
-    leaves, such as keys, may run step by step in a loop of their own.
-    """
-    if slow := _slow(body.graph):
-        return ", and ".join(slow)
-    graph = body.graph
-    if ops.draws_apart(graph.eqns):
-        return DRAWS
-    if not any(group.parallel for group in affine.groups(graph)):
-        return "no leaf is affine"
-    if not isinstance(body.rows.length, int):
-        return "the number of steps is not known"
-    return None
 
 
 def describe(where: str, body: Body) -> str:
@@ -54,7 +33,7 @@ def newton(plan) -> str:
     blocks. The text is empty if the loop is affine, or if that does not hold.
     """
     floats = all(map(ops.is_inexact, plan.source.carry))
-    if not (floats and _slow(plan.stages.loop)):
+    if not (floats and sequential(plan.stages.loop)):
         return ""
     body = plan.bodies.get("in reverse")
     if body is None or obstacle(body) is not None:
@@ -71,21 +50,4 @@ def _group(graph, group: Group) -> str:
     if group.kind == "sum" and not group.read:
         how = "by one sum"
     why = f": {group.why}" if group.why else ""
-    return f"{_types(graph, group)} {how} ({group.kind}{why})"
-
-
-def _types(graph, group: Group) -> str:
-    return " and ".join(graph.carry[k].aval.str_short() for k in group.leaves)
-
-
-def _has_floats(graph, group: Group) -> bool:
-    return any(ops.is_inexact(graph.carry[k]) for k in group.leaves)
-
-
-def _slow(graph) -> list[str]:
-    """The groups with floating-point leaves that must run step by step, and why."""
-    return [
-        f"{_types(graph, group)} is sequential ({group.why})"
-        for group in affine.groups(graph)
-        if not group.parallel and _has_floats(graph, group)
-    ]
+    return f"{types_of(graph, group)} {how} ({group.kind}{why})"
