@@ -121,7 +121,7 @@ def _evaluate(jaxpr, consts: Sequence, args: Sequence, plan) -> list:
 
 
 def _way_to_run(eqn) -> Callable:
-    if compat.is_call(eqn):
+    if compat.is_group(eqn):
         return _call
     if compat.is_checkpoint(eqn):
         return _checkpoint

@@ -109,12 +109,12 @@ def test_equations_are_evaluated_each_in_its_context():
 
 def test_calls_and_checkpoints_are_recognised_and_opened():
     call, kept = traced(jax.jit(wave), X), traced(jax.checkpoint(wave), X)
-    assert [compat.is_call(e) for e in (call, kept)] == [True, False]
+    assert [compat.is_group(e) for e in (call, kept)] == [True, False]
     assert [compat.is_checkpoint(e) for e in (call, kept)] == [False, True]
     assert len(compat.program(call).eqns) == len(compat.program(kept).eqns) > 1
     closed = jax.make_jaxpr(wave)(X)
     made = compat.calling(traced(jnp.tanh, X), closed)
-    assert made.primitive is primitives.closed_call_p and compat.is_call(made)
+    assert made.primitive is primitives.closed_call_p and compat.is_group(made)
     np.testing.assert_allclose(compat.bind(made, [X])[0], wave(X))
     assert len(compat.program(made).eqns) == len(closed.eqns)
 

@@ -14,7 +14,7 @@ import scanrnn
 from scanrnn.executors import pallas_gpu
 from scanrnn.executors.gpu import parts as _parts
 from scanrnn.executors.gpu import triton
-from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.block_kernel import BatchView
 from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
 from tests.test_executors_lanes import assert_equal_to_lax_scan
@@ -186,7 +186,7 @@ def test_blocks_multiply_part_by_part():
     plan = scanrnn.plan(step, carry, xs, implementation=NAME)
     graph = triton.prepared(emit(plan)["for values"]).graph
     view = pallas_gpu.view_of(graph, plan.machine)
-    assert isinstance(view, BlockView) and len(view.matrices) == 1
+    assert isinstance(view, BatchView) and len(view.matrices) == 1
     run = functools.partial(scanrnn.scan, step, implementation=NAME)
     text = str(jax.make_jaxpr(run)(carry, xs))
     # Besides, each part is multiplied by ones twice, before the loop.

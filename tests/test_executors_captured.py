@@ -10,7 +10,7 @@ import scanrnn
 from scanrnn.cells import LSTMCarry
 from scanrnn.executors import pallas_gpu
 from scanrnn.executors.gpu import triton
-from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.block_kernel import BatchView
 from scanrnn.executors.gpu.lane_kernel import LaneView
 from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.executors.gpu.state_kernel import StateView
@@ -86,9 +86,9 @@ def of_rows(B):
 
 
 VIEWS = {
-    "blocks": BlockView,
+    "blocks": BatchView,
     "slices": SliceView,
-    "heads": BlockView,
+    "heads": BatchView,
     "lanes": LaneView,
     "state": StateView,
 }
@@ -98,7 +98,7 @@ VIEWS = {
 def kind(request, monkeypatch):
     """The view that runs a step with products by matrices, and the name of the row."""
     slices = VIEWS[request.param] is SliceView
-    run_products_by(SliceView if slices else BlockView, monkeypatch)
+    run_products_by(SliceView if slices else BatchView, monkeypatch)
     return request.param
 
 

@@ -117,7 +117,7 @@ def test_nothing_is_copied_through_the_loops_for_large_weight_gradients():
 @pytest.mark.parametrize("fenced", [False, True])
 @pytest.mark.parametrize(("length", "block"), [(1, 1), (2, 1), (5, 1), (6, 3), (4, 4)])
 def test_late_writes_are_all_written(length, block, reverse, fenced):
-    rows = Rows(length, reverse, block=block, fenced=fenced)
+    rows = Rows(length, reverse, trip_steps=block, fenced=fenced)
     values = jnp.arange(2.0 * length).reshape(length, 2)
 
     def body(state, trip):

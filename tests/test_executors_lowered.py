@@ -13,8 +13,8 @@ from jax import lax
 
 import scanrnn
 from scanrnn.executors import pallas_gpu
-from scanrnn.executors.gpu.block_checks import NotBlockedError
-from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.block_checks import NotAKernelError
+from scanrnn.executors.gpu.block_kernel import BatchView
 from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.machines import MACHINES
 from tests.test_executors_lanes import (
@@ -24,7 +24,7 @@ from tests.test_executors_lanes import (
     of_every_function,
 )
 
-VIEWS = BlockView, SliceView
+VIEWS = BatchView, SliceView
 
 
 def whole(f):
@@ -72,7 +72,7 @@ def run_products_by(view, monkeypatch):
     """Let only this view, of the two, run steps with products, as on an H100."""
 
     def refuse(graph, machine):
-        raise NotBlockedError("it is not tested")
+        raise NotAKernelError("it is not tested")
 
     of = SliceView.of
     monkeypatch.setattr(SliceView, "of", lambda graph, _: of(graph, MACHINES["h100"]))

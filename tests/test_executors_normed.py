@@ -161,7 +161,7 @@ def piece(length, width):
         return jnp.tanh(h * 0.5 + z / z.std(-1, keepdims=True)), None
 
     plan = scanrnn.plan(step, h, xs)
-    size = plan.loop.piece
+    size = plan.loop.norm_steps
     text = plan.describe(long=True)
     for line in ("steps at a time", "Loop of norms in rev"):
         assert (line in text) == bool(size)

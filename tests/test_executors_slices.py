@@ -16,8 +16,8 @@ import pytest
 import scanrnn
 from scanrnn.executors import pallas_gpu
 from scanrnn.executors.gpu import slice_costs, slice_kernel, slice_products, triton
-from scanrnn.executors.gpu.block_checks import NotBlockedError
-from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.block_checks import NotAKernelError
+from scanrnn.executors.gpu.block_kernel import BatchView
 from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
@@ -39,9 +39,9 @@ def many_small_cores(monkeypatch):
     """No program has room for whole matrices, but there are as many as on a GPU."""
 
     def refuse(graph, machine):
-        raise NotBlockedError("no room")
+        raise NotAKernelError("no room")
 
-    monkeypatch.setattr(BlockView, "of", refuse)
+    monkeypatch.setattr(BatchView, "of", refuse)
     of, cores = SliceView.of, MACHINES["h100"].cores
     monkeypatch.setattr(
         SliceView,
@@ -168,13 +168,15 @@ def test_slices_refuse_features_in_another_order(step, B):
 def test_slices_refuse_more_steps_than_they_can_count():
     for view in views_of(CELLS["gru"], (2, 3, 32)).values():
         view.check_steps(10**6)
-        with pytest.raises(NotBlockedError, match="too many exchanges"):
+        with pytest.raises(NotAKernelError, match="too many exchanges"):
             view.check_steps(10**9)
 
 
 def test_slices_keep_nan_in_a_maximum():
     """Triton's maximum would drop it."""
-    found = slice_products.total("reduce_max", jnp.array([[1.0, jnp.nan], [1.0, 2.0]]))
+    found = slice_products.reduced(
+        "reduce_max", jnp.array([[1.0, jnp.nan], [1.0, 2.0]])
+    )
     np.testing.assert_array_equal(found, [[jnp.nan], [2.0]])
 
 

@@ -146,7 +146,7 @@ def test_trip_of_a_gpu_holds_more_steps_if_they_have_no_products(product, steps)
     types = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((8, 4), (64, 8, 4)))
     plan = scanrnn.plan(step, *types, machine="h100", implementation="planned")
     bodies = emit(plan)
-    assert {body.rows.block for body in bodies.values()} == {steps}
+    assert {body.rows.trip_steps for body in bodies.values()} == {steps}
 
 
 def test_small_rows_are_joined_where_that_fills_the_tiles_of_a_tpu():

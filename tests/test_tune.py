@@ -59,7 +59,7 @@ def times(monkeypatch):
 
     def compiled(plans, goal, args):
         return [
-            tuner.Candidate(name, plan.options, functools.partial(str, name))
+            tuner.Timed(name, plan.options, functools.partial(str, name))
             for name, plan in plans.items()
         ]
 

@@ -30,7 +30,8 @@ _unwritable: set[Path] = set()
 def key_of(traced: Traced, asked: Options, plan: Plan, goal: str) -> dict | None:
     """All that the choice depends on; None if the text of the step is not stable.
 
-    `plan` has other options than those `asked` for if the estimate prefers `lax.scan`.
+    `plan` has other options than those `asked` for if the estimate prefers `lax.scan`
+    or a kernel.
     """
     step = str(traced.source)
     if " at 0x" in step:

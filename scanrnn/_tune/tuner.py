@@ -41,7 +41,7 @@ BUDGET = 10.0  # seconds of measured runs, all candidates together
 LEAST_ROUNDS, MOST_ROUNDS = 3, 50
 
 
-class Candidate(NamedTuple):
+class Timed(NamedTuple):
     """One way to run the step: its label, its options, and a function that runs it."""
 
     label: str
@@ -234,7 +234,7 @@ def _with_numbers(plan: Plan) -> Plan:
     return dataclasses.replace(plan, consts=tuple(map(_concrete, plan.consts)))
 
 
-def _compiled(plans, goal, args) -> list[Candidate]:
+def _compiled(plans, goal, args) -> list[Timed]:
     """The candidates, each run once: the first run fills pages and caches.
 
     One that this device cannot compile or run is left out, unless it is what was asked
@@ -251,7 +251,7 @@ def _compiled(plans, goal, args) -> list[Candidate]:
         seen.add(text)
         try:
             run = functools.partial(program.lower().compile(), *args)
-            candidate = Candidate(label, plan.options, run)
+            candidate = Timed(label, plan.options, run)
             with jax.ensure_compile_time_eval():
                 time_of(candidate.run)
         except Exception as error:
@@ -267,7 +267,7 @@ def _compiled(plans, goal, args) -> list[Candidate]:
     return found
 
 
-def _medians(candidates: list[Candidate]) -> dict[str, float]:
+def _medians(candidates: list[Timed]) -> dict[str, float]:
     """The median seconds of each candidate.
 
     The rounds are interleaved, so that a slow phase of the machine affects all alike.

@@ -47,7 +47,7 @@ from scanrnn.executors._executor import has_kernels as has_kernels
 from scanrnn.executors.run.program import Runner
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
-from scanrnn.planner.ir.batching import remembered
+from scanrnn.planner.ir.batching import answers_kept
 from scanrnn.planner.plan import Candidate, Plan
 from scanrnn.planner.rules import Rules
 
@@ -77,7 +77,7 @@ def check_name(implementation: str | None) -> None:
         )
 
 
-@remembered()
+@answers_kept()
 def assign(
     make: Callable[[Rules], Plan], machine: Machine, implementation: str | None = None
 ) -> Plan:
@@ -145,7 +145,7 @@ def _candidate(runner, plan, refusal: str | None) -> Candidate:
         return Candidate(runner, None, refusal)
     if plan.parts:
         parts = (part.cost for _, part in plan.parts)
-        return Candidate(runner, costs.total(parts, plan.rules.costs.split), None)
+        return Candidate(runner, costs.summed(parts, plan.rules.costs.fission), None)
     work = getattr(runner.executor, "work", None)
     loops = work(plan) if work else None
     return Candidate(runner, costs.cost(plan, runner.name == scan.NAME, loops), None)

@@ -167,7 +167,7 @@ TPU = Rules(
         # The estimates of a split step are 1.04 of those of a single loop, but it takes
         # 0.4 to 0.9 of the cycles: two and three layers of tanh or LSTM, 64 to 1024
         # features.
-        split=0.8,
+        fission=0.8,
     ),
     sizes=SizeRules(
         multiples=(8, 128),

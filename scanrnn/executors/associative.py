@@ -20,7 +20,7 @@ from scanrnn.executors.run.names import typed
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.emit import NORMS, REVERSE, TRAINING, of_leaves
+from scanrnn.planner.emit import NORMS, REVERSE, VALUES, of_leaves, of_training
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, Values
 from scanrnn.planner.parallel import affine, max_plus
@@ -86,18 +86,20 @@ def refuse(plan: Plan) -> str | None:
 def work(plan: Plan) -> costs.Work:
     """What a training step's loops take."""
     works = []
-    for body in (plan.emitted[name] for name in TRAINING if name in plan.emitted):
+    for body in of_training(plan.emitted):
         if runs(body):
             groups = affine.groups(body.graph)
             works += [work_of(body.graph, group, plan.length) for group in groups]
         else:
-            works.append(costs.Work(plan.length * costs.starts(body, plan.rules), 0.0))
+            works.append(
+                costs.Work(plan.length * costs.launches_of_step(body, plan.rules), 0.0)
+            )
     return costs.Work(sum(w.launches for w in works), sum(w.moved for w in works))
 
 
 def describe(plan: Plan) -> list[str]:
     """How the groups of leaves run, forward and in reverse."""
-    bodies, words = plan.bodies, {"for values": "Forward", REVERSE: "Reverse"}
+    bodies, words = plan.bodies, {VALUES: "Forward", REVERSE: "Reverse"}
     return [
         in_parallel.describe(words[name], bodies[name])
         for name in words

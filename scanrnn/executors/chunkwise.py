@@ -19,7 +19,7 @@ import math
 from scanrnn.executors import associative, scan
 from scanrnn.executors._executor import bound_to_jax
 from scanrnn.executors.parallel import all_steps
-from scanrnn.executors.parallel.memories import remembered
+from scanrnn.executors.parallel.memories import run_memory
 from scanrnn.executors.parallel.pairs import FEW
 from scanrnn.executors.run.names import named
 from scanrnn.executors.run.program import entering, without_gradient_by_loop
@@ -62,7 +62,7 @@ def refuse_early(plan: Plan) -> str | None:
         return f"no leaf is a matrix memory: {'; '.join(map(str, why))}"
     if asked:
         return None
-    operations = costs.work(plan)
+    operations = costs.operations(plan)
     if operations is not None and operations < plan.rules.least_work:
         return f"a step is only {operations} operations"
     size = sum(ops.size_of(ops.aval(graph.carry[k])) for k in memories(graph))
@@ -187,7 +187,7 @@ def _run(plan: Plan, weights: list, init: list, xs: list):
         starts = [carry[k] for k in group.leaves]
         if one := memories(graph).get(group.leaves[0]):
             args = starts[0], values, rows, _steps(plan, one)
-            ends = [remembered(graph, one, *args)]
+            ends = [run_memory(graph, one, *args)]
         else:
             ends = _others(graph, group, starts, values, rows, plan.rules)
         final |= {moving[k]: end for k, end in zip(group.leaves, ends, strict=True)}

@@ -14,7 +14,7 @@ from scanrnn.executors._executor import bound_to_jax
 from scanrnn.executors.run.names import named
 from scanrnn.executors.run.program import without_gradient_by_loop
 from scanrnn.planner.decide import make_plan
-from scanrnn.planner.fission import Part, parts_of
+from scanrnn.planner.fission import SubLoop, parts_of
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import has_own_rule
 from scanrnn.planner.parallel.leaves import components
@@ -52,7 +52,7 @@ def split(plan: Plan, assign: Callable) -> Plan:
     options = dataclasses.replace(plan.options, implementation=None)
     where = plan.reverse, plan.unroll
 
-    def of(part: Part) -> Plan:
+    def of(part: SubLoop) -> Plan:
         def make(rules):
             return make_plan(part, options, plan.machine, rules, *where)
 

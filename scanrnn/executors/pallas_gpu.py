@@ -11,10 +11,11 @@ All time steps run inside the kernel, so a loop is one launch.
 Tests run these kernels in Pallas's interpreter, or by `together` if their programs
 exchange, and compile them for an H100. On an H100 and an H200 their results were right
 (`benchmarks/results/device-*.md`; slices ran on an H200 only): there they run where the
-estimate says that they are faster. On other GPUs they run only if asked for by name, or
-if `tune` has checked and timed them on the device. On a CPU they run for tests. JAX
-0.12 deprecates Pallas's way to Triton: it warns when it lowers these kernels, and a
-later version will not have it.
+estimate says that they are faster. (Every GPU of compute capability 9.0 is planned for
+as an H100.) On other GPUs they run only if asked for by name, or if `tune` has checked
+and timed them on the device. On a CPU they run for tests. JAX 0.12 deprecates Pallas's
+way to Triton: it warns when it lowers these kernels, and a later version will not have
+it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from __future__ import annotations
 import importlib.util
 
 from scanrnn.executors.gpu import triton
-from scanrnn.executors.gpu.block_checks import NotBlockedError
-from scanrnn.executors.gpu.block_kernel import BlockView
+from scanrnn.executors.gpu.block_checks import NotAKernelError
+from scanrnn.executors.gpu.block_kernel import BatchView
 from scanrnn.executors.gpu.lane_kernel import LaneView
 from scanrnn.executors.gpu.lanes import NotElementwiseError
 from scanrnn.executors.gpu.slice_kernel import SliceView
@@ -34,7 +35,7 @@ from scanrnn.executors.kernels.checks import refusal, unsuitable
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.costs import Work
-from scanrnn.planner.emit import TRAINING
+from scanrnn.planner.emit import of_training
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.functions import once
 from scanrnn.planner.ir.graph import Graph, Values, variables
@@ -79,7 +80,7 @@ def refuse(plan: Plan) -> str | None:
 def work(plan: Plan) -> Work:
     """What the loops of a training step take: two kernels, and their steps."""
     seconds, moved = 0.0, 0.0
-    for body in (plan.emitted[name] for name in TRAINING if name in plan.emitted):
+    for body in of_training(plan.emitted):
         step, view = _viewed(body)
         rows = *step.graph.xs, *variables(step.graph.ys)
         seconds += plan.length * view.seconds(plan.machine.cores)
@@ -91,7 +92,7 @@ def _unlike(body: Body) -> str | None:
     """Why the step of a body is not one that a program can run, or None."""
     try:
         _viewed(body)
-    except NotBlockedError as reason:
+    except NotAKernelError as reason:
         return str(reason)
     return None
 
@@ -104,7 +105,7 @@ def _viewed(body: Body) -> tuple[triton.Prepared, View]:
     _check_places(step.graph, body.rows.length)
     try:
         view = view_of(step.graph, body.machine)
-    except NotBlockedError:
+    except NotAKernelError:
         if not step.captured:
             raise
         # What is as long as the batch may be an axis of heads.
@@ -121,19 +122,19 @@ def _check_places(graph: Graph, length: int) -> None:
     It counts them in 32 bits, unless an array has more than 2**32 bytes.
 
     Raises:
-      NotBlockedError: if it cannot.
+      NotAKernelError: if it cannot.
     """
     for v in (*graph.xs, *variables(graph.ys)):
         count = length * ops.product(ops.aval(v).shape)
         if ops.aval(v).dtype.itemsize == 1 and 2**31 <= count <= 2**32:
-            raise NotBlockedError(f"Triton cannot count {count:,} elements of one byte")
+            raise NotAKernelError(f"Triton cannot count {count:,} elements of one byte")
 
 
 def view_of(graph: Graph, machine: Machine) -> View:
     """The view of a step: lanes if it is elementwise, else states, examples or slices.
 
     Raises:
-      NotBlockedError: if it is none of these.
+      NotAKernelError: if it is none of these.
     """
     try:
         return LaneView.of(graph)
@@ -141,24 +142,24 @@ def view_of(graph: Graph, machine: Machine) -> View:
         state = state_of(graph)
         try:
             return StateView.of(graph, state) if state else _blocked(graph, machine)
-        except NotBlockedError as reason:
-            raise NotBlockedError(f"{mixed}, and {reason}") from reason
+        except NotAKernelError as reason:
+            raise NotAKernelError(f"{mixed}, and {reason}") from reason
 
 
 def _blocked(graph: Graph, machine: Machine) -> View:
     """The faster of the views of a step with products by matrices.
 
     Raises:
-      NotBlockedError: if there is none.
+      NotAKernelError: if there is none.
     """
     found, reasons = [], []
-    for kind in (BlockView, SliceView):
+    for kind in (BatchView, SliceView):
         try:
             found.append(kind.of(graph, machine))
-        except NotBlockedError as reason:
+        except NotAKernelError as reason:
             reasons.append(str(reason))
     if not found:
-        raise NotBlockedError("; ".join(reasons))
+        raise NotAKernelError("; ".join(reasons))
     return min(found, key=lambda view: view.seconds(machine.cores))
 
 

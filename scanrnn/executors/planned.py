@@ -16,11 +16,11 @@ from scanrnn.executors.run.pin import Tile, join_axes, pin
 from scanrnn.executors.run.products import copy_transposed
 from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.emit import TRAINING
+from scanrnn.planner.emit import of_training
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Env, Values
 from scanrnn.planner.ir.rows import folded, put
-from scanrnn.planner.motion.around import joined, parts
+from scanrnn.planner.motion.around import output_joins, stacked_parts
 from scanrnn.planner.plan import Plan
 
 NAME = "planned"
@@ -30,7 +30,7 @@ def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
     if plan.unplanned is not None:
         return plan.unplanned
-    work, rules = costs.work(plan), plan.rules
+    work, rules = costs.operations(plan), plan.rules
     least = rules.least_work
     if costs.has_single_rows(plan):
         least = max(least, rules.least_row_work)
@@ -48,9 +48,9 @@ def work(plan: Plan) -> costs.Work | None:
     counted = plan.rules.costs.trip is not None and isinstance(plan.length, int)
     if not counted or not plan.defer:
         return None
-    loops = (plan.emitted[name] for name in TRAINING if name in plan.emitted)
-    launches = plan.length * sum(costs.starts(body, plan.rules) for body in loops)
-    return costs.Work(launches, 0.0)
+    loops = of_training(plan.emitted)
+    launches = sum(costs.launches_of_step(body, plan.rules) for body in loops)
+    return costs.Work(plan.length * launches, 0.0)
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
@@ -74,7 +74,7 @@ def _swapped(a):
 
 def _lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     graph, rows = body.graph, body.rows
-    over, block = rows.over, rows.block
+    over, block = rows.over, rows.trip_steps
     placed = [v for v in graph.xs if v in rows.places or v in rows.shifts]
     indexed = {*over.values(), *rows.sources(placed)}
     arrays = _laid_out(body, arrays, indexed)
@@ -173,8 +173,8 @@ def _step(body, constants, carry, here, t, scanned):
 
 def _with_own(graph, env, own):
     """The ys of a step; a barrier stops XLA from recomputing the rows in `own`."""
-    joins = joined(graph)
-    rows = parts(graph, joins)
+    joins = output_joins(graph)
+    rows = stacked_parts(graph, joins)
     # A reverse step also reads what is joined, without the barrier.
     made = named(rows, env.read_all(rows))
     made |= named(own, lax.optimization_barrier([made[v] for v in own]))

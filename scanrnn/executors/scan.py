@@ -9,7 +9,7 @@ from scanrnn.executors.run.names import named
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.emit import plain
 from scanrnn.planner.ir.graph import Env, Values, needed
-from scanrnn.planner.motion.over_time import keep_inputs, remembering
+from scanrnn.planner.motion.over_time import checkpointed, keep_inputs
 from scanrnn.planner.options import UNCHANGED
 from scanrnn.planner.plan import Plan
 
@@ -50,6 +50,6 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
         return outs[:n], outs[n:]
 
     if body.keeps_inputs:
-        step = remembering(step, keep_inputs)
+        step = checkpointed(step, keep_inputs)
     length = None if xs else rows.length
     return lax.scan(step, list(carry), xs, length, rows.reverse, body.unroll)

@@ -27,7 +27,7 @@ def with_chunk(plan: Plan) -> Plan:
 def _may_recompute(plan: Plan) -> bool:
     """Whether the planner is free to recompute, and the rules may allow it."""
     free = plan.options.residuals is None and plan.residuals == "minimal"
-    allowed = plan.rules.recompute.allows(made=True, cut=True)
+    allowed = plan.rules.recompute.allows(made=True, chunked=True)
     return free and allowed and _can_be_cut(plan)
 
 
@@ -43,7 +43,9 @@ def _recomputing(plan: Plan, asked: bool) -> Plan | None:
         return None
     passing = ops.bytes_in((*made, *plan.stages.hoisted, *derivative.cuts))
     chunk = _chunk(plan, passing)
-    if not asked and not plan.rules.recompute.allows(bool(made), cut=chunk is not None):
+    if not asked and not plan.rules.recompute.allows(
+        bool(made), chunked=chunk is not None
+    ):
         return None
     decides = plan.options.chunk is None and _can_be_cut(plan)
     return dataclasses.replace(plan, chunk=chunk, passing=passing if decides else 0)
@@ -150,11 +152,11 @@ def loop_of(plan: Plan, length) -> Loop:
         machine=plan.machine,
         rules=rules,
         spare=frozenset(v for v in stages.hoisted if v not in stages.after.xs),
-        piece=_piece(plan, length) if laid_out else None,
+        norm_steps=_norm_steps(plan, length) if laid_out else None,
     )
 
 
-def _piece(plan: Plan, length) -> int | None:
+def _norm_steps(plan: Plan, length) -> int | None:
     """Steps in a piece of the norms before the loop; None if pieces are no use."""
     assert plan.stages is not None
     norms, rules = plan.stages.norms, plan.rules

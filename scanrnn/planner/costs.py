@@ -16,7 +16,7 @@ from scanrnn.planner.ir.graph import Graph, variables
 from scanrnn.planner.rules import Rules
 
 
-def work(plan) -> int | None:
+def operations(plan) -> int | None:
     """The operations of one step; None if the step contains programs of its own."""
     graph = plan.stages.graph
     if any(map(ops.has_subjaxpr, graph.eqns)):
@@ -65,7 +65,7 @@ class Work(NamedTuple):
     inside: float = 0.0
 
 
-def starts(body: Body, rules: Rules) -> float:
+def launches_of_step(body: Body, rules: Rules) -> float:
     """The launches of one step of a loop, besides its products.
 
     With products or sums, a step has one launch, and one more for each sum. Without
@@ -78,7 +78,7 @@ def starts(body: Body, rules: Rules) -> float:
     if sums or any(map(ops.is_heavy, body.graph.eqns)):
         return 1.0 + sums
     unroll = body.unroll or ops.product([body.rows.length])
-    steps = body.rows.block * unroll
+    steps = body.rows.trip_steps * unroll
     return (rules.costs.trip + len(body.graph.ys)) / steps
 
 
@@ -194,7 +194,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
     return Cost(flops, moved, kept, **seconds)
 
 
-def total(costs: Iterable[Cost], times: float) -> Cost:
+def summed(costs: Iterable[Cost], times: float) -> Cost:
     """The sum of the costs of several plans; its seconds are multiplied by `times`."""
     flops, moved, kept, *seconds = map(math.fsum, zip(*costs, strict=True))
     return Cost(flops, moved, kept, *(times * s for s in seconds))

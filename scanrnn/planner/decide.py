@@ -15,7 +15,7 @@ from scanrnn.planner.derivative.checkpoints import (
     is_checkpointed,
 )
 from scanrnn.planner.derivative.tangent import derivative_of
-from scanrnn.planner.fission import Part
+from scanrnn.planner.fission import SubLoop
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, inside, variables
 from scanrnn.planner.motion.classify import Stages, can_defer, classify
@@ -30,7 +30,7 @@ from scanrnn.planner.trace import Traced, inline, without_invariant
 
 
 def make_plan(
-    traced: Traced | Part,
+    traced: Traced | SubLoop,
     options: Options,
     machine: Machine,
     rules: Rules,

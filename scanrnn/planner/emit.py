@@ -22,7 +22,7 @@ from scanrnn.planner.ir.graph import Graph, Values, variables
 from scanrnn.planner.ir.rows import Rows, pair_up
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.around import around, own_rows
-from scanrnn.planner.norms import pieces
+from scanrnn.planner.norms import norms_body
 from scanrnn.planner.passes.features import features_first, is_features_first
 from scanrnn.planner.passes.spread import spread_rows
 from scanrnn.planner.passes.tidy import squeeze_reductions
@@ -31,14 +31,19 @@ from scanrnn.planner.rules import Rules
 
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
 _PARTS = ("", ", for the last steps")
-# The loops of a training step, and those of its norms.
-TRAINING = RECORDS, REVERSE = "that records", "in reverse"
+# Names of loops: without a gradient; the two of a training step; those of its norms.
+VALUES, RECORDS, REVERSE = "for values", "that records", "in reverse"
 NORMS = "of norms in reverse"
 
 
 def plain(graph: Graph, length, reverse=False, unroll: int = 1, **more) -> Body:
     """A loop that JAX may differentiate; `more` are fields of `Body`."""
     return Body(graph, Rows(length, reverse), unroll, **more)
+
+
+def of_training(bodies: Mapping[str, Body]) -> list[Body]:
+    """The bodies of a training step, without those of norms and of the last steps."""
+    return [bodies[name] for name in (RECORDS, REVERSE) if name in bodies]
 
 
 def of_leaves(body: Body, leaves: Sequence[int]) -> Body:
@@ -76,7 +81,7 @@ class Bodies:
     target: Target
 
     @property
-    def planned(self) -> bool:
+    def is_for_plan(self) -> bool:
         """Whether the plan was made for this target: only then is memory reused."""
         return self.target == Target(self.loop.rules)
 
@@ -84,9 +89,9 @@ class Bodies:
         """The forward loop, for values or one that records."""
         loop, rules = self.loop, self.target.rules
         graph, places = loop.laid if rules == loop.rules else (loop.graph, {})
-        over = loop.overwritten if self.planned else {}
+        over = loop.overwritten if self.is_for_plan else {}
         body = self._body(graph, self._rows(places=places, over=over), reverse=False)
-        if body.rows.block > 1 and rules.trips.separates_products:
+        if body.rows.trip_steps > 1 and rules.trips.separates_products:
             separate = body.separate or _is_full_product_step(graph)
             body = dataclasses.replace(body, separate=separate)
         return body
@@ -102,7 +107,7 @@ class Bodies:
             whole.graph, loop.precomputes, loop.rules.precomputes_sums
         )
         memory, over = {}, {}
-        if self.planned:
+        if self.is_for_plan:
             memory = pair_up(graph.ys, loop.dead)
             over = _overwritten(loop, graph, given) if loop.in_place else {}
         where = {"places": recorded.places, "shifts": recorded.shifts}
@@ -114,9 +119,9 @@ class Bodies:
         self, graph: Graph, active: Sequence[Var], given: Iterable[Any]
     ) -> tuple[Body, Values] | None:
         """The loop for the cotangents of norms, as `pieces` makes it; None if none."""
-        if self.loop.piece is None or not self.planned:
+        if self.loop.norm_steps is None or not self.is_for_plan:
             return None
-        return pieces(graph, self.loop, active, given)
+        return norms_body(graph, self.loop, active, given)
 
     def _body(self, graph: Graph, rows: Rows, reverse: bool) -> Body:
         """A body of a graph, with the options that the rules prefer."""
@@ -137,11 +142,11 @@ class Bodies:
             self._unroll(reverse),
             weights,
             first,
-            own=tuple(own_rows(graph, rows.block)),
+            own=tuple(own_rows(graph, rows.trip_steps)),
             copied=spread_rows(graph, copies) if copies else (),
             row_tile=rules.row_tile,
             scans=rules.scans,
-            separate=rows.block > 1 and _is_tiny(graph, rules),
+            separate=rows.trip_steps > 1 and _is_tiny(graph, rules),
             machine=self.loop.machine,
         )
 
@@ -155,7 +160,7 @@ class Bodies:
         if loop.unroll == 1:
             block = rules.trips.block(loop.length, carry, _is_pointwise(loop.graph))
         filled = rules.zero_fills or not sized
-        rows = Rows(loop.length, loop.reverse, block=block, fenced=rules.fences)
+        rows = Rows(loop.length, loop.reverse, trip_steps=block, fenced=rules.fences)
         return dataclasses.replace(rows, filled=filled, **where)
 
     def _unroll(self, reverse: bool) -> int:
@@ -218,7 +223,7 @@ def emit(plan) -> dict[str, Body]:
             for loop, part in pairs
         }
     for loop, part in zip(plan.value_loops or plan.loops, _PARTS, strict=False):
-        found[f"for values{part}"] = Bodies(loop, target).forward()
+        found[f"{VALUES}{part}"] = Bodies(loop, target).forward()
     for loop, part in zip(plan.loops, _PARTS, strict=False):
         found[f"{RECORDS}{part}"] = Bodies(loop.recording.loop, target).forward()
         made = Bodies(loop, target)

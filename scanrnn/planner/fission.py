@@ -42,7 +42,7 @@ _MOST = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Part:
+class SubLoop:
     """One of the loops into which a loop is split.
 
     Attributes:
@@ -62,7 +62,7 @@ class Part:
     consts: Values
 
 
-def parts_of(graph: Graph, length: Any) -> tuple[Part, ...]:
+def parts_of(graph: Graph, length: Any) -> tuple[SubLoop, ...]:
     """The loops of a step, in the order in which they run.
 
     There is none if no product would leave a later loop, or if too much would cross.
@@ -78,7 +78,7 @@ def parts_of(graph: Graph, length: Any) -> tuple[Part, ...]:
         return ()
     names = graph.weights[len(graph.weights) - len(found) :]
     consts = dict(zip(names, found, strict=True))
-    places = _Places(graph, loops)
+    places = _Levels(graph, loops)
     asked: list[dict] = [{} for _ in loops]
     parts = []
     for level in reversed(range(len(loops))):
@@ -89,11 +89,11 @@ def parts_of(graph: Graph, length: Any) -> tuple[Part, ...]:
         for v in read:
             asked[places.of[v]][v] = None
         own = {v: consts[v] for v in step.weights if v in consts}
-        parts.append(Part(step, length, tuple(changing[k] for k in leaves), ys, own))
+        parts.append(SubLoop(step, length, tuple(changing[k] for k in leaves), ys, own))
     return tuple(parts[::-1])
 
 
-def _fits(places: _Places, step: Graph, read: list) -> bool:
+def _fits(places: _Levels, step: Graph, read: list) -> bool:
     """Whether what a loop reads of earlier ones is about as large as their leaves."""
     if not read:
         return True
@@ -185,7 +185,7 @@ def _pieces(graph: Graph, eqn: JaxprEqn) -> list[tuple]:
     return list(itertools.product(*joined))
 
 
-class _Places:
+class _Levels:
     """Which part of a step makes which value."""
 
     def __init__(self, graph: Graph, loops: list[int]):

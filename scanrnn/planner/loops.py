@@ -66,7 +66,7 @@ class Loop:
       spare: time inputs that nothing reads after the loop.
       over: for some ys, by index, the variable whose buffer they reuse; None if that
         is still to be decided.
-      piece: steps in a piece of the norms before the loop; None for all at once.
+      norm_steps: steps in a piece of the norms before the loop; None for all at once.
     """
 
     graph: Graph
@@ -79,7 +79,7 @@ class Loop:
     rules: Rules
     spare: frozenset[Var]
     over: Mapping[int, Var] | None = None
-    piece: int | None = None
+    norm_steps: int | None = None
 
     @made_once
     def regions(self) -> Regions:

@@ -21,7 +21,7 @@ from scanrnn.planner.motion.over_time import stage_over_time
 from scanrnn.planner.passes.wide_sums import in_wide_sums, rounded, wide_type
 
 
-def pieces(
+def norms_body(
     norms: Graph, loop: Loop, active: Sequence[Var], given: Iterable[Any]
 ) -> tuple[Body, dict[Var, Any]]:
     """Make the loop for the cotangents of norms; a step of it is a piece.
@@ -31,7 +31,7 @@ def pieces(
     first. The loop that follows the norms says how many steps make a piece. Also
     returns its constants, which are its last weights.
     """
-    size, given = loop.piece, tuple(given)
+    size, given = loop.norm_steps, tuple(given)
     assert size is not None
     summed = [v for v in active if v in norms.weights]
     arrays = (*norms.xs, *given)

@@ -15,7 +15,7 @@ from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.derivative.gradient import Derivative
 from scanrnn.planner.emit import emit
-from scanrnn.planner.fission import Part
+from scanrnn.planner.fission import SubLoop
 from scanrnn.planner.ir import counts, ops
 from scanrnn.planner.ir.batching import REFUSALS
 from scanrnn.planner.ir.functions import of_some
@@ -82,7 +82,7 @@ class Plan:
         if chunks do not divide the length.
       value_loops: the same for chunks without a gradient; empty if they do not differ.
       parts: the plans of several loops that run one after the other in place of one,
-        each with its `Part`; empty unless the executor splits the loop.
+        each with its `SubLoop`; empty unless the executor splits the loop.
       unplanned: why there is nothing to plan, or None.
       refusal: why XLA's loops do not run the plan, or None.
       executor: what runs it: `executor.name` is its name, and `executor.run(plan,
@@ -108,7 +108,7 @@ class Plan:
     defer: bool = False
     loops: tuple[Loop, ...] = ()
     value_loops: tuple[Loop, ...] = ()
-    parts: tuple[tuple[Part, Plan], ...] = ()
+    parts: tuple[tuple[SubLoop, Plan], ...] = ()
     unplanned: str | None = None
     refusal: str | None = None
     executor: Any = None

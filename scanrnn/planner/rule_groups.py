@@ -109,12 +109,13 @@ class RecomputeRules(NamedTuple):
     fewest: int = 3
     precomputes: bool = False
 
-    def allows(self, made: bool, cut: bool) -> bool:
+    def allows(self, made: bool, chunked: bool) -> bool:
         """Whether they are recomputed.
 
-        `made` says whether there are any, `cut` whether there would be chunks.
+        `made` says whether there are any, and `chunked` whether there would be chunks.
+        By the rule "chunked", chunks are the gain, also if there is none to recompute.
         """
-        return made if self.when == "always" else cut and self.when == "chunked"
+        return made if self.when == "always" else chunked and self.when == "chunked"
 
     def chunk(self, machine: Machine, row: int, length: int) -> int:
         """Steps of a chunk, if `row` bytes of each step are there at the same time."""
@@ -191,13 +192,13 @@ class CostRules(NamedTuple):
         kernel.
       matrix: the seconds for each byte of a matrix that a step of a loop multiplies by,
         besides the launch.
-      split: what the loops of a split step cost, divided by their estimates.
+      fission: what the loops of a split step cost, divided by their estimates.
     """
 
     tile: tuple[int, int, int] = (1, 1, 1)
     trip: int | None = None
     matrix: float = 0.0
-    split: float = 1.0
+    fission: float = 1.0
 
 
 class SizeRules(NamedTuple):

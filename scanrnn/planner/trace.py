@@ -151,7 +151,7 @@ def _opens(whole, eqn) -> bool:
         return checkpoints.opens(eqn, whole)
     # A jit that pins shardings stays whole: the partitioner needs the shardings.
     # A `gemm` comes from a planned scan inside this step.
-    calls = compat.is_call(eqn) and not any(pinned(eqn).values())
+    calls = compat.is_group(eqn) and not any(pinned(eqn).values())
     return calls or eqn.primitive is gemm_p
 
 

@@ -189,7 +189,7 @@ def _evaluate(jaxpr, consts, args, seen):
     values.update(zip(jaxpr.invars, args, strict=True))
     for equation in jaxpr.eqns:
         given, name = [read(v) for v in equation.invars], equation.primitive.name
-        if compat.only_runs(equation):
+        if compat.is_any_call(equation):
             inner = compat.program(equation)
             closed = isinstance(inner, core.ClosedJaxpr)
             body = inner.jaxpr if closed else inner

@@ -30,7 +30,7 @@ MOST_BYTES = 2**17
 SUMS = {"reduce_sum", "reduce_max", "reduce_min"}
 
 
-class NotBlockedError(Exception):
+class NotAKernelError(Exception):
     """The reason why no program can run a step for some of its examples."""
 
 
@@ -38,7 +38,7 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
     """Check what Triton can do with the equations of a step.
 
     Raises:
-      NotBlockedError: if it cannot evaluate one.
+      NotAKernelError: if it cannot evaluate one.
     """
     producers, consumers, joins = graph.producers, graph.consumers, joins_of(graph)
     for eqn in graph.eqns:
@@ -49,15 +49,15 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
             made, sizes = producers.get(eqn.invars[0]), eqn.params["sizes"]
             product = made is not None and made.primitive.name in ops.PRODUCTS
             if not product and not _in_halves(sizes):
-                raise NotBlockedError(f"Triton cannot split an array into {sizes}")
+                raise NotAKernelError(f"Triton cannot split an array into {sizes}")
         elif out in joins:
             flat = ops.aval(out).ndim == 2
             flat &= name != "concatenate" or eqn.params["dimension"] == 1
             apart = all(_takes_parts(r, joins) for r in consumers[out])
             if not flat or not (apart or _in_halves(joins[out])):
-                raise NotBlockedError(f"Triton cannot join parts of {joins[out]}")
+                raise NotAKernelError(f"Triton cannot join parts of {joins[out]}")
         elif name not in ELEMENTWISE | MOVES | SUMS:
-            raise NotBlockedError(f"Triton has no {name}")
+            raise NotAKernelError(f"Triton has no {name}")
     # What is never an array in a program: it is computed or read part by part.
     parted = {*joins} | {e.invars[0] for e in graph.eqns if e.primitive.name == "split"}
     made = (v for e in graph.eqns for v in e.outvars)
@@ -69,11 +69,11 @@ def check_one_state(graph: Graph) -> None:
     """Check what Triton can do with the step of one state.
 
     Raises:
-      NotBlockedError: if it cannot evaluate it, or has no room for its arrays.
+      NotAKernelError: if it cannot evaluate it, or has no room for its arrays.
     """
     names = {e.primitive.name for e in graph.eqns}
     for name in sorted(names - {*ELEMENTWISE, *MOVES, *SUMS, "dot_general", "iota"}):
-        raise NotBlockedError(f"Triton has no {name}")
+        raise NotAKernelError(f"Triton has no {name}")
     for eqn in (e for e in graph.eqns if e.primitive.name == "dot_general"):
         check_numbers(eqn)
     made = [v for e in graph.eqns for v in e.outvars]
@@ -83,7 +83,7 @@ def check_one_state(graph: Graph) -> None:
     largest = max(arrays, key=lambda v: ops.product(ops.aval(v).shape))
     room = BESIDE_PRODUCTS if "dot_general" in names else OF_A_STATE
     if ops.product(ops.aval(largest).shape) > room:
-        raise NotBlockedError(
+        raise NotAKernelError(
             f"for one state it has {ops.aval(largest).str_short()}, and in registers "
             f"there is room for {room:,} numbers of an array"
         )
@@ -93,11 +93,11 @@ def check_powers(v: Var) -> None:
     """Check that Triton can have an array.
 
     Raises:
-      NotBlockedError: if a size is no power of two.
+      NotAKernelError: if a size is no power of two.
     """
     if any(size & (size - 1) for size in ops.aval(v).shape):
         shape = ops.aval(v).str_short()
-        raise NotBlockedError(f"sizes must be powers of two, got {shape}")
+        raise NotAKernelError(f"sizes must be powers of two, got {shape}")
 
 
 def _takes_parts(reader: JaxprEqn | None, joins: Mapping[Var, list[int]]) -> bool:
@@ -117,25 +117,25 @@ def check_numbers(eqn: JaxprEqn) -> None:
     dtypes = {ops.aval(v).dtype for v in (*eqn.invars, *eqn.outvars)}
     for dtype in sorted(dtypes, key=str):
         if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize < 2:
-            raise NotBlockedError(f"it has a product of {dtype}")
+            raise NotAKernelError(f"it has a product of {dtype}")
     asked = eqn.params["precision"]
     if isinstance(asked, lax.DotAlgorithm) or "F8" in str(asked):
-        raise NotBlockedError(f"Triton has no product by {asked}")
+        raise NotAKernelError(f"Triton has no product by {asked}")
 
 
 def _check_product(eqn: JaxprEqn, matrices, joins, graph: Graph) -> None:
     right = eqn.invars[1]
     if ops.is_literal(right) or right not in matrices:
-        raise NotBlockedError("it has a product that is not by a matrix")
+        raise NotAKernelError("it has a product that is not by a matrix")
     check_numbers(eqn)
     depths, widths = sides_of(eqn, joins, graph)
     if min(*depths, *widths) < LEAST_SIDE:
-        raise NotBlockedError("each product needs at least 16 features")
+        raise NotAKernelError("each product needs at least 16 features")
     if any(size & (size - 1) for size in (*depths, *widths)):
-        raise NotBlockedError(f"sizes must be powers of two, got {widths}")
+        raise NotAKernelError(f"sizes must be powers of two, got {widths}")
     size = max(depths) * max(widths) * ops.aval(right).dtype.itemsize
     if size > MOST_BYTES:
-        raise NotBlockedError(
+        raise NotAKernelError(
             f"a part of a matrix takes {size / 2**10:.0f} KB, and a program has room "
             f"for {MOST_BYTES / 2**10:.0f} KB"
         )

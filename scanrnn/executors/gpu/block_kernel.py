@@ -48,7 +48,7 @@ OF_FAST_MEMORY, OF_A_CACHE = 2e11, 3e10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BlockView(ExamplesView):
+class BatchView(ExamplesView):
     """Some examples of the batch: a `View`.
 
     Attributes:
@@ -66,11 +66,11 @@ class BlockView(ExamplesView):
     loads_ahead: bool = True
 
     @classmethod
-    def of(cls, graph: Graph, machine: Machine) -> BlockView:
+    def of(cls, graph: Graph, machine: Machine) -> BatchView:
         """The view of a step on a machine.
 
         Raises:
-          NotBlockedError: if a program cannot run it.
+          NotAKernelError: if a program cannot run it.
         """
         part = OneHead.of(graph)
         size = size_of_batch(part.graph)
@@ -176,7 +176,7 @@ class BlockView(ExamplesView):
                     a.astype(ops.aval(out).dtype) for a in values[eqn.invars[0]]
                 ]
             else:
-                values[out] = computed(eqn, alike(eqn, map(read, eqn.invars)))
+                values[out] = computed(eqn, of_one_shape(eqn, map(read, eqn.invars)))
         return self.finished(read, store)
 
 
@@ -208,7 +208,7 @@ def _joined(parts: list):
     return jnp.stack(pair, -1).swapaxes(-1, -2).reshape(rows, 2 * columns)
 
 
-def alike(eqn: JaxprEqn, ins: Iterable) -> list:
+def of_one_shape(eqn: JaxprEqn, ins: Iterable) -> list:
     """Operands of one shape: in a batch of one, some do not have the batch."""
     shape = ops.aval(eqn.outvars[0]).shape
     if eqn.primitive.name not in ELEMENTWISE:

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_checks import NotAKernelError
 from scanrnn.executors.gpu.forms import Piece
 from scanrnn.executors.gpu.one_head import OneHead
 from scanrnn.executors.gpu.view import Store
@@ -68,11 +68,11 @@ def size_of_batch(graph: Graph) -> int:
     """The size of the batch of a step.
 
     Raises:
-      NotBlockedError: if it has none.
+      NotAKernelError: if it has none.
     """
     size = batch_of(graph)
     if size is None:
-        raise NotBlockedError("not all its arrays have a batch as their first axis")
+        raise NotAKernelError("not all its arrays have a batch as their first axis")
     return size
 
 
@@ -80,9 +80,9 @@ def of_examples(graph: Graph, batch: int, examples: int) -> Graph:
     """The step for some examples of a batch.
 
     Raises:
-      NotBlockedError: if it does not keep the examples apart.
+      NotAKernelError: if it does not keep the examples apart.
     """
     try:
         return in_part(graph, (), batch, examples)
     except MixesBatchError as name:
-        raise NotBlockedError(f"{name} does not keep the batch apart") from name
+        raise NotAKernelError(f"{name} does not keep the batch apart") from name

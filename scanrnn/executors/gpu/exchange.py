@@ -19,7 +19,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.extend.core import JaxprEqn
 
-from scanrnn.executors.gpu.slice_products import Sizes, total
+from scanrnn.executors.gpu.slice_products import Sizes, reduced
 from scanrnn.executors.kernels.slice_ops import product_p
 from scanrnn.planner.ir import ops
 from scanrnn.planner.passes.wide_sums import wide
@@ -138,7 +138,7 @@ class ThroughMemory:
         # Beyond the last slice the first ones come again. Only a sum counts them.
         if name == "reduce_sum" and shape[1] > self._slices:
             found = jnp.where(column < self._slices, found, 0.0)
-        return total(name, found)
+        return reduced(name, found)
 
     def _all_come(self) -> None:
         """Wait until the parts of all slices are stored."""

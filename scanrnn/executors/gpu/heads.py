@@ -15,9 +15,9 @@ from collections.abc import Mapping
 
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_checks import NotAKernelError
 from scanrnn.executors.gpu.forms import Form, Piece
-from scanrnn.executors.gpu.places import Place, followed, found_in_all
+from scanrnn.executors.gpu.places import AxisPlace, followed, found_in_all
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, variables
 
@@ -33,7 +33,7 @@ def count_of(graph: Graph) -> int | None:
     if not sizes:
         return None
     if len(sizes) > 1 or len(next(iter(sizes))) > 1:
-        raise NotBlockedError(
+        raise NotAKernelError(
             f"its products have the heads {sorted(sizes)}, not one axis"
         )
     return sizes.pop()[0]
@@ -51,10 +51,10 @@ def _batch(eqn: JaxprEqn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return eqn.params["dimension_numbers"][1]
 
 
-def places_of(graph: Graph) -> dict[Var, Place]:
+def places_of(graph: Graph) -> dict[Var, AxisPlace]:
     """The places of the heads in products by weights."""
     return {
-        v: Place(axes[0])
+        v: AxisPlace(axes[0])
         for eqn in graph.eqns
         if by_weight(eqn, graph) is not None
         for v, axes in zip(variables(eqn.invars), _batch(eqn), strict=True)
@@ -63,7 +63,7 @@ def places_of(graph: Graph) -> dict[Var, Place]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class HeadLayout:
     """Where batch, heads and features lie in the arrays of a step.
 
     Attributes:
@@ -78,33 +78,33 @@ class Layout:
 
     heads: int
     batch: int
-    head: Mapping[Var, Place]
-    example: Mapping[Var, Place]
+    head: Mapping[Var, AxisPlace]
+    example: Mapping[Var, AxisPlace]
     weights: frozenset[Var]
     pieces: dict[Var, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, heads: int, known: Mapping[Var, Place]) -> Layout:
+    def of(cls, graph: Graph, heads: int, known: Mapping[Var, AxisPlace]) -> HeadLayout:
         """The layout of a step, from some places of the heads.
 
         Raises:
-          NotBlockedError: if it mixes the heads, or the examples.
+          NotAKernelError: if it mixes the heads, or the examples.
         """
         sizes = {ops.aval(v).shape[:1] for v in graph.carry}
         if len(sizes) != 1 or () in sizes:
-            raise NotBlockedError("not all its arrays have a batch as their first axis")
+            raise NotAKernelError("not all its arrays have a batch as their first axis")
         batch = sizes.pop()[0]
         head = followed(graph, heads, known, "heads") if heads > 1 else {}
         if any(v in head and head[v].axis == 0 for v in graph.carry):
-            raise NotBlockedError("its arrays have the heads before the batch")
-        carry = dict.fromkeys(graph.carry, Place(0))
+            raise NotAKernelError("its arrays have the heads before the batch")
+        carry = dict.fromkeys(graph.carry, AxisPlace(0))
         example = {}
         if batch > 1:
             example = found_in_all(graph, (batch,), carry, "batch")
         for v, place in example.items():
             whole = ops.aval(v).shape[place.axis] == batch
-            if not whole or place.axis == head.get(v, Place(-1)).axis:
-                raise NotBlockedError("a reshape joins the batch and other axes")
+            if not whole or place.axis == head.get(v, AxisPlace(-1)).axis:
+                raise NotAKernelError("a reshape joins the batch and other axes")
         layout = cls(heads, batch, head, example, frozenset(graph.weights))
         layout._cut(graph)
         return layout

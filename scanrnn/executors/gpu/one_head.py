@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_checks import NotAKernelError
 from scanrnn.executors.gpu.forms import Form, Piece
-from scanrnn.executors.gpu.heads import Layout, by_weight, count_of, places_of
+from scanrnn.executors.gpu.heads import HeadLayout, by_weight, count_of, places_of
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, eval_eqn, needed, variables
 from scanrnn.planner.ir.retrace import graph_of
@@ -49,12 +49,12 @@ class OneHead:
         """The step of one head; the whole step if it has no heads.
 
         Raises:
-          NotBlockedError: if it mixes the heads.
+          NotAKernelError: if it mixes the heads.
         """
         heads = count_of(graph)
         if heads is None:
             return _whole(graph)
-        layout = Layout.of(graph, heads, places_of(graph))
+        layout = HeadLayout.of(graph, heads, places_of(graph))
         return step_of_part(graph, layout, Ways(_matrices, _product, reduced))
 
 
@@ -88,11 +88,11 @@ def _whole(graph: Graph) -> OneHead:
     return OneHead(graph, 1, forms, inputs, ys)
 
 
-def step_of_part(graph: Graph, layout: Layout, ways: Ways) -> OneHead:
+def step_of_part(graph: Graph, layout: HeadLayout, ways: Ways) -> OneHead:
     """The step of one of the parts that a layout divides a step into.
 
     Raises:
-      NotBlockedError: if an equation cannot be divided.
+      NotAKernelError: if an equation cannot be divided.
     """
     eqns = needed(graph.eqns, graph.outs)
     products = [e for e in eqns if by_weight(e, graph) is not None]
@@ -124,7 +124,7 @@ def step_of_part(graph: Graph, layout: Layout, ways: Ways) -> OneHead:
     return OneHead(step, layout.heads, forms, inputs, made)
 
 
-def _type(v: Var, layout: Layout, matrices: Mapping[Var, Form]):
+def _type(v: Var, layout: HeadLayout, matrices: Mapping[Var, Form]):
     """The type of a piece of an input."""
     aval = ops.aval(v)
     if v in matrices:
@@ -133,7 +133,7 @@ def _type(v: Var, layout: Layout, matrices: Mapping[Var, Form]):
     return aval.update(shape=shape)
 
 
-def _matrices(products, graph: Graph, layout: Layout) -> dict[Var, Form]:
+def _matrices(products, graph: Graph, layout: HeadLayout) -> dict[Var, Form]:
     """The weights of products, each as a matrix for each head."""
     found: dict[Var, Form] = {}
     for eqn in products:
@@ -144,11 +144,11 @@ def _matrices(products, graph: Graph, layout: Layout) -> dict[Var, Form]:
         pairs = sorted(zip(contracted[1 - side], contracted[side], strict=True))
         summed, head = [i for i, _ in pairs], layout.head.get(data)
         if head is not None and head.axis in summed:
-            raise NotBlockedError("a product mixes the heads")
+            raise NotAKernelError("a product mixes the heads")
         if v in layout.head and layout.head[v].axis not in batch[side]:
-            raise NotBlockedError("a product makes all heads of what they share")
+            raise NotAKernelError("a product makes all heads of what they share")
         if wide_axes(summed, data) != [i for i, _ in layout.rest(data)]:
-            raise NotBlockedError("a product is not over all features of a head")
+            raise NotAKernelError("a product is not over all features of a head")
         rows = [j for _, j in pairs]
         columns = [i for i in range(ops.aval(v).ndim) if i not in (*rows, *batch[side])]
         order = (*batch[side], *rows, *columns)
@@ -171,14 +171,14 @@ def check_readers(eqns, products: Sequence[JaxprEqn], v: Var, same: bool) -> Non
       same: whether it has the form that it has for the products before.
 
     Raises:
-      NotBlockedError: if it is read in several ways.
+      NotAKernelError: if it is read in several ways.
     """
     readers = {e for e in eqns if v in variables(e.invars)}
     if not same or readers - {*products}:
-        raise NotBlockedError("it reads a matrix in several ways")
+        raise NotAKernelError("it reads a matrix in several ways")
 
 
-def _out(v: Var, atom: Any, found: Mapping[Var, list], layout: Layout) -> list:
+def _out(v: Var, atom: Any, found: Mapping[Var, list], layout: HeadLayout) -> list:
     """An output in the pieces of `v`, with all examples."""
     dtype, shape = ops.aval(v).dtype, (layout.rows(v), layout.pieces[v])
     parts = [atom.val] * layout.count(v) if isinstance(atom, Literal) else found[atom]
@@ -186,7 +186,7 @@ def _out(v: Var, atom: Any, found: Mapping[Var, list], layout: Layout) -> list:
 
 
 def _parts(
-    eqn: JaxprEqn, found: Mapping, layout: Layout, graph: Graph, ways: Ways
+    eqn: JaxprEqn, found: Mapping, layout: HeadLayout, graph: Graph, ways: Ways
 ) -> list[list]:
     """The results of an equation, each in pieces."""
     name, (out, *_) = eqn.primitive.name, eqn.outvars
@@ -196,7 +196,7 @@ def _parts(
     if name in ("split", "concatenate"):
         axis = eqn.params["axis" if name == "split" else "dimension"]
         if any(i < axis for i, _ in layout.rest(out)):
-            raise NotBlockedError(f"{name} takes features that are not side by side")
+            raise NotAKernelError(f"{name} takes features that are not side by side")
         given = iter([a for parts in ins for a in parts])
         return [[next(given) for _ in range(layout.count(v))] for v in eqn.outvars]
     if name in ("reshape", "squeeze", "copy"):
@@ -204,7 +204,7 @@ def _parts(
     if name == "transpose":
         axes = [eqn.params["permutation"][i] for i, _ in layout.rest(out)]
         if axes != sorted(axes):
-            raise NotBlockedError("a transpose changes the order of features")
+            raise NotAKernelError("a transpose changes the order of features")
         return [ins[0]]
     if name == "broadcast_in_dim":
         shape = layout.rows(out), layout.pieces[out]
@@ -214,7 +214,7 @@ def _parts(
     if name in ops.ELEMENTWISE:
         groups = zip(*_alike(eqn, ins, layout), strict=True)
         return [[eval_eqn(eqn, group)[0] for group in groups]]
-    raise NotBlockedError(f"Triton has no {name}")
+    raise NotAKernelError(f"Triton has no {name}")
 
 
 def wide_axes(axes: Sequence[int], v: Var) -> list[int]:
@@ -222,34 +222,36 @@ def wide_axes(axes: Sequence[int], v: Var) -> list[int]:
     return [i for i in axes if ops.aval(v).shape[i] > 1]
 
 
-def _alike(eqn: JaxprEqn, ins: Sequence[list], layout: Layout) -> list[list]:
+def _alike(eqn: JaxprEqn, ins: Sequence[list], layout: HeadLayout) -> list[list]:
     """Operands with as many pieces as the result; one feature stands for all."""
     (out,) = eqn.outvars
     rest = [size for _, size in layout.rest(out)]
     for v in variables(eqn.invars):
         if [size for _, size in layout.rest(v)] not in ([], rest):
-            raise NotBlockedError(f"{eqn.primitive.name} repeats features")
+            raise NotAKernelError(f"{eqn.primitive.name} repeats features")
     count = layout.count(out)
     return [parts if len(parts) == count else parts * count for parts in ins]
 
 
-def reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
+def reduced(eqn: JaxprEqn, parts: list, layout: HeadLayout) -> list:
     """The result of a reduction over all features of a head."""
     name, axes, (v,) = eqn.primitive.name, eqn.params["axes"], variables(eqn.invars)
     if v in layout.head and layout.head[v].axis in axes:
-        raise NotBlockedError(f"{name} mixes the heads")
+        raise NotAKernelError(f"{name} mixes the heads")
     if wide_axes(axes, v) != [i for i, _ in layout.rest(v)]:
-        raise NotBlockedError(f"{name} is not over all features of a head")
+        raise NotAKernelError(f"{name} is not over all features of a head")
     params = eqn.params | {"axes": (1,)}
     made = [eqn.primitive.bind(a, **params)[:, None] for a in parts]
     return [functools.reduce(JOINS[name], made)]
 
 
-def _product(eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph) -> list:
+def _product(
+    eqn: JaxprEqn, ins: Sequence[list], layout: HeadLayout, graph: Graph
+) -> list:
     """A product by the matrix of a head."""
     side, (out,) = by_weight(eqn, graph), eqn.outvars
     if side is None:
-        raise NotBlockedError("it has a product that is not by a matrix")
+        raise NotAKernelError("it has a product that is not by a matrix")
     (matrix,), data = ins[side], ins[1 - side]
     product = lax.dot(
         jnp.concatenate(data, 1) if len(data) > 1 else data[0],

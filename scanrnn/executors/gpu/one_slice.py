@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.executors.gpu import one_head
-from scanrnn.executors.gpu.block_checks import LEAST_SIDE, NotBlockedError
-from scanrnn.executors.gpu.heads import Layout, by_weight
+from scanrnn.executors.gpu.block_checks import LEAST_SIDE, NotAKernelError
+from scanrnn.executors.gpu.heads import HeadLayout, by_weight
 from scanrnn.executors.gpu.one_head import OneHead
-from scanrnn.executors.gpu.places import Place
+from scanrnn.executors.gpu.places import AxisPlace
 from scanrnn.executors.gpu.slice_costs import split_of
 from scanrnn.executors.kernels.slice_ops import product_p, reduction_p
 from scanrnn.planner.ir import ops
@@ -78,12 +78,12 @@ def width_of(graph: Graph) -> int:
     """The features of the carry: those of the narrowest array that has several.
 
     Raises:
-      NotBlockedError: if it has none.
+      NotAKernelError: if it has none.
     """
     sizes = [ops.aval(v).shape for v in graph.carry]
     wide = [shape[1] for shape in sizes if len(shape) == 2 and shape[1] > 1]
     if not wide:
-        raise NotBlockedError("its carry has no axis of features")
+        raise NotAKernelError("its carry has no axis of features")
     return min(wide)
 
 
@@ -93,17 +93,17 @@ def one_slice(graph: Graph, features: int, examples: int) -> OneHead:
     How operands are divided depends on the examples that a program will have.
 
     Raises:
-      NotBlockedError: if the features cannot be divided.
+      NotAKernelError: if the features cannot be divided.
     """
     width = width_of(graph)
     products = [e for e in graph.eqns if e.primitive.name in ops.PRODUCTS]
     made = [v for e in products for v in (*variables(e.invars), *e.outvars)]
     known = {
-        v: Place(1, features)
+        v: AxisPlace(1, features)
         for v in {*graph.carry, *made}.difference(graph.weights)
         if ops.aval(v).ndim == 2 and not ops.aval(v).shape[1] % width
     }
-    layout = Layout.of(graph, width // features, known)
+    layout = HeadLayout.of(graph, width // features, known)
     ways = one_head.Ways(
         functools.partial(_matrices, examples),
         functools.partial(_product, examples),
@@ -113,7 +113,7 @@ def one_slice(graph: Graph, features: int, examples: int) -> OneHead:
 
 
 def _matrices(
-    examples: int, products: Sequence[JaxprEqn], graph: Graph, layout: Layout
+    examples: int, products: Sequence[JaxprEqn], graph: Graph, layout: HeadLayout
 ) -> dict[Var, SlicedMatrix]:
     """The weights of products, each as a matrix for each slice."""
     found: dict[Var, SlicedMatrix] = {}
@@ -122,13 +122,13 @@ def _matrices(
         (ours, theirs), batch = eqn.params["dimension_numbers"]
         flat = all(ops.aval(u).ndim == 2 for u in (data, v, out))
         if by_weight(eqn, graph) != 1 or any(batch) or not flat or ours != (1,):
-            raise NotBlockedError("it has a product that is not of rows by a matrix")
+            raise NotAKernelError("it has a product that is not of rows by a matrix")
         if data not in layout.head or out not in layout.head:
-            raise NotBlockedError("a product is not over all features of the carry")
+            raise NotAKernelError("a product is not over all features of the carry")
         for u in (data, out):
             beside = [axis for axis, _ in layout.rest(u)]
             if layout.pieces[u] != layout.inner(u) or beside != [1]:
-                raise NotBlockedError("features of a product lie in another order")
+                raise NotAKernelError("features of a product lie in another order")
         counts = layout.count(data), layout.count(out), layout.heads
         split = _split(data, examples, layout)
         form = SlicedMatrix(ops.aval(v), theirs[0], *counts, split)
@@ -138,7 +138,7 @@ def _matrices(
     return found
 
 
-def _split(data: Var, examples: int, layout: Layout) -> int:
+def _split(data: Var, examples: int, layout: HeadLayout) -> int:
     """Between how many slices the operands of a product are divided."""
     operands = layout.count(data)
     row = ops.bytes_in([data]) // ops.aval(data).shape[0] // operands
@@ -146,12 +146,12 @@ def _split(data: Var, examples: int, layout: Layout) -> int:
 
 
 def _product(
-    examples: int, eqn: JaxprEqn, ins: Sequence[list], layout: Layout, graph: Graph
+    examples: int, eqn: JaxprEqn, ins: Sequence[list], layout: HeadLayout, graph: Graph
 ) -> list:
     """A slice of each gate of a product."""
     (out,), (data, _) = eqn.outvars, variables(eqn.invars)
     if by_weight(eqn, graph) is None:
-        raise NotBlockedError("it has a product that is not by a matrix")
+        raise NotAKernelError("it has a product that is not by a matrix")
     parts, (matrix,) = ins
     return product_p.bind(
         *parts,
@@ -164,17 +164,17 @@ def _product(
     )
 
 
-def _reduced(eqn: JaxprEqn, parts: list, layout: Layout) -> list:
+def _reduced(eqn: JaxprEqn, parts: list, layout: HeadLayout) -> list:
     """A reduction over all features: first those of a slice, then all slices."""
     (v,), (out,) = variables(eqn.invars), eqn.outvars
     if v not in layout.head or layout.head[v].axis not in eqn.params["axes"]:
         return one_head.reduced(eqn, parts, layout)
     axes = [i for i, _ in layout.rest(v)]
     if one_head.wide_axes(eqn.params["axes"], v) != axes:
-        raise NotBlockedError(f"{eqn.primitive.name} is not over all features")
+        raise NotAKernelError(f"{eqn.primitive.name} is not over all features")
     name, dtype = eqn.primitive.name, ops.aval(out).dtype
     if not ops.is_inexact(v):
-        raise NotBlockedError(f"it has a {name} of {dtype} over all features")
+        raise NotAKernelError(f"it has a {name} of {dtype} over all features")
     own = [
         eqn.primitive.bind(a.astype(wide(dtype)), **eqn.params | {"axes": (1,)})
         for a in parts

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_checks import NotAKernelError
 from scanrnn.executors.gpu.small_products import product
-from scanrnn.executors.gpu.states import Layout
+from scanrnn.executors.gpu.states import StateLayout
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, eval_eqn, needed, variables
 from scanrnn.planner.ir.retrace import graph_of
@@ -32,16 +32,16 @@ class OneState:
 
     graph: Graph
     whole: Graph
-    layout: Layout
+    layout: StateLayout
 
     @classmethod
     def of(cls, graph: Graph, state: Var) -> OneState:
         """The step of one state.
 
         Raises:
-          NotBlockedError: if it mixes the states.
+          NotAKernelError: if it mixes the states.
         """
-        layout = Layout.of(graph, state)
+        layout = StateLayout.of(graph, state)
         eqns, ys = needed(graph.eqns, graph.outs), variables(graph.ys)
         names = {
             v: Var(ops.aval(v).update(shape=layout.shape(v))) for v in graph.inputs
@@ -60,13 +60,13 @@ class OneState:
         return cls(step, graph, layout)
 
 
-def _out(v: Var, atom, found: Mapping, layout: Layout):
+def _out(v: Var, atom, found: Mapping, layout: StateLayout):
     """An output of the type of `v`."""
     value = atom.val if isinstance(atom, Literal) else found[atom]
     return jnp.broadcast_to(value, layout.shape(v)).astype(ops.aval(v).dtype)
 
 
-def _outs(eqn: JaxprEqn, found: Mapping, layout: Layout) -> list:
+def _outs(eqn: JaxprEqn, found: Mapping, layout: StateLayout) -> list:
     """The results of an equation for one state."""
     name, (out, *others) = eqn.primitive.name, eqn.outvars
     ins = [a.val if isinstance(a, Literal) else found[a] for a in eqn.invars]
@@ -76,11 +76,11 @@ def _outs(eqn: JaxprEqn, found: Mapping, layout: Layout) -> list:
         return eval_eqn(eqn, _alike(eqn, ins, layout))
     rule = _RULES.get(name) or (_reduced if ops.is_reduction(eqn) else None)
     if rule is None or others:
-        raise NotBlockedError(f"Triton has no {name}")
+        raise NotAKernelError(f"Triton has no {name}")
     return [lax.reshape(rule(eqn, ins, layout), layout.shape(out))]
 
 
-def _alike(eqn: JaxprEqn, ins: list, layout: Layout) -> list:
+def _alike(eqn: JaxprEqn, ins: list, layout: StateLayout) -> list:
     """Operands of the shape of the result; numbers stay numbers."""
     (out,) = eqn.outvars
     shape, kept = layout.shape(out), layout.kept(out)
@@ -95,19 +95,19 @@ def _alike(eqn: JaxprEqn, ins: list, layout: Layout) -> list:
     return made
 
 
-def _reshaped(eqn: JaxprEqn, ins: list, layout: Layout):
+def _reshaped(eqn: JaxprEqn, ins: list, layout: StateLayout):
     """What only changes the shape. The axes of the states need not be moved."""
     return ins[0]
 
 
-def _transposed(eqn: JaxprEqn, ins: list, layout: Layout):
+def _transposed(eqn: JaxprEqn, ins: list, layout: StateLayout):
     (v,) = variables(eqn.invars)
     kept = layout.kept(v)
     order = [kept.index(i) for i in eqn.params["permutation"] if i in kept]
     return lax.transpose(ins[0], order)
 
 
-def _spread(eqn: JaxprEqn, ins: list, layout: Layout):
+def _spread(eqn: JaxprEqn, ins: list, layout: StateLayout):
     """An array along new axes, or along axes of size 1."""
     (out,) = eqn.outvars
     shape, kept = layout.shape(out), layout.kept(out)
@@ -124,16 +124,16 @@ def _spread(eqn: JaxprEqn, ins: list, layout: Layout):
     return lax.broadcast_in_dim(value, shape, [at for _, at in pairs])
 
 
-def _reduced(eqn: JaxprEqn, ins: list, layout: Layout):
+def _reduced(eqn: JaxprEqn, ins: list, layout: StateLayout):
     (v,), axes = variables(eqn.invars), eqn.params["axes"]
     if any(layout.counts(v, i) for i in axes):
-        raise NotBlockedError(f"{eqn.primitive.name} mixes the states")
+        raise NotAKernelError(f"{eqn.primitive.name} mixes the states")
     kept = layout.kept(v)
     params = eqn.params | {"axes": tuple(kept.index(i) for i in axes)}
     return eqn.primitive.bind(ins[0], **params)
 
 
-def _sliced(eqn: JaxprEqn, ins: list, layout: Layout):
+def _sliced(eqn: JaxprEqn, ins: list, layout: StateLayout):
     """One index of an axis, as a sum over all of it: Triton has no slices."""
     (v,), (out,) = variables(eqn.invars), eqn.outvars
     axis = _only(eqn, v, out, layout)
@@ -143,7 +143,7 @@ def _sliced(eqn: JaxprEqn, ins: list, layout: Layout):
     return lax.reduce_sum(picked, (at,))
 
 
-def _padded(eqn: JaxprEqn, ins: list, layout: Layout):
+def _padded(eqn: JaxprEqn, ins: list, layout: StateLayout):
     """One index of an axis, and beside it one number."""
     (v, *_), (out,) = variables(eqn.invars), eqn.outvars
     axis = _only(eqn, out, v, layout)
@@ -153,13 +153,13 @@ def _padded(eqn: JaxprEqn, ins: list, layout: Layout):
     return lax.select(here, jnp.broadcast_to(ins[0], shape), pad)
 
 
-def _only(eqn: JaxprEqn, wide: Var, narrow: Var, layout: Layout) -> int:
+def _only(eqn: JaxprEqn, wide: Var, narrow: Var, layout: StateLayout) -> int:
     """The axis of which an equation has one index, and of all others the whole."""
     pairs = list(zip(layout.widths(wide), layout.widths(narrow), strict=True))
     axes = [i for i, (one, other) in enumerate(pairs) if one != other]
     counts = ([layout.counts(v, i) for i in range(len(pairs))] for v in (wide, narrow))
     if operator.ne(*counts) or len(axes) != 1 or pairs[axes[0]][1] != 1:
-        raise NotBlockedError(f"Triton has no {eqn.primitive.name}")
+        raise NotAKernelError(f"Triton has no {eqn.primitive.name}")
     return axes[0]
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jax.extend.core import JaxprEqn, Literal, Var
 
-from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_checks import NotAKernelError
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.axes import kept_axes
 from scanrnn.planner.ir.graph import Graph, variables
@@ -26,7 +26,7 @@ _STAYS = ops.ELEMENTWISE | {"copy"} | _CUTS
 _Pairs = Sequence[tuple[int, int]] | None
 
 
-class Place(NamedTuple):
+class AxisPlace(NamedTuple):
     """Where an axis lies in an array.
 
     Attributes:
@@ -39,8 +39,8 @@ class Place(NamedTuple):
 
 
 def followed(
-    graph: Graph, size: int, known: Mapping[Var, Place], name: str
-) -> dict[Var, Place]:
+    graph: Graph, size: int, known: Mapping[Var, AxisPlace], name: str
+) -> dict[Var, AxisPlace]:
     """The places of an axis of a size, from those that are known.
 
     Args:
@@ -50,7 +50,7 @@ def followed(
       name: what lies along the axis, for errors.
 
     Raises:
-      NotBlockedError: if two indices of the axis meet in an equation.
+      NotAKernelError: if two indices of the axis meet in an equation.
     """
     links: dict[Var, list] = {}
     for one, other, pairs, by in _links(graph):
@@ -65,25 +65,25 @@ def followed(
             if place is None:
                 if by not in _CUTS:
                     continue
-                place = Place(-1)
+                place = AxisPlace(-1)
             if other not in found:
                 new.append(other)
             width = ops.aval(other).shape[place.axis] if place.axis >= 0 else 1
             same = found.setdefault(other, place) == place
             if not same or width % (size * place.inner):
-                raise NotBlockedError(f"{by} does not keep the {name} apart")
+                raise NotAKernelError(f"{by} does not keep the {name} apart")
     return found
 
 
 def found_in_all(
-    graph: Graph, lead: tuple[int, ...], known: Mapping[Var, Place], name: str
-) -> dict[Var, Place]:
+    graph: Graph, lead: tuple[int, ...], known: Mapping[Var, AxisPlace], name: str
+) -> dict[Var, AxisPlace]:
     """The places of the last axis of `lead`, also in arrays that never meet it.
 
     Such arrays, for example cotangents that are zero, have the axis where the carry has
     it, if their first axes have the sizes `lead`. Otherwise it is as `followed`.
     """
-    size, place = lead[-1], Place(len(lead) - 1)
+    size, place = lead[-1], AxisPlace(len(lead) - 1)
     found = followed(graph, size, known, name)
     for v in (*graph.carry, *graph.xs, *variables(graph.ys)):
         if ops.aval(v).shape[: len(lead)] == lead:
@@ -91,7 +91,9 @@ def found_in_all(
     return followed(graph, size, found, name)
 
 
-def _moved(place: Place, v: Var, other: Var, pairs: _Pairs, size) -> Place | None:
+def _moved(
+    place: AxisPlace, v: Var, other: Var, pairs: _Pairs, size
+) -> AxisPlace | None:
     """The place in another array; None if the axis is not in that array."""
     shape = ops.aval(other).shape
     if pairs is None:
@@ -99,10 +101,10 @@ def _moved(place: Place, v: Var, other: Var, pairs: _Pairs, size) -> Place | Non
         for axis, width in enumerate(shape):
             inner, rest = divmod(within, math.prod(shape[axis + 1 :]))
             if inner and not rest and not width % (inner * size):
-                return Place(axis, inner)
-        return Place(-1)
+                return AxisPlace(axis, inner)
+        return AxisPlace(-1)
     axis = dict(pairs).get(place.axis)
-    return None if axis is None or shape[axis] == 1 else Place(axis, place.inner)
+    return None if axis is None or shape[axis] == 1 else AxisPlace(axis, place.inner)
 
 
 def _links(graph: Graph) -> Iterable[tuple[Var, Var, _Pairs, str]]:

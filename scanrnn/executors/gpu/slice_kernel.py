@@ -23,11 +23,11 @@ from scanrnn.executors.gpu import slice_costs as costs
 from scanrnn.executors.gpu.block_checks import (
     LEAST_SIDE,
     SUMS,
-    NotBlockedError,
+    NotAKernelError,
     check_numbers,
     check_powers,
 )
-from scanrnn.executors.gpu.block_kernel import alike
+from scanrnn.executors.gpu.block_kernel import of_one_shape
 from scanrnn.executors.gpu.examples import ExamplesView, of_examples, size_of_batch
 from scanrnn.executors.gpu.exchange import STOPPED, ThroughMemory, buffers
 from scanrnn.executors.gpu.forms import Form, Piece
@@ -63,7 +63,7 @@ class SliceView(ExamplesView):
         """The view of a step on a machine.
 
         Raises:
-          NotBlockedError: if the programs cannot run it.
+          NotAKernelError: if the programs cannot run it.
         """
         batch, reason = size_of_batch(graph), None
         for features, examples in _sizes(graph, batch, machine):
@@ -73,7 +73,7 @@ class SliceView(ExamplesView):
             reason = view._refusal(machine)
             if reason is None:
                 return view
-        raise NotBlockedError(reason)
+        raise NotAKernelError(reason)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class SliceView(ExamplesView):
             if eqn.primitive is product_p:
                 sizes, (*_, matrix) = Sizes.of(eqn), variables(eqn.invars)
                 if found.setdefault(matrix, sizes) != sizes:
-                    raise NotBlockedError("a matrix multiplies numbers of two dtypes")
+                    raise NotAKernelError("a matrix multiplies numbers of two dtypes")
         return found
 
     @property
@@ -111,12 +111,12 @@ class SliceView(ExamplesView):
         """Why Triton cannot run the step with these sizes, or None.
 
         Raises:
-          NotBlockedError: if it cannot evaluate the step.
+          NotAKernelError: if it cannot evaluate the step.
         """
         known = ELEMENTWISE | MOVES | SUMS | {p.name for p in EXCHANGES}
         for eqn in self.graph.eqns:
             if eqn.primitive.name not in known:
-                raise NotBlockedError(f"Triton has no {eqn.primitive.name}")
+                raise NotAKernelError(f"Triton has no {eqn.primitive.name}")
             if eqn.primitive is product_p:
                 check_numbers(eqn)
                 _check_precision(eqn)
@@ -164,10 +164,10 @@ class SliceView(ExamplesView):
         """Check that the programs can count their exchanges in so many steps.
 
         Raises:
-          NotBlockedError: if the count would be too large.
+          NotAKernelError: if the count would be too large.
         """
         if length * len(self._exchanges) * self.part.heads >= STOPPED:
-            raise NotBlockedError(f"{length} steps have too many exchanges")
+            raise NotAKernelError(f"{length} steps have too many exchanges")
 
     def shared(self) -> list[jax.ShapeDtypeStruct]:
         """The types of the arrays through which the programs exchange."""
@@ -196,7 +196,7 @@ class SliceView(ExamplesView):
             elif eqn.primitive is reduction_p:
                 outs = [exchange.reduced(ins[0], eqn.params["name"])]
             else:
-                outs = [computed(eqn, alike(eqn, ins))]
+                outs = [computed(eqn, of_one_shape(eqn, ins))]
             values |= zip(eqn.outvars, outs, strict=True)
         return self.finished(lambda atom: _unless(exchange.stopped, read(atom)), store)
 
@@ -208,12 +208,12 @@ def _check_precision(eqn: JaxprEqn) -> None:
     7.7 KB of them in memory. Nobody has timed that.
 
     Raises:
-      NotBlockedError: if it does not.
+      NotAKernelError: if it does not.
     """
     dtypes = {ops.aval(v).dtype for v in eqn.invars}
     highest = eqn.params["precision"] == (lax.Precision.HIGHEST,) * 2
     if highest and jnp.dtype("float32") in dtypes:
-        raise NotBlockedError(
+        raise NotAKernelError(
             "float32 products of the highest precision would not run on tensor cores"
         )
 
@@ -233,15 +233,15 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
     step would have to be traced for each of the sizes, so one stands for all.
 
     Raises:
-      NotBlockedError: if no sizes let all slices run.
+      NotAKernelError: if no sizes let all slices run.
     """
     width, weights = width_of(graph), {*read_weights(graph)}
     products = [e for e in graph.eqns if e.primitive.name in ops.PRODUCTS]
     matrices = {v for e in products for v in variables(e.invars)} & weights
     if not matrices:
-        raise NotBlockedError("it has no product by a matrix")
+        raise NotAKernelError("it has no product by a matrix")
     if width % LEAST_SIDE or width == LEAST_SIDE:
-        raise NotBlockedError(f"{width} features are no multiple of 16, or only 16")
+        raise NotAKernelError(f"{width} features are no multiple of 16, or only 16")
     held, room = ops.bytes_in(matrices), machine.fast_memory - OPERANDS
     left = [ops.aval(v) for e in products for v in {*variables(e.invars)} - weights]
     found, features, cores = [], LEAST_SIDE, cores_here(machine)
@@ -262,7 +262,7 @@ def _sizes(graph: Graph, batch: int, machine: Machine) -> list[tuple[int, int]]:
         features *= 2
     if not found:
         own = held * least / width
-        raise NotBlockedError(
+        raise NotAKernelError(
             f"a slice of {least} features has {own / 2**10:.0f} KB of matrices, and a "
             f"program has room for {room / 2**10:.0f} KB"
         )

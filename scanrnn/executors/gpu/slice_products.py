@@ -158,7 +158,7 @@ def product(exchange: Exchange, eqn: JaxprEqn, parts: Sequence, matrix: Sequence
     return [made.T.astype(dtype) for made in sums]
 
 
-def total(name: str, array):
+def reduced(name: str, array):
     """The reduction over the last axis, which stays."""
     reduce = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "reduce_min": jnp.min}
     found = reduce[name](array, 1)

@@ -13,17 +13,17 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from scanrnn.executors.gpu.block_checks import LEAST_SIDE, NotBlockedError
-from scanrnn.executors.gpu.states import Layout
+from scanrnn.executors.gpu.block_checks import LEAST_SIDE, NotAKernelError
+from scanrnn.executors.gpu.states import StateLayout
 from scanrnn.planner.ir import ops
 from scanrnn.planner.passes.wide_sums import wide
 
 
-def product(eqn: JaxprEqn, ins: Sequence, layout: Layout) -> Any:
+def product(eqn: JaxprEqn, ins: Sequence, layout: StateLayout) -> Any:
     """The product of the arrays of one state; it is accumulated in float32.
 
     Raises:
-      NotBlockedError: if it mixes the states.
+      NotAKernelError: if it mixes the states.
     """
     (out,) = eqn.outvars
     contracted, batch = eqn.params["dimension_numbers"]
@@ -36,13 +36,13 @@ def product(eqn: JaxprEqn, ins: Sequence, layout: Layout) -> Any:
     return lax.reshape(made, layout.shape(out)).astype(ops.aval(out).dtype)
 
 
-def _matrix(v, value, summed: list[int], batch: Sequence[int], layout: Layout):
+def _matrix(v, value, summed: list[int], batch: Sequence[int], layout: StateLayout):
     """A factor as a matrix, and which of its two axes is summed."""
     widths = layout.widths(v)
     if any(layout.counts(v, i) for i in summed):
-        raise NotBlockedError("a product mixes the states")
+        raise NotAKernelError("a product mixes the states")
     if any(widths[i] > 1 for i in batch):
-        raise NotBlockedError("its products have more axes than those of the states")
+        raise NotAKernelError("its products have more axes than those of the states")
     rest = [i for i in range(len(widths)) if i not in (*summed, *batch)]
     wide_ones = [[i for i in axes if widths[i] > 1] for axes in (rest, summed)]
     first = bool(wide_ones[0]) and wide_ones[1] < wide_ones[0]

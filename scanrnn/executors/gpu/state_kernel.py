@@ -44,7 +44,7 @@ class StateView:
         """The view of a step.
 
         Raises:
-          NotBlockedError: if a program cannot run it.
+          NotAKernelError: if a program cannot run it.
         """
         one = OneState.of(graph, state)
         check_one_state(one.graph)

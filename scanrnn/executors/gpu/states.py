@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 
 from jax.extend.core import Var
 
-from scanrnn.executors.gpu.block_checks import NotBlockedError
+from scanrnn.executors.gpu.block_checks import NotAKernelError
 from scanrnn.executors.gpu.forms import Form, Piece
-from scanrnn.executors.gpu.places import Place, found_in_all
+from scanrnn.executors.gpu.places import AxisPlace, found_in_all
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import WEIGHTS, Graph, variables
 
@@ -33,7 +33,7 @@ def state_of(graph: Graph) -> Var | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class StateLayout:
     """Where the axes that count the states lie in the arrays of a step.
 
     Attributes:
@@ -42,14 +42,14 @@ class Layout:
     """
 
     sizes: tuple[int, ...]
-    places: Sequence[Mapping[Var, Place]]
+    places: Sequence[Mapping[Var, AxisPlace]]
 
     @classmethod
-    def of(cls, graph: Graph, state: Var) -> Layout:
+    def of(cls, graph: Graph, state: Var) -> StateLayout:
         """The layout of a step.
 
         Raises:
-          NotBlockedError: if it mixes the states.
+          NotAKernelError: if it mixes the states.
         """
         sizes = ops.aval(state).shape[:-2]
         places = [_followed(graph, state, axis) for axis in range(len(sizes))]
@@ -62,7 +62,7 @@ class Layout:
         as many axes in memory.
 
         Raises:
-          NotBlockedError: if the states do not lie side by side on it.
+          NotAKernelError: if the states do not lie side by side on it.
         """
         found = []
         for axis, rest in enumerate(ops.aval(v).shape):
@@ -75,7 +75,7 @@ class Layout:
             for inner, k in sorted(own, reverse=True):
                 rest //= self.sizes[k]
                 if inner != rest:
-                    raise NotBlockedError("a reshape joins the states and other axes")
+                    raise NotAKernelError("a reshape joins the states and other axes")
                 parts.append((_name(k), self.sizes[k]))
             if not parts or rest > 1:
                 parts.append((_ALL, rest))
@@ -128,9 +128,9 @@ def _name(k: int) -> str:
     return f"index on axis {k} of the states"
 
 
-def _followed(graph: Graph, state: Var, axis: int) -> Mapping[Var, Place]:
+def _followed(graph: Graph, state: Var, axis: int) -> Mapping[Var, AxisPlace]:
     """The places of an axis of the state; none if it has one index."""
     lead = ops.aval(state).shape[: axis + 1]
     if lead[axis] == 1:
         return {}
-    return found_in_all(graph, lead, {state: Place(axis)}, "states")
+    return found_in_all(graph, lead, {state: AxisPlace(axis)}, "states")

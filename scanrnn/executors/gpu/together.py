@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.executors.gpu.slice_products import Sizes, total
+from scanrnn.executors.gpu.slice_products import Sizes, reduced
 from scanrnn.executors.gpu.view import ExchangingView, loaded, read_weights
 
 SLICES = "slices"
@@ -48,7 +48,7 @@ class Mapped:
 
     def reduced(self, part, name: str) -> Any:
         """As `Exchange` says."""
-        return total(name, lax.all_gather(part, SLICES, axis=1, tiled=True))
+        return reduced(name, lax.all_gather(part, SLICES, axis=1, tiled=True))
 
 
 def run(

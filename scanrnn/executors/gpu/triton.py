@@ -33,7 +33,7 @@ from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.integers import divisor
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, Values, eval_eqn, variables
-from scanrnn.planner.motion.around import joined, without
+from scanrnn.planner.motion.around import joins_after, output_joins
 from scanrnn.planner.motion.over_time import stage_over_time
 from scanrnn.planner.passes.wide_sums import wide
 
@@ -64,7 +64,7 @@ def prepared(body: Body, captures: bool = True) -> Prepared:
     If `captures`, arrays that have a batch become leaves of the carry.
     """
     body, constants = opened(body)
-    graph, after = without(body.graph, joined(body.graph))
+    graph, after = joins_after(body.graph, output_joins(body.graph))
     step = carries_captured(graph) if captures else (graph, ())
     return Prepared(*step, constants, after)
 

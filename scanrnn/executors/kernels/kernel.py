@@ -43,7 +43,7 @@ _RESERVED = 8 * MB
 _WIDE = ("int64", "uint64", "float64", "complex128")
 
 
-class Layout(NamedTuple):
+class FastMemory(NamedTuple):
     """What a kernel holds in fast memory, and the steps at a point of its grid.
 
     Attributes:
@@ -80,13 +80,13 @@ class Layout(NamedTuple):
         return self.bytes + max(self.made, _RESERVED)
 
 
-def layout(body: Body) -> tuple[Layout, int]:
+def layout(body: Body) -> tuple[FastMemory, int]:
     """The layout of the kernel for a part of a body's batch, and how many parts."""
     part, _, parts = part_of(opened(body)[0])
     return _layout(part), parts
 
 
-def _layout(body: Body) -> Layout:
+def _layout(body: Body) -> FastMemory:
     graph = body.graph
     weights, matrices = weights_of(graph)
     carry, xs, ys = map(forms, (graph.carry, graph.xs, graph.ys))
@@ -94,7 +94,7 @@ def _layout(body: Body) -> Layout:
     most = int(_ROWS_SHARE * memory(body)) // max(row, 1)
     steps = divisor(body.rows.length, min(MOST_STEPS, max(most, 1)))
     made = ops.bytes_in(v for e in graph.eqns for v in e.outvars)
-    return Layout(weights, matrices, carry, xs, ys, steps, made)
+    return FastMemory(weights, matrices, carry, xs, ys, steps, made)
 
 
 def memory(body: Body) -> int:
@@ -161,7 +161,7 @@ def run(
     return _restored(body.graph, outs, T)
 
 
-def _reused(body: Body, found: Layout, first: int) -> dict[int, int]:
+def _reused(body: Body, found: FastMemory, first: int) -> dict[int, int]:
     """The outputs that take the memory of rows that nothing reads later.
 
     A point writes its rows after it has read them, and no other point reads them.
@@ -193,7 +193,7 @@ def _restored(graph: Graph, outs: list, length: int) -> Results:
     return [f.restored(a) for f, a in final], [f.restored(a, length) for f, a in ys]
 
 
-def _kernel(graph: Graph, found: Layout, reverse: bool, *refs):
+def _kernel(graph: Graph, found: FastMemory, reverse: bool, *refs):
     """The steps of one point of the grid."""
     given = iter(refs)
     groups = found.weights, found.carry, found.xs, found.carry, found.ys

@@ -17,7 +17,7 @@ def opened(body: Body) -> tuple[Body, Values]:
       The body, and the values of the weights that are new in it: constants of the
       calls.
     """
-    graph, constants = inline(body.graph, compat.only_runs)
+    graph, constants = inline(body.graph, compat.is_any_call)
     names = graph.weights[len(body.graph.weights) :]
     new = dict(zip(names, constants, strict=True))
     return dataclasses.replace(body, graph=graph), new

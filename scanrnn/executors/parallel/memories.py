@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.executors.parallel import all_steps
-from scanrnn.executors.parallel.products import Query, Step, in_chunks
+from scanrnn.executors.parallel.products import MemoryStep, Query, in_chunks
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph
 from scanrnn.planner.ir.rows import Rows
@@ -19,7 +19,7 @@ from scanrnn.planner.parallel.memories import Memory
 from scanrnn.planner.passes.wide_sums import wide
 
 
-def remembered(graph: Graph, one: Memory, S, values, rows: Rows, size: int):
+def run_memory(graph: Graph, one: Memory, S, values, rows: Rows, size: int):
     """Run a matrix memory over all steps, and add what its reads give to `values`.
 
     Returns the memory after the last step.
@@ -47,7 +47,7 @@ def remembered(graph: Graph, one: Memory, S, values, rows: Rows, size: int):
     return S.astype(ops.aval(graph.carry[one.leaf]).dtype)
 
 
-def _step(one: Memory, array) -> Step:
+def _step(one: Memory, array) -> MemoryStep:
     """What each step does with a memory."""
     writes = [(array(w.keys), w.sign * array(w.values)) for w in one.writes]
     found, of = None, one.correction
@@ -56,10 +56,12 @@ def _step(one: Memory, array) -> Step:
         A, b = (array([Factor(v, of.read.order)], of) for v in of.graph.ys)
         writes.append((keys, added * b))
         found = added * A, array(of.read.query)
-    return Step(array(one.decay), writes, found)
+    return MemoryStep(array(one.decay), writes, found)
 
 
-def _chosen(one: Memory, array, step: Step, S, rows: Rows) -> tuple[Step, Any]:
+def _chosen(
+    one: Memory, array, step: MemoryStep, S, rows: Rows
+) -> tuple[MemoryStep, Any]:
     """The same for steps that start anew or do not count; and the first S.
 
     What such steps write is zero, even if their inputs are NaN.
@@ -79,10 +81,10 @@ def _chosen(one: Memory, array, step: Step, S, rows: Rows) -> tuple[Step, Any]:
         written = jax.tree.map(lambda v: jnp.where(starts, 0, v), written)
         again = starts.astype(S.dtype), new
     writes, correction = written
-    return Step(a, writes, correction, again), S
+    return MemoryStep(a, writes, correction, again), S
 
 
-def _with_own(one: Memory, step: Step, queries, reads) -> list:
+def _with_own(one: Memory, step: MemoryStep, queries, reads) -> list:
     """Add to what each step reads what the step itself has added."""
     writes = [*step.writes]
     if one.correction is not None and step.correction is not None:

@@ -39,7 +39,7 @@ class Query(NamedTuple):
     after: bool = False
 
 
-class Step(NamedTuple):
+class MemoryStep(NamedTuple):
     """What a step does with a memory, or what all steps do.
 
     Attributes:
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
 
 def in_chunks(
-    step: Step, queries: Sequence[Query], S, axis: int, length: int, size: int
+    step: MemoryStep, queries: Sequence[Query], S, axis: int, length: int, size: int
 ) -> tuple:
     """The S after all steps, and what each query reads.
 
@@ -86,7 +86,7 @@ def in_chunks(
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def chunk(S, new, decay, writes, correction, flags, asked):
         again = None if flags is None else (flags, new)
-        step = Step(decay, writes, correction, again)
+        step = MemoryStep(decay, writes, correction, again)
         return _chunk(axis, S, step, list(map(Query, asked, after)))
 
     # The steps after the last one change nothing.
@@ -96,7 +96,7 @@ def in_chunks(
     return S, [y.reshape(count * size, *y.shape[2:])[:length] for y in reads]
 
 
-def _chunk(axis: int, S, step: Step, queries: Sequence[Query]):
+def _chunk(axis: int, S, step: MemoryStep, queries: Sequence[Query]):
     """The S after a chunk, and what each query reads in it."""
     a, writes, sums = step.decay, [*step.writes], functools.partial(sum_over, S.ndim)
     shares = [_Share(S, functools.partial(since, a))]

@@ -12,7 +12,7 @@ from jax.extend.core import Var
 
 from scanrnn.executors._executor import Executor, on
 from scanrnn.executors.run.linear import linear
-from scanrnn.executors.run.names import named, remembering_inputs, split, types_of
+from scanrnn.executors.run.names import is_divided, named, remembering_inputs, types_of
 from scanrnn.executors.run.ordering import late
 from scanrnn.machines import Machine
 from scanrnn.planner.derivative.steps import Step
@@ -41,7 +41,7 @@ def contributions(
     names = (derivative.tangents[v] for v in moving)
     tangents = named(names, (tangents[v] for v in moving))
     forward = functools.partial(_forward, loop, step)
-    if split((fixed, tangents)):
+    if is_divided((fixed, tangents)):
         run = remembering_inputs(forward, loop.residuals)
     else:
         names = tuple(tangents)
@@ -84,8 +84,8 @@ def _pulled(loop, step, names, rules: Rules, fixed, cts: list) -> list:
             return rows.all(dict(zip(sources, values, strict=True)), v)
 
         # Otherwise XLA makes the shifted copy before the loop, and keeps it throughout.
-        early = v in rows.shifts and rules.delays_copies
-        return late(ready, make, *parts.values()) if early else make(*parts.values())
+        delayed = v in rows.shifts and rules.delays_copies
+        return late(ready, make, *parts.values()) if delayed else make(*parts.values())
 
     streams = {v: whole(v) for v in derivative.rows(derivative.read_outside)}
     ys = tuple(step.graph.ys[i] for i in given)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from scanrnn.executors import scan
 from scanrnn.executors._executor import Executor, on
-from scanrnn.executors.run.names import named, remembering_inputs, split, types_of
+from scanrnn.executors.run.names import is_divided, named, remembering_inputs, types_of
 from scanrnn.executors.run.ruled import Ruled
 from scanrnn.executors.run.tangent import tangent_loop
 from scanrnn.planner.bodies import Target
@@ -34,7 +34,7 @@ def run_loop(
     body = plain(loop.graph, loop.length, loop.reverse, loop.unroll)
     function = _runner(loop, scan, body)
     # With arrays that are split over a mesh, JAX makes the program.
-    apart = split(args)
+    apart = is_divided(args)
     build = functools.partial(_build, loop, executor)
     build = (lambda *_: function) if apart else build
     types = types_of(loop.graph, loop.length) if differentiated and not apart else ()

@@ -30,7 +30,7 @@ def mapped_outs(jaxpr, mapped: Sequence[bool]) -> list[bool]:
 
 def _outs(eqn: JaxprEqn, ins: list[bool]) -> list[bool]:
     inner = compat.program(eqn)
-    calls = compat.is_call(eqn) or eqn.primitive.name == ops.RULED
+    calls = compat.is_group(eqn) or eqn.primitive.name == ops.RULED
     if calls and inner is not None:
         return mapped_outs(inner, ins)
     if eqn.primitive.name != "scan":

@@ -10,7 +10,7 @@ import jax
 
 from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.graph import Graph, struct
-from scanrnn.planner.motion.over_time import keep_inputs, remembering
+from scanrnn.planner.motion.over_time import checkpointed, keep_inputs
 
 
 def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Any, Any]:
@@ -35,11 +35,11 @@ def typed(results: Iterable, atoms: Iterable) -> list:
     return [one(*pair) for pair in zip(results, atoms, strict=True)]
 
 
-def split(tree: Any) -> bool:
+def is_divided(tree: Any) -> bool:
     """Whether, by their types, devices hold parts of arrays or different arrays."""
     return any(ops.is_split(jax.typeof(a)) for a in jax.tree.leaves(tree))
 
 
 def remembering_inputs(f, residuals: str):
     """Keep only the inputs of `f` for its transpose, unless everything is kept."""
-    return f if residuals == "everything" else remembering(f, keep_inputs)
+    return f if residuals == "everything" else checkpointed(f, keep_inputs)

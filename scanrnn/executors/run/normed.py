@@ -67,7 +67,7 @@ def _rule(graph, loop, executor, primals, tangents):
 def _in_pieces(made, graph, loop, executor, active, values, given) -> list:
     """The same as `pulled`, one piece of steps after the other."""
     (body, consts), values = made, {**values, **given}
-    lead = body.rows.length, loop.piece
+    lead = body.rows.length, loop.norm_steps
     parts = (folded(lead, values[v]) for v in (*graph.xs, *given))
     arrays = named(body.graph.xs, parts)
     values = {**values, **consts}

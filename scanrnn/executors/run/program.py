@@ -15,16 +15,16 @@ from scanrnn.executors import planned, scan
 from scanrnn.executors._executor import Executor
 from scanrnn.executors.run.chunks import in_chunks
 from scanrnn.executors.run.loop import run_loop
-from scanrnn.executors.run.names import named, split, typed, types_of
+from scanrnn.executors.run.names import is_divided, named, typed, types_of
 from scanrnn.executors.run.normed import normed
 from scanrnn.executors.run.ruled import Ruled, ruled_p
 from scanrnn.machines import Machine
 from scanrnn.planner.emit import plain
 from scanrnn.planner.ir.graph import Env
 from scanrnn.planner.motion.over_time import (
+    checkpointed,
     keep_inputs,
     keep_products,
-    remembering,
     stage_over_time,
 )
 from scanrnn.planner.plan import Plan
@@ -87,7 +87,7 @@ def _run_plan(run, plan, weights, init, xs, differentiated):
     recomputes = plan.defer or plan.residuals == "chunked"
     keep = _KEEP.get(plan.residuals) if recomputes else None
     program = _whole(plan, run, plan.loops, keep)
-    if plan.value_loops and not split([*constants, *carry, *xs]):
+    if plan.value_loops and not is_divided([*constants, *carry, *xs]):
         for_values = _whole(plan, run, plan.value_loops)
         types = types_of(stages.graph, plan.length) if differentiated else ()
         program = with_values_by(for_values, program, plan.machine, types)
@@ -108,7 +108,7 @@ def _whole(plan, run, loops, keep=None) -> Callable:
     """The program of all steps: one run of the loop, or one for each chunk."""
     programs = [functools.partial(run, loop) for loop in loops]
     if keep is not None:
-        programs = [remembering(program, keep) for program in programs]
+        programs = [checkpointed(program, keep) for program in programs]
     sizes = plan.length, loops[0].length
     if sizes[0] == sizes[1]:
         return programs[0]
@@ -153,7 +153,7 @@ def without_gradient_by_loop(
 
     `args` are weights, carry and xs. Returns the final carry and the ys, flat.
     """
-    if split(args):
+    if is_divided(args):
         return program(*args)
     loop = functools.partial(Runner(cast(Any, planned)).run, plan)
     types = types_of(plan.source, plan.length) if differentiated else ()
@@ -174,7 +174,7 @@ def _run(plan, executor, differentiated, loop, constants, init, xs):
     graph = stages.norms
     inputs = [values[v] for v in graph.inputs]
     # The norms before the loop run in pieces if that pays, else at once.
-    if loop.piece is None or split(inputs):
+    if loop.norm_steps is None or is_divided(inputs):
         made = stage(graph)
     else:
         made = normed(graph, loop, executor, inputs, differentiated)

@@ -16,7 +16,7 @@ from scanrnn.executors import scan
 from scanrnn.executors._executor import Executor, on
 from scanrnn.executors.run.contributions import contributions
 from scanrnn.executors.run.linear import linear
-from scanrnn.executors.run.names import named, split, types_of
+from scanrnn.executors.run.names import is_divided, named, types_of
 from scanrnn.executors.run.products import copy_transposed
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Target
@@ -58,7 +58,7 @@ def tangent_loop(
     arrays = {v: arrays[v] for v in loop.read_inside}
     fixed = OrderedDict({**constants, **transposed}), OrderedDict(arrays)
     run = functools.partial(_forward, loop, step)
-    if not split((fixed, active)):
+    if not is_divided((fixed, active)):
         transposed = functools.partial(_reversed, loop, executor, step)
         types = types_of(step.graph, loop.length)
         run = linear(run, transposed, loop.machine, types)

@@ -1,5 +1,6 @@
 """The derivative of a loop: what is kept, and what the reverse loop runs.
 
-`gradient` says where tangents enter, `regions` and `saved` choose what is kept,
-`tangent` has the rules of single equations, and `steps` makes the graphs.
+`gradient` says where tangents enter. `regions`, `saved`, `reads` and `checkpoints`
+choose what is kept, `narrowed` in which dtype. `tangent` has the rules of single
+equations, and `steps` makes the graphs.
 """

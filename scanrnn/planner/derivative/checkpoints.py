@@ -108,7 +108,7 @@ def _opened(eqn, under) -> Iterator[tuple[JaxprEqn, bool]]:
     """The equations inside calls and checkpoints, each with whether to recompute it."""
     recomputes = compat.is_checkpoint(eqn) and eqn.params["policy"] in _RECOMPUTES
     saves = compat.is_checkpoint(eqn) and eqn.params["policy"] in _SAVES
-    if not (compat.is_call(eqn) or recomputes or saves):
+    if not (compat.is_group(eqn) or recomputes or saves):
         yield eqn, under
         return
     jaxpr, _ = compat.opened(compat.program(eqn))

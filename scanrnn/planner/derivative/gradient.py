@@ -3,9 +3,8 @@
 The tangent of the loop has two parts. *Inside* the loop, tangents of the carry flow,
 and those of weights and time inputs that equations outside the regions read.
 *Outside*, for all steps at once, the contributions `E_t` of the other weights and
-hoisted inputs are computed. JAX transposes both
-parts. The loop then stacks cotangents of `E_t`, and the transpose of the outside part
-is one contraction for each weight.
+hoisted inputs are computed. JAX transposes both parts. The loop then stacks cotangents
+of `E_t`, and the transpose of the outside part is one contraction for each weight.
 
 The contributions of a *region* enter together, at its *cuts* (see `regions.py`). There
 `dcut = region(dcarry) + E`.

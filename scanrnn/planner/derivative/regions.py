@@ -63,8 +63,8 @@ def find_regions(loop: Graph, sums: bool) -> Regions:
             regions.heavy_cuts.update(ends)
         more = [v for v in ends if v not in regions.cuts]
         timed = heavy and any(bits[v] == TIME for v in ins)
-        # Cotangents of time inputs are stacked anyway.
-        if timed or borne and excess(more, loop.xs, borne) > 0:
+        # Cotangents of time inputs, `loop.xs`, are stacked anyway.
+        if timed or (borne and excess(more, loop.xs, borne) > 0):
             continue
         regions.cuts.update(ends)
         regions.eqns.update([eqn, *(e for _, path in found for e in path)])

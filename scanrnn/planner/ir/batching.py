@@ -25,7 +25,7 @@ _known: ContextVar[dict[JaxprEqn, bool] | None] = ContextVar("known", default=No
 
 
 @contextlib.contextmanager
-def remembered() -> Iterator[None]:
+def answers_kept() -> Iterator[None]:
     """JAX is asked only once about each equation. Later all is forgotten.
 
     Several plans of one step are compared, and each asks in several places.

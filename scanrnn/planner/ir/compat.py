@@ -79,7 +79,7 @@ def entered(context) -> contextlib.AbstractContextManager:
     return context.manager
 
 
-def is_call(eqn: JaxprEqn) -> bool:
+def is_group(eqn: JaxprEqn) -> bool:
     """Whether an equation is a call that does nothing but group others."""
     return eqn.primitive in _CALLS
 
@@ -89,7 +89,7 @@ def is_checkpoint(eqn: JaxprEqn) -> bool:
     return eqn.primitive is primitives.remat_p
 
 
-def only_runs(eqn: JaxprEqn) -> bool:
+def is_any_call(eqn: JaxprEqn) -> bool:
     """Whether an equation is any call: its outputs are the outputs of its program."""
     return eqn.primitive in _RUNS
 

@@ -21,8 +21,8 @@ from scanrnn.planner.ir.graph import eval_eqn, inside
 
 # Contractions: the work that is worth moving, saving and counting.
 CONVOLUTION = "conv_general_dilated"
-RANDOM_BITS = "random_bits"
 HEAVY = frozenset({"dot_general", CONVOLUTION})
+RANDOM_BITS = "random_bits"  # what draws random numbers
 # The product of the planner, and a function with rules of ours. Primitives of users are
 # matched by name, too, and one may be called `gemm`.
 PRODUCT, RULED = "scanrnn_gemm", "scanrnn_ruled"
@@ -201,7 +201,7 @@ def can_be_batched(eqn: JaxprEqn) -> bool:
     It can batch calls and control flow if it can batch what they contain.
     """
     name = eqn.primitive.name
-    calls = compat.only_runs(eqn) and not compat.has_rule(eqn)
+    calls = compat.is_any_call(eqn) and not compat.has_rule(eqn)
     if calls or name in _PROGRAMS:
         own = (e for jaxpr in jaxprs_in_params(eqn.params) for e in jaxpr.eqns)
         return all(map(can_be_batched, own))

@@ -63,7 +63,7 @@ class Rows:
       shifts: variables that are a shift of another one.
       over: for some stacked outputs, by index, the array whose rows they overwrite
         while the loop still reads it.
-      block: the number of steps in a trip, a divisor of `length`.
+      trip_steps: the number of steps in a trip, a divisor of `length`.
       fenced: with `over`, whether the last rows are written in a loop of their own.
       memory: for some stacked outputs, by index, an array that is no longer read, whose
         memory they are given.
@@ -77,7 +77,7 @@ class Rows:
     shifts: Mapping[Var, Shift] = dataclasses.field(default_factory=dict)
     over: Mapping[int, Var] = dataclasses.field(default_factory=dict)
     memory: Mapping[int, Var] = dataclasses.field(default_factory=dict)
-    block: int = 1
+    trip_steps: int = 1
     fenced: bool = True
     filled: bool = True
 
@@ -114,7 +114,7 @@ class Rows:
             row = self.row(arrays, clipped(at, last), of)
             return lax.select(t == edge, arrays[v], row)
         place = self.places.get(v)
-        return piece(arrays[place.whole if place else v], t, place)
+        return row_at(arrays[place.whole if place else v], t, place)
 
     def all(self, arrays: Values, v: Var):
         """The values of a variable at all steps, as an array."""
@@ -135,7 +135,7 @@ class Rows:
     @property
     def trips(self):
         """The number of trips."""
-        return self.length // self.block if self.block > 1 else self.length
+        return self.length // self.trip_steps if self.trip_steps > 1 else self.length
 
     def fresh(self, graph, ours: Sequence[int], arrays: Values) -> tuple:
         """The index of the first trip, and memory for some ys of a graph, not filled.
@@ -162,15 +162,15 @@ class Rows:
 
     def start(self, arrays: Sequence) -> list:
         """The rows that the first trip writes late: those that are there already."""
-        first = self.length - self.block if self.reverse else 0
-        return [lax.slice_in_dim(a, first, first + self.block) for a in arrays]
+        first = self.length - self.trip_steps if self.reverse else 0
+        return [lax.slice_in_dim(a, first, first + self.trip_steps) for a in arrays]
 
     def write(self, arrays: Sequence, late: Sequence, trip) -> list:
         """Write the rows that the trip before `trip` made."""
         if not arrays:
             return []
         before = clipped(trip + 1 if self.reverse else trip - 1, self.trips - 1)
-        at = before * self.block if self.block > 1 else before
+        at = before * self.trip_steps if self.trip_steps > 1 else before
         return [put(a, rows, at) for a, rows in zip(arrays, late, strict=True)]
 
     def finish(self, arrays: Sequence, late: Sequence) -> list:
@@ -181,7 +181,7 @@ class Rows:
         """
         if not arrays:
             return []
-        last = 0 if self.reverse else self.length - self.block
+        last = 0 if self.reverse else self.length - self.trip_steps
 
         def write(arrays):
             return [put(a, rows, last) for a, rows in zip(arrays, late, strict=True)]
@@ -228,7 +228,7 @@ def clipped(at, last):
     return lax.min(last, lax.max(first, at))
 
 
-def piece(array, t, place: Place | None = None):
+def row_at(array, t, place: Place | None = None):
     """The row of step `t`, or a part of it: one slice, not a slice of a slice."""
     starts, sizes = [t, *[np.int32(0)] * (array.ndim - 1)], [1, *array.shape[1:]]
     if place is not None:

@@ -37,7 +37,7 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
     graph = merged(graph, ops.ELEMENTWISE) if sums else graph
     early = _early(graph) if pays or sums else set()
     early = early if pays else _for_sums(early, graph)
-    step, after = without(graph, joined(graph) if pays else [])
+    step, after = joins_after(graph, output_joins(graph) if pays else [])
     eqns = needed([e for e in step.eqns if e not in early], step.outs)
     read = free(eqns, step.outs)
     made = tuple(v for e in graph.eqns if e in early for v in e.outvars if v in read)
@@ -45,20 +45,20 @@ def around(graph: Graph, pays: bool, sums: bool = False) -> tuple[Graph, Graph, 
     return graph.part(made), dataclasses.replace(step, xs=xs, eqns=tuple(eqns)), after
 
 
-def without(graph: Graph, joins: Sequence[JaxprEqn]) -> tuple[Graph, Graph]:
+def joins_after(graph: Graph, joins: Sequence[JaxprEqn]) -> tuple[Graph, Graph]:
     """A step without equations that only join its ys, and these, to run after it."""
-    ys = parts(graph, joins)
+    ys = stacked_parts(graph, joins)
     eqns = needed(graph.eqns, (*graph.carry_out, *ys))
     after = Graph((), (), ys, tuple(joins), (), graph.ys)
     return dataclasses.replace(graph, eqns=tuple(eqns), ys=ys), after
 
 
-def joined(graph: Graph) -> list[JaxprEqn]:
+def output_joins(graph: Graph) -> list[JaxprEqn]:
     """The equations that only join values into one stacked output."""
     return [e for e in graph.eqns if _joins(e) and e.outvars[0] in graph.ys]
 
 
-def parts(graph: Graph, joins: Iterable[JaxprEqn]) -> tuple[Var, ...]:
+def stacked_parts(graph: Graph, joins: Iterable[JaxprEqn]) -> tuple[Var, ...]:
     """What a step stacks, with the parts in place of what `joins` joins from them."""
     made = {v: variables(e.invars) for e in joins for v in e.outvars}
     found = (made.get(v, [v]) for v in variables(graph.ys))
@@ -76,7 +76,7 @@ def own_rows(graph: Graph, block: int) -> list[Var]:
     if block == 1 or any(map(ops.is_reduction, graph.eqns)):
         return []
     shapes = {ops.aval(v).shape for v in graph.carry}
-    rows = parts(graph, joined(graph))
+    rows = stacked_parts(graph, output_joins(graph))
     return [v for v in rows if ops.is_inexact(v) and ops.aval(v).shape in shapes]
 
 

@@ -61,7 +61,7 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
     for eqn in timed:
         if draws and eqn.primitive.name.startswith("random_"):
             continue
-        grows = _grows(eqn, bits, [*ys, *made])
+        grows = _outgrows(eqn, bits, [*ys, *made])
         if grows or not found.isdisjoint(variables(eqn.invars)):
             found.update(eqn.outvars)
     return found
@@ -79,7 +79,7 @@ def _adds(eqn, bits, touched) -> int:
     return made - ops.bytes_in((*touched, *(v for v in ins if not bits[v])))
 
 
-def _grows(eqn, bits, anyway) -> bool:
+def _outgrows(eqn, bits, anyway) -> bool:
     """Whether an equation makes more bytes than there are anyway, and than it reads."""
     read = (v for v in variables(eqn.invars) if bits[v])
     return excess(eqn.outvars, anyway) > 0 and excess(eqn.outvars, read) > 0
@@ -146,7 +146,7 @@ def find_sunk(graph, bits, large) -> set[JaxprEqn]:
         read -= made | kept | {v for e in moved for v in e.outvars}
         if excess(read, anyway) > 0:
             continue
-        if not any(_grows(e, bits, grown) for e in moved):
+        if not any(_outgrows(e, bits, grown) for e in moved):
             sunk |= moved
             made |= {v for e in moved for v in e.outvars}
             kept |= read

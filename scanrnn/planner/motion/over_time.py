@@ -13,7 +13,7 @@ from scanrnn.planner.ir.gemm import gemm
 from scanrnn.planner.ir.graph import Env, Graph, variables
 
 
-def remembering(f, policy):
+def checkpointed(f, policy):
     """Keep for the transpose of `f` what a policy of `jax.checkpoint` allows."""
     return jax.checkpoint(f, prevent_cse=False, policy=policy)
 
@@ -70,6 +70,6 @@ def stage_over_time(graph: Graph, values: Mapping, length, policy=None) -> list:
         if any(e.primitive.name in ops.PRODUCTS for e in graph.eqns):
             batched = reread(batched, _product)
         if policy is not None:
-            batched = remembering(batched, policy)
+            batched = checkpointed(batched, policy)
         found = iter(batched(xs, weights))
     return [values[a] if a in graph.xs else next(found) for a in graph.ys]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Part(NamedTuple):
+class AxisPart(NamedTuple):
     """A part of an axis of a leaf: `index // stride % size`.
 
     The axis is None if the part belongs to no axis of the leaf.
@@ -33,7 +33,7 @@ class AxisMap(NamedTuple):
       unit: whether each factor of the leaf in the value is known to be one.
     """
 
-    dims: tuple[tuple[Part, ...], ...]
+    dims: tuple[tuple[AxisPart, ...], ...]
     mixed: frozenset[int] = frozenset()
     unit: bool = True
 
@@ -89,12 +89,12 @@ class AxisMap(NamedTuple):
 
 def of_leaf(shape: Sequence[int]) -> AxisMap:
     """The map of a leaf of the carry itself."""
-    return AxisMap(tuple(_normal([Part(i, 1, s)]) for i, s in enumerate(shape)))
+    return AxisMap(tuple(_normal([AxisPart(i, 1, s)]) for i, s in enumerate(shape)))
 
 
-def other(size: int) -> tuple[Part, ...]:
+def other(size: int) -> tuple[AxisPart, ...]:
     """An axis that is not an axis of the leaf."""
-    return _normal([Part(None, 0, size)])
+    return _normal([AxisPart(None, 0, size)])
 
 
 def kept(value: AxisMap, shape: Sequence[int]) -> frozenset[int]:
@@ -108,9 +108,9 @@ def _axes(dims) -> frozenset[int]:
     return frozenset(p.axis for dim in dims for p in dim if p.axis is not None)
 
 
-def _normal(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _normal(parts: Sequence[AxisPart]) -> tuple[AxisPart, ...]:
     """The same axis in as few parts as possible."""
-    found: list[Part] = []
+    found: list[AxisPart] = []
     for part in parts:
         outer = part.axis, part.stride * part.size
         if found and found[-1][:2] == outer:
@@ -120,7 +120,7 @@ def _normal(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def _regrouped(parts: Sequence[Part], shape: Sequence[int]):
+def _regrouped(parts: Sequence[AxisPart], shape: Sequence[int]):
     """Regroup parts, in order, as axes of given sizes; None if that is impossible."""
     rest, dims = list(parts), []
     for size in shape:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from scanrnn.planner.emit import REVERSE
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.counts import placed
 from scanrnn.planner.report.wording import (
     at_once,
+    in_bytes,
     listed,
     of_leaves,
-    size_of,
     tally,
 )
 
@@ -54,7 +55,7 @@ def _choices(plan) -> Iterator[str]:
     """The choices of the cost rules, with the numbers that decided them."""
     loop = plan.loop
     if plan.hoisted_bytes:
-        size = size_of(plan.hoisted_bytes)
+        size = in_bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
         yield f"Hoisted {part}: {size} in all; {_rule_of_chunks(plan)}."
     if plan.value_chunk == plan.length:
@@ -64,13 +65,14 @@ def _choices(plan) -> Iterator[str]:
             f"Without a gradient: in chunks of {plan.value_chunk} steps, whose "
             "intermediate results are not kept."
         )
-    if loop.piece is not None:
-        yield f"Norms before the loop: differentiated {loop.piece} steps at a time."
+    if loop.norm_steps is not None:
+        how = f"differentiated {loop.norm_steps} steps at a time"
+        yield f"Norms before the loop: {how}."
     for v in dict.fromkeys(place.whole for place in loop.laid[1].values()):
         how = "one slice of the sequence for each gate"
         yield f"Read in pieces in the loop: {v.aval.str_short()}, {how}."
     yield from _bodies(plan)
-    body = plan.bodies.get("in reverse")
+    body = plan.bodies.get(REVERSE)
     told = of_leaves(" in reverse", body.graph) if body else ""
     if told:
         yield told
@@ -84,8 +86,8 @@ def _bodies(plan) -> Iterator[str]:
     for name, body in plan.bodies.items():
         rows = body.rows
         told = [f"{rows.length} steps"]
-        if rows.block > 1:
-            told.append(f"unrolled by {rows.block}, rows written together")
+        if rows.trip_steps > 1:
+            told.append(f"unrolled by {rows.trip_steps}, rows written together")
         if body.unroll != 1:
             factor = f"unrolled by {body.unroll}" if body.unroll else "fully unrolled"
             told.append(f"{factor}, rows written step by step")
@@ -110,9 +112,9 @@ def _rule_of_chunks(plan) -> str:
     if plan.residuals == "chunked":
         return "chunks that keep the fewest carries"
     if not plan.passing:
-        return f"up to {size_of(plan.rules.outside_bytes)} go at once"
+        return f"up to {in_bytes(plan.rules.outside_bytes)} go at once"
     most = plan.rules.recompute.chunk(plan.machine, plan.passing, plan.length)
-    size = f"{size_of(plan.passing)} per step with what is recomputed"
+    size = f"{in_bytes(plan.passing)} per step with what is recomputed"
     return f"up to {min(most, plan.length)} steps go at once, {size}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scanrnn.planner.bodies import Body
+from scanrnn.planner.emit import REVERSE
 from scanrnn.planner.ir import ops
 from scanrnn.planner.parallel import affine
 from scanrnn.planner.parallel.affine import Group
@@ -35,7 +36,7 @@ def newton(plan) -> str:
     floats = all(map(ops.is_inexact, plan.source.carry))
     if not (floats and sequential(plan.stages.loop)):
         return ""
-    body = plan.bodies.get("in reverse")
+    body = plan.bodies.get(REVERSE)
     if body is None or obstacle(body) is not None:
         return ""
     applies = "Newton's method (scanrnn.solve) applies"

@@ -11,7 +11,7 @@ from scanrnn.planner.ir.graph import CARRY
 from scanrnn.planner.report import in_parallel
 from scanrnn.planner.report.details import details
 from scanrnn.planner.report.recorded import unrecorded
-from scanrnn.planner.report.wording import at_once, listed, of_leaves, size_of
+from scanrnn.planner.report.wording import at_once, in_bytes, listed, of_leaves
 
 
 class Tuning(NamedTuple):
@@ -59,7 +59,7 @@ def headline(plan) -> str:
         head += f" in chunks of {plan.chunk}"
         if plan.options.chunk is None and plan.residuals != "chunked":
             size = plan.length * plan.passing or plan.outside_bytes
-            head += f" (at once it would take {size_of(size)})"
+            head += f" (at once it would take {in_bytes(size)})"
     if not was:
         return f"Plan: {head}, without GEMMs (matrix products)."
     gemms = "GEMM (matrix product)" if was == 1 else "GEMMs (matrix products)"
@@ -173,8 +173,8 @@ def _kept(plan) -> Iterator[str]:
         return
     share = f" ({ours / theirs:.0%})" if theirs else ""
     yield (
-        f"Kept for the reverse loop ({_policy(plan)}): {size_of(ours)}, "
-        f"lax.scan keeps {size_of(theirs)}{share}."
+        f"Kept for the reverse loop ({_policy(plan)}): {in_bytes(ours)}, "
+        f"lax.scan keeps {in_bytes(theirs)}{share}."
     )
 
 

@@ -18,7 +18,7 @@ def listed(found) -> str:
     return ", ".join(v.aval.str_short() for v in found) or "none"
 
 
-def size_of(n: float) -> str:
+def in_bytes(n: float) -> str:
     """A number of bytes: "5.12 kB"."""
     for unit in ("B", "kB", "MB"):
         if n < 1000:

@@ -146,7 +146,7 @@ def _live(jaxpr, wanted):
 
 def _is_call(eqn):
     """Whether an equation only runs a program, as `jit` and the planner's loops do."""
-    return compat.only_runs(eqn) or eqn.primitive.name == ops.RULED
+    return compat.is_any_call(eqn) or eqn.primitive.name == ops.RULED
 
 
 def _called(eqn):
