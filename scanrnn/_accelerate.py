@@ -19,6 +19,9 @@ from scanrnn.planner.ir.functions import evaluate
 from scanrnn.planner.ir.graph import eval_eqn
 from scanrnn.planner.trace import pinned
 
+# It stands for an array among the outputs of a function.
+_ARRAY = object()
+
 
 def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
     """Make a function that runs every `jax.lax.scan` of `fn` through `scanrnn.scan`.
@@ -77,17 +80,19 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
         def arrays():
             inner = tree.unflatten(given)
             before = _objects.values(inner)
-            outputs[:] = jax.tree.flatten(fn(*inner[0], **inner[1]))
+            leaves, out_tree = jax.tree.flatten(fn(*inner[0], **inner[1]))
             changed = _objects.changed(inner, before)
+            # A traced array that outlived its trace would be a leak.
+            outputs[:] = [_ARRAY if _is_array(x) else x for x in leaves], out_tree
             written[:] = changed
-            return [*filter(_is_array, outputs[0]), *changed.values()]
+            return [*filter(_is_array, leaves), *changed.values()]
 
         # The trace closes over the arrays, so that `fn` can still read their values.
         closed = jax.make_jaxpr(arrays)()
         outs = _evaluate(closed.jaxpr, closed.consts, (), plan)
         outs = map(_as_array, outs, closed.out_avals)
         leaves, out_tree = outputs
-        result = out_tree.unflatten(next(outs) if _is_array(x) else x for x in leaves)
+        result = out_tree.unflatten(next(outs) if x is _ARRAY else x for x in leaves)
         _objects.write((args, kwargs), dict(zip(written, outs, strict=True)))
         return result
 

@@ -71,8 +71,11 @@ CPU = Rules(
     slow_moves=frozenset("concatenate pad gather dynamic_slice rev cumsum".split()),
     # Forward and training on an AMD EPYC, Zen 4, without and with this rule, in ms (128
     # steps, 16 matrices of 32x32): a covariance 1.8 1.1, 8.0 6.5; an outer product of a
-    # row and its norm 2.1 0.8, 8.1 6.3. A copy takes some 1.5 us.
-    spreads=2**13,
+    # row and its norm 2.1 0.8, 8.1 6.3. A copy takes some 1.5 us. Test-time training
+    # with a norm (100 steps), relative to `lax.scan`: a matrix of 32x32 1.97 0.91, 1.37
+    # 0.75; 16 of 16x16 1.98 0.76, 1.46 0.79. But a covariance of 16x16, forward, 1.02
+    # 1.51.
+    spreads=2**10,
     # A piece then stays in the second-level cache.
     norm_share=1.0,
     # XLA sums over the columns of a single step five times more slowly.

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType, get_abstract_mesh
 
 from scanrnn.cells._checks import carry_hint, is_floating
 from scanrnn.cells._placing import placed
@@ -46,6 +47,29 @@ def check_initial_carry(given, wanted, same_dtype=True):
 def begun(given, fresh):
     """The carry to begin with: the given one, on the mesh as `fresh` is; or `fresh`."""
     return fresh if given is None else jax.tree.map(placed, given, fresh)
+
+
+def placed_as_inputs(carry, x, feature_axes):
+    """A carry, on the mesh as `x` is over its batch axes, if it is on none itself."""
+    if AxisType.Explicit not in get_abstract_mesh().axis_types:
+        return carry
+    like = jax.eval_shape(lambda c, x: sharded_like(c, x, feature_axes), carry, x)
+    return jax.tree.map(placed, carry, like)
+
+
+def sharded_like(carry, x, feature_axes):
+    """A carry `[*batch, ...]` with the sharding of `x` over its batch axes."""
+    features = tuple(range(x.ndim - feature_axes, x.ndim))
+    zeros = jnp.zeros_like(jnp.sum(x, axis=features))
+
+    def shard(leaf):
+        numbers = not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+        if leaf.shape[: zeros.ndim] != zeros.shape or not numbers:
+            return leaf
+        trailing = tuple(range(zeros.ndim, leaf.ndim))
+        return leaf + jnp.expand_dims(zeros, trailing).astype(leaf.dtype)
+
+    return jax.tree.map(shard, carry)
 
 
 def _hints(given, wanted):

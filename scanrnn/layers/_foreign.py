@@ -7,7 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from scanrnn.layers._call import Call, Spec, scan_options
-from scanrnn.layers._first_carry import begun, check_initial_carry
+from scanrnn.layers._first_carry import (
+    check_initial_carry,
+    placed_as_inputs,
+    sharded_like,
+)
 from scanrnn.layers._sequence import run
 from scanrnn.layers._spans import Spans
 from scanrnn.layers._stack import Stacked
@@ -44,18 +48,20 @@ def first_carries(
     x = jnp.sum(xs, axis=0)
     own = None
     if given is None or spans.starts is not None:
-        own = _sharded_like(_made(cell, make, x), x, cell.num_feature_axes)
+        own = sharded_like(_made(cell, make, x), x, cell.num_feature_axes)
     elif type(cell).__module__.partition(".")[0] in ("flax", "scanrnn"):
         own = jax.eval_shape(make, x)
     if given is None:
         return own, own
     if own is None:
-        given = _placed(jax.tree.map(jnp.asarray, given), x, cell.num_feature_axes)
+        given = placed_as_inputs(
+            jax.tree.map(jnp.asarray, given), x, cell.num_feature_axes
+        )
         return given, given
     # The dtype may differ: a cell that computes in a wider dtype than that of its
     # weights needs a wider carry.
     given = check_initial_carry(given, own, same_dtype=False)
-    given = _placed(given, x, cell.num_feature_axes)
+    given = placed_as_inputs(given, x, cell.num_feature_axes)
     return given, (own if spans.starts is not None else given)
 
 
@@ -113,24 +119,3 @@ def run_foreign(
             **options,
         )
     return state, Stacked(ys, (last,), (every,), (carry,), (False,))
-
-
-def _placed(carry: Any, x: jax.Array, feature_axes: int) -> Any:
-    """A carry that a user gave, on the mesh as the cell's own first carry is."""
-    like = jax.eval_shape(lambda c, x: _sharded_like(c, x, feature_axes), carry, x)
-    return begun(carry, like)
-
-
-def _sharded_like(carry: Any, x: jax.Array, feature_axes: int) -> Any:
-    """A carry `[*batch, ...]` with the sharding of `x` over its batch axes."""
-    features = tuple(range(x.ndim - feature_axes, x.ndim))
-    zeros = jnp.zeros_like(jnp.sum(x, axis=features))
-
-    def shard(leaf):
-        numbers = not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
-        if leaf.shape[: zeros.ndim] != zeros.shape or not numbers:
-            return leaf
-        trailing = tuple(range(zeros.ndim, leaf.ndim))
-        return leaf + jnp.expand_dims(zeros, trailing).astype(leaf.dtype)
-
-    return jax.tree.map(shard, carry)

@@ -11,7 +11,7 @@ from scanrnn.cells import Cell
 from scanrnn.cells import highway as highway_cell
 from scanrnn.cells._placing import where
 from scanrnn.layers._checks import check_batched
-from scanrnn.layers._first_carry import begun
+from scanrnn.layers._first_carry import begun, placed_as_inputs
 from scanrnn.layers._sequence import run, side_by_side, turn
 from scanrnn.layers._spans import Spans
 
@@ -160,6 +160,7 @@ def run_stack(
             layer_key, own_key, _ = _split(layer_key)
             backward = reverse != bool(direction)
             fresh = cell.initial_carry(params, x, carry_dtype)
+            fresh = placed_as_inputs(fresh, x, cell.num_feature_axes)
             begin = begun(None if carries is None else carries[index][direction], fresh)
             step, inputs = cell.prepare(params, below, own_key)
             carry, ys, every, _ = run(

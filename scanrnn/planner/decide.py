@@ -18,7 +18,12 @@ from scanrnn.planner.derivative.tangent import derivative_of
 from scanrnn.planner.fission import SubLoop
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, inside, variables
-from scanrnn.planner.motion.classify import Stages, can_defer, classify
+from scanrnn.planner.motion.classify import (
+    Stages,
+    can_defer,
+    classify,
+    runs_programs_again,
+)
 from scanrnn.planner.motion.moved import spare_of
 from scanrnn.planner.options import UNCHANGED, Options
 from scanrnn.planner.passes import layout, rewrite, tidy
@@ -75,7 +80,9 @@ def make_plan(
         stages=stages,
         consts=(*consts, *more),
         invariant=invariant,
-        defer=options.defer and can_defer(stages.loop),
+        defer=options.defer
+        and can_defer(stages.loop)
+        and not (rules.keeps_costly and runs_programs_again(stages.loop)),
     )
     plan = with_chunk(plan)
     whole = plan.chunk or plan.length

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from jax.extend.core import jaxprs_in_params
 
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import TIME, needed
@@ -121,6 +124,15 @@ def _rows(eqn, where, bits, recurrent, deferred, sizes) -> Iterator[Gemm]:
         yield Gemm(path, PHASES[2], K, M, depth, count, "after" if late else "loop")
     else:
         yield Gemm(path, PHASES[2], K, M, N * batched, steps, where)
+
+
+def multiplications(eqn) -> int:
+    """The multiplications of a contraction, or of all of them in a program."""
+    if ops.is_heavy(eqn) or eqn.primitive.name == ops.PRODUCT:
+        return math.prod(sizes_of(eqn))
+    eqns = (e for jaxpr in jaxprs_in_params(eqn.params) for e in jaxpr.eqns)
+    trips = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+    return ops.product([trips]) * sum(map(multiplications, eqns))
 
 
 def sizes_of(eqn, weight: int = 0) -> tuple[int, int, int]:
