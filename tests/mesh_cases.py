@@ -1,5 +1,6 @@
 """Cells and layers on a mesh of four devices. `test_layers_mesh` runs this file."""
 
+import dataclasses
 import functools
 
 import jax
@@ -17,6 +18,24 @@ from scanrnn.nnx import GLA, GRU, LSTM, MLSTM, RNN, Elman, GatedDeltaNet
 from tests.cell_table import CELLS, draw
 
 T, D, H = 3, 3, 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(cells.Cell):
+    """A cell of a user, whose first carry is on no mesh."""
+
+    def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+        shape = in_features + hidden_features, hidden_features
+        return {"kernel": jax.random.normal(key, shape, dtype)}
+
+    def initial_carry(self, params, x, dtype=None):
+        return jnp.zeros((*x.shape[:-1], params["kernel"].shape[1]), dtype)
+
+    def step(self, params, carry, x):
+        carry = jnp.tanh(jnp.concatenate([x, carry], -1) @ params["kernel"])
+        return carry, carry
+
+
 LAYERS = {
     "elman": functools.partial(Elman, D, H, time_major=True, reverse=True),
     "gru": functools.partial(GRU, D, H, integration="multiplicative", norm="ba2016"),
@@ -26,6 +45,7 @@ LAYERS = {
     ),
     "gla": functools.partial(GLA, D, H, heads=2, implementation="chunkwise"),
     "mlstm": functools.partial(MLSTM, D, H, heads=2, implementation="chunkwise"),
+    "own": functools.partial(RNN, Own(), D, H),
 }
 every_layer = pytest.mark.parametrize("name", LAYERS)
 every_mesh = pytest.mark.parametrize("kind", [AxisType.Explicit, AxisType.Auto])

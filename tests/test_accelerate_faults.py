@@ -134,3 +134,15 @@ def test_accelerated_function_outside_of_jit_drops_what_it_no_longer_needs():
     scanrnn.accelerate(f)(jnp.ones(size))
     jax.effects_barrier()
     assert len(alive) == 1 and alive[0] <= 3
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit, jax.grad])
+def test_no_traced_value_outlives_its_trace(transform):
+    def f(x):
+        ys = lax.scan(lambda h, x: (jnp.tanh(h + x), h), jnp.zeros(3), x)[1]
+        return ys.sum()
+
+    x = jnp.ones((5, 3))
+    with jax.checking_leaks():
+        found = transform(scanrnn.accelerate(f))(x)
+    np.testing.assert_allclose(found, transform(f)(x), rtol=1e-12)

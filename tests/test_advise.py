@@ -31,6 +31,13 @@ def test_operations_are_those_by_hand(cell, gates):
     assert advise(cell, T, B, D, H).cost.flops == by_hand
 
 
+def test_operations_of_a_kernel_count_too():
+    T, B, H = 10, 3, 512
+    advice = advise(cells.lstm(), T, B, H, H)
+    assert advice.plan.executor.name == "pallas_gpu"
+    assert advice.cost.flops == 3 * 2 * T * B * 4 * H * (H + H)
+
+
 def test_bytes_are_at_least_those_of_weights_and_rows():
     T, B, D, H = 20, 8, 256, 256
     weights, rows = 4 * H * (D + H), T * B * (D + 4 * H)

@@ -48,6 +48,28 @@ def test_machine_is_that_of_the_arrays():
     assert machine_for("elsewhere") is MACHINES["unknown"]
 
 
+def test_machine_is_the_device_of_the_default_platform(monkeypatch):
+    device = types.SimpleNamespace(platform="tpu", device_kind="TPU v5p")
+    monkeypatch.setattr(jax, "devices", {"tpu": [device]}.__getitem__)
+    with jax.default_device("tpu"):
+        assert machine_of().kind == "tpu v5p"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"platform": "gpu"}, "platform='gpu', want one of cpu, cuda, .*for a GPU"),
+        ({"peaks": {"bfloat16": 1e14}}, "peaks has bfloat16, want .* 'float32' too"),
+        ({"peaks": {"float32": 0.0}}, r"peaks\['float32'\]=0.0, want a positive"),
+        ({"cores": 0}, "cores=0, want a positive number"),
+        ({"launch": -1e-6}, "launch=-1e-06, want a positive number"),
+    ],
+)
+def test_machine_with_a_wrong_data_sheet_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=f"Machine: {message}"):
+        dataclasses.replace(MACHINES["h100"], **wrong)
+
+
 @pytest.mark.parametrize(
     ("kind", "capability", "name"),
     [

@@ -11,6 +11,7 @@ import pytest
 from jax import lax
 
 from scanrnn.executors.parallel import scans as _scans
+from scanrnn.executors.parallel.zero_product import times
 from scanrnn.planner.ir.rows import Rows
 from scanrnn.planner.rule_groups import ScanRules
 
@@ -145,3 +146,49 @@ def test_scan_of_one_factor_is_within_the_bound_of_its_errors():
         )
         bound = 4 * unit * (t + 2 * np.log2(length)) * sizes
         assert jnp.all(jnp.abs(h - exact) <= bound)
+
+
+FACTORS = jnp.array([0.0, jnp.inf, -jnp.inf, 2.0, 0.0, -3.0])
+VALUES = jnp.array([jnp.inf, 0.0, 0.0, 5.0, jnp.nan, 0.0])
+
+
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit, jax.vmap])
+def test_product_is_zero_where_an_operand_is(run):
+    found = run(times)(FACTORS, VALUES)
+    np.testing.assert_array_equal(found, [0, 0, 0, 10, 0, 0])
+
+
+def test_product_of_two_shapes_is_differentiated_as_any_other():
+    """The value has fewer axes, and an axis of size 1; a mapped axis comes first."""
+    draw = np.random.default_rng(0).normal
+    factor, value = (
+        jnp.asarray(draw(size=(2, 4, 3, 5))),
+        jnp.asarray(draw(size=(2, 1, 5))),
+    )
+
+    def score(product, factor, value):
+        return jnp.sum(jnp.sin(product(factor, value)))
+
+    for derivative in (jax.grad, jax.hessian):
+        found, wanted = (
+            jax.vmap(derivative(functools.partial(score, product), (0, 1)))(
+                factor, value
+            )
+            for product in (times, jnp.multiply)
+        )
+        chex.assert_trees_all_close(found, wanted, rtol=1e-12)
+
+
+def test_product_is_transposed_in_its_value():
+    factor = jnp.array([[1.0, 0.0], [2.0, 3.0]])
+    pull = jax.linear_transpose(functools.partial(times, factor), jnp.ones((1, 2)))
+    (found,) = pull(jnp.array([[1.0, jnp.inf], [10.0, 1.0]]))
+    np.testing.assert_array_equal(found, [[21.0, 3.0]])
+
+
+def test_factor_that_is_nan_makes_a_value_of_zero_nan():
+    A = jnp.ones((5, 1)).at[2].set(jnp.nan)
+    for form in FORMS.values():
+        zeros = jnp.zeros((5, 1))
+        (h,) = _scans.affine([A], [zeros], [zeros[0]], Rows(5), form)
+        np.testing.assert_array_equal(jnp.isnan(h[:, 0]), [0, 0, 1, 1, 1])

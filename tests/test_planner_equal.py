@@ -5,6 +5,8 @@ import functools
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 from jax import lax
 from jax.extend.core import Primitive
 
@@ -68,3 +70,19 @@ def test_primitives_that_only_share_a_name_are_two():
     ones = jnp.ones(2)
     graph = Graph.of(jax.make_jaxpr(step)(ones, ones).jaxpr, weights=0, carry=1)
     assert names(merged(graph)).count("mine") == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [(0.0, -0.0), (np.bool_(True), np.int32(1)), (True, 1), ((0.0,), (-0.0,))],
+)
+def test_parameters_that_python_holds_for_equal_are_two(one, two):
+    scaled = Primitive("scaled")
+    scaled.def_abstract_eval(lambda x, scale: x)
+
+    def step(h, x):
+        return h + scaled.bind(x, scale=one) - scaled.bind(x, scale=two), None
+
+    ones = jnp.ones(2)
+    graph = Graph.of(jax.make_jaxpr(step)(ones, ones).jaxpr, weights=0, carry=1)
+    assert names(merged(graph)).count("scaled") == 2

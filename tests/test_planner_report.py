@@ -196,3 +196,13 @@ def test_html_is_escaped():
     plan = dataclasses.replace(plan_of("lstm"), tuning=tuning)
     assert "remembered in /<b>&." in str(plan)
     assert "remembered in /&lt;b&gt;&amp;." in plan._repr_html_()
+
+
+def test_plan_that_leaves_the_derivative_to_jax_says_nothing_of_its_own():
+    plan = plan_of("ln_lstm", defer=False)
+    assert "Gradients summed in the reverse loop" not in str(plan)
+    assert "Weight gradients stay in the reverse loop: Options(defer=False)" in str(
+        plan
+    )
+    assert "Kept per step" not in plan.describe(long=True)
+    assert "Kept per step" in plan_of("ln_lstm").describe(long=True)

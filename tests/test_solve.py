@@ -1,6 +1,7 @@
 """Recurrences solved by Newton's method, compared with `lax.scan` in float64."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -130,10 +131,11 @@ def test_solve_refuses_what_it_cannot():
         scanrnn.solve(lambda n, x: (n + 1, x), 0, xs)
     with pytest.raises(ValueError, match="guess must be a carry for each step"):
         scanrnn.solve(step, init, xs, guess=jnp.zeros((3, 2)))
-    for wrong in (-1.0, float("nan")):
-        with pytest.raises(ValueError, match=f"tolerance={wrong}, want a number >= 0"):
+    for wrong in (-1.0, float("nan"), "1e-3", [1e-3], True):
+        said = re.escape(f"tolerance={wrong!r}, want a number >= 0")
+        with pytest.raises(ValueError, match=said):
             scanrnn.solve(step, init, xs, tolerance=wrong)
-    for wrong in (-1, 2.5, "16", None):
+    for wrong in (-1, 2.5, "16", None, True):
         with pytest.raises(ValueError, match=f"iterations={wrong!r}, want an int of"):
             scanrnn.solve(step, init, xs, iterations=wrong)
     with pytest.raises(ValueError, match="there are no steps"):

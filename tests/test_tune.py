@@ -15,8 +15,9 @@ import pytest
 from jax import lax
 
 import scanrnn
+from scanrnn import executors
 from scanrnn._tune import memory, tuner
-from scanrnn.executors import pallas_gpu
+from scanrnn.executors import pallas_gpu, planned
 from scanrnn.machines import _processor
 from scanrnn.planner import costs
 
@@ -123,6 +124,13 @@ def test_option_that_was_given_stays(times):
         "sink=False",
         "merge=False",
     }
+
+
+def test_executor_of_a_user_is_tried(times, monkeypatch):
+    mine = types.SimpleNamespace(**{**vars(planned), "NAME": "mine"})
+    monkeypatch.setitem(executors.EXECUTORS, "mine", mine)
+    times["implementation='mine'"] = 0.5
+    assert plan().executor.name == "mine"
 
 
 def test_executors_that_run_over_time_are_tried(times):

@@ -51,7 +51,10 @@ def begun(given, fresh):
 
 def placed_as_inputs(carry, x, feature_axes):
     """A carry, on the mesh as `x` is over its batch axes, if it is on none itself."""
-    if AxisType.Explicit not in get_abstract_mesh().axis_types:
+    axes = get_abstract_mesh().axis_types
+    if AxisType.Manual in axes:
+        carry = sharded_like(carry, x, feature_axes)
+    if AxisType.Explicit not in axes:
         return carry
     like = jax.eval_shape(lambda c, x: sharded_like(c, x, feature_axes), carry, x)
     return jax.tree.map(placed, carry, like)
