@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 MB = 2**20
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "unknown")
-_POSITIVE = ("cores", "fast_memory", "bandwidth", "launch")
+_POSITIVE = ("cores", "bandwidth", "launch")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -131,7 +131,10 @@ def _stays(plan) -> Iterator[str]:
         elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
             yield f"Left in the loop: a time-parallel {name} ({bound})."
     if not plan.defer:
-        rule = "jax.custom_vjp, a loop over time inputs, or what cannot be batched"
+        rule = (
+            "jax.custom_vjp, loops or branches with most of the products, or what "
+            "cannot be batched"
+        )
         why = "Options(defer=False)" if not plan.options.defer else rule
         yield f"Weight gradients stay in the reverse loop: {why}."
         return
