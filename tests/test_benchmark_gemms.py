@@ -12,7 +12,7 @@ from benchmarks.contenders import _base
 from benchmarks.contenders.lax_scan import naive
 from benchmarks.gemms import __main__ as gemms
 from benchmarks.gemms import costs, gnmt, products, sweeps, table
-from scanrnn.planner.ir.counts import PATHS, PHASES
+from scanrnn.planner.gemms import PATHS, PHASES
 
 
 @pytest.fixture(autouse=True)

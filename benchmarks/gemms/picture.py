@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from benchmarks.gemms import costs, table
 from benchmarks.gemms.products import PHASES
-from scanrnn.planner.ir import counts
+from scanrnn.planner import gemms
 
 # Colours of Okabe and Ito, which colour-blind people can tell apart.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -38,7 +38,7 @@ def dimensions(path: pathlib.Path) -> None:
     figure, axes = _figure(2, 3, (12, 9))
     found = [line for line in table.lines() if line.layer == "lstm, G=4"]
     for line in found:
-        row, column = counts.PATHS.index(line.path), counts.PHASES.index(line.phase)
+        row, column = gemms.PATHS.index(line.path), gemms.PHASES.index(line.phase)
         axis = axes[1 - row][column]
         _product(axis, line.ours[0], table.FORMULAS[line.path, line.phase])
         axis.set_title(f"{line.path},\n{line.phase}")

@@ -16,7 +16,7 @@ from jax import lax
 from benchmarks.cases import TOLERANCES
 from benchmarks.gate import Verdict
 from scanrnn.planner import Plan
-from scanrnn.planner.ir.counts import Gemm
+from scanrnn.planner.gemms import Gemm
 from scanrnn.planner.ir.gemm import gemm_p
 
 # The names of the phases in results, and the names in a plan.

@@ -16,7 +16,7 @@ import scanrnn
 from benchmarks import steps
 from scanrnn._advise.layers import Sizes, plan_of
 from scanrnn.planner import Plan
-from scanrnn.planner.ir.counts import PATHS, PHASES, Gemm
+from scanrnn.planner.gemms import PATHS, PHASES, Gemm
 
 GATES = {"lstm": 4, "gru": 3, "elman": 1}
 # All products of letters differ, so that no side can be taken for another.

@@ -10,8 +10,10 @@ import numpy as np
 from jax.extend.core import Var
 
 from scanrnn.planner.bodies import Body
+from scanrnn.planner.gemms import planned_gemms, scan_gemms
 from scanrnn.planner.integers import next_multiple
-from scanrnn.planner.ir import counts, ops
+from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.contractions import sizes_of
 from scanrnn.planner.ir.graph import Graph, variables
 from scanrnn.planner.rules import Rules
 
@@ -37,13 +39,13 @@ def _rows(graph, eqn) -> int | None:
     shared = [i for i, v in enumerate(eqn.invars) if not graph.depends[v]]
     if len(shared) != 1 or eqn.primitive.name == ops.CONVOLUTION:
         return None
-    return counts.sizes_of(eqn, *shared)[1]
+    return sizes_of(eqn, *shared)[1]
 
 
 def _work_of(eqn) -> int:
     """Multiplications of a contraction; output elements of any other equation."""
     if ops.is_heavy(eqn):
-        return math.prod(counts.sizes_of(eqn))
+        return math.prod(sizes_of(eqn))
     return sum(ops.size_of(ops.aval(v)) for v in eqn.outvars)
 
 
@@ -152,7 +154,7 @@ def cost(plan, in_loop: bool = False, loops: Work | None = None) -> Cost:
         counts it; else one kernel follows each product of a chain in a step, forward
         and in reverse.
     """
-    gemms = counts.scan_gemms if in_loop else counts.planned_gemms
+    gemms = scan_gemms if in_loop else planned_gemms
     steps = ops.product([plan.length])
     machine = plan.machine
     heavy = [e for e in plan.step.eqns if ops.is_heavy(e)]

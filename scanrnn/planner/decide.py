@@ -8,12 +8,14 @@ import itertools
 from jax.core import Tracer
 
 from scanrnn.machines import Machine
-from scanrnn.planner.chunks import loop_of, with_chunk, with_value_chunk
-from scanrnn.planner.derivative.checkpoints import (
+from scanrnn.planner.chunks import (
     chunks_pay,
     chunks_take_more,
-    is_checkpointed,
+    loop_of,
+    with_chunk,
+    with_value_chunk,
 )
+from scanrnn.planner.derivative.checkpoints import is_checkpointed
 from scanrnn.planner.derivative.tangent import derivative_of
 from scanrnn.planner.fission import SubLoop
 from scanrnn.planner.ir import ops

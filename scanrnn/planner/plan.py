@@ -16,7 +16,8 @@ from scanrnn.planner.bodies import Body
 from scanrnn.planner.derivative.gradient import Derivative
 from scanrnn.planner.emit import emit
 from scanrnn.planner.fission import SubLoop
-from scanrnn.planner.ir import counts, ops
+from scanrnn.planner.gemms import Gemm, placed, planned_gemms, scan_gemms
+from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.batching import REFUSALS
 from scanrnn.planner.ir.functions import of_some
 from scanrnn.planner.ir.graph import Graph, struct, variables
@@ -151,7 +152,7 @@ class Plan:
             return 0
         made = {"before": 0, "loop": 0, "after": 0}
         computed: set = set()
-        for eqn, where in counts.placed(self.stages):
+        for eqn, where in placed(self.stages):
             if ops.is_heavy(eqn) or eqn.primitive.name == ops.RANDOM_BITS:
                 # An operand that was computed there too is in memory at the same time.
                 held = {*eqn.outvars, *computed.intersection(variables(eqn.invars))}
@@ -166,7 +167,7 @@ class Plan:
         if self.stages is None:
             return 0
         bits, found = self.stages.graph.depends, set()
-        for eqn, where in counts.placed(self.stages):
+        for eqn, where in placed(self.stages):
             if ops.is_heavy(eqn) and where != "loop":
                 found |= {v for v in variables(eqn.invars) if not bits[v]}
         return ops.bytes_in(found)
@@ -202,11 +203,11 @@ class Plan:
         return next(c.cost for c in self.candidates if c.cost and c.name == name)
 
     @functools.cached_property
-    def gemms(self) -> tuple[counts.Gemm, ...]:
+    def gemms(self) -> tuple[Gemm, ...]:
         """Every contraction, forward and backward, with its sizes and count."""
         if self.parts:
             return tuple(row for _, plan in self.parts for row in plan.gemms)
-        gemms = counts.scan_gemms if self.reason is not None else counts.planned_gemms
+        gemms = scan_gemms if self.reason is not None else planned_gemms
         return gemms(self, self.length if isinstance(self.length, int) else 1)
 
     @functools.cached_property

@@ -9,7 +9,6 @@ left to JAX too. JAX's policies that save contractions agree with what a plan sa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import jax
@@ -17,7 +16,6 @@ from jax.extend.core import JaxprEqn
 
 from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.graph import Graph, inside
-from scanrnn.planner.motion.moved import is_shared
 from scanrnn.planner.motion.over_time import keep_inputs, keep_products
 
 _POLICIES = jax.checkpoint_policies
@@ -41,53 +39,6 @@ def is_checkpointed(graph: Graph) -> bool:
     found = [pair for eqn in graph.eqns for pair in _opened(eqn, under=False)]
     heavy = [(eqn, under) for eqn, under in found if _is_heavy(eqn)]
     return bool(found) and all(under for _, under in heavy or found)
-
-
-def chunks_pay(plan) -> bool:
-    """Whether chunks are a gain if nothing leaves the loop.
-
-    For a step that is wholly under `jax.checkpoint`, JAX keeps the carries of all
-    steps. Chunks keep those before each chunk, and what one chunk saves. For layers of
-    a transformer (12 steps), chunks of three took 1.7 times the memory, and 1.2 times
-    the time. They are a gain also if gradients of weights are then computed by chunks.
-    """
-    if not _in_chunks(plan):
-        return True
-    loop = plan.loop.graph
-    if any(is_shared(e, loop.depends) for e in loop.eqns):
-        return True
-    starts, each = _memory(plan)
-    return starts + plan.chunk * each < plan.length * ops.bytes_in(loop.carry)
-
-
-def chunks_take_more(plan) -> bool:
-    """Whether chunks take much more memory than JAX itself would take.
-
-    That is more than twice as much, and a share of what may be outside a loop besides.
-    JAX keeps the carries of all steps, and the values of one step. An example is a loss
-    over a vocabulary, added up over microbatches: its carry is one number. Chunks that
-    take a few megabytes are worth it: with one row in a step they were three times as
-    fast.
-    """
-    if not _in_chunks(plan) or plan.options.chunk is not None:
-        return False
-    starts, each = _memory(plan)
-    each += plan.outside_bytes // plan.length
-    own = plan.length * ops.bytes_in(plan.loop.graph.carry) + each
-    return starts + plan.chunk * each > 2 * own + plan.rules.outside_bytes // 16
-
-
-def _in_chunks(plan) -> bool:
-    """Whether a plan runs in chunks because its whole step is under a checkpoint."""
-    checkpointed = plan.options.residuals is None and plan.residuals == "chunked"
-    return checkpointed and plan.chunk is not None
-
-
-def _memory(plan) -> tuple[int, int]:
-    """The bytes of the carries before all chunks, and what a step of a chunk saves."""
-    carry = ops.bytes_in(plan.loop.graph.carry)
-    saved = ops.bytes_in(plan.derivative.saved) if plan.defer else 0
-    return carry * math.ceil(plan.length / plan.chunk), saved
 
 
 def opens(eqn: JaxprEqn, whole: bool) -> bool:

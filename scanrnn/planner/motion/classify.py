@@ -13,7 +13,8 @@ import dataclasses
 import jax.numpy as jnp
 from jax.extend.core import Var
 
-from scanrnn.planner.ir import compat, counts, ops
+from scanrnn.planner.ir import compat, ops
+from scanrnn.planner.ir.contractions import multiplications
 from scanrnn.planner.ir.graph import (
     CARRY,
     TIME,
@@ -234,7 +235,7 @@ def runs_programs_again(loop: Graph) -> bool:
     floats = (e for e in loop.eqns if any(map(ops.is_inexact, e.outvars)))
     inner = [e for e in floats if e.primitive.name in programs]
     outer = filter(ops.is_heavy, loop.eqns)
-    inside, outside = (sum(map(counts.multiplications, of)) for of in (inner, outer))
+    inside, outside = (sum(map(multiplications, of)) for of in (inner, outer))
     return bool(inner) and inside >= outside
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scanrnn.planner.emit import REVERSE
+from scanrnn.planner.gemms import placed
 from scanrnn.planner.ir import ops
-from scanrnn.planner.ir.counts import placed
 from scanrnn.planner.report.wording import (
     at_once,
     in_bytes,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from scanrnn.planner.gemms import placed
 from scanrnn.planner.ir import compat, ops
-from scanrnn.planner.ir.counts import placed
 from scanrnn.planner.ir.graph import CARRY
 from scanrnn.planner.report import in_parallel
 from scanrnn.planner.report.details import details

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from jax.extend.core import jaxprs_in_params
-
 from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.contractions import sizes_of
 from scanrnn.planner.ir.graph import TIME, needed
 
 PATHS = ("layer-to-layer", "recurrent", "readout")
@@ -124,32 +122,3 @@ def _rows(eqn, where, bits, recurrent, deferred, sizes) -> Iterator[Gemm]:
         yield Gemm(path, PHASES[2], K, M, depth, count, "after" if late else "loop")
     else:
         yield Gemm(path, PHASES[2], K, M, N * batched, steps, where)
-
-
-def multiplications(eqn) -> int:
-    """The multiplications of a contraction, or of all of them in a program."""
-    if ops.is_heavy(eqn) or eqn.primitive.name == ops.PRODUCT:
-        return math.prod(sizes_of(eqn))
-    eqns = (e for jaxpr in jaxprs_in_params(eqn.params) for e in jaxpr.eqns)
-    trips = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-    return ops.product([trips]) * sum(map(multiplications, eqns))
-
-
-def sizes_of(eqn, weight: int = 0) -> tuple[int, int, int]:
-    """M (weight side), N (data side) and K of one step's contraction."""
-    if eqn.primitive.name == ops.CONVOLUTION:
-        out, kernel = eqn.outvars[0].aval, eqn.invars[1].aval
-        spec = eqn.params["dimension_numbers"]
-        M = kernel.shape[spec.rhs_spec[0]]
-        return M, ops.size_of(out) // M, ops.size_of(kernel) // M
-    contract, batch = eqn.params["dimension_numbers"]
-
-    def free(i):
-        used = {*contract[i], *batch[i]}
-        shape = eqn.invars[i].aval.shape
-        return ops.product(d for j, d in enumerate(shape) if j not in used)
-
-    shape = eqn.invars[0].aval.shape
-    K = ops.product(shape[j] for j in contract[0])
-    many = ops.product(shape[j] for j in batch[0])
-    return free(weight), free(1 - weight) * many, K
