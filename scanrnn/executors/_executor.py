@@ -54,7 +54,7 @@ def bound_to_jax(plan: Plan) -> str | None:
     if plan.stages is None:
         return plan.unplanned
     if not plan.defer:
-        return "only JAX may differentiate the step (a jax.custom_vjp is in it, say)"
+        return "JAX differentiates its loop; scanrnn.plan(...) says why"
     if not isinstance(plan.length, int):
         return "the number of steps is not known"
     return None

@@ -228,12 +228,13 @@ def can_defer(loop: Graph) -> bool:
 def runs_programs_again(loop: Graph) -> bool:
     """Whether the planner's derivative rule would mostly run loops or branches twice.
 
-    JAX keeps what the derivative of a loop or of a branch reads. The planner's rule
-    keeps their results alone. That pays if most products of the step are outside them.
+    Those that read the carry count. JAX keeps what the derivative of a loop or of a
+    branch reads. The planner's rule keeps their results alone. That pays if most
+    products of the step are outside them.
     """
-    programs = {"scan", "while", "cond", ops.RULED}
-    floats = (e for e in loop.eqns if any(map(ops.is_inexact, e.outvars)))
-    inner = [e for e in floats if e.primitive.name in programs]
+    programs, bits = {"scan", "while", "cond", ops.RULED}, loop.depends
+    inner = [e for e in loop.eqns if e.primitive.name in programs and bits[e] & CARRY]
+    inner = [e for e in inner if any(map(ops.is_inexact, e.outvars))]
     outer = filter(ops.is_heavy, loop.eqns)
     inside, outside = (sum(map(multiplications, of)) for of in (inner, outer))
     return bool(inner) and inside >= outside
