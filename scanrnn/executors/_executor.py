@@ -54,7 +54,8 @@ def bound_to_jax(plan: Plan) -> str | None:
     if plan.stages is None:
         return plan.unplanned
     if not plan.defer:
-        return "JAX differentiates its loop; scanrnn.plan(...) says why"
+        why = "a jax.custom_vjp is in it, or a loop with most of its products, say"
+        return f"only JAX may differentiate the step ({why})"
     if not isinstance(plan.length, int):
         return "the number of steps is not known"
     return None

@@ -31,7 +31,8 @@ class Options:
         is left to `lax.scan`.
       residuals: what the forward loop keeps for the reverse loop: "minimal" (carries
         and matrix products; on a CPU also what takes long to compute again, such as
-        noise or a sparse product), "recompute" (carries; matrix products are recomputed
+        noise or a sparse product, and in a step without products all that a gradient
+        reads, if that is less), "recompute" (carries; matrix products are recomputed
         for all steps of a chunk at once), "chunked" (the carry at the start of each
         chunk) or "everything". None means "chunked" for a step that is wholly under
         `jax.checkpoint`, "minimal" on a CPU, and elsewhere "recompute" if it pays.

@@ -56,11 +56,12 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     )
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = read(draft, found)
-    for wider in (
-        [*found, *_narrowed(draft, found, inside | outside, policy, rules)],
+    for more in (
+        _narrowed(draft, found, inside | outside, policy, rules),
         _all_of_cheap(draft, regions, policy, rules),
     ):
-        if len(wider) > len(found):
+        if more:
+            wider = list(dict.fromkeys([*found, *more]))
             other = read(draft, wider)
             if _bytes(loop, wider, *other[:2]) < _bytes(loop, found, inside, outside):
                 found, (inside, outside, steps) = wider, other
