@@ -89,10 +89,7 @@ def test_ratios_in_the_docs_are_those_of_the_compiled_rows():
     assert f"needs {least:.2f} to {most:.2f} of the temporary" in text
     least, most = temporaries(lambda _, row: row["temp_bytes"] > 4e6)
     assert f"and {least:.2f} to {most:.2f} at all sizes" in text
-    _, others = temporaries(
-        lambda size, row: row["temp_bytes"] > 4e6 and size != (128, 8, 512)
-    )
-    assert others < 1.03 < most < 1.05
+    assert most < 1.03
     least, most = temporaries(lambda _, row: row["temp_bytes"] <= 4e6)
     assert f"at each size: {least:.2f} to {most:.2f}.)" in text
     text = " ".join((pages / "limits.md").read_text().split())
@@ -124,10 +121,8 @@ def test_parallel_scans_take_fewer_cycles_of_a_tpu_than_by_hand():
         (FOLDER.parents[1] / "docs" / "parallel_in_time.md").read_text().split()
     )
     assert f"takes {least:.2f} to {most:.2f} of the cycles" in text
-    # The longest sequence of narrow steps; the page says why.
+    assert most < 1
     narrow = "leaky sum with resets", 2**20, 8, 1
-    assert max(share for size, share in shares.items() if size != narrow) < 1
-    assert shares[narrow] < 1.25
     for form in (loops.OURS, loops.HAND):
         row = found[narrow][form]
         assert f"{row['temp_bytes'] / 1e6:.0f} MB" in text
