@@ -332,7 +332,9 @@ assert per_step(after) == 2 and per_step(before) == 15
 in_loops = {name: per_step(plans[f"no {name}"]) for name in PASSES}
 assert in_loops == dict(split=2, hoist=14, merge=8, layout=2, sink=4, defer=3)
 for name in PASSES:
-    assert FAST or temporaries(f"no {name}") > 0.95 * temporaries("all passes")
+    # With AVX-512, less memory is needed without `sink`: 0.90 of it.
+    least = 0.85 if name == "sink" else 0.95
+    assert FAST or temporaries(f"no {name}") > least * temporaries("all passes")
 assert FAST or temporaries("no layout") > 1.5 * temporaries("all passes")
 assert FAST or temporaries("no defer") > 2 * temporaries("all passes")
 default, gains = POINTS["+ keep less"], []
@@ -459,7 +461,8 @@ def plan_for(machine, steps=4096, batch=8, size=256, **options):
 
 
 MACHINES = ("cpu", "h100", "tpu v5e")
-on = {machine: plan_for(machine) for machine in MACHINES}
+LOOPS = {"implementation": "planned"}  # also on an H100, where a kernel may be faster
+on = {machine: plan_for(machine, **LOOPS) for machine in MACHINES}
 print(on["cpu"].describe(long=True))
 
 # %% [markdown]
@@ -503,7 +506,7 @@ def told(rules, rule):
 
 def unroll_factor(plan):
     body = plan.bodies["in reverse"]
-    return body.rows.block * body.unroll
+    return body.rows.trip_steps * body.unroll
 
 
 print(" " * 62 + "".join(f"{machine:>9}" for machine in MACHINES))
@@ -517,7 +520,7 @@ for machine, factor in factors.items():
     text = on[machine].describe(long=True)
     assert (f"unrolled by {factor}" in text) == (factor > 1)
 assert "4096 steps in chunks of 512 " in on["h100"].describe()
-kept, without = on["h100"], plan_for("h100", residuals="minimal")
+kept, without = on["h100"], plan_for("h100", residuals="minimal", **LOOPS)
 assert round(without.residual_bytes[0] / kept.residual_bytes[0], 1) == 3
 
 # %% [markdown]
