@@ -13,7 +13,7 @@ from scanrnn.planner.bodies import Body
 from scanrnn.planner.gemms import planned_gemms, scan_gemms
 from scanrnn.planner.integers import next_multiple
 from scanrnn.planner.ir import ops
-from scanrnn.planner.ir.contractions import sizes_of
+from scanrnn.planner.ir.contractions import multiplications, sizes_of
 from scanrnn.planner.ir.graph import Graph, variables
 from scanrnn.planner.rules import Rules
 
@@ -45,7 +45,7 @@ def _rows(graph, eqn) -> int | None:
 def _work_of(eqn) -> int:
     """Multiplications of a contraction; output elements of any other equation."""
     if ops.is_heavy(eqn):
-        return math.prod(sizes_of(eqn))
+        return multiplications(eqn)
     return sum(ops.size_of(ops.aval(v)) for v in eqn.outvars)
 
 
