@@ -1,4 +1,4 @@
-"""The small tables of the source documents: they run, and their numbers add up."""
+"""The short studies of the source documents: they run, and their numbers add up."""
 
 import json
 import math

@@ -368,6 +368,38 @@ def test_plan_says_by_which_rule_it_is_cut(options, text):
     assert text in plan.describe(long=True)
 
 
+def test_plan_names_what_keeps_a_product_of_inputs_in_the_loop():
+    W = jnp.full((64, 64), 0.01)
+
+    def step(h, x):
+        read = jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        h = jnp.tanh(h @ W + read @ W + x @ W)
+        return h, h
+
+    text = str(scanrnn.plan(step, jnp.ones((16, 64)), jnp.ones((9, 16, 64))))
+    assert "dot_general (it reads pure_callback, which cannot be batched" in text
+
+
+def test_plan_names_a_planned_scan_in_its_step():
+    W = jnp.full((64, 64), 0.01)
+
+    def inner(h, _):
+        return jnp.tanh(h @ W), None
+
+    def step(h, x):
+        h, _ = scanrnn.scan(inner, jnp.tanh(h @ W + x @ W), None, length=3)
+        return h, h
+
+    shapes = jnp.ones((16, 64)), jnp.ones((9, 16, 64))
+    text = str(scanrnn.plan(step, *shapes, implementation="planned"))
+    assert "Left in the loop: a planned scan" in text
+
+
+def test_step_that_returns_one_array_is_told_so():
+    with pytest.raises(TypeError, match=r"got one array, float32\[3\]; return"):
+        scanrnn.plan(lambda h, x: h + x, jnp.ones(3, "f4"), jnp.ones((4, 3), "f4"))
+
+
 def test_plan_says_what_stayed_in_the_loop_and_why():
     step, params, init, xs = build("with_cond")
     cpu, h100 = (

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.course`: the small tables of the source documents.
+"""`python -m benchmarks.course`: the short studies of the source documents.
 
 It writes `benchmarks/results/course-MACHINE.*`. `--quick` runs everything at tiny sizes
 and writes `.benchmarks/course.*`, which are not committed. `--report` writes the page
@@ -31,7 +31,7 @@ and one during which other processes used more than {QUIET} cores as disturbed."
 
 def page(results: dict) -> str:
     """The whole report, in Markdown."""
-    parts = ["# Small tables of the source documents", ABOUT, origin.line(results)]
+    parts = ["# Short studies of the source documents", ABOUT, origin.line(results)]
     for name, found in results["sections"].items():
         parts += [f"## {SECTIONS[name].TITLE}", *SECTIONS[name].report(found)]
     return "\n\n".join(parts) + "\n"

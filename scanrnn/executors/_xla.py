@@ -120,7 +120,7 @@ TPU = Rules(
     # without this rule, and by `lax.associative_scan`: (2048, 8, 1) 0.08 0.3, 0.14 0.6,
     # 0.11 0.3; but 0.27, 0.20, 0.30 million cycles with 64 features, and 0.16, 0.10
     # with four. In blocks, without them, and by `lax.associative_scan`: (2**20, 8, 1)
-    # 4.6 110, 14 613, 3.8 144; (2**20, 1, 1) 1.3 1.1, 2.0 135, 2.4 1.1. There pairs,
+    # 3.5 111, 14 613, 3.8 144; (2**20, 1, 1) 1.3 1.1, 2.0 135, 2.4 1.1. There pairs,
     # and the last form, take minutes to compile.
     scans=ScanRules(pairs=(8, 16, 2**17), blocks=(2**18, 32)),
     # Not `overwrites`: a row that is written late takes 6,000 cycles, an LSTM's product

@@ -31,7 +31,7 @@ from scanrnn.planner.ir.rows import Rows
 from scanrnn.planner.motion.over_time import keep_products, stage_over_time
 from scanrnn.planner.parallel import affine
 from scanrnn.planner.parallel.memories import Memory, memories, memory
-from scanrnn.planner.parallel.obstacles import DRAWS
+from scanrnn.planner.parallel.obstacles import DRAWS, types_of
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 
@@ -137,7 +137,6 @@ def describe(plan: Plan) -> list[str]:
     assert plan.stages is not None
     graph, lines = plan.stages.graph, []
     for group in affine.groups(graph):
-        kinds = " and ".join(graph.carry[k].aval.str_short() for k in group.leaves)
         how = "step by step"
         if one := memories(graph).get(group.leaves[0]):
             kind = "a matrix memory" + (", by a delta rule" if one.correction else "")
@@ -146,7 +145,7 @@ def describe(plan: Plan) -> list[str]:
             how = "for all steps at once"
         elif plan.rules.in_parallel and group.parallel:
             how = f"in parallel over time: it is {group.kind}"
-        lines.append(f"{kinds} runs {how}.")
+        lines.append(f"{types_of(graph, group)} runs {how}.")
     if _loops_without_gradient(plan):
         lines.append("Without a gradient: one loop, which is faster here.")
     return lines

@@ -238,7 +238,7 @@ def _whole(length):
 def _check_pair(shapes, carry_tree):
     if not isinstance(shapes, tuple | list) or len(shapes) != 2:
         several = isinstance(shapes, tuple | list)
-        got = f"{len(shapes)} values" if several else f"a {type(shapes).__name__}"
+        got = f"{len(shapes)} values" if several else _kind(shapes)
         raise TypeError(
             f"scan: f must return a pair (carry, y), got {got}; return (carry, None) "
             "if there is no output"
@@ -249,6 +249,13 @@ def _check_pair(shapes, carry_tree):
             "scan: f must return a carry of the structure of init; init is "
             f"{carry_tree}, f returned {out_tree}; return the same containers"
         )
+
+
+def _kind(value) -> str:
+    """What one value is that a step returns, in words."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return f"one array, {value.dtype}{list(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def _promote_weak(init_flat, out_avals):

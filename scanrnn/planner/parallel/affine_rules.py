@@ -61,7 +61,8 @@ def rule_of(eqn: JaxprEqn, dependent: Sequence[bool]) -> Rule:
     if name == "convert_element_type" and not keeps_kind(eqn):
         raise NotAffineError("convert_element_type of the carry to another kind")
     if name not in RULES:
-        raise NotAffineError(f"{name} of the carry")
+        what = "a planned scan" if name == ops.RULED else name
+        raise NotAffineError(f"{what} of the carry")
     return RULES[name]
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from scanrnn.planner.gemms import placed
 from scanrnn.planner.ir import compat, ops
-from scanrnn.planner.ir.graph import CARRY
+from scanrnn.planner.ir.graph import CARRY, needed, variables
 from scanrnn.planner.report import in_parallel
 from scanrnn.planner.report.details import details
 from scanrnn.planner.report.recorded import unrecorded
@@ -120,16 +120,17 @@ def _stays(plan) -> Iterator[str]:
     """Products and weights that a pass had to leave alone, and why."""
     loop = plan.stages.loop
     bits = loop.depends
-    bound = "what it reads cannot be batched over time"
-    bound = bound if plan.options.hoist else "Options(hoist=False)"
     for eqn in loop.eqns:
         name = eqn.primitive.name
         if compat.is_checkpoint(eqn):
             yield "Left in the loop: jax.checkpoint (its author says what it keeps)."
+        elif name == ops.RULED:
+            yield "Left in the loop: a planned scan (it has a plan of its own)."
         elif ops.has_subjaxpr(eqn) and name != "custom_jvp_call":
             yield f"Left in the loop: {name} ({_why(name)})."
         elif ops.is_heavy(eqn) and not bits[eqn] & CARRY:
-            yield f"Left in the loop: a time-parallel {name} ({bound})."
+            why = _bound(eqn, loop) if plan.options.hoist else "Options(hoist=False)"
+            yield f"Left in the loop: a time-parallel {name} ({why})."
     if not plan.defer:
         rule = (
             "jax.custom_vjp, loops or branches with most of the products, or what "
@@ -156,6 +157,15 @@ def _unrecorded(plan) -> Iterator[str]:
             f"Not in a CUDA graph: {names}. The host starts each of them, and a graph "
             "ends there, in every trip of its loop."
         )
+
+
+def _bound(eqn, loop) -> str:
+    """The operation that keeps a product of time inputs in the loop, in words."""
+    made = needed(loop.eqns, variables(eqn.invars))
+    stay = [e.primitive.name for e in made if not ops.is_movable(e)]
+    if not stay:
+        return "it cannot be batched over time"
+    return f"it reads {stay[-1]}, which cannot be batched over time"
 
 
 def _why(name) -> str:
