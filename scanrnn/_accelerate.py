@@ -74,11 +74,10 @@ def accelerate(fn: Callable, *, plan: Options | None = None) -> Callable:
 
     @functools.wraps(fn)
     def run(*args, **kwargs):
-        given, tree = jax.tree.flatten((args, kwargs))
         outputs, written = [], []
 
         def arrays():
-            inner = tree.unflatten(given)
+            inner = _objects.copied((args, kwargs))
             before = _objects.values(inner)
             leaves, out_tree = jax.tree.flatten(fn(*inner[0], **inner[1]))
             changed = _objects.changed(inner, before)

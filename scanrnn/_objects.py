@@ -1,4 +1,4 @@
-"""Flax NNX objects among the arguments of a function: what it writes into them."""
+"""Flax NNX objects among the arguments of a function: copies, and what changes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+
+
+def copied(tree: Any) -> Any:
+    """The tree with new NNX objects, which share what the given ones share.
+
+    Lists and dicts are new, too. The arrays are the same.
+    """
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_object)
+    found = list(filter(_is_object, leaves))
+    if found:
+        new = iter(_nnx().clone(found, graph=True))
+        leaves = [next(new) if _is_object(leaf) else leaf for leaf in leaves]
+    return structure.unflatten(leaves)
 
 
 def values(tree: Any) -> dict[tuple, Any]:
@@ -39,16 +52,18 @@ def write(tree: Any, new: Mapping[tuple, Any]) -> None:
 
 
 def _variables(tree: Any) -> Iterator[tuple[tuple, Any]]:
+    """The variables of all NNX objects, each once, and the first path to it."""
+    objects = list(filter(_is_object, jax.tree.leaves(tree, is_leaf=_is_object)))
+    if objects:
+        for path, node in _nnx().iter_graph(objects):
+            if isinstance(node, _nnx().Variable):
+                yield path, node
+
+
+def _is_object(leaf: Any) -> bool:
+    return _nnx() is not None and isinstance(leaf, _nnx().Pytree | _nnx().Variable)
+
+
+def _nnx() -> Any:
     # Flax is slow to import, and if nobody has imported it there are no such objects.
-    nnx: Any = sys.modules.get("flax.nnx")
-    if nnx is None:
-        return
-    kinds = nnx.Pytree, nnx.Variable
-    objects = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, kinds))
-    for i, one in enumerate(objects):
-        if isinstance(one, nnx.Variable):
-            yield (i,), one
-        elif isinstance(one, nnx.Pytree):
-            for path, node in nnx.iter_graph(one):
-                if isinstance(node, nnx.Variable):
-                    yield (i, *path), node
+    return sys.modules.get("flax.nnx")

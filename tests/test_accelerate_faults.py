@@ -1,9 +1,11 @@
 """Arguments and results that code may have, accelerated or not."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 
 import scanrnn
@@ -146,3 +148,48 @@ def test_no_traced_value_outlives_its_trace(transform):
     with jax.checking_leaks():
         found = transform(scanrnn.accelerate(f))(x)
     np.testing.assert_allclose(found, transform(f)(x), rtol=1e-12)
+
+
+class Counter(nnx.Module):
+    def __init__(self):
+        self.calls = nnx.Variable(jnp.zeros(()))
+
+    def __call__(self, x):
+        self.calls[...] += 1
+        return x + self.calls[...]
+
+
+class Tied(nnx.Module):
+    """One module, one weight and one stream, each under two names."""
+
+    def __init__(self):
+        self.a = self.b = Counter()
+        self.v = self.w = nnx.Param(jnp.ones(()))
+        self.r = self.q = nnx.Rngs(0)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, nnx.jit], ids=["eager", "jit"])
+def test_modules_that_share_a_module_still_share_it(wrap):
+    def call(a, more, x):
+        return a(x) + more["b"](x) + more["tied"].a(x) + more["tied"].b(x)
+
+    def outputs(run):
+        one, tied = Counter(), Tied()
+        found = run(one, {"b": one, "tied": tied}, jnp.ones(2))
+        return found, one.calls[...], tied.b.calls[...]
+
+    chex.assert_trees_all_equal(outputs(wrap(scanrnn.accelerate(call))), outputs(call))
+
+
+def test_update_of_a_shared_weight_is_seen_under_both_names():
+    def step(model, x):
+        grads = nnx.grad(lambda m: m.v[...] * x + m.w[...] * x)(model)
+        model.v[...] -= 0.1 * grads.v[...]
+        model.r.params()
+        return grads.v[...], model.w[...]
+
+    def outputs(run):
+        model = Tied()
+        return run(model, 3.0), model.w[...], model.q.default.count[...]
+
+    chex.assert_trees_all_equal(outputs(scanrnn.accelerate(step)), outputs(step))

@@ -1,5 +1,6 @@
 """Wrong input to the cells: the message names what came and what was wanted."""
 
+import functools
 import re
 
 import jax
@@ -44,6 +45,35 @@ def test_unknown_activation_is_refused():
 def test_forget_bias_that_is_no_number_is_refused(value):
     with raises(TypeError, "lstm: forget_bias must be a number", repr(value)):
         cells.lstm(forget_bias=value)
+
+
+@pytest.mark.parametrize(
+    "make, option",
+    [
+        (cells.lstm, "coupled"),
+        (cells.lstm, "peephole"),
+        (cells.gru, "use_bias"),
+        (cells.elman, "mask_per_gate"),
+        (cells.conv_gru, "use_bias"),
+        (cells.conv_lstm, "peephole"),
+        (cells.rhn, "coupled"),
+        (cells.sru, "peephole"),
+        (cells.sru, "scaled"),
+        (cells.rwkv7, "norm"),
+        (functools.partial(cells.dropout, cells.gru()), "same_mask"),
+    ],
+)
+def test_flag_that_is_a_text_is_refused(make, option):
+    with raises(TypeError, f"{option} must be True or False, got 'False'"):
+        make(**{option: "False"})
+
+
+def test_weight_drop_without_a_weight_to_drop_is_refused():
+    with raises(ValueError, "weight_drop: names is empty"):
+        cells.weight_drop(cells.lstm(), 0.5, names=())
+    cell = cells.weight_drop(cells.lstm(), 0.5, names="recurent")
+    with raises(ValueError, "no parameter 'recurent'", "recurrent_kernel"):
+        cell.init(jax.random.key(0), 3, 4)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +260,3 @@ def test_residual_refuses_what_cannot_be_added():
         cell.step(params, carry, xs[0])
     with raises(TypeError, "residual", "function"):
         cells.residual(cells.gru)
-
-
-def test_rwkv7_has_one_norm_that_is_on_or_off():
-    with raises(TypeError, "rwkv7", "norm='rms'", "True or False"):
-        cells.rwkv7(norm="rms")

@@ -117,6 +117,8 @@ def test_what_is_no_scheme_is_refused(name):
         init(cell, "default", weight_init=jax.nn.initializers.ones)
     with pytest.raises(ValueError, match="chrono: longest=2.0, want more than 2"):
         cells.chrono(2)
+    with pytest.raises(ValueError, match="chrono: longest=inf, want .*finite"):
+        cells.chrono(float("inf"))
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

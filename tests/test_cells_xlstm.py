@@ -141,6 +141,19 @@ def test_chrono_is_for_sigmoid_forget_gates(name):
         gates("exp")
 
 
+def test_learned_carry_of_an_slstm_has_no_normaliser():
+    """A normaliser that is learned could be zero, and the output infinite."""
+    cell = cells.learned_carry(cells.residual(cells.slstm()))
+    params = cell.init(jax.random.key(0), 4, 4)
+    assert [n for n in params if "initial" in n] == ["initial_carry_0"]
+    params["initial_carry_0"] = jnp.arange(4.0)
+    carry = cell.initial_carry(params, jnp.ones((2, 4)))
+    np.testing.assert_array_equal(carry.h, [[0, 1, 2, 3]] * 2)
+    assert not carry.n.any()
+    with pytest.raises(ValueError, match="learned_carry: the fields C, n, m have"):
+        cells.learned_carry(cells.mlstm())
+
+
 def test_what_the_xlstm_cells_refuse():
     with pytest.raises(ValueError, match="slstm: normalizer='max' is unknown.*'paper'"):
         cells.slstm(normalizer="max")

@@ -140,3 +140,15 @@ def test_layers_whose_inputs_differ_do_not_run_side_by_side():
     with pytest.raises(ValueError, match="the layers differ in their cells or sizes"):
         layers[0](jnp.ones([2, 7, 3]))
     assert layers[1](jnp.ones([2, 7, 3])).shape == (2, 7, 5)
+
+
+def test_wavefront_that_is_a_text_is_refused():
+    with pytest.raises(TypeError, match="wavefront must be True or False, got 'no'"):
+        GRU(3, 5, num_layers=2, wavefront="no", rngs=nnx.Rngs(0))
+
+
+def test_wavefront_promotes_no_ranks():
+    rnn = make("gru-residual", True)
+    with jax.numpy_rank_promotion("raise"):
+        _, ys = rnn(jnp.ones((2, 4, H)))
+    assert ys.shape == (2, 4, H)

@@ -498,3 +498,12 @@ def test_bad_calls_are_refused(cell, call, kind, words):
     rnn = RNN(cell, features=H) if isinstance(cell, cells.Cell) else RNN(cell)
     with pytest.raises(kind, match=words):
         rnn.init(KEY, jnp.ones([B, T, D]), **call)
+
+
+def test_first_carry_of_a_cell_has_no_nan_on_its_way():
+    cell = scanrnn.linen.RNNCell(cells.lstm(), 5)
+    with jax.debug_nans(True):
+        carry = cell.initialize_carry(jax.random.key(0), (2, 3))
+        variables = nn.RNN(cell).init(jax.random.key(0), jnp.ones((2, 4, 3)))
+    assert carry.c.shape == (2, 5)
+    assert variables["params"]

@@ -389,3 +389,17 @@ def test_noise_of_a_cell_is_drawn_by_the_layer():
     one, same = (rnn(xs, rngs=nnx.Rngs(dropout=3)) for _ in range(2))
     np.testing.assert_array_equal(one, same)
     assert not np.allclose(one, rnn(xs, deterministic=True))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_lengths_of_any_integers_are_not_promoted(dtype, reverse):
+    rnn = GRU(3, 4, reverse=reverse, rngs=nnx.Rngs(0))
+    xs, lengths = jnp.ones((3, 5, 3)), np.array([1, 0, 5])
+    wanted = rnn(xs, seq_lengths=lengths, zero_padding=True)
+    with jax.numpy_dtype_promotion("strict"):
+        for given in (lengths.astype(dtype), jnp.asarray(lengths, dtype)):
+            found = rnn(xs, seq_lengths=given, zero_padding=True)
+            np.testing.assert_array_equal(found, wanted)
+            run = nnx.jit(lambda rnn, n: rnn(xs, seq_lengths=n, zero_padding=True))
+            np.testing.assert_allclose(run(rnn, given), wanted, rtol=1e-12)

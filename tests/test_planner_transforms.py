@@ -178,6 +178,27 @@ def test_scan_runs_under_disable_jit():
     assert jnp.allclose(ys, wanted)
 
 
+@pytest.mark.parametrize(
+    "mode", [jax.disable_jit, jax.debug_nans, jax.check_tracer_leaks]
+)
+@pytest.mark.parametrize("implementation", ["associative", "planned"])
+def test_affine_loop_runs_under_the_modes_for_debugging(mode, implementation):
+    xs = jax.random.normal(jax.random.key(0), (9, 3))
+
+    def loss(decay, scan):
+        def step(h, x):
+            h = decay * h + x
+            return h, h
+
+        return jnp.sum(jnp.sin(scan(step, xs[0], xs)[1]))
+
+    ours = functools.partial(scanrnn.scan, implementation=implementation)
+    wanted = jax.value_and_grad(loss)(xs[1], lax.scan)
+    with mode(True):
+        found = jax.value_and_grad(loss)(xs[1], ours)
+    chex.assert_trees_all_close(found, wanted, rtol=1e-12)
+
+
 @pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
 def test_reverse_loop_that_reads_nothing_is_exported_for_any_length(machine):
     """A linear recurrence reads no residuals, so only xs tell its length."""

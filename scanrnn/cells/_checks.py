@@ -17,6 +17,14 @@ def check_option(where, name, value, allowed):
         raise ValueError(f"{where}: {name}={value!r} is unknown, want one of {wanted}")
 
 
+def check_flag(where, name, value):
+    """Raise TypeError unless `value` is True or False: any text counts as True."""
+    # NumPy has booleans of its own.
+    if str(getattr(value, "dtype", type(value).__name__)) != "bool":
+        raise TypeError(f"{where}: {name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def check_size(where, name, value):
     """Raise unless `value` is a positive int."""
     try:

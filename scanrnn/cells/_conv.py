@@ -59,7 +59,7 @@ class ConvCell(FramedCell):
                 "spatial axes, want 1, 2 or 3"
             )
         self._set(kernel_size=tuple(int(size) for size in sizes))
-        self._set(use_bias=bool(self.use_bias))
+        self._set_flags("use_bias")
         self._set(dtype=_precision.compute_dtype(self.dtype))
 
     @property

@@ -6,7 +6,7 @@ from typing import NamedTuple, Unpack
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells import _flax_carry
+from scanrnn.cells import _checks, _flax_carry
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._conv import ConvCell, ConvOptions
 from scanrnn.cells._gated import split
@@ -127,4 +127,5 @@ def conv_lstm(
         Shi et al., "Convolutional LSTM network: a machine learning approach for
         precipitation nowcasting", 2015, arXiv:1506.04214.
     """
-    return _ConvLSTM(forget_bias=forget_bias, peephole=bool(peephole), **options)
+    peephole = _checks.check_flag("conv_lstm", "peephole", peephole)
+    return _ConvLSTM(forget_bias=forget_bias, peephole=peephole, **options)

@@ -95,5 +95,5 @@ def dropout(
         cell,
         input=_noise.check_rate("dropout", "input", input),
         output=_noise.check_rate("dropout", "output", output),
-        same_mask=bool(same_mask),
+        same_mask=_checks.check_flag("dropout", "same_mask", same_mask),
     )

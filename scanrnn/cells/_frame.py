@@ -112,6 +112,12 @@ class FramedCell(Cell):
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
+    def _set_flags(self, *names):
+        """Raise TypeError unless these fields are True or False."""
+        for name in names:
+            flag = _checks.check_flag(self.name, name, getattr(self, name))
+            self._set(**{name: flag})
+
     def _set_numbers(self, *names):
         """Convert these fields to floats, or raise TypeError; None stays."""
         for name in names:

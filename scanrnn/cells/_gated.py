@@ -104,7 +104,7 @@ class GatedCell(FramedCell):
         rate = self.recurrent_dropout
         rate = _noise.check_rate(self.name, "recurrent_dropout", rate)
         self._set(recurrent_dropout=rate)
-        self._set(use_bias=bool(self.use_bias))
+        self._set_flags("use_bias", "mask_per_gate")
         self._set(dtype=_precision.compute_dtype(self.dtype))
 
     @property

@@ -13,6 +13,15 @@ from scanrnn.cells._cell import Cell, advance
 class _LearnedCarry(_wrapper.Wrapper):
     name = "learned_carry"
 
+    def __post_init__(self):
+        super().__post_init__()
+        fields = getattr(getattr(self.innermost, "carry_type", None), "_fields", ())
+        if fields and not any(map(self._is_learned, fields)):
+            raise ValueError(
+                f"learned_carry: the fields {', '.join(fields)} have a scale that "
+                "changes at every step, so none can be learned; give initial_carry="
+            )
+
     def init(
         self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
     ):
@@ -24,21 +33,32 @@ class _LearnedCarry(_wrapper.Wrapper):
         places = (1,) * (self.num_feature_axes - 1)
         x = jax.ShapeDtypeStruct((*places, in_features), dtype)
         carry = jax.eval_shape(self.inner.initial_carry, params, x)
-        leaves = jax.tree.leaves(carry)
-        zeros = {_name(i): jnp.zeros(a.shape, dtype) for i, a in enumerate(leaves)}
-        return params | zeros
+        leaves, at = jax.tree.leaves(carry), self._learned(carry)
+        return params | {_name(i): jnp.zeros(leaves[i].shape, dtype) for i in at}
 
     def initial_carry(self, params, x, dtype=None):
         carry = super().initial_carry(params, x, dtype)
         leaves, tree = jax.tree.flatten(carry)
-        learned = [_plus(a, params[_name(i)]) for i, a in enumerate(leaves)]
-        return jax.tree.unflatten(tree, learned)
+        for i in self._learned(carry):
+            leaves[i] = _plus(leaves[i], params[_name(i)])
+        return jax.tree.unflatten(tree, leaves)
 
     def inner_params(self, params):
         return {k: v for k, v in params.items() if not k.startswith("initial_carry_")}
 
     def step(self, params, carry, x, noise=None):
         return advance(self.inner, self.inner_params(params), carry, x, noise)
+
+    def _learned(self, carry):
+        """The places of the leaves that are learned."""
+        leaves = jax.tree.leaves(carry)
+        names = getattr(carry, "_fields", ())
+        names = names if len(names) == len(leaves) else [""] * len(leaves)
+        return [i for i, name in enumerate(names) if self._is_learned(name)]
+
+    def _is_learned(self, field):
+        # A normaliser that is learned may become zero, and the output infinite.
+        return field not in getattr(self.innermost, "stabilised", ())
 
 
 def _plus(zeros, learned):
@@ -60,7 +80,8 @@ def learned_carry(cell: Cell) -> Cell:
     Params: those of the inner cell, and `initial_carry_0`, `initial_carry_1`, ..., one
     for each field of the carry, in its order: h and c for an LSTM. Each has the shape
     of its field without batch axes, such as `[H]`. For a convolutional cell they are
-    `[1, ..., F]`, the same for every pixel.
+    `[1, ..., F]`, the same for every pixel. Of an sLSTM only h is learned: the other
+    fields have a scale that changes at every step.
 
     Args:
         cell: any cell.
@@ -71,7 +92,8 @@ def learned_carry(cell: Cell) -> Cell:
 
     Raises:
         TypeError: if `cell` is not a `Cell`.
-        ValueError: if `cell` contains a learned carry already.
+        ValueError: if `cell` contains a learned carry already, or is an mLSTM, all
+            of whose fields have such a scale.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn

@@ -50,6 +50,7 @@ class _LSTM(GatedCell):
         super().__post_init__()
         if self.projection is not None:
             _checks.check_size(self.name, "projection", self.projection)
+        self._set_flags("peephole", "coupled")
         self._set_numbers("forget_bias", "cell_clip")
         if self.cell_clip is not None and not self.cell_clip > 0:
             raise ValueError(f"lstm: cell_clip={self.cell_clip}, want more than 0")

@@ -118,7 +118,7 @@ def rhn(
     _checks.check_size("rhn", "depth", depth)
     return _RHN(
         depth=depth,
-        coupled=bool(coupled),
+        coupled=_checks.check_flag("rhn", "coupled", coupled),
         transfer_bias=_checks.check_number("rhn", "transfer_bias", transfer_bias),
         dtype=_precision.compute_dtype(dtype),
     )

@@ -45,8 +45,7 @@ class _RWKV7(MatrixMemory):
     def __post_init__(self):
         super().__post_init__()
         _checks.check_size(self.name, "rank", self.rank)
-        if not isinstance(self.norm, bool):
-            raise TypeError(f"rwkv7: norm={self.norm!r}, want True or False")
+        self._set_flags("norm")
 
     def table(self, in_features, hidden_features):
         D, H, R = in_features, hidden_features, self.rank

@@ -5,6 +5,7 @@ another way: their classes say how in `flax_scheme`.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -169,7 +170,8 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
 
     Raises:
         TypeError: if `longest` is not a number.
-        ValueError: if `longest` is not more than 2, or `scheme` is unknown.
+        ValueError: if `longest` is not more than 2 or not finite, or `scheme` is
+            unknown.
 
     Example:
         >>> import jax, scanrnn
@@ -184,8 +186,8 @@ def chrono(longest: float, scheme: str = "default") -> Callable[[int], Scheme]:
         arXiv:1804.11188.
     """
     longest = _checks.check_number("chrono", "longest", longest)
-    if not longest > 2:
-        raise ValueError(f"chrono: longest={longest}, want more than 2 steps")
+    if not 2 < longest < math.inf:
+        raise ValueError(f"chrono: longest={longest}, want more than 2, and finite")
     _checks.check_option("chrono", "scheme", scheme, SCHEMES)
     return _Chrono(longest, scheme)
 

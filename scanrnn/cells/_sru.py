@@ -48,7 +48,7 @@ class _SRU(FramedCell):
         if self.peephole and default and "kernel_init" not in options:
             # Half of a gate's variance comes from x, and half from the memory.
             halves = jnp.array([1, 0.5, 0.5], dtype)
-            params["kernel"] *= jnp.sqrt(jnp.repeat(halves, hidden_features))
+            params["kernel"] *= jnp.sqrt(jnp.repeat(halves, hidden_features))[None]
         return params
 
     def table(self, in_features, hidden_features):
@@ -148,8 +148,8 @@ def sru(
     _checks.check_option("sru", "activation", activation, _ACTIVATIONS)
     return _SRU(
         activation=activation,
-        peephole=bool(peephole),
+        peephole=_checks.check_flag("sru", "peephole", peephole),
         highway_bias=_checks.check_number("sru", "highway_bias", highway_bias),
-        scaled=bool(scaled),
+        scaled=_checks.check_flag("sru", "scaled", scaled),
         dtype=_precision.compute_dtype(dtype),
     )

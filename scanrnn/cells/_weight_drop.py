@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
 from scanrnn.cells import _noise, _precision, _wrapper
 from scanrnn.cells._cell import Cell, Noise, advance
@@ -14,6 +15,13 @@ class _WeightDrop(_wrapper.Wrapper):
 
     rate: float = 0.0
     names: tuple[str, ...] = ("recurrent_kernel",)
+
+    def init(
+        self, key, in_features, hidden_features, dtype=jnp.float32, **initializers
+    ):
+        params = super().init(key, in_features, hidden_features, dtype, **initializers)
+        self._check(params)
+        return params
 
     def own_noise(self, key, params, xs):
         del xs
@@ -66,8 +74,8 @@ def weight_drop(
 
     Raises:
         TypeError: if `cell` is not a `Cell`, or `rate` is not a number.
-        ValueError: if `rate` is not in [0, 1), or `cell` contains a weight drop
-            already; from `step` and `noise`, if the cell has no such parameter.
+        ValueError: if `rate` is not in [0, 1), `names` is empty, or `cell` contains a
+            weight drop already; from `init`, if the cell has no such parameter.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
@@ -82,4 +90,6 @@ def weight_drop(
         arXiv:1708.02182.
     """
     names = (names,) if isinstance(names, str) else tuple(names)
+    if not names:
+        raise ValueError("weight_drop: names is empty, so nothing would be dropped")
     return _WeightDrop(cell, _noise.check_rate("weight_drop", "rate", rate), names)

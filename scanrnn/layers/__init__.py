@@ -7,11 +7,11 @@ from scanrnn.layers._call import make_call as make_call
 from scanrnn.layers._call import run_own as run_own
 from scanrnn.layers._cell import carry_dtype as carry_dtype
 from scanrnn.layers._cell import check_step_cell as check_step_cell
+from scanrnn.layers._cell import filled_params as filled_params
 from scanrnn.layers._cell import first_carry as first_carry
 from scanrnn.layers._cell import is_noisy as is_noisy
 from scanrnn.layers._cell import one_step as one_step
 from scanrnn.layers._cell import step_shape as step_shape
-from scanrnn.layers._cell import unknown_params as unknown_params
 from scanrnn.layers._checks import as_array as as_array
 from scanrnn.layers._checks import check_cell as check_cell
 from scanrnn.layers._checks import check_flag as check_flag

@@ -128,16 +128,17 @@ def first_carry(
     return jax.tree.map(lambda leaf: draw(leaf.shape, leaf.dtype), carry)
 
 
-def unknown_params(place: Place, dtype: Any) -> Any:
-    """Parameters with the right shapes and dtypes, and with NaN as their values.
+def filled_params(place: Place, dtype: Any, value: float) -> Any:
+    """Parameters with the right shapes and dtypes, whose numbers are all `value`.
 
     Args:
         place: the cell, and its sizes.
         dtype: dtype of the parameters.
+        value: the number.
     """
     sizes = place.in_features, place.hidden_features
     like = param_types(place.cell, *sizes, dtype)
-    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan, leaf.dtype), like)
+    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value, leaf.dtype), like)
 
 
 def carry_dtype(given: Any, param_dtype: Any) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from scanrnn._scan import EXECUTORS
 from scanrnn.cells import Cell
+from scanrnn.cells import _checks as _cell_checks
 from scanrnn.cells._checks import check_option, check_size, is_floating
 from scanrnn.cells._noise import check_rate
 
@@ -35,11 +36,8 @@ _FLAGS = ("return_carry", "time_major", "reverse", "keep_order", "zero_padding")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise TypeError unless `value` is True or False: any text counts as True."""
-    # NumPy has booleans of its own.
-    kind = str(getattr(value, "dtype", type(value).__name__))
-    if kind != "bool":
-        raise TypeError(f"RNN: {name} must be True or False, got {value!r}")
+    """Raise TypeError unless an argument of a layer is True or False."""
+    _cell_checks.check_flag("RNN", name, value)
 
 
 def check_flags(layer: Any) -> None:
@@ -50,6 +48,8 @@ def check_flags(layer: Any) -> None:
     """
     for name in ("bidirectional", "highway", "deterministic", *_FLAGS):
         check_flag(name, getattr(layer, name))
+    if layer.wavefront is not None:
+        check_flag("wavefront", layer.wavefront)
 
 
 def is_recurrent(cell: Any, module: type) -> bool:
@@ -198,6 +198,7 @@ def check_foreign(cell: Any, given: dict[str, Any]) -> None:
         cell: the Flax cell.
         given: the options that are only for a `scanrnn.cells.Cell`, by name.
     """
+    given = given | {"wavefront": given.get("wavefront") or None}
     refused = [name for name, value in given.items() if value != _UNSAID.get(name)]
     if refused:
         raise ValueError(

@@ -78,7 +78,8 @@ def turn(tree: Any, lengths: jax.Array | None) -> Any:
 
     def turned(a):
         check_batched(a, 1 + lengths.ndim)
-        steps = jnp.arange(a.shape[0]).reshape(-1, *(1 for _ in lengths.shape))
+        steps = jnp.arange(a.shape[0], dtype=lengths.dtype)
+        steps = steps.reshape(-1, *(1 for _ in lengths.shape))
         index = jnp.where(steps < lengths, lengths - 1 - steps, steps)
         index = jnp.expand_dims(index, tuple(range(index.ndim, a.ndim)))
         return jnp.take_along_axis(a, index, axis=0)

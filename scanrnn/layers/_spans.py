@@ -80,7 +80,7 @@ def spans(
     gaps = bool(counts)
     if seq_lengths is not None:
         seq_lengths = _lengths(seq_lengths, batch, T)
-        steps = jnp.arange(T).reshape(T, *(1 for _ in batch))
+        steps = jnp.arange(T, dtype=jnp.int32).reshape(T, *(1 for _ in batch))
         counts.append(steps < seq_lengths[None])
         # Nothing starts in the padding.
         starts = [edges & counts[-1] for edges in starts]
@@ -138,14 +138,16 @@ def _lengths(lengths, batch, T):
         lengths = lengths.astype(jnp.int32)
     found = _range(given)
     if found is None:
-        return jnp.clip(lengths, 0, T)
+        # In the dtype of the lengths: a large one of 64 bits must not wrap.
+        T = jnp.asarray(T, lengths.dtype)
+        return jnp.clip(lengths, jnp.zeros_like(T), T).astype(jnp.int32)
     low, high = found
     if low < 0 or high > T:
         raise ValueError(
             f"RNN: seq_lengths has values from {low} to {high}, want 0 to {T}, the "
             "number of steps of the inputs"
         )
-    return lengths
+    return lengths.astype(jnp.int32)
 
 
 def _range(value):

@@ -77,7 +77,7 @@ def run_wavefront(
     begin = begun(given, fresh)
     starts = spans.starts_backward if reverse else spans.starts
     # For each tick: the step that each layer computes, and whether that step exists.
-    made = jnp.arange(T + count - 1)[:, None] - jnp.arange(count)
+    made = jnp.arange(T + count - 1)[:, None] - jnp.arange(count)[None]
     inside = (made >= 0) & (made < T)
     made = jnp.clip(made, 0, T - 1)
     rows = T - 1 - made if reverse else made

@@ -75,14 +75,20 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
         """
         shape = layers.step_shape(type(self).__name__, input_shape)
         place = self.place(shape[-1])
-        unknown = layers.unknown_params(place, self.param_dtype)
+        zeros, ones = (
+            layers.filled_params(place, self.param_dtype, value) for value in (0, 1)
+        )
         dtype = layers.carry_dtype(self.carry_dtype, self.param_dtype)
         if self.carry_init is not None:
-            draw = _weights.carry_draw(rng, self.carry_init, place, unknown, shape)
-            return layers.first_carry(place.cell, unknown, shape, dtype, draw)
+            draw = _weights.carry_draw(rng, self.carry_init, place, zeros, shape)
+            return layers.first_carry(place.cell, zeros, shape, dtype, draw)
         with jax.ensure_compile_time_eval():
-            carry = layers.first_carry(place.cell, unknown, shape, dtype, None)
-            learnt = any(jnp.isnan(leaf).any() for leaf in jax.tree.leaves(carry))
+            carry, other = (
+                layers.first_carry(place.cell, params, shape, dtype, None)
+                for params in (zeros, ones)
+            )
+            pairs = zip(jax.tree.leaves(carry), jax.tree.leaves(other), strict=True)
+            learnt = any((a != b).any() for a, b in pairs)
         if not learnt:
             return carry
         if self.scope is None:

@@ -206,8 +206,9 @@ class RNN(Viewed, nnx.Module):
             mask: booleans, with the shape of the inputs without features. A step with
                 False does not count.
             segment_ids: integers of that shape, at least 0, for several sequences
-                packed into one. Where the number changes, a sequence starts with the
-                cell's own first carry. Steps with number 0 do not count.
+                packed into one. Where the number changes, also after a step with 0, a
+                sequence starts with the cell's own first carry. Steps with 0 do not
+                count.
             resets: booleans of that shape. A sequence starts at a step with True:
                 *before* it, the carry is set to the cell's own first carry. A backward
                 run resets the carry between the same two steps. An RL environment

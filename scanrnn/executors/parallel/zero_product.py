@@ -80,7 +80,7 @@ def _batched(operands, axes):
     return product_p.bind(*first), 0
 
 
-product_p.def_impl(jax.jit(product_p.bind))
+product_p.def_impl(jax.jit(_product))
 product_p.def_abstract_eval(_type)
 ad.primitive_jvps[product_p] = _jvp
 ad.primitive_transposes[product_p] = _transposed
