@@ -49,6 +49,22 @@ def check_rows(rows: tuple[int, int] | None, batch: int) -> tuple[int, int]:
     return first, last
 
 
+def check_count(name: str, number: Any, least: int = 1) -> int:
+    """Raises ValueError unless a number is an integer that is large enough.
+
+    Args:
+        name: The name of the argument.
+        number: The number.
+        least: The least that is accepted.
+
+    Returns:
+        The number, as JSON can hold it: a number of NumPy would not go in.
+    """
+    if not is_below(number, math.inf) or number < least:
+        raise ValueError(f"{name}: got {number!r}, want an integer of at least {least}")
+    return operator.index(number)
+
+
 def check_seed(seed: Any) -> Any:
     """Raises an error unless a seed is an integer of at least 0, or None.
 
