@@ -162,6 +162,15 @@ def test_batches_ahead_that_fail_do_not_hinder_a_restore():
     np.testing.assert_array_equal(next(batches), first)
 
 
+def test_prefetch_goes_on_where_it_was_after_a_restore_that_is_refused():
+    batches = Prefetch(Arrays(np.arange(9), 3, seed=None), size=2)
+    next(batches)
+    with pytest.raises(ValueError, match="^state: got"):
+        batches.restore({"epoch": 0, "batch": 7})
+    assert batches.state() == {"epoch": 0, "batch": 1, "seed": None}
+    assert [next(batches).tolist() for _ in range(2)] == [[3, 4, 5], [6, 7, 8]]
+
+
 @pytest.mark.parametrize(
     "options, words",
     [

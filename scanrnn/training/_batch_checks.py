@@ -87,7 +87,7 @@ def check_seed(seed: Any) -> Any:
 
 def check_place(
     state: dict[str, Any], batches: int, seed: int | None, data: str
-) -> None:
+) -> tuple[int, int]:
     """Raises ValueError unless a state is the place of a batch in an epoch.
 
     Args:
@@ -95,6 +95,9 @@ def check_place(
         batches: How many batches an epoch has.
         seed: The seed of the orders.
         data: What the batches are of, for the message.
+
+    Returns:
+        The epoch and the batch.
     """
     sizes = {"epoch": math.inf, "batch": batches}
     if not all(is_below(state.get(name), size) for name, size in sizes.items()):
@@ -108,6 +111,7 @@ def check_place(
             f"state: got {state}, but the order is that of seed={seed!r} here; give "
             "the seed of the run that saved it, or remove 'seed' from the state"
         )
+    return operator.index(state["epoch"]), operator.index(state["batch"])
 
 
 def is_below(number: Any, size: float) -> bool:
