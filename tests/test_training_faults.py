@@ -261,6 +261,19 @@ def test_files_have_the_mode_that_the_process_gives_to_new_ones(tmp_path, mask, 
     assert (tmp_path / "a").stat().st_mode & 0o777 == mode
 
 
+def test_files_that_are_replaced_keep_their_mode_link_and_long_name(tmp_path):
+    real, link = tmp_path / ("n" * 255), tmp_path / "link"
+    real.write_text("old")
+    real.chmod(0o604)
+    link.symlink_to(real.name)
+    for path, text in ((real, "by name"), (link, "by link")):
+        with _files.replacing(path) as partial:
+            partial.write_text(text)
+        assert real.read_text() == text
+        assert real.stat().st_mode & 0o777 == 0o604
+    assert link.is_symlink() and len(list(tmp_path.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     "result",
     [
