@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 def replacing(path: str | os.PathLike) -> Iterator[Path]:
     """Write a file under a temporary name, and rename it when it is complete.
 
-    If the block raises, the temporary file is deleted, and an older file stays.
+    If the block raises, the temporary file is deleted, and an older file stays. A new
+    file has the permissions of the older one. Symbolic links stay: what they lead to is
+    replaced.
 
     Args:
         path: the final path of the file. Its folder must exist.
@@ -42,7 +45,9 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         raise IsADirectoryError(
             f"cannot write {str(path)!r}: it is a folder; give the path of a file"
         )
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    path = path.resolve()
+    # Without the name of the file, which may be as long as the system allows.
+    partial = path.with_name(f".partial-{secrets.token_hex(8)}")
     # Made like any new file: `tempfile` would let nobody else read it.
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
@@ -50,6 +55,8 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         # Else a power failure soon after could leave an empty file.
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
+        if path.exists():
+            partial.chmod(stat.S_IMODE(path.stat().st_mode))
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -168,6 +169,24 @@ def test_export_leaves_the_vocabulary_of_another_model(exported, tmp_path, capsy
     (tmp_path / "lm.onnx").unlink()
     assert exported("abc", "lm.onnx") == 1
     assert "of another model; choose" in capsys.readouterr().err
+
+
+def test_export_that_fails_leaves_model_and_vocabulary_as_they_were(
+    exported, tmp_path, monkeypatch
+):
+    assert exported("abc", "lm.onnx") == 0
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+
+    def write_text(path, *content, **options):
+        raise OSError("disk full")
+
+    def write(model, kind, path):
+        path.write_bytes(b"new")
+
+    monkeypatch.setattr(_commands.export, "write", write)
+    monkeypatch.setattr(Path, "write_text", write_text)
+    assert exported("xyz", "lm.onnx") == 1
+    assert {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
 
 
 def test_command_line_alone_shows_what_one_can_do(capsys):

@@ -13,6 +13,7 @@ import pytest
 
 from scanrnn.training import Checkpoints, _checksums
 from scanrnn.training._complaints import without_late_complaints
+from scanrnn.training._files import writing
 
 STATE = {
     "weights": (jnp.arange(6.0).reshape(2, 3), jnp.ones(3, jnp.bfloat16) / 3),
@@ -42,6 +43,68 @@ def test_checkpoint_gives_back_every_bit(tmp_path, monkeypatch):
         if jnp.issubdtype(want.dtype, jax.dtypes.prng_key):
             got, want = jax.random.key_data(got), jax.random.key_data(want)
         np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
+@pytest.mark.usefixtures("in_32_bit")
+def test_checkpoint_keeps_the_64_bits_of_numpy(tmp_path):
+    state = {
+        "count": np.int64(2**40 + 1),
+        "mean": np.arange(3) * 2.0**-40 + 1,
+        "rate": 0.1,
+        "w": jnp.ones(2),
+    }
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(3, state, {})
+        restored = checkpoints.state(like=state)
+    for name, array in state.items():
+        np.testing.assert_array_equal(restored[name], array)
+        assert restored[name].dtype == np.asarray(array).dtype
+    assert isinstance(restored["w"], jax.Array)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"step": 3.0}, ValueError, "step: got 3.0, want an integer of at least 0"),
+        ({"step": -1}, ValueError, "step: got -1, want an integer of at least 0"),
+        ({"step": 1}, ValueError, r"step 2; delete it first by clear\(after=1\)"),
+        ({"notes": [1]}, TypeError, "notes: got a list, want a dict"),
+        ({"notes": {"n": np.int64(1)}}, TypeError, r"'n', which .*\.tolist\(\)"),
+        ({"state": {}}, ValueError, "state: got no arrays, want at least one"),
+        ({"state": {"w": "text"}}, TypeError, "state: 'w' is of str, want an array"),
+        ({"state": {"w": np.array(["a"])}}, TypeError, "state: 'w' is of <U1, want"),
+    ],
+)
+def test_save_refuses_what_no_checkpoint_can_hold(tmp_path, change, error, message):
+    given = {"step": 3, "state": STATE, "notes": {}} | change
+    with saved(tmp_path, 2) as checkpoints:
+        with pytest.raises(error, match=message):
+            checkpoints.save(**given)
+        assert checkpoints.steps() == [2]
+        checkpoints.save(np.int64(3), STATE, {})
+    assert Checkpoints(tmp_path).steps() == [2, 3]
+
+
+def test_clear_deletes_the_newest_first_and_names_the_folder(tmp_path, monkeypatch):
+    deleted = []
+
+    def delete(manager, step):
+        deleted.append(step)
+        raise PermissionError(f"cannot delete {step}")
+
+    with saved(tmp_path, 2, 4) as checkpoints:
+        monkeypatch.setattr(ocp.CheckpointManager, "delete", delete)
+        with pytest.raises(ValueError, match="^out: cannot write in .*cannot delete 4"):
+            checkpoints.clear()
+    assert deleted == [4]
+
+
+def test_errors_that_are_not_of_files_are_not_reported_as_a_full_disk(tmp_path):
+    with pytest.raises(ValueError, match="^no file$"), writing(tmp_path):
+        raise ValueError("no file")
+    full = "Failed to write: No space left on device [os_error_code='28']"
+    with pytest.raises(ValueError, match="^out: .*make room"), writing(tmp_path):
+        raise ValueError(full)
 
 
 def test_checkpoints_keep_the_newest_two(tmp_path):

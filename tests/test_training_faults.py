@@ -162,6 +162,15 @@ def test_batches_ahead_that_fail_do_not_hinder_a_restore():
     np.testing.assert_array_equal(next(batches), first)
 
 
+def test_prefetch_goes_on_where_it_was_after_a_restore_that_is_refused():
+    batches = Prefetch(Arrays(np.arange(9), 3, seed=None), size=2)
+    next(batches)
+    with pytest.raises(ValueError, match="^state: got"):
+        batches.restore({"epoch": 0, "batch": 7})
+    assert batches.state() == {"epoch": 0, "batch": 1, "seed": None}
+    assert [next(batches).tolist() for _ in range(2)] == [[3, 4, 5], [6, 7, 8]]
+
+
 @pytest.mark.parametrize(
     "options, words",
     [
@@ -250,6 +259,19 @@ def test_files_have_the_mode_that_the_process_gives_to_new_ones(tmp_path, mask, 
     finally:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == mode
+
+
+def test_files_that_are_replaced_keep_their_mode_link_and_long_name(tmp_path):
+    real, link = tmp_path / ("n" * 255), tmp_path / "link"
+    real.write_text("old")
+    real.chmod(0o604)
+    link.symlink_to(real.name)
+    for path, text in ((real, "by name"), (link, "by link")):
+        with _files.replacing(path) as partial:
+            partial.write_text(text)
+        assert real.read_text() == text
+        assert real.stat().st_mode & 0o777 == 0o604
+    assert link.is_symlink() and len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

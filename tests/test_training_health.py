@@ -93,6 +93,41 @@ def test_probe_counts_saturated_values_of_every_function():
     np.testing.assert_array_equal(health.saturated, [0.5, 0.5, 0.5])
 
 
+@jax.custom_vjp
+def stopped(h):
+    return jnp.tanh(h)
+
+
+stopped.defvjp(lambda h: (jnp.tanh(h), None), lambda _, g: (0 * g,))
+
+
+@jax.custom_jvp
+def tripled(h):
+    return jnp.tanh(h)
+
+
+tripled.defjvp(lambda primals, tangents: (tripled(*primals), 3 * tangents[0]))
+
+
+@pytest.mark.parametrize(
+    ("activation", "wanted", "names"),
+    [
+        (stopped, [0, 0, 0], ("tanh 1",)),
+        (tripled, [39, 12, 3], ("tanh 1",)),
+        (jax.checkpoint(jax.jit(tripled)), [39, 12, 3], ("tanh 1",)),
+        (jax.nn.relu, [0, 0, 0], ()),  # the rule says 0 at 0
+    ],
+)
+def test_probe_follows_derivative_rules(activation, wanted, names):
+    def step(carry, x):
+        carry = activation(carry) + x
+        return carry, carry
+
+    (health,) = probe([step], [jnp.zeros(1)], jnp.zeros((3, 1)), jnp.sum)
+    np.testing.assert_allclose(health.grad_norms, wanted)
+    assert health.names == names and health.low.shape == (3, len(names))
+
+
 def test_probe_looks_into_a_cell_of_flax():
     cell = nnx.OptimizedLSTMCell(3, 4, rngs=nnx.Rngs(0))
     carry = cell.initialize_carry((2, 3), nnx.Rngs(1))

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from scanrnn.training import LanguageModel, Padded, Precision, Window, make_loss
+from scanrnn.training import (
+    Config,
+    LanguageModel,
+    Padded,
+    Precision,
+    Window,
+    make_evaluate,
+    make_loss,
+    make_model,
+)
 
 KEY = jax.random.key(0)
 WIDE = Precision.parse("params=float64,compute=float64,carry=float64,output=float64")
@@ -65,6 +74,19 @@ def test_loss_summed_over_time_is_the_mean_times_the_steps():
     mean, _ = make_loss(model)(params, None, window, KEY)
     total, _ = make_loss(model, "sum")(params, None, window, KEY)
     np.testing.assert_allclose(total, 5 * mean, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("in_32_bit")
+def test_evaluation_of_many_batches_loses_no_digits():
+    model = make_model(Config(features=8, layers=1), symbols=5)
+    batch = Padded(np.arange(8, dtype=np.int32).reshape(4, 2) % 5, np.array([4, 3]))
+    params = nnx.state(model)
+    (one, many, none) = (
+        make_evaluate(model, lambda n=n: [batch] * n, ()) for n in (1, 3000, 0)
+    )
+    assert many(params) == pytest.approx(one(params), rel=1e-12)
+    with pytest.raises(ValueError, match="^batches: returned none, want .*new iterat"):
+        none(params)
 
 
 def test_dropout_is_drawn_by_the_key_and_off_without_one():

@@ -54,6 +54,19 @@ def test_an_older_run_without_a_checksum_of_its_held_out_text_goes_on(config):
     assert goes_on(config)
 
 
+def test_an_older_run_without_an_option_goes_on_with_its_default(config):
+    run = open_run(config)
+    notes = run.identity | {"batches": run.batches.state()}
+    del notes["config"]["clip"]
+    with run.checkpoints as checkpoints:
+        checkpoints.save(1, run.state, notes)
+    assert goes_on(config)
+    with pytest.raises(
+        ValueError, match="^clip: got 2.0, but .* started with 1.0; use"
+    ):
+        open_run(dataclasses.replace(config, clip=2.0))
+
+
 def test_the_same_text_by_another_path_is_the_same(config, monkeypatch):
     start(config)
     monkeypatch.chdir(os.path.dirname(config.text))

@@ -209,6 +209,23 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: Arrays(np.arange(40), batch=n),
+        lambda n: Buckets([np.arange(3)] * 40, batch=n, buckets=n),
+        lambda n: Streams(np.arange(40), batch=n, window=n, parts=n),
+    ],
+)
+def test_json_holds_positions_of_batches_made_with_numbers_of_numpy(make):
+    batches = make(np.int64(2))
+    next(batches)
+    place = batches.state()
+    assert json.loads(json.dumps(place)) == place
+    batches.restore({k: v if v is None else np.int64(v) for k, v in place.items()})
+    assert json.loads(json.dumps(batches.state())) == place
+
+
+@pytest.mark.parametrize(
     "kind, name",
     [
         (kind, name)
@@ -251,6 +268,11 @@ def test_position_of_another_seed_is_refused(make):
     ("make", "message"),
     [
         (lambda: Buckets([np.arange(3)], batch=0), "batch: got 0"),
+        (lambda: Buckets([np.arange(3)], batch=2.0), "batch: got 2.0, want an integer"),
+        (lambda: Buckets([np.arange(3)], 1, buckets=0), "buckets: got 0, want an int"),
+        (lambda: Buckets([np.arange(3)], 1, seed=None), "seed: got None, want an int"),
+        (lambda: Streams(np.arange(9), 2.0, 2), "batch: got 2.0, want an integer"),
+        (lambda: Streams(np.arange(9), 2, "2"), "window: got '2', want an integer"),
         (lambda: Buckets([np.arange(3)], batch=1, seed=0.5), "seed: got 0.5 of type"),
         (lambda: Arrays(np.arange(6), 2, seed="a"), "seed: got 'a' of type str, want"),
         (lambda: Arrays(np.arange(6), 2, rows=(0, 3)), r"rows: got \(0, 3\), want .*2"),

@@ -57,9 +57,11 @@ def run(options: dict[str, Any], console: Console) -> int:
     path = Path(options["to"] or Path(options["out"]) / FORMATS[kind])
     words = json.dumps(list(vocabulary.tokens), ensure_ascii=False)
     beside = _vocabulary_of(path, words)
-    write(model, kind, path)
+    # Both are complete before either is renamed: a kill leaves no new model beside the
+    # vocabulary of an older one, except between the two renames.
     with replacing(beside) as partial:
         partial.write_text(words, encoding="utf-8")
+        write(model, kind, path)
     console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
 

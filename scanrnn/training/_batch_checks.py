@@ -49,6 +49,22 @@ def check_rows(rows: tuple[int, int] | None, batch: int) -> tuple[int, int]:
     return first, last
 
 
+def check_count(name: str, number: Any, least: int = 1) -> int:
+    """Raises ValueError unless a number is an integer that is large enough.
+
+    Args:
+        name: The name of the argument.
+        number: The number.
+        least: The least that is accepted.
+
+    Returns:
+        The number, as JSON can hold it: a number of NumPy would not go in.
+    """
+    if not is_below(number, math.inf) or number < least:
+        raise ValueError(f"{name}: got {number!r}, want an integer of at least {least}")
+    return operator.index(number)
+
+
 def check_seed(seed: Any) -> Any:
     """Raises an error unless a seed is an integer of at least 0, or None.
 
@@ -71,7 +87,7 @@ def check_seed(seed: Any) -> Any:
 
 def check_place(
     state: dict[str, Any], batches: int, seed: int | None, data: str
-) -> None:
+) -> tuple[int, int]:
     """Raises ValueError unless a state is the place of a batch in an epoch.
 
     Args:
@@ -79,6 +95,9 @@ def check_place(
         batches: How many batches an epoch has.
         seed: The seed of the orders.
         data: What the batches are of, for the message.
+
+    Returns:
+        The epoch and the batch.
     """
     sizes = {"epoch": math.inf, "batch": batches}
     if not all(is_below(state.get(name), size) for name, size in sizes.items()):
@@ -92,6 +111,7 @@ def check_place(
             f"state: got {state}, but the order is that of seed={seed!r} here; give "
             "the seed of the run that saved it, or remove 'seed' from the state"
         )
+    return operator.index(state["epoch"]), operator.index(state["batch"])
 
 
 def is_below(number: Any, size: float) -> bool:

@@ -1,6 +1,7 @@
 """Deterministic iterators over batches, whose position can be saved and restored."""
 
 import abc
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import jax
 import numpy as np
 
 from scanrnn.training._batch_checks import (
+    check_count,
     check_place,
     check_rows,
     check_seed,
@@ -84,9 +86,10 @@ class Streams(Batches):
     Raises:
         TypeError: If `ids` or `starts` is no array, such as a str or a list, or
             `starts` is not of booleans.
-        ValueError: If the text has fewer than `batch * (window + 1)` tokens, `starts`
-            has another length, `rows` are not columns of the window, or `parts` does
-            not divide their numbers.
+        ValueError: If `batch`, `window` or `parts` is no integer of at least 1, the
+            text has fewer than `batch * (window + 1)` tokens, `starts` has another
+            length, `rows` are not columns of the window, or `parts` does not divide
+            their numbers.
 
     Example:
         >>> import numpy as np
@@ -110,9 +113,8 @@ class Streams(Batches):
         parts: int = 1,
     ):
         """Checks the length of the text and the number of parts."""
-        for name, number in (("batch", batch), ("window", window), ("parts", parts)):
-            if number < 1:
-                raise ValueError(f"{name}: got {number}, want at least 1")
+        batch, window = check_count("batch", batch), check_count("window", window)
+        parts = check_count("parts", parts)
         for name, array in (("ids", ids), ("starts", starts)):
             if array is not None and not hasattr(array, "ndim"):
                 raise TypeError(
@@ -173,7 +175,7 @@ class Streams(Batches):
                 f"state: got {state}, want a position in the {len(self.ids)} tokens; "
                 "give the text of the run that saved it"
             )
-        self._position = state["position"]
+        self._position = operator.index(state["position"])
 
 
 class Arrays(Batches):
@@ -189,8 +191,8 @@ class Arrays(Batches):
 
     Raises:
         TypeError: If an array is a number, or `seed` no integer.
-        ValueError: If `batch` is less than 1, there are fewer examples, the arrays
-            differ in their number, or `rows` are not examples of a batch.
+        ValueError: If `batch` is no integer of at least 1, there are fewer examples,
+            the arrays differ in their number, or `rows` are not examples of a batch.
 
     Example:
         >>> import numpy as np
@@ -210,8 +212,7 @@ class Arrays(Batches):
         rows: tuple[int, int] | None = None,
     ):
         """Checks the number of examples."""
-        if not isinstance(batch, int | np.integer) or batch < 1:
-            raise ValueError(f"batch: got {batch!r}, want an integer of at least 1")
+        batch = check_count("batch", batch)
         leaves = jax.tree.leaves(arrays)
         if scalars := [leaf for leaf in leaves if not np.ndim(leaf)]:
             raise TypeError(
@@ -256,5 +257,5 @@ class Arrays(Batches):
         Raises:
             ValueError: If it is not one of these arrays, or of another seed.
         """
-        check_place(state, self._size // self.batch, self._seed, "arrays")
-        self._epoch, self._next = state["epoch"], state["batch"]
+        size = self._size // self.batch
+        self._epoch, self._next = check_place(state, size, self._seed, "arrays")

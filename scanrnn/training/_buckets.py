@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scanrnn.training._batch_checks import check_place, check_seed
+from scanrnn.training._batch_checks import check_count, check_place, check_seed
 from scanrnn.training._batches import Batches
 
 
@@ -37,7 +37,8 @@ class Buckets(Batches):
 
     Raises:
         TypeError: If `seed` is no integer.
-        ValueError: If there is no sequence with an id in it, or they are not integers.
+        ValueError: If there is no sequence with an id in it, they are not integers, or
+            `batch` or `buckets` is no integer of at least 1.
 
     Example:
         >>> import numpy as np
@@ -62,13 +63,14 @@ class Buckets(Batches):
         if not any(map(len, sequences)):
             found = f"{len(sequences)} empty ones" if len(sequences) else "none"
             raise ValueError(f"sequences: got {found}, want at least one with an id")
-        if batch < 1:
-            raise ValueError(f"batch: got {batch}, want at least 1")
+        batch, buckets = check_count("batch", batch), check_count("buckets", buckets)
         kinds = {np.asarray(s).dtype for s in sequences if len(s)}
         if not all(np.issubdtype(kind, np.integer) for kind in kinds):
             raise ValueError(
                 f"sequences: got {', '.join(sorted(map(str, kinds)))}, want integer ids"
             )
+        if seed is None:
+            raise TypeError("seed: got None, want an integer: the batches are mixed")
         self._sequences, self.batch = sequences, batch
         self._seed = check_seed(seed)
         order = np.argsort([len(s) for s in sequences], kind="stable")
@@ -137,5 +139,5 @@ class Buckets(Batches):
         Raises:
             ValueError: If it is not one of these sequences, or of another seed.
         """
-        check_place(state, len(self), self._seed, "sequences")
-        self._epoch, self._next = state["epoch"], state["batch"]
+        place = check_place(state, len(self), self._seed, "sequences")
+        self._epoch, self._next = place

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from scanrnn.training._checksums import check_arrays, of_arrays, of_notes
+from scanrnn.training._batch_checks import check_count
+from scanrnn.training._checksums import of_arrays, of_notes
 from scanrnn.training._complaints import without_late_complaints
-from scanrnn.training._damaged import Damaged, Foreign, unreadable
+from scanrnn.training._damaged import Damaged, Foreign, chosen, unreadable
 from scanrnn.training._files import brief, retried, writing
 from scanrnn.training._lock import FolderLock
 from scanrnn.training._misfit import check_fits
 from scanrnn.training._processes import largest
+from scanrnn.training._saved import as_arrays, check_arrays, check_notes, copied
 
 T = TypeVar("T")
 
@@ -116,14 +117,26 @@ class Checkpoints:
             notes: A dict that JSON can hold.
 
         Raises:
+            TypeError: If a leaf of `state` is no array, or `notes` is no dict that JSON
+                can hold.
             ValueError: If another run has locked the folder, a checkpoint cannot be
-                written, an array has no elements, or two have the same name.
+                written, `step` is no integer of at least 0 or before the newest
+                checkpoint, there is no array, one has no elements, or two have the same
+                name.
         """
+        step = check_count("step", step, least=0)
         check_arrays(state)
+        check_notes(notes)
         self.lock()
-        if step == self.latest():
+        latest = self.latest()
+        if step == latest:
             return
-        snapshot = jax.tree.map(jnp.copy, state)
+        if latest is not None and step < latest:
+            raise ValueError(
+                f"step: got {step}, but {self.folder} has a checkpoint of step "
+                f"{latest}; delete it first by clear(after={step})"
+            )
+        snapshot = copied(state)
         checksums = of_arrays(snapshot) | {_NOTES: of_notes(notes)}
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(snapshot),
@@ -166,7 +179,7 @@ class Checkpoints:
 
         Args:
             like: A pytree of arrays with the same structure, shapes and dtypes. The
-                restored arrays get its shardings.
+                restored arrays get its shardings; those of NumPy stay with NumPy.
             step: Which checkpoint; None for the newest.
 
         Returns:
@@ -207,11 +220,17 @@ class Checkpoints:
 
         Args:
             after: The given step; -1 deletes all checkpoints.
+
+        Raises:
+            ValueError: If another run has locked the folder, or a file cannot be
+                deleted.
         """
         self.lock()
-        for step in self.steps():
+        # The newest first: if the process is killed, no later step than it is left.
+        for step in reversed(self.steps()):
             if step > after:
-                self._manager.delete(step)
+                with writing(self.folder):
+                    self._manager.delete(step)
 
     def _listed(self) -> list[int]:
         self.wait()
@@ -227,7 +246,7 @@ class Checkpoints:
         """Reads a checkpoint; if the newest is replaced meanwhile, the one after it."""
 
         def attempt(steps):
-            reading = self._chosen(step, steps)
+            reading = chosen(self.folder, step, steps)
             try:
                 return read(reading)
             except Damaged as error:
@@ -237,17 +256,6 @@ class Checkpoints:
                 raise unreadable(self.folder, reading, error, steps) from None
 
         return self._reading(attempt)
-
-    def _chosen(self, step: int | None, steps: list[int]) -> int:
-        if not steps:
-            raise ValueError(f"no checkpoint in {self.folder}; train one first")
-        if step is not None and step not in steps:
-            have = " and ".join(map(str, steps))
-            raise ValueError(
-                f"step: got {step}, but the checkpoints in {self.folder} are of "
-                f"{have}: choose one of these"
-            )
-        return steps[-1] if step is None else step
 
     def _read_notes(self, step: int) -> dict[str, Any]:
         notes = self._restore(step, "notes", ocp.args.JsonRestore())
@@ -261,6 +269,7 @@ class Checkpoints:
     def _read_state(self, step: int, like: Any) -> Any:
         checksums = self._read_notes(step)["checksums"]
         # Without a target, optimizer states would come back as plain lists.
+        like = as_arrays(like)
         target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
         try:
             with without_late_complaints():

@@ -12,6 +12,31 @@ class Foreign(Damaged):
     """A checkpoint is of another program."""
 
 
+def chosen(folder: Path, step: int | None, steps: Sequence[int]) -> int:
+    """Chooses the checkpoint to read.
+
+    Args:
+        folder: The folder of the checkpoints.
+        step: Which is asked for; None for the newest.
+        steps: The steps of all checkpoints in the folder, the newest last.
+
+    Returns:
+        Its step.
+
+    Raises:
+        ValueError: If it is not there.
+    """
+    if not steps:
+        raise ValueError(f"no checkpoint in {folder}; train one first")
+    if step is not None and step not in steps:
+        have = " and ".join(map(str, steps))
+        raise ValueError(
+            f"step: got {step}, but the checkpoints in {folder} are of {have}: choose "
+            "one of these"
+        )
+    return steps[-1] if step is None else step
+
+
 def unreadable(
     folder: Path, step: int, error: Exception, steps: Sequence[int]
 ) -> ValueError:

@@ -16,6 +16,8 @@ _PAUSE = 0.02
 def writing(folder: Path) -> Iterator[None]:
     """Turns an error of the file system into a `ValueError` that names `out`.
 
+    Other errors stay as they are.
+
     Args:
         folder: The folder of the run.
 
@@ -32,8 +34,10 @@ def writing(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    # Orbax raises a ValueError when the disk is full.
     except (OSError, ValueError) as error:
+        # Orbax's library of files raises a ValueError with the number of an OSError.
+        if isinstance(error, ValueError) and "os_error_code" not in str(error):
+            raise
         raise ValueError(
             f"out: cannot write in {str(folder)!r} ({brief(error)}); make room for it "
             "or choose another folder (command: --out)"

@@ -1,11 +1,11 @@
 """Checks of the arguments of `fit`, before its first step."""
 
-import json
 import operator
 from collections.abc import Collection
 from typing import Any
 
 from scanrnn.training._checkpoints import Checkpoints
+from scanrnn.training._saved import check_json, check_notes
 from scanrnn.training._step import Metrics, TrainState, check_state
 
 
@@ -89,32 +89,15 @@ def check_kept(notes: Any, batches: Any, checkpoints: Any) -> None:
         batches: The data. If there are checkpoints, its position is saved.
         checkpoints: Where to save; None is accepted.
     """
-    if not isinstance(notes, dict | None):
-        raise TypeError(
-            f"notes: got a {type(notes).__name__}, want a dict that JSON can hold"
-        )
-    for name, note in (notes or {}).items():
-        if name == "batches":
+    if notes is not None:
+        check_notes(notes)
+        if "batches" in notes:
             raise ValueError(
                 "notes: got the name 'batches', which is for the position of the data; "
                 "take another name"
             )
-        _check_json(f"notes: got {name!r}, which", {name: note})
     if checkpoints is not None:
-        _check_json("batches: state() returned what", batches.state())
-
-
-def _check_json(what, value):
-    """Raise TypeError unless JSON can hold it."""
-    try:
-        json.dumps(value)
-    # A ValueError is for what holds itself.
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"{what} JSON cannot hold: {error}; want numbers, text, True, False, None, "
-            "lists, and dicts of these; convert arrays and numbers of NumPy by "
-            ".tolist()"
-        ) from None
+        check_json("batches: state() returned what", batches.state())
 
 
 def check_taken(taken: Any) -> tuple[TrainState, Metrics]:

@@ -189,12 +189,16 @@ def _evaluate(jaxpr, consts, args, seen):
     values.update(zip(jaxpr.invars, args, strict=True))
     for equation in jaxpr.eqns:
         given, name = [read(v) for v in equation.invars], equation.primitive.name
-        if compat.is_any_call(equation):
+        calls, ruled = compat.is_any_call(equation), compat.has_rule(equation)
+        if calls:
             inner = compat.program(equation)
             closed = isinstance(inner, core.ClosedJaxpr)
             body = inner.jaxpr if closed else inner
-            outs = _evaluate(body, inner.consts if closed else (), given, seen)
-        else:
+            # These only show saturation: the gradient of a function with a rule of its
+            # own is that of the rule.
+            args = jax.lax.stop_gradient(given) if ruled else given
+            outs = _evaluate(body, inner.consts if closed else (), args, seen)
+        if ruled or not calls:
             outs = compat.bind(equation, given)
         if name in _RANGES:
             seen.append((name, outs[0]))

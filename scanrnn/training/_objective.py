@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
@@ -162,6 +163,9 @@ def make_evaluate(
     Returns:
         A function of the parameters. It returns the mean loss in nats per token.
 
+    Raises:
+        ValueError: When called, if there are no batches.
+
     Example:
         >>> import numpy as np
         >>> from scanrnn import training
@@ -177,18 +181,24 @@ def make_evaluate(
     loss_fn: Any = make_loss(model)
 
     @jax.jit
-    def add(params, carry, total, batch):
+    def measure(params, carry, batch):
         loss, (carry, _) = loss_fn(params, carry, batch, None)
         if isinstance(batch, Window):
-            count = jnp.float32(batch.inputs.size)
-        else:
-            count = jnp.sum(jnp.maximum(batch.lengths - 1, 0)).astype(jnp.float32)
-        return carry, (total[0] + loss * count, total[1] + count)
+            return carry, (loss, batch.inputs.size)
+        return carry, (loss, jnp.sum(jnp.maximum(batch.lengths - 1, 0)))
 
     def evaluate(params):
-        last, total = carry, (jnp.float32(0), jnp.float32(0))
+        last, means = carry, []
         for batch in batches():
-            last, total = add(params, last, total, batch)
-        return float(total[0] / total[1])
+            last, mean = measure(params, last, batch)
+            means.append(mean)
+        if not means:
+            raise ValueError(
+                "batches: returned none, want those of the whole text; return a new "
+                "iterator at every call"
+            )
+        # Read at the end, so that no batch waits. A sum in float32 would drift.
+        losses, counts = np.array(jax.device_get(means), np.float64).T
+        return float(losses @ counts / counts.sum())
 
     return evaluate

@@ -55,9 +55,14 @@ class Prefetch(Batches):
         return self._state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Goes to a saved position."""
-        while self._ahead:
-            # An error in a batch that nobody asked for does not matter.
-            self._ahead.popleft().exception()
+        """Goes to a saved position.
+
+        Raises:
+            ValueError: If the source refuses it. Then the next batches stay the same.
+        """
+        for batch in self._ahead:
+            # The thread must not draw meanwhile. What it draws, or its error, is left.
+            batch.exception()
         self.source.restore(state)
-        self._state = state
+        self._ahead.clear()
+        self._state = self.source.state()

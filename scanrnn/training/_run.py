@@ -159,8 +159,7 @@ def _go_to_checkpoint(run: Run, restart: bool, step: int | None) -> None:
         run.out.mkdir(parents=True, exist_ok=True)
     checkpoints.lock()
     if restart:
-        with writing(run.out):
-            checkpoints.clear()
+        checkpoints.clear()
     steps = checkpoints.steps()
     if step is None and not steps:
         return

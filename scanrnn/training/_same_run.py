@@ -134,12 +134,13 @@ def check_same_run(now: dict[str, Any], notes: dict[str, Any]) -> None:
     """
     out = now["config"]["out"]
     way_out = "use the same, or start again with --restart, or elsewhere with --out"
+    # An older run may lack options: what it did is their default.
+    stored = dataclasses.asdict(Config()) | notes["config"]
     for name, value in now["config"].items():
-        stored = notes["config"].get(name)
-        if name not in _FREE and value != stored:
+        if name not in _FREE and value != stored[name]:
             raise ValueError(
                 f"{name}: got {value!r}, but the run in {out} was started with "
-                f"{stored!r}; {way_out}"
+                f"{stored[name]!r}; {way_out}"
             )
     # Older runs have no checksum of the held-out text.
     same_held_out = notes.get("held_out", now["held_out"]) == now["held_out"]

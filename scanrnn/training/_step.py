@@ -91,7 +91,7 @@ def init_state(
     Args:
         params: The initial parameters, any pytree: `nnx.state(model, nnx.Param)`, or
             the "params" of a Linen module. A training step reuses memory, so they are
-            copied.
+            copied; as everywhere in JAX, float64 of NumPy is float32 without x64.
         optimizer: The optimizer.
         carry: The carry of the loss function for the first step.
         key: PRNG key of the run.
