@@ -152,7 +152,7 @@ BAD = {
     "not a pair": (
         lambda f, i, x: scanrnn.scan(lambda h, x: h, i, x),
         TypeError,
-        r"pair \(carry, y\), got a Shape\w+; return \(carry, None\)",
+        r"pair \(carry, y\), got one array, float64\[3, 4\]; return \(carry, None\)",
     ),
     "three values": (
         lambda f, i, x: scanrnn.scan(lambda h, x: (h, x, x), i, x),
@@ -393,11 +393,6 @@ def test_plan_names_a_planned_scan_in_its_step():
     shapes = jnp.ones((16, 64)), jnp.ones((9, 16, 64))
     text = str(scanrnn.plan(step, *shapes, implementation="planned"))
     assert "Left in the loop: a planned scan" in text
-
-
-def test_step_that_returns_one_array_is_told_so():
-    with pytest.raises(TypeError, match=r"got one array, float32\[3\]; return"):
-        scanrnn.plan(lambda h, x: h + x, jnp.ones(3, "f4"), jnp.ones((4, 3), "f4"))
 
 
 def test_plan_says_what_stayed_in_the_loop_and_why():
