@@ -301,3 +301,45 @@ def test_weights_fit_a_cell_with_other_starting_values(name):
     weights.put_into(rnn)
     given = jnp.asarray(xs(2, 5, 4))
     np.testing.assert_array_equal(rnn(given), weights.layer()(given))
+
+
+def assert_exported(function, *arrays, rtol=0.0):
+    """Onnxruntime gives the values, shapes and dtypes of JAX."""
+    inputs = {f"x{k}": Input(a.shape, a.dtype) for k, a in enumerate(arrays)}
+    got = session(to_onnx(function, inputs=inputs))(
+        **dict(zip(inputs, arrays, strict=True))
+    )
+    wanted = jax.tree.leaves(function(*map(jnp.asarray, arrays)))
+    for a, b in zip(got, wanted, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(a, b, rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype, most", [("float32", 88.7), ("float64", 709.7)])
+def test_results_near_the_largest_number_and_near_zero_are_exact(dtype, most):
+    ends = np.array([0, -0.0, 1e-30, -1e-9, 1e-4, np.inf, -np.inf, np.nan], dtype)
+    powers = np.concatenate([ends, np.linspace(-1.2 * most, most, 999, dtype=dtype)])
+    sizes = np.geomspace(1e-9, 0.99 * np.finfo(dtype).max, 999, dtype=dtype)
+    rtol = 30 * np.finfo(dtype).eps
+    assert_exported(jnp.expm1, powers, rtol=rtol)
+    assert_exported(jnp.log1p, np.concatenate([ends, sizes, -ends]), rtol=rtol)
+
+
+def either(which, x):
+    return lax.cond(which, jnp.sin, jnp.cos, x)
+
+
+def switched(which, x):
+    return lax.switch(which, [jnp.cos, jnp.sin], x)
+
+
+@pytest.mark.parametrize(
+    "function, which",
+    [
+        (either, np.array([True, False])),
+        (switched, np.array([-1, 0, 1, 7], np.int32)),
+    ],
+)
+def test_mapped_choice_between_two_branches_is_written(function, which):
+    given = xs(len(which))
+    assert_exported(jax.vmap(function), which, given, rtol=1e-6)
