@@ -12,10 +12,10 @@ _SAME = {
     **{"floor": "Floor", "log": "Log", "logistic": "Sigmoid", "max": "Max"},
     **{"min": "Min", "mul": "Mul", "pow": "Pow", "sign": "Sign"},
     **{"sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "sub": "Sub", "tan": "Tan"},
+    **{"ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"},
     **{"tanh": "Tanh", "asin": "Asin", "acos": "Acos", "atan": "Atan"},
     **{"asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh"},
 }
-_ORDERED = {"ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"}
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 _MOVED = (
     *("copy", "stop_gradient", "optimization_barrier"),
@@ -43,17 +43,6 @@ def _one(graph: Graph, eqn: Any) -> str:
 def _number(graph, eqn, value):
     dtype = eqn.outvars[0].aval.dtype
     return graph.constant(value, np.float32 if str(dtype) in HALF else dtype)
-
-
-def _ordered(kind):
-    """A comparison. Booleans are compared as numbers."""
-
-    def rule(graph, eqn, *xs):
-        if eqn.invars[0].aval.dtype == np.bool_:
-            xs = [graph.cast(x, np.int32) for x in xs]
-        return graph.op(kind, *xs)
-
-    return rule
 
 
 def _neg(graph, eqn, x):
@@ -198,7 +187,6 @@ def _moved(graph, eqn, *xs):
 
 RULES = {name: _same(kind) for name, kind in _SAME.items()}
 RULES |= {name: _logical(kind) for name, kind in _LOGICAL.items()}
-RULES |= {name: _ordered(kind) for name, kind in _ORDERED.items()}
 RULES |= {name: _moved for name in _MOVED}
 RULES |= {
     "ne": lambda graph, eqn, x, y: graph.op("Not", graph.op("Equal", x, y)),
