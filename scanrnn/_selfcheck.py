@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from scanrnn._scan import EXECUTORS, scan
 from scanrnn._scan import plan as make_plan
 from scanrnn._tune.clock import time_of
 from scanrnn._tune.errors import error, largest
+from scanrnn.cells._checks import check_dtype, check_size, is_floating
 
 CELLS: Mapping[str, Callable[[], cells.Cell]] = {
     "elman": cells.elman,
@@ -130,8 +131,10 @@ def selfcheck(
       A `SelfCheck`: errors of values and gradients, and times in seconds.
 
     Raises:
-      TypeError: if names are given as one text and not as a list.
-      ValueError: if there is no cell or executor of such a name, or for float64 without
+      TypeError: if names are given as one text and not as a list, a dtype is not a
+        floating-point one of 16 bits or more, or a size or `runs` is not an integer.
+      ValueError: if there is no cell or executor of such a name, if there are not three
+        sizes of at least 1, for fewer than 0 runs, or for float64 without
         `JAX_ENABLE_X64=1`.
 
     Example:
@@ -161,12 +164,8 @@ def selfcheck(
         known = ", ".join(map(repr, EXECUTORS))
         raise ValueError(f"selfcheck: no executor {unknown[0]!r}; there are {known}")
     ways = [BASE, *(each for each in EXECUTORS if each in asked and each != BASE)]
-    kinds, checks = [jnp.dtype(each) for each in dtypes], []
-    if jnp.dtype("float64") in kinds and not jax.config.read("jax_enable_x64"):
-        raise ValueError(
-            "selfcheck: dtypes has float64, which is switched off in JAX; set "
-            "JAX_ENABLE_X64=1, or leave it out"
-        )
+    kinds, checks = _dtypes(dtypes), []
+    _check_sizes(sizes, runs)
     for name in names:
         for dtype in kinds:
             checks += _checks(name, dtype, ways, sizes, runs)
@@ -175,6 +174,35 @@ def selfcheck(
     # The package itself cannot be imported from here; by now it is loaded.
     version = sys.modules["scanrnn"].__version__
     return SelfCheck(f"{where}, scanrnn {version}", tuple(checks))
+
+
+def _dtypes(given):
+    """The dtypes; raise unless every cell can be computed in each of them."""
+    kinds = [check_dtype("selfcheck", "each of dtypes", each) for each in given]
+    for kind in kinds:
+        if not is_floating(kind):
+            raise TypeError(
+                f"selfcheck: dtypes has {kind}, want floating-point dtypes of 16 bits "
+                "or more"
+            )
+    if jnp.dtype("float64") in kinds and not jax.config.read("jax_enable_x64"):
+        raise ValueError(
+            "selfcheck: dtypes has float64, which is switched off in JAX; set "
+            "JAX_ENABLE_X64=1, or leave it out"
+        )
+    return kinds
+
+
+def _check_sizes(sizes, runs):
+    """Raise unless there are three sizes of at least 1, and at least 0 runs."""
+    if not isinstance(sizes, Sequence) or len(sizes) != 3:
+        raise ValueError(
+            f"selfcheck: sizes={sizes!r}, want (T, B, H), such as (16, 8, 128)"
+        )
+    for place, size in zip("TBH", sizes, strict=True):
+        check_size("selfcheck", f"{place} of sizes", size)
+    if not isinstance(runs, int) or runs < 0:
+        raise ValueError(f"selfcheck: runs={runs!r}, want an int of at least 0")
 
 
 def _checks(name, dtype, ways, sizes, runs) -> list[Check]:

@@ -47,6 +47,9 @@ def test_command_line_prints_a_plan_and_advice(capsys):
     assert "Loop for values" not in output
     assert main([*words, "--long"]) == 0
     assert "Loop for values" in capsys.readouterr().out
+    words = ["plan", "--features", "64", "--cell", "rwkv7"]
+    assert main(words) == main([*words, "--norm", "true"]) == 0
+    assert "Plan: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,10 @@ def test_command_line_prints_a_plan_and_advice(capsys):
         (["export", "--out", ""], "error: out: '' holds no run"),
         (["plan", "--norm", "no"], "error: lstm: norm='no' is unknown"),
         (["plan", "--cell", "lru", "--norm", "ba2016"], "error: norm: the cell lru"),
+        (
+            ["plan", "--cell", "rwkv7", "--norm", "ba2016"],
+            "error: norm: got 'ba2016', but the cell rwkv7 has one norm only; write ",
+        ),
         (["plan", "--dtype", "no"], "error: dtype: "),
         (
             ["plan", "--dtype", "float64"],

@@ -301,3 +301,129 @@ def test_weights_fit_a_cell_with_other_starting_values(name):
     weights.put_into(rnn)
     given = jnp.asarray(xs(2, 5, 4))
     np.testing.assert_array_equal(rnn(given), weights.layer()(given))
+
+
+def assert_exported(function, *arrays, rtol=0.0):
+    """Onnxruntime gives the values, shapes and dtypes of JAX."""
+    inputs = {f"x{k}": Input(a.shape, a.dtype) for k, a in enumerate(arrays)}
+    got = session(to_onnx(function, inputs=inputs))(
+        **dict(zip(inputs, arrays, strict=True))
+    )
+    wanted = jax.tree.leaves(function(*map(jnp.asarray, arrays)))
+    for a, b in zip(got, wanted, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_allclose(a, b, rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype, most", [("float32", 88.7), ("float64", 709.7)])
+def test_results_near_the_largest_number_and_near_zero_are_exact(dtype, most):
+    ends = np.array([0, -0.0, 1e-30, -1e-9, 1e-4, np.inf, -np.inf, np.nan], dtype)
+    powers = np.concatenate([ends, np.linspace(-1.2 * most, most, 999, dtype=dtype)])
+    sizes = np.geomspace(1e-9, 0.99 * np.finfo(dtype).max, 999, dtype=dtype)
+    rtol = 30 * np.finfo(dtype).eps
+    assert_exported(jnp.expm1, powers, rtol=rtol)
+    assert_exported(jnp.log1p, np.concatenate([ends, sizes, -ends]), rtol=rtol)
+
+
+def either(which, x):
+    return lax.cond(which, jnp.sin, jnp.cos, x)
+
+
+def switched(which, x):
+    return lax.switch(which, [jnp.cos, jnp.sin], x)
+
+
+@pytest.mark.parametrize(
+    "function, which",
+    [
+        (either, np.array([True, False])),
+        (switched, np.array([-1, 0, 1, 7], np.int32)),
+    ],
+)
+def test_mapped_choice_between_two_branches_is_written(function, which):
+    given = xs(len(which))
+    assert_exported(jax.vmap(function), which, given, rtol=1e-6)
+
+
+INTEGERS = {
+    "sum": lambda x: lax.reduce(x, x.dtype.type(0), lax.add, (1,)),
+    "product": lambda x: lax.reduce(x, x.dtype.type(1), lax.mul, (1,)),
+    "running": lambda x: (lax.cumsum(x), lax.cumprod(x)),
+    "power": lambda x: lax.integer_pow(x, 3),
+    "matrix product": lambda x: jnp.dot(x, x.T),
+    "products of rows": lambda x: jnp.einsum("bi,bi->b", x, x),
+}
+ORDERED = {
+    "largest": lambda x: (lax.reduce_max(x, (1,)), lax.reduce_min(x, (0, 1))),
+    "place": lambda x: (jnp.argmax(x, 1), jnp.argmin(x, 0)),
+    "top k": lambda x: lax.top_k(x, 2),
+}
+COMPARED = {
+    "larger": lambda x: (lax.max(x, x[::-1]), lax.min(x, x[::-1])),
+    "orders": lambda x: (x < x[::-1], x <= x[::-1], x > x[::-1], x >= x[::-1]),
+    "running largest": lambda x: (lax.cummax(x), lax.cummin(x)),
+    "clamp": lambda x: lax.clamp(x[0, 1], x, x[0, 0]),
+    "pad": lambda x: jnp.pad(x, 1),
+}
+SHORT = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32)]
+
+
+@pytest.mark.parametrize("dtype", [*SHORT, "int64", "uint64"])
+@pytest.mark.parametrize("name", [*INTEGERS, *ORDERED, *COMPARED])
+def test_integers_of_every_size_are_computed_as_in_jax(name, dtype):
+    function = (INTEGERS | ORDERED | COMPARED)[name]
+    most = np.iinfo(dtype).max  # sums and products of these wrap around
+    if name in ("sum", "product") and dtype == "int64":
+        most = 2**50  # but not in onnxruntime
+    given = np.array([[most, 1, 2], [7, most - 1, 4]], dtype)
+    if name in ORDERED and dtype == "uint64":
+        with pytest.raises(ValueError, match="of uint64; cast it to int64"):
+            assert_exported(function, given)
+    else:
+        assert_exported(function, given)
+
+
+BOOLS = {
+    **{name: COMPARED[name] for name in ("larger", "orders", "pad")},
+    **{name: ORDERED[name] for name in ("largest", "place")},
+    "all": lambda x: (jnp.all(x, 1), jnp.any(x, 0), jnp.max(x), jnp.min(x)),
+}
+
+
+@pytest.mark.parametrize("name", BOOLS)
+def test_booleans_are_ordered_as_in_jax(name):
+    assert_exported(BOOLS[name], np.array([[True, False], [True, True]]))
+
+
+@pytest.mark.parametrize(
+    "function, match",
+    [
+        (lambda x: lax.conv(x, x, (1, 1), "SAME"), "operator .* does not take .*Conv"),
+        (lambda x: lax.reduce(x, np.int32(-1), lax.bitwise_and, (0,)), "of bits"),
+    ],
+)
+def test_integers_that_an_operator_does_not_take_are_refused(function, match):
+    inputs = {"x": Input((2, 2, 3, 3), "int32")}
+    with pytest.raises(ValueError, match=f"^to_onnx: .*{match}.*; compute it outside"):
+        to_onnx(function, inputs=inputs)
+
+
+EMPTY = {
+    "scan": lambda x: lax.scan(lambda h, x: (h + x, (h, 2 * x)), x.sum(0), x),
+    "fori": lambda x: lax.fori_loop(0, len(x), lambda i, h: h + i, x),
+    "running": lambda x: (lax.cummax(x), lax.cumprod(x), lax.cumsum(x)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_loop_of_no_steps_keeps_its_carry(name):
+    assert_exported(EMPTY[name], np.zeros((0, 3), np.float32))
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "Elman"])
+def test_layer_over_no_steps_keeps_its_carry(kind):
+    rnn = getattr(scanrnn.nnx, kind)(3, 4, rngs=nnx.Rngs(0))
+    proto = to_onnx(rnn, inputs={"input": (2, 0, 3)}, carry=True)
+    first = {i.name: np.ones((2, 4), np.float32) for i in proto.graph.input[1:]}
+    ys, *last = session(proto)(input=np.zeros((2, 0, 3), np.float32), **first)
+    assert ys.shape == (2, 0, 4) and all((h == 1).all() for h in last)

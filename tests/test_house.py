@@ -25,10 +25,14 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOMS = {
     "_allocator": (set(), set()),
     "_files": (set(), set()),
+    "_warn": (set(), set()),
     "machines": (set(), {"jax"}),
     "planner": ({"machines"}, {"jax", "numpy", "scipy"}),
     "executors": ({"machines", "planner"}, {"jax"}),
-    "_tune": ({"_files", "machines", "planner", "executors"}, {"jax", "numpy"}),
+    "_tune": (
+        {"_files", "_warn", "machines", "planner", "executors"},
+        {"jax", "numpy"},
+    ),
     "_plans": ({"planner", "executors"}, {"jax"}),
     "_watch": ({"_plans", "planner"}, {"jax"}),
     "_scan": (
@@ -41,7 +45,7 @@ ROOMS = {
     "_accelerate": ({"_objects", "planner", "_scan"}, {"jax", "numpy"}),
     "_advise": ({"_scan", "cells", "machines", "planner"}, {"jax"}),
     "cells": (set(), {"jax"}),
-    "layers": ({"_scan", "cells", "machines"}, {"jax"}),
+    "layers": ({"_scan", "_warn", "cells", "machines"}, {"jax"}),
     "nnx": ({"cells", "layers"}, {"jax", "flax"}),
     "linen": ({"cells", "layers"}, {"jax", "flax"}),
     "training": (

@@ -384,3 +384,13 @@ def test_a_cell_that_does_not_tell_its_sizes_has_no_layer():
     weights = interop.Weights(Own(), [[Own().init(jax.random.key(0), 3, 5)]])
     with pytest.raises(ValueError, match="does not tell its sizes; make the layer"):
         weights.layer()
+
+
+def test_weights_of_64_bits_make_a_layer_of_32_without_x64(in_32_bit):
+    cell = scanrnn.cells.lstm()
+    params = cell.init(jax.random.key(0), 3, 5)
+    params = {name: np.asarray(value, np.float64) for name, value in params.items()}
+    layer = interop.Weights(cell, [[params]]).layer()
+    carry, ys = layer(jnp.ones([2, 4, 3]), return_carry=True)
+    dtypes = {layer.param_dtype, carry.h.dtype, ys.dtype, layer.layers[0]["bias"].dtype}
+    assert dtypes == {jnp.dtype("float32")}

@@ -97,3 +97,39 @@ def test_a_cell_whose_params_are_no_flat_dict_is_refused(params, num_layers):
     ):
         with pytest.raises(TypeError, match=r"init of Nested .*\(3,\).* flat dict of"):
             make()
+
+
+@pytest.mark.parametrize("make", [of_nnx, of_linen])
+@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"residual": True}])
+def test_a_warning_names_the_line_of_the_user(make, options):
+    with pytest.warns(UserWarning, match="does nothing") as told:
+        make(**options)
+    assert {warning.filename for warning in told} == {__file__}
+
+
+@pytest.mark.parametrize("make", [of_nnx, of_linen])
+@pytest.mark.parametrize(
+    "theirs, ours",
+    [
+        ("units", "hidden_features in scanrnn.nnx, features in scanrnn.linen"),
+        ("hidden_size", "hidden_features in scanrnn.nnx, features in scanrnn.linen"),
+        ("input_size", "in_features in scanrnn.nnx; scanrnn.linen reads it"),
+        ("batch_first", "time_major here, which is False by default"),
+        ("bias", "use_bias here"),
+    ],
+)
+def test_an_option_of_another_library_is_answered_with_ours(make, theirs, ours):
+    with pytest.raises(TypeError, match=rf"^LSTM: got {theirs} \({ours}"):
+        make(**{theirs: 3})
+
+
+def test_sizes_by_position_as_in_torch_are_refused_with_what_is_wanted():
+    with pytest.raises(
+        TypeError,
+        match="^LSTM: got 2 arguments by .*, want features; .*from the inputs",
+    ):
+        scanrnn.linen.LSTM(128, 256)
+    with pytest.raises(
+        TypeError, match="^LSTM: got 3 .*, want in_features and .* such as num_layers="
+    ):
+        scanrnn.nnx.LSTM(D, H, 2, rngs=nnx.Rngs(0))

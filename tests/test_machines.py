@@ -433,6 +433,12 @@ def test_machine_is_copied_and_pickled_with_its_peaks():
             assert again == machine and hash(again) == hash(machine)
             with pytest.raises(TypeError):
                 again.peaks["float32"] = 0.0
+        assert scanrnn.Machine(**dataclasses.asdict(machine)) == machine
+        peaks = dict(machine.peaks)
+        other = dataclasses.replace(machine, peaks=peaks)
+        assert other == machine and hash(other) == hash(machine)
+        peaks["float32"] = 0.0  # the machine has its own
+        assert other == machine
 
 
 def test_plan_is_its_own_copy_and_refuses_to_be_pickled():

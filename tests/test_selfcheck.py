@@ -136,3 +136,21 @@ def test_selfcheck_runs_the_executors_that_are_asked_for():
     )
     assert [check.implementation for check in report.checks] == ["scan", "planned"]
     assert all(check.right for check in report.checks)
+
+
+@pytest.mark.parametrize(
+    "options, kind, match",
+    [
+        ({"sizes": (0, 2, 8)}, ValueError, "T of sizes must be at least 1, got 0"),
+        ({"sizes": (2, 2.0, 8)}, TypeError, "B of sizes must be an int, got 2.0"),
+        ({"sizes": (2, 8)}, ValueError, r"sizes=\(2, 8\), want \(T, B, H\)"),
+        ({"sizes": 8}, ValueError, r"sizes=8, want \(T, B, H\)"),
+        ({"dtypes": ["flot32"]}, TypeError, "dtypes must be a dtype .* got 'flot32'"),
+        ({"dtypes": ["int32"]}, TypeError, "dtypes has int32, want floating-point"),
+        ({"runs": -1}, ValueError, "runs=-1, want an int of at least 0"),
+        ({"runs": "5"}, ValueError, "runs='5', want an int of at least 0"),
+    ],
+)
+def test_selfcheck_refuses_arguments_by_name(options, kind, match):
+    with pytest.raises(kind, match=f"^selfcheck: .*{match}"):
+        scanrnn.selfcheck(["gru"], **options)

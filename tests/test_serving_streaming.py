@@ -231,10 +231,13 @@ def test_a_number_of_a_stream_is_an_integer():
     close(stream({np.int64(1): x[1]})[1], first[1])
     stream.reset(np.arange(2))
     close(stream(x), first)
+    for number in (np.array(1), jnp.array(1)):
+        stream.reset(number)
+        close(stream({1: x[1]})[1], first[1])
     for number in (True, np.True_, 0.0, "0", None):
         with pytest.raises(TypeError, match="is an integer, got .* of type "):
             stream({number: x[0]})
-    for number in (True, 0.0, [0.0], [0, True]):
+    for number in (True, 0.0, [0.0], [0, True], np.array(0.0), np.array(True)):
         with pytest.raises(TypeError, match="is an integer, got .* of type "):
             stream.reset(number)
 

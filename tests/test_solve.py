@@ -127,16 +127,18 @@ def shown(h, x):
 def test_solve_refuses_what_it_cannot():
     step, u, init, xs = small()
     step = functools.partial(step, u)
-    with pytest.raises(TypeError, match="floating-point arrays"):
+    with pytest.raises(TypeError, match="floating-point or complex arrays"):
         scanrnn.solve(lambda n, x: (n + 1, x), 0, xs)
     with pytest.raises(ValueError, match="guess must be a carry for each step"):
         scanrnn.solve(step, init, xs, guess=jnp.zeros((3, 2)))
-    for wrong in (-1.0, float("nan"), "1e-3", [1e-3], True):
+    arrays = [jnp.array(-1), jnp.array([1, 2]), jnp.array(True)]
+    for wrong in (-1.0, float("nan"), "1e-3", [1e-3], True, *arrays):
         said = re.escape(f"tolerance={wrong!r}, want a number >= 0")
         with pytest.raises(ValueError, match=said):
             scanrnn.solve(step, init, xs, tolerance=wrong)
-    for wrong in (-1, 2.5, "16", None, True):
-        with pytest.raises(ValueError, match=f"iterations={wrong!r}, want an int of"):
+    for wrong in (-1, 2.5, "16", None, True, jnp.array(2.5), *arrays):
+        said = re.escape(f"iterations={wrong!r}, want an int of")
+        with pytest.raises(ValueError, match=said):
             scanrnn.solve(step, init, xs, iterations=wrong)
     with pytest.raises(ValueError, match="there are no steps"):
         scanrnn.solve(step, init, xs[:0])
@@ -176,3 +178,32 @@ def test_tolerance_of_half_precision_is_its_rounding():
     wanted = lax.scan(step, init, xs)[1]
     close = functools.partial(np.testing.assert_allclose, atol=0.02)
     close(ys.astype(float), wanted.astype(float))
+
+
+def test_limits_may_be_arrays_and_traced():
+    step, u, init, xs = small()
+    step = functools.partial(step, u)
+    solve = functools.partial(scanrnn.solve, step, init, xs)
+    wanted = solve(iterations=2, tolerance=0.1)
+    limits = jnp.array(2), jnp.array(0.1)
+    traced = jax.jit(lambda n, t: solve(iterations=n, tolerance=t))
+    for found in (solve(iterations=limits[0], tolerance=limits[1]), traced(*limits)):
+        for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_complex_carry_is_solved_or_refused_with_the_way_out():
+    def holomorphic(u, h, x):
+        h = jnp.tanh(u * h + x)
+        return h, jnp.abs(h)
+
+    u, init = jnp.array([0.5 + 0.2j, -0.3j]), jnp.zeros(2, complex)
+    xs = (jnp.linspace(-1, 1, 40) * (1 + 0.5j)).reshape(20, 2)
+    for a, b in zip(
+        scanrnn.solve(functools.partial(holomorphic, u), init, xs)[:2],
+        lax.scan(functools.partial(holomorphic, u), init, xs),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+    with pytest.raises(ValueError, match="or carry real and imaginary parts"):
+        scanrnn.solve(lambda h, x: (u * jnp.conj(h) + x, h), init, xs)

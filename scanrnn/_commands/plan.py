@@ -1,6 +1,7 @@
 """`python -m scanrnn plan`: how a layer will run, its cost, and what would help."""
 
 import argparse
+import inspect
 from typing import Any
 
 from rich.console import Console
@@ -28,7 +29,9 @@ def add(commands: Any) -> None:
         "--cell", default="lstm", choices=CELLS, help=f"cell of the layer {default}"
     )
     parser.add_argument(
-        "--norm", help="layer norm of the cell, such as ba2016 (default: none)"
+        "--norm",
+        help="layer norm of the cell, such as ba2016; true if there is one only "
+        "(default: none)",
     )
     for name, number, what in (
         ("--window", 64, "T, the time steps"),
@@ -53,6 +56,27 @@ def add(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def _cell(name, norm):
+    """The cell; raise ValueError if it does not have this norm."""
+    factory = getattr(cells, name)
+    if norm is None:
+        return factory()
+    known = inspect.signature(factory).parameters
+    if "options" in known:  # those of `GateOptions`
+        return factory(norm=norm)
+    if "norm" not in known:
+        raise ValueError(
+            f"norm: the cell {name} has none; leave --norm out, or choose another "
+            "--cell"
+        )
+    if norm != "true":
+        raise ValueError(
+            f"norm: got {norm!r}, but the cell {name} has one norm only; write --norm "
+            "true, or leave it out"
+        )
+    return factory(norm=True)
+
+
 def run(options: dict[str, Any], console: Console) -> int:
     """Prints the plan and the advice.
 
@@ -71,15 +95,8 @@ def run(options: dict[str, Any], console: Console) -> int:
         if options[name] is not None and options[name] < 1:
             flag = name.replace("_", "-")
             raise ValueError(f"--{flag}: got {options[name]}, want at least 1")
-    given = {} if options["norm"] is None else {"norm": options["norm"]}
     inputs = options["in_features"]
-    try:
-        cell = getattr(cells, options["cell"])(**given)
-    except TypeError:
-        raise ValueError(
-            f"norm: the cell {options['cell']} has none; leave --norm out, or "
-            "choose another --cell"
-        ) from None
+    cell = _cell(options["cell"], options["norm"])
     try:
         advice = advise(
             cell,

@@ -86,9 +86,17 @@ def linearized(graph: Graph) -> tuple[Graph, Values, tuple[Var, ...]]:
         if not group.parallel:
             raise ValueError(
                 "solve: the derivative of a step by its carry must consist of blocks "
-                f"of at most 8 numbers: {group.why}; use scanrnn.scan"
+                f"of at most 8 numbers: {group.why}; use scanrnn.scan{_parts(graph)}"
             )
     return linear, consts, tuple(read)
+
+
+def _parts(graph):
+    """The way out of a step of complex numbers that has no complex derivative."""
+    types = (v.aval.dtype for v in graph.carry)
+    if not any(jnp.issubdtype(dtype, jnp.complexfloating) for dtype in types):
+        return ""
+    return ", or carry real and imaginary parts as arrays of their own"
 
 
 def not_for_all_steps(graph: Graph) -> str | None:

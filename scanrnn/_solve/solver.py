@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from scanrnn._solve.newton import Solved, trajectory
 from scanrnn._solve.problem import Problem, linearized, not_for_all_steps
@@ -49,7 +50,9 @@ def solve(
     Args:
       f: one time step, as for `scanrnn.scan`. Numbers of the carry may be coupled in
         blocks of up to 8. A recurrent matrix couples more, so such cells are refused.
-      init: the initial carry, a pytree of floating-point arrays.
+      init: the initial carry, a pytree of floating-point or complex arrays. A step of
+        complex numbers must have a complex derivative: no conjugate, modulus or real
+        part of the carry.
       xs: inputs, a pytree of arrays `[T, ...]`, or None.
       length: T; needed only if `xs` is None. It must be at least 1.
       guess: a first guess of the carries after each step, `[T, ...]`; None for `init`
@@ -63,11 +66,12 @@ def solve(
       `Solved` that says how it was solved.
 
     Raises:
-      TypeError: as `scanrnn.scan` does, or if the carry is not all floating-point.
+      TypeError: as `scanrnn.scan` does, or if the carry has integers, booleans or keys.
       ValueError: as `scanrnn.scan` does; if T is 0; if a step's derivative by its carry
         does not consist of blocks of at most 8 numbers; if it has side effects, or keys
         that draw other random numbers for all steps at once; if `guess` does not have
-        the carry's structure and shapes; if `iterations` or `tolerance` is not >= 0.
+        the carry's structure and shapes; if `iterations` is not one
+        integer or `tolerance` not one number, or one of them is less than 0.
 
     Example:
       >>> import jax.numpy as jnp, scanrnn
@@ -90,8 +94,8 @@ def solve(
     if not all(map(ops.is_inexact, traced.graph.carry)):
         types = ", ".join(v.aval.str_short() for v in traced.graph.carry)
         raise TypeError(
-            f"solve: the carry must be of floating-point arrays, got {types}; keep "
-            "counters and keys in xs, or use scanrnn.scan"
+            "solve: the carry must be of floating-point or complex arrays, got "
+            f"{types}; keep counters and keys in xs, or use scanrnn.scan"
         )
     graph, more = inline(traced.graph)
     if why := not_for_all_steps(graph):
@@ -111,17 +115,20 @@ def solve(
 
 def _check_limits(iterations, tolerance) -> None:
     """Check how many iterations there may be, and how large a residual."""
-    if not (tolerance is None or _is_positive(tolerance, int, float, np.number)):
+    if not (tolerance is None or _is_positive(tolerance, np.integer, np.floating)):
         raise ValueError(f"solve: tolerance={tolerance!r}, want a number >= 0, or None")
-    if not _is_positive(iterations, int, np.integer):
+    if not _is_positive(iterations, np.integer):
         raise ValueError(f"solve: iterations={iterations!r}, want an int of 0 or more")
 
 
-def _is_positive(value, *types) -> bool:
-    """Whether a value is an array, or a number of these types and not below zero."""
-    if isinstance(value, jax.Array):
-        return True
-    return isinstance(value, types) and not isinstance(value, bool) and value >= 0
+def _is_positive(value, *kinds) -> bool:
+    """Whether a value is one number of these kinds, and not below zero if known."""
+    if not isinstance(value, int | float | np.number | jax.Array):
+        return False
+    dtype = jnp.result_type(value)
+    if jnp.shape(value) or not any(jnp.issubdtype(dtype, kind) for kind in kinds):
+        return False
+    return isinstance(value, Tracer) or bool(value >= 0)
 
 
 def _guessed(guess, init, traced) -> list:

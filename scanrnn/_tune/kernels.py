@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 
 from scanrnn._tune.errors import error, largest
+from scanrnn._warn import warn
 from scanrnn.executors import EXECUTORS
 from scanrnn.planner import Options, Plan
 
@@ -51,10 +51,9 @@ def without_wrong(candidates: list, labels: Mapping[str, Options]) -> list:
         if found <= most:
             kept.append(candidate)
         else:
-            warnings.warn(
+            warn(
                 f"plan: {candidate.label} is {found / most:.3g} times as far from "
                 "XLA's loops as may be on this device, and is left out; please report "
                 "the step and what scanrnn.selfcheck() prints",
-                stacklevel=2,
             )
     return kept

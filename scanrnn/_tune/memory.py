@@ -10,7 +10,6 @@ import json
 import math
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import jax
 from jax.core import Tracer
 
 from scanrnn._files import replacing
+from scanrnn._warn import warn
 from scanrnn.machines import Machine, _processor
 from scanrnn.planner import Options, Plan, Traced
 
@@ -131,9 +131,8 @@ def recalled(path: Path | None, key, known: dict[str, Options]):
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        warnings.warn(
+        warn(
             f"plan: tuning again, since {path} cannot be used: {error}",
-            stacklevel=4,
         )
         return None
 
@@ -182,10 +181,9 @@ def remember(path: Path | None, key, options: Options, seconds) -> bool:
     except OSError as error:
         if path.parent not in _unwritable:
             _unwritable.add(path.parent)
-            warnings.warn(
+            warn(
                 f"plan: what tuning found cannot be remembered in {path.parent}: "
                 f"{error} (set SCANRNN_CACHE to a folder that can be written)",
-                stacklevel=4,
             )
         return False
     return True

@@ -8,7 +8,6 @@ import functools
 import math
 import re
 import statistics
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from scanrnn._tune import memory
 from scanrnn._tune.checks import check
 from scanrnn._tune.clock import time_of
 from scanrnn._tune.kernels import kernels, without_wrong
+from scanrnn._warn import warn
 from scanrnn.executors import EXECUTORS, has_kernels
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.ir.batching import REFUSALS
@@ -258,9 +258,8 @@ def _compiled(plans, goal, args) -> list[Timed]:
             if label == DEFAULT:
                 raise
             line = f"{type(error).__name__}: {error}".partition("\n")[0]
-            warnings.warn(
+            warn(
                 f"plan: {label} does not run on this device, and is left out ({line})",
-                stacklevel=2,
             )
         else:
             found.append(candidate)

@@ -158,8 +158,8 @@ class Weights:
                 weights, such as `time_major`.
 
         Returns:
-            The layer. Its parameters have the dtype of the first kernel, unless
-            `options` has another `param_dtype`.
+            The layer. Its parameters have the dtype of the first kernel, or float32 for
+            float64 without JAX's x64 mode, unless `options` has another `param_dtype`.
 
         Example:
             >>> import jax, scanrnn
@@ -171,7 +171,9 @@ class Weights:
         """
         sizes = self.in_features, self.hidden_features
         kernel = self.layers[0][0]["kernel"]
-        options = {"param_dtype": kernel.dtype, "rngs": flax_nnx.Rngs(0)} | options
+        # Without its x64 mode, JAX makes float32 of float64.
+        dtype = jax.dtypes.canonicalize_dtype(kernel.dtype)
+        options = {"param_dtype": dtype, "rngs": flax_nnx.Rngs(0)} | options
         layer = nnx.RNN(
             self.cell,
             *sizes,

@@ -2,13 +2,13 @@
 
 import inspect
 import operator
-import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from scanrnn._scan import EXECUTORS
+from scanrnn._warn import warn
 from scanrnn.cells import Cell
 from scanrnn.cells import _checks as _cell_checks
 from scanrnn.cells._checks import check_option, check_size, is_floating
@@ -166,11 +166,10 @@ def check_layers(
                 f"{dtype!r}"
             )
     if check_rate("RNN", "dropout", dropout) and num_layers == 1:
-        warnings.warn(
+        warn(
             f"RNN: dropout={dropout} lies between layers, and there is one: it does "
             "nothing. For dropout of what goes into a layer or comes out of it there "
             "is scanrnn.cells.dropout(cell, input=..., output=...)",
-            stacklevel=2,
         )
     check_option("RNN", "residual", residual, (False, True, "gnmt"))
     if highway and (bidirectional or residual):

@@ -47,6 +47,26 @@ class LayerOptions(TypedDict, total=False):
     rngs: Any
 
 
+# What other libraries call our options.
+_SIZE = "hidden_features in scanrnn.nnx, features in scanrnn.linen"
+_INPUTS = "in_features in scanrnn.nnx; scanrnn.linen reads it from the inputs"
+_OURS = {
+    **dict.fromkeys(("hidden_size", "hidden_features", "features", "units"), _SIZE),
+    **dict.fromkeys(("input_size", "in_features"), _INPUTS),
+    "batch_first": "time_major here, which is False by default",
+    "bias": "use_bias here",
+    "nonlinearity": "activation of Elman",
+    "go_backwards": "reverse here",
+    "return_state": "return_carry here",
+    "return_sequences": "not needed: all outputs are returned",
+}
+
+
+def _shown(names):
+    """The names; those of other libraries with ours."""
+    return ", ".join(f"{n} ({_OURS[n]})" if n in _OURS else n for n in names)
+
+
 def own_options(
     module: Any, names: Iterable[str], given: dict[str, Any], other: str
 ) -> dict[str, Any]:
@@ -66,7 +86,7 @@ def own_options(
     unknown = [option for option in given if option not in known]
     if unknown:
         raise TypeError(
-            f"{type(module).__name__}: got {', '.join(unknown)}, want options of its "
+            f"{type(module).__name__}: got {_shown(unknown)}, want options of its "
             f"cell ({', '.join(known)}) or of {other}"
         )
     return own
@@ -84,7 +104,7 @@ def check_fields(name: str, known: Iterable[str], given: Iterable[str]) -> None:
     unknown = [field for field in given if field not in (*shown, "parent", "name")]
     if unknown:
         raise TypeError(
-            f"{name}: got {', '.join(unknown)}, want fields of it: {', '.join(shown)}"
+            f"{name}: got {_shown(unknown)}, want fields of it: {', '.join(shown)}"
         )
 
 
@@ -99,7 +119,12 @@ def named_constructor(base: type, name: str) -> Callable[..., None]:
     """
 
     @functools.wraps(base.__init__)
-    def constructor(self, in_features, hidden_features, **options):
+    def constructor(self, in_features, hidden_features, *more, **options):
+        if more:
+            raise TypeError(
+                f"{name}: got {2 + len(more)} arguments by position, want in_features "
+                "and hidden_features; give the others by name, such as num_layers="
+            )
         base.__init__(self, in_features, hidden_features, **options)
 
     constructor.__qualname__ = f"{name}.__init__"

@@ -1,12 +1,12 @@
 """Stacked layers, each in one direction or in two."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from scanrnn._warn import warn
 from scanrnn.cells import Cell
 from scanrnn.cells import highway as highway_cell
 from scanrnn.cells._placing import where
@@ -107,10 +107,9 @@ def warn_if_no_skip(
         if value and not any(skips(value, i, pair) for i, pair in enumerate(sizes)):
             shown = ", ".join(f"{D} to {out}" for D, out in sizes)
             first = " from the third layer on" if value == "gnmt" else ""
-            warnings.warn(
+            warn(
                 f"RNN: {name}={value!r} does nothing: no layer{first} has as many "
                 f"features out as in (they have {shown})",
-                stacklevel=2,
             )
 
 

@@ -12,10 +12,16 @@ class Named:
     """A hashable module, whose error for an unknown field lists its fields."""
 
     def __new__(cls, *args: Any, **fields: Any):
-        """Refuse unknown fields by name."""
-        del args
-        known = [field.name for field in dataclasses.fields(cls) if field.init]  # pyright: ignore
-        layers.check_fields(cls.__name__, known, fields)
+        """Refuse unknown fields by name, and arguments without one."""
+        own = [field for field in dataclasses.fields(cls) if field.init]  # pyright: ignore
+        places = [field.name for field in own if not field.kw_only]
+        if len(args) > len(places):
+            raise TypeError(
+                f"{cls.__name__}: got {len(args)} arguments by position, want "
+                f"{', '.join(places)}; give the others by name (the number of input "
+                "features is read from the inputs)"
+            )
+        layers.check_fields(cls.__name__, [field.name for field in own], fields)
         return super().__new__(cls)
 
     def __post_init__(self):

@@ -7,11 +7,38 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from types import MappingProxyType
 
 MB = 2**20
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu", "unknown")
 _POSITIVE = ("cores", "bandwidth", "launch")
+
+
+class _Peaks(Mapping):
+    """Rates by the names of dtypes. Unlike a read-only view, it can be copied."""
+
+    def __init__(self, rates: Mapping[str, float]):
+        """Copy the rates, so that nobody can change them."""
+        self._rates = dict(rates)
+
+    def __getitem__(self, dtype):
+        """The rate of a dtype."""
+        return self._rates[dtype]
+
+    def __iter__(self):
+        """The names of the dtypes."""
+        return iter(self._rates)
+
+    def __len__(self):
+        """The number of dtypes."""
+        return len(self._rates)
+
+    def __hash__(self):
+        """Equal rates have equal hashes, in any order."""
+        return hash(frozenset(self._rates.items()))
+
+    def __repr__(self):
+        """As a dict."""
+        return repr(self._rates)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +75,14 @@ class Machine:
     cores: int
     fast_memory: int
     bandwidth: float
-    peaks: Mapping[str, float] = dataclasses.field(hash=False)
+    peaks: Mapping[str, float]
     launch: float
     units: frozenset[str] = frozenset()
     persistent: int = 0
 
     def __post_init__(self):
         """Check the data sheet."""
+        object.__setattr__(self, "peaks", _Peaks(self.peaks))
         if self.platform not in _PLATFORMS:
             raise ValueError(
                 f"Machine: platform={self.platform!r}, want one of "
@@ -74,12 +102,3 @@ class Machine:
     def pays(self, dtype: str) -> bool:
         """Whether products in a dtype are at least as fast as in float32."""
         return self.peaks.get(dtype, 0.0) >= self.peaks["float32"]
-
-    def __reduce__(self):
-        """Pickle the peaks as a dict: Python cannot pickle a read-only view."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return _restored, (type(self), fields | {"peaks": dict(self.peaks)})
-
-
-def _restored(kind, fields) -> Machine:
-    return kind(**fields | {"peaks": MappingProxyType(fields["peaks"])})

@@ -21,15 +21,11 @@ _HALVES = {"avx512_bf16", "amx_bf16"}
 _PERSISTENT = 1024
 
 
-def _peaks(**flops: float) -> Mapping[str, float]:
-    return MappingProxyType(flops)
-
-
 def _cpu(flags: Iterable[str]) -> Machine:
     cores = _processor.cores()
     # A training step in bfloat16 took 1.22 times as long where bfloat16 is emulated.
     half = 1.5e11 if _HALVES.intersection(flags) else 8e10
-    peaks = _peaks(float64=3e10 * cores, float32=1e11 * cores, bfloat16=half * cores)
+    peaks = dict(float64=3e10 * cores, float32=1e11 * cores, bfloat16=half * cores)
     units = frozenset(_UNITS.intersection(flags))
     return Machine("cpu", "cpu", cores, 2 * MB, 2e10, peaks, 1e-7, units)
 
@@ -44,41 +40,39 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
             _cpu(_processor.flags()),
             Machine(
                 *("h100", "cuda", 132, 228 * 1024, 3.35e12),
-                _peaks(float64=6.7e13, float32=4.9e14, bfloat16=9.9e14, float16=9.9e14),
+                dict(float64=6.7e13, float32=4.9e14, bfloat16=9.9e14, float16=9.9e14),
                 2e-6,
                 persistent=_PERSISTENT,
             ),
             Machine(
                 *("a100", "cuda", 108, 164 * 1024, 2.04e12),
-                _peaks(
-                    float64=1.9e13, float32=1.56e14, bfloat16=3.1e14, float16=3.1e14
-                ),
+                dict(float64=1.9e13, float32=1.56e14, bfloat16=3.1e14, float16=3.1e14),
                 3e-6,
                 persistent=_PERSISTENT,
             ),
             # It has no products of bfloat16.
             Machine(
                 *("v100", "cuda", 80, 96 * 1024, 9e11),
-                _peaks(float64=7.8e12, float32=1.57e13, float16=1.25e14),
+                dict(float64=7.8e12, float32=1.57e13, float16=1.25e14),
                 3e-6,
                 persistent=_PERSISTENT,
             ),
             Machine(
                 *("tpu v5e", "tpu", 1, 128 * MB, 8.2e11),
-                _peaks(float32=1.97e14, bfloat16=1.97e14),
+                dict(float32=1.97e14, bfloat16=1.97e14),
                 1e-6,
             ),
             Machine(
                 *("tpu v5p", "tpu", 2, 64 * MB, 2.77e12),
-                _peaks(float32=4.59e14, bfloat16=4.59e14),
+                dict(float32=4.59e14, bfloat16=4.59e14),
                 1e-6,
             ),
             Machine(
                 *("tpu v6e", "tpu", 1, 128 * MB, 1.64e12),
-                _peaks(float32=9.18e14, bfloat16=9.18e14),
+                dict(float32=9.18e14, bfloat16=9.18e14),
                 1e-6,
             ),
-            Machine(*("unknown", "unknown", 1, MB, 1e12), _peaks(float32=1e14), 3e-6),
+            Machine(*("unknown", "unknown", 1, MB, 1e12), dict(float32=1e14), 3e-6),
         )
     }
 )

@@ -43,8 +43,9 @@ def to_onnx(
 
     These have no ONNX form here: a `lax.switch` of more than two branches, choices
     among more than two arrays, sorting, Fourier transforms, pooling windows, random and
-    complex numbers, bit shifts, `jnp.interp`, `jnp.digitize`, `x.at[...].apply`, and
-    special functions other than erf (such as `lgamma`, `digamma` and Bessel functions).
+    complex numbers, bit shifts, reductions by bitwise operators, the largest or
+    smallest of uint64, `jnp.interp`, `jnp.digitize`, `x.at[...].apply`, and special
+    functions other than erf (such as `lgamma`, `digamma` and Bessel functions).
 
     Args:
         model: a layer of `scanrnn.nnx`, or a function of arrays such as a model.
@@ -69,9 +70,9 @@ def to_onnx(
         ImportError: without the package onnx.
         TypeError: if `inputs` is no mapping, a dtype in it none, or the model is no
             function of arrays.
-        ValueError: for a primitive that has no ONNX form (the message names it), if
-            `inputs`, `outputs`, `carry` or `lengths` do not fit the model, or if its
-            weights have more than 2 GB.
+        ValueError: for a primitive that has no ONNX form (the message names it), or not
+            for this dtype; if `inputs`, `outputs`, `carry` or `lengths` do not fit the
+            model; or if its weights have more than 2 GB.
 
     Example:
         >>> import scanrnn

@@ -262,7 +262,7 @@ class Streaming:
             self._carry = jax.tree.map(jnp.copy, self._fresh)
             return
         starts = np.zeros(self.streams, bool)
-        for stream in streams if isinstance(streams, Iterable) else [streams]:
+        for stream in checks.several(streams):
             checks.joined(stream, self._open)
             starts[stream] = True
         self._begin(starts)

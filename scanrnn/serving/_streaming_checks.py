@@ -1,6 +1,7 @@
 """Checks of the arguments of `Streaming`."""
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -51,11 +52,22 @@ def _rank(dtype):
 
 def number(stream: Any) -> None:
     """Raise unless it is an integer. A dict takes True for 1, and 0.0 for 0."""
-    if isinstance(stream, bool) or not hasattr(stream, "__index__"):
+    try:
+        operator.index(stream)
+        known = not isinstance(stream, bool)
+    except TypeError:
+        known = False
+    if not known:
         raise TypeError(
             f"Streaming: the number of a stream is an integer, got {stream!r} of type "
             f"{type(stream).__name__}"
         )
+
+
+def several(streams: Any) -> Iterable:
+    """The numbers of streams. Python takes an array of no axes for iterable."""
+    one = not isinstance(streams, Iterable) or getattr(streams, "shape", None) == ()
+    return [streams] if one else streams
 
 
 def joined(stream: Any, open: np.ndarray) -> None:

@@ -12,15 +12,19 @@ from onnx import helper
 from scanrnn.planner.ir import compat, ops
 from scanrnn.serving._onnx import elementwise, native, places, products, shapes
 from scanrnn.serving._onnx.graph import (
+    ELSEWHERE,
     IR_VERSION,
     OPSET,
     Graph,
     Unsupported,
     info,
+    is_empty,
 )
+from scanrnn.serving._onnx.integers import widened
 from scanrnn.serving._program import traced
 
 RULES = elementwise.RULES | shapes.RULES | places.RULES | products.RULES
+RULES = {name: widened(name, rule) for name, rule in RULES.items()}
 # These only move or choose numbers, or change signs. So their results need no rounding.
 _MOVES = set(shapes.RULES) - {"reduce_sum", "reduce_prod", "cumsum", "cumprod", "iota"}
 _MOVES |= {"select_n", "neg", "abs", "max", "min", "copy", "clamp"}
@@ -79,7 +83,13 @@ def convert(
         ir_version=IR_VERSION,
         producer_name="scanrnn",
     )
-    onnx.checker.check_model(model, full_check=True)
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise Unsupported(
+            f"to_onnx: an operator of ONNX does not take what it is given: {error}"
+            f"{ELSEWHERE}"
+        ) from error
     return model
 
 
@@ -158,6 +168,8 @@ def _equation(graph, eqn, arguments, wanted):
     """The names of the results of an equation."""
     name = eqn.primitive.name
     if name == "scan":
+        if is_empty(eqn.params["length"]):
+            return _no_steps(graph, eqn, arguments)
         return native.find(graph, eqn, arguments) or _scan(graph, eqn, arguments)
     if name in _CONTROL:
         return _CONTROL[name](graph, eqn, arguments)
@@ -223,6 +235,16 @@ def _scan(graph, eqn, arguments):
         scan_input_directions=[reverse] * count,
         **directions,
     )
+
+
+def _no_steps(graph, eqn, arguments):
+    """A loop of no steps: the first carry, and outputs without elements."""
+    consts, carries = compat.scan_arity(eqn)
+    outs = []
+    for var in eqn.outvars[carries:]:
+        zero = graph.constant(np.zeros((), var.aval.dtype))
+        outs.append(graph.op("Expand", zero, graph.shape(var.aval.shape)))
+    return [*arguments[consts : consts + carries], *outs]
 
 
 def _numbers(graph, length):

@@ -12,10 +12,10 @@ _SAME = {
     **{"floor": "Floor", "log": "Log", "logistic": "Sigmoid", "max": "Max"},
     **{"min": "Min", "mul": "Mul", "pow": "Pow", "sign": "Sign"},
     **{"sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "sub": "Sub", "tan": "Tan"},
+    **{"ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"},
     **{"tanh": "Tanh", "asin": "Asin", "acos": "Acos", "atan": "Atan"},
     **{"asinh": "Asinh", "acosh": "Acosh", "atanh": "Atanh"},
 }
-_ORDERED = {"ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"}
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 _MOVED = (
     *("copy", "stop_gradient", "optimization_barrier"),
@@ -43,17 +43,6 @@ def _one(graph: Graph, eqn: Any) -> str:
 def _number(graph, eqn, value):
     dtype = eqn.outvars[0].aval.dtype
     return graph.constant(value, np.float32 if str(dtype) in HALF else dtype)
-
-
-def _ordered(kind):
-    """A comparison. Booleans are compared as numbers."""
-
-    def rule(graph, eqn, *xs):
-        if eqn.invars[0].aval.dtype == np.bool_:
-            xs = [graph.cast(x, np.int32) for x in xs]
-        return graph.op(kind, *xs)
-
-    return rule
 
 
 def _neg(graph, eqn, x):
@@ -112,7 +101,8 @@ def _log1p(graph, eqn, x):
     rest = graph.op("Sub", u, one)
     log = graph.op("Log", u)
     small = graph.op("Equal", rest, _number(graph, eqn, 0.0))
-    exact = graph.op("Div", graph.op("Mul", log, x), rest)
+    # The quotient comes first, because the product with x could overflow.
+    exact = graph.op("Mul", log, graph.op("Div", x, rest))
     exact = graph.op("Where", graph.op("IsInf", u), log, exact)
     return graph.op("Where", small, x, exact)
 
@@ -122,8 +112,12 @@ def _expm1(graph, eqn, x):
     one = _one(graph, eqn)
     u = graph.op("Exp", x)
     rest, log = graph.op("Sub", u, one), graph.op("Log", u)
-    exact = graph.op("Div", graph.op("Mul", rest, x), log)
-    exact = graph.op("Where", graph.op("IsInf", log), rest, exact)
+    # The quotient comes first, because the product with x could overflow.
+    exact = graph.op("Mul", rest, graph.op("Div", x, log))
+    # The logarithm of a tiny u is not x, because u has few digits or none.
+    far = graph.op("Equal", rest, _number(graph, eqn, -1.0))
+    far = graph.op("Or", far, graph.op("IsInf", log))
+    exact = graph.op("Where", far, rest, exact)
     small = graph.op("Equal", rest, _number(graph, eqn, 0.0))
     return graph.op("Where", small, x, exact)
 
@@ -176,8 +170,10 @@ def _reduce_precision(graph, eqn, x):
 
 
 def _select(graph, eqn, which, *cases):
-    if len(cases) != 2 or eqn.invars[0].aval.dtype != np.bool_:
+    if len(cases) != 2:
         raise Unsupported(f"to_onnx: select_n of {len(cases)} cases{ELSEWHERE}")
+    if eqn.invars[0].aval.dtype != np.bool_:  # 0 or 1, which a mapped lax.cond has
+        which = graph.cast(which, np.bool_)
     return graph.where(which, cases[1], cases[0], eqn.outvars[0].aval.dtype)
 
 
@@ -191,7 +187,6 @@ def _moved(graph, eqn, *xs):
 
 RULES = {name: _same(kind) for name, kind in _SAME.items()}
 RULES |= {name: _logical(kind) for name, kind in _LOGICAL.items()}
-RULES |= {name: _ordered(kind) for name, kind in _ORDERED.items()}
 RULES |= {name: _moved for name in _MOVED}
 RULES |= {
     "ne": lambda graph, eqn, x, y: graph.op("Not", graph.op("Equal", x, y)),

@@ -224,3 +224,8 @@ def info(name: str, aval: Any) -> onnx.ValueInfoProto:
 def is_floating(aval: Any) -> bool:
     """Whether a value has a floating-point dtype."""
     return jnp.issubdtype(aval.dtype, jnp.floating)
+
+
+def is_empty(size: Any) -> bool:
+    """Whether a size is zero, and not open. onnxruntime has no loop of no steps."""
+    return isinstance(size, int | np.integer) and size == 0

@@ -5,7 +5,7 @@ import numpy as np
 from jax import lax
 
 from scanrnn.serving._onnx import places
-from scanrnn.serving._onnx.graph import ELSEWHERE, Graph, Unsupported, info
+from scanrnn.serving._onnx.graph import ELSEWHERE, Graph, Unsupported, info, is_empty
 
 
 def _ints(values):
@@ -184,6 +184,8 @@ def _reduce(kind):
 
 def _reduce_bools(kind):
     def rule(graph, eqn, x):
+        if eqn.invars[0].aval.dtype != np.bool_:
+            raise Unsupported(f"to_onnx: {eqn.primitive.name} of bits{ELSEWHERE}")
         if not eqn.params["axes"]:
             return x
         axes = graph.constant(_ints(eqn.params["axes"]), np.int64)
@@ -212,6 +214,8 @@ def _running(kind):
 
     def rule(graph, eqn, x):
         aval, axis = eqn.outvars[0].aval, eqn.params["axis"]
+        if is_empty(aval.shape[axis]):
+            return x
         shape = aval.shape[:axis] + aval.shape[axis + 1 :]
         step, reverse = jax.ShapeDtypeStruct(shape, aval.dtype), eqn.params["reverse"]
         if kind == "Mul":
