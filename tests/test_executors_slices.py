@@ -89,7 +89,12 @@ def test_slices_may_be_any_number(name, features):
 
 @pytest.mark.parametrize(
     ("name", "features", "split"),
-    [("lstm", 128, 4), ("gru", 96, 3), ("lstm-norm", 128, 4), ("gru-cho2014", 64, 2)],
+    [
+        ("lstm", 128, 4),
+        ("gru", 96, 3),
+        pytest.param("lstm-norm", 128, 4, marks=pytest.mark.slow),
+        ("gru-cho2014", 64, 2),
+    ],
 )
 def test_slices_may_divide_the_operands_of_products(name, features, split, monkeypatch):
     """Each multiplies the cotangents of one gate, for as many slices as gates."""
@@ -188,7 +193,9 @@ def test_slices_keep_nan_in_a_maximum():
     np.testing.assert_array_equal(found, [[jnp.nan], [2.0]])
 
 
-@pytest.mark.parametrize("name", ["lstm", "lstm-norm"])
+@pytest.mark.parametrize(
+    "name", ["lstm", pytest.param("lstm-norm", marks=pytest.mark.slow)]
+)
 def test_slices_in_half_precision_are_as_exact_as_lax_scan(name):
     args = drawn(CELLS[name], 5, 3, 32, "bfloat16")
     assert_as_exact_as_lax_scan(CELLS[name], args)

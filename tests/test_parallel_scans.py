@@ -25,8 +25,8 @@ FORMS = {
     "blocks": ScanRules(blocks=(129, ANY)),
 }
 # The last blocks are not full, or empty; odd and even numbers of steps are joined.
-NARROW = [("pairs", 1), ("pairs", 3), ("pairs", 77), ("blocks", 129), ("blocks", 300)]
-MORE = [("pairs", 2), ("pairs", 64), ("blocks", 256), ("blocks", 1000)]
+NARROW = [("pairs", 1), ("pairs", 3), ("pairs", 77), ("blocks", 300)]
+MORE = [("pairs", 2), ("pairs", 64), *(("blocks", T) for T in (129, 256, 1000))]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
