@@ -20,6 +20,12 @@ TINY = "--features 8 --layers 1 --batch 2 --window 6 --steps 2 --sample 5".split
 HUGE = "99999999999999999999"
 
 
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    """Without the `runs/demo` of `make demo`, which a command would go on with."""
+    monkeypatch.chdir(tmp_path)
+
+
 def test_command_line_trains_then_samples(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("to be or not to be, " * 20)
