@@ -14,7 +14,17 @@ from jax.sharding import PartitionSpec as P
 import scanrnn
 from scanrnn import cells
 from scanrnn._tune import memory
-from scanrnn.nnx import GLA, GRU, LSTM, MLSTM, RNN, Elman, GatedDeltaNet
+from scanrnn.nnx import (
+    GLA,
+    GRU,
+    LSTM,
+    MLSTM,
+    RNN,
+    ConvGRU,
+    ConvLSTM,
+    Elman,
+    GatedDeltaNet,
+)
 from tests.cell_table import CELLS, draw
 
 T, D, H = 3, 3, 4
@@ -287,3 +297,43 @@ def test_carry_that_a_step_shards_without_a_mesh_runs_as_lax_scan():
     planned = functools.partial(scanrnn.scan, implementation="planned")
     with pytest.raises(ValueError, match="carry starts on no mesh"):
         total(weights, sharded, planned)
+
+
+@every_mesh
+@pytest.mark.parametrize("layer", [ConvLSTM, ConvGRU])
+def test_pictures_of_a_sharded_batch_give_the_gradient_of_one_device(layer, kind):
+    rnn = layer(3, 4, kernel_size=(3, 3), param_dtype=float, rngs=nnx.Rngs(0))
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3, 5, 5, 3)))
+
+    def slopes(xs):
+        return nnx.jit(nnx.grad(lambda rnn, xs: jnp.sum(rnn(xs) ** 2)))(rnn, xs)
+
+    wanted = slopes(xs)
+    with jax.set_mesh(jax.make_mesh((4,), ("data",), axis_types=(kind,))):
+        found = slopes(jax.device_put(xs, P("data")))
+    jax.tree.map(close, jax.tree.leaves(found), jax.tree.leaves(wanted))
+
+
+def test_convolution_of_a_sharded_carry_has_the_gradient_of_lax_scan():
+    """`vmap` of its derivative would join the axes of time and of the batch."""
+    kernel, W = jnp.array([0.2, 0.5, 0.1]).reshape(3, 1, 1), 0.1 * jnp.eye(64)
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=(6, 4, 64)))
+
+    def slopes(scan, xs):
+        def loss(kernel, W):
+            def step(h, x):
+                dims = ("NWC", "WIO", "NWC")
+                mixed = jax.lax.conv_general_dilated(
+                    h[..., None], kernel, (1,), "SAME", dimension_numbers=dims
+                )
+                h = jnp.tanh(mixed[..., 0] + h @ W + x @ W)
+                return h, h
+
+            return jnp.sum(scan(step, jnp.zeros_like(xs[0]), xs)[1] ** 2)
+
+        return jax.jit(jax.grad(loss, (0, 1)))(kernel, W)
+
+    wanted = slopes(jax.lax.scan, xs)
+    with jax.set_mesh(explicit()):
+        found = slopes(scanrnn.scan, jax.device_put(xs, P(None, "data")))
+    jax.tree.map(close, found, wanted)

@@ -347,3 +347,26 @@ def test_wrapped_cell_sees_the_noise_that_it_drew_and_no_other():
     seen.clear()  # to draw masks, a wrapper asks for shapes
     step(cell.initial_carry(params, xs[0]), jax.tree.map(lambda a: a[0], inputs))
     assert seen == [{"dropout_own"}]
+
+
+class Loose(cells.Cell):
+    """Its noise is a dict."""
+
+    def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+        return {"kernel": jnp.ones((in_features, hidden_features), dtype)}
+
+    def initial_carry(self, params, x, dtype=None):
+        return jnp.zeros((*x.shape[:-1], params["kernel"].shape[1]), dtype)
+
+    def noise(self, key, params, xs):
+        return {"mask": jnp.ones(len(xs))}
+
+    def step(self, params, carry, x, noise=None):
+        return carry, carry
+
+
+@pytest.mark.parametrize("cell", [Loose(), cells.residual(Loose())])
+def test_noise_that_is_a_dict_is_refused_with_the_way_out(cell):
+    params, xs = cell.init(jax.random.key(0), 3, 3), jnp.ones((2, 4, 3))
+    with pytest.raises(TypeError, match="Loose.noise: got a dict, want .*Noise.fixed"):
+        cell.prepare(params, xs, jax.random.key(0))

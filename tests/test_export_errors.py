@@ -160,3 +160,12 @@ def test_a_path_that_cannot_be_written_is_named_as_it_was_given(tmp_path, write)
     with pytest.raises(IsADirectoryError, match=f"write '{tmp_path}': it is a folder"):
         write(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_stablehlo])
+def test_ids_that_were_taken_as_floats_are_named(export, tmp_path):
+    embed = nnx.Embed(5, 3, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="must be an integer") as raised:
+        export(lambda ids: embed(ids), tmp_path / "x", inputs={"ids": ("b", 4)})
+    note = "".join(raised.value.__notes__)
+    assert "called with ids as float32; for another dtype give scanrnn" in note

@@ -403,3 +403,10 @@ def test_lengths_of_any_integers_are_not_promoted(dtype, reverse):
             np.testing.assert_array_equal(found, wanted)
             run = nnx.jit(lambda rnn, n: rnn(xs, seq_lengths=n, zero_padding=True))
             np.testing.assert_allclose(run(rnn, given), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [float, "float64", jnp.float64, np.dtype("f8")])
+def test_carry_is_as_wide_as_the_weights_however_they_are_named(dtype):
+    rnn = GRU(3, 4, param_dtype=dtype, return_carry=True, rngs=nnx.Rngs(0))
+    carry, ys = rnn(jnp.ones((2, 5, 3)))
+    assert carry.h.dtype == ys.dtype == jnp.float64

@@ -387,3 +387,11 @@ def test_every_step_has_a_key_of_its_own():
         state, metrics = step(state, batch())
         draws.append(float(metrics.loss))
     assert len(set(draws)) == 3
+
+
+@pytest.mark.parametrize(
+    "key", [0, None, "a", jax.random.split(jax.random.key(0), 2), jnp.ones(2)]
+)
+def test_start_without_one_key_is_refused(key):
+    with pytest.raises(TypeError, match="key: got a .*, want one PRNG key such as"):
+        init_state({"w": jnp.zeros(3)}, optax.adam(1e-3), key=key)

@@ -160,7 +160,9 @@ class Cell(abc.ABC):
             xs: the inputs, `[T, ..., D]`; their values are not used.
 
         Returns:
-            The numbers; None if the cell needs none.
+            A `Noise`; None if the cell needs none. With
+            `Noise({}, {"mask": jax.random.bernoulli(key, 0.9, xs.shape)})`, a step
+            finds its row as `noise["mask"]`.
         """
         del key, params, xs
         return None
@@ -195,7 +197,7 @@ class Cell(abc.ABC):
         """
         if key is not None:
             _checks.check_key("prepare", key)
-        noise = None if key is None else self.noise(key, params, xs)
+        noise = None if key is None else drawn(self, key, params, xs)
         if noise is None:
             return functools.partial(self.step, params), xs
 
@@ -204,6 +206,18 @@ class Cell(abc.ABC):
             return advance(self, params, carry, x, noise.fixed | row)
 
         return step, (xs, noise.steps)
+
+
+def drawn(cell, key, params, xs) -> Noise | None:
+    """The noise of any cell, which may be a user's."""
+    noise = cell.noise(key, params, xs)
+    if not isinstance(noise, Noise | None):
+        raise TypeError(
+            f"{type(cell).__name__}.noise: got a {type(noise).__name__}, want "
+            "scanrnn.cells.Noise(fixed, steps), two dicts: arrays that are the same in "
+            "all steps, and arrays [T, ...] with a row for each step; or None"
+        )
+    return noise
 
 
 def advance(cell, params, carry, x, noise):

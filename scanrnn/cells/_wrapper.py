@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from scanrnn.cells._cell import Cell, Noise
+from scanrnn.cells._cell import Cell, Noise, drawn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +103,8 @@ class Wrapper(Cell):
         """The random numbers of the wrapper and the inner cell; see `Cell.noise`."""
         inner_key, own_key = jax.random.split(key)
         own = self.own_noise(own_key, params, xs)
-        inner = self.inner.noise(inner_key, self.inner_params(params), xs) or Noise(
-            {}, {}
-        )
+        inner = drawn(self.inner, inner_key, self.inner_params(params), xs)
+        inner = inner or Noise({}, {})
         both = Noise(inner.fixed | own.fixed, inner.steps | own.steps)
         return both if both.fixed or both.steps else None
 

@@ -124,11 +124,15 @@ def activation(
     known = ("tanh", "relu") if kind == "elman" else ("tanh",)
     said = {given, *read} - {None} or {"tanh" if kind != "elman" else default}
     if len(said) != 1 or not said <= set(known):
+        wanted = " or ".join(map(repr, known))
+        if said == {None}:
+            raise ValueError(
+                f"{where}: weights do not contain the activation of an {kind!r} cell; "
+                f"give {argument}={wanted}"
+            )
         raise ValueError(
             f"{where}: the cells are of kind {kind!r} and have the activation "
-            f"{' and '.join(sorted(map(repr, said)))}, want one for all, "
-            f"{' or '.join(map(repr, known))}; give {argument}=, because "
-            "weights do not contain it"
+            f"{' and '.join(sorted(map(repr, said)))}, want one for all, {wanted}"
         )
     return "elman-relu" if said == {"relu"} else kind
 

@@ -143,4 +143,7 @@ def filled_params(place: Place, dtype: Any, value: float) -> Any:
 
 def carry_dtype(given: Any, param_dtype: Any) -> Any:
     """The dtype of a carry: `given`, or else float32, or wider if the weights are."""
-    return jnp.promote_types(jnp.float32, param_dtype) if given is None else given
+    if given is not None:
+        return given
+    # Python's `float` means float64; JAX alone would give way to float32.
+    return jnp.promote_types(jnp.float32, jax.dtypes.canonicalize_dtype(param_dtype))

@@ -79,7 +79,8 @@ def make(
     if layer is None:
         _check_order(where, model, list(specs))
         model = _pure(model)
-        program = Program(_leaves(model), specs, _output_names(model, specs, outputs))
+        names = _output_names(where, model, specs, outputs)
+        program = Program(_leaves(model), specs, names)
     else:
         if len(specs) != 1:
             raise ValueError(
@@ -183,7 +184,8 @@ def _specs(where, inputs):
         if not listed or not all(map(_is_size, shape)):
             raise ValueError(
                 f"{where}: input {name!r} has the shape {shape!r}, want numbers, and "
-                'names such as "batch" for sizes that are left open'
+                'names such as "batch" for sizes that are left open; for a dtype give '
+                "scanrnn.serving.Input(shape, dtype)"
             )
         sizes, names = tuple(shape), [one for one in shape if isinstance(one, str)]
         if names:
@@ -212,10 +214,16 @@ def _leaves(function):
     return lambda *arrays: jax.tree.leaves(function(*arrays))
 
 
-def _output_names(model, specs, outputs):
+def _output_names(where, model, specs, outputs):
     if outputs is not None:
         return tuple(outputs)
-    count = len(jax.eval_shape(_leaves(model), *map(traced, specs.values())))
+    try:
+        count = len(jax.eval_shape(_leaves(model), *map(traced, specs.values())))
+    except Exception as error:
+        taken = ", ".join(f"{name} as {spec.dtype}" for name, spec in specs.items())
+        way = "for another dtype give scanrnn.serving.Input(shape, dtype)"
+        error.add_note(f"{where}: called with {taken}; {way}")
+        raise
     return ("output",) if count == 1 else tuple(f"output_{k}" for k in range(count))
 
 

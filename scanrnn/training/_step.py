@@ -102,7 +102,7 @@ def init_state(
 
     Raises:
         TypeError: If a parameter has a half-precision dtype, or none of floating point,
-            or `optimizer` or `loss_scale` has another type.
+            or `optimizer`, `key` or `loss_scale` has another type.
 
     Example:
         >>> import jax, jax.numpy as jnp, optax
@@ -112,7 +112,7 @@ def init_state(
         >>> int(state.counts.steps)
         0
     """
-    _step_checks.check_start(params, optimizer, loss_scale)
+    _step_checks.check_start(params, optimizer, key, loss_scale)
     if loss_scale is not None:
         # With Python numbers here, the second step would be traced again, with arrays.
         loss_scale = loss_scale.replace(

@@ -33,12 +33,13 @@ def check_options(
         raise ValueError(f"accumulate: got {accumulate}, want at least 1")
 
 
-def check_start(params: Any, optimizer: Any, loss_scale: Any) -> None:
+def check_start(params: Any, optimizer: Any, key: Any, loss_scale: Any) -> None:
     """Raise TypeError unless training can start from these.
 
     Args:
         params: The parameters, any pytree.
         optimizer: The optimizer.
+        key: The PRNG key.
         loss_scale: Flax's `DynamicScale`; None is accepted.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -53,6 +54,16 @@ def check_start(params: Any, optimizer: Any, loss_scale: Any) -> None:
                 "half precision, give the layers dtype=jnp.bfloat16"
             )
     _check_optimizer(optimizer)
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(
+        key.dtype, jax.dtypes.prng_key
+    )
+    numbers = not typed and getattr(key, "dtype", None) == jnp.uint32
+    if not (typed or numbers) or key.ndim != numbers:
+        shape = f" of shape {key.shape}" if hasattr(key, "shape") else ""
+        raise TypeError(
+            f"key: got a {type(key).__name__}{shape}, want one PRNG key such as "
+            "jax.random.key(0)"
+        )
     if loss_scale is not None and not isinstance(loss_scale, DynamicScale):
         raise TypeError(
             f"loss_scale: got {loss_scale!r}, want DynamicScale(scale=...) of "

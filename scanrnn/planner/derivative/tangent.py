@@ -20,6 +20,7 @@ from jax.extend.core import JaxprEqn, primitives
 
 from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.batching import REFUSALS
+from scanrnn.planner.ir.contractions import dot_in_pieces
 from scanrnn.planner.ir.functions import of_some
 from scanrnn.planner.ir.gemm import gemm
 from scanrnn.planner.ir.graph import Env, eval_eqn, struct
@@ -75,7 +76,7 @@ def push_in_pieces(
         return [None] * len(split.outvars)
     data = primal(dot.invars[1 - side])
     sizes = split.params["sizes"]
-    return ops.dot_in_pieces(dot, side, sizes, tangents[side], data)
+    return dot_in_pieces(dot, side, sizes, tangents[side], data)
 
 
 def differentiated(eqn: JaxprEqn) -> JaxprEqn:

@@ -1,12 +1,14 @@
-"""The sizes of a contraction, and the work of those in an equation."""
+"""The sizes of a contraction, its pieces, and the work of those in an equation."""
 
 from __future__ import annotations
 
 import math
 
-from jax.extend.core import jaxprs_in_params
+from jax import lax
+from jax.extend.core import JaxprEqn, jaxprs_in_params
 
 from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.graph import eval_eqn
 
 
 def multiplications(eqn) -> int:
@@ -36,3 +38,11 @@ def sizes_of(eqn, weight: int = 0) -> tuple[int, int, int]:
     K = ops.product(shape[j] for j in contract[0])
     many = ops.product(shape[j] for j in batch[0])
     return free(weight), free(1 - weight) * many, K
+
+
+def dot_in_pieces(dot: JaxprEqn, side: int, sizes: tuple, matrix, data) -> list:
+    """The results of a dot for each piece of its matrix, which is operand `side`."""
+    (contract, _) = dot.params["dimension_numbers"]
+    pieces = lax.split(matrix, sizes, 1 - contract[side][0])
+    pairs = ((piece, data) if side == 0 else (data, piece) for piece in pieces)
+    return [eval_eqn(dot, pair)[0] for pair in pairs]

@@ -17,7 +17,7 @@ from jax.extend.core import JaxprEqn, Literal, jaxprs_in_params
 from jax.sharding import AxisType
 
 from scanrnn.planner.ir import batching, compat
-from scanrnn.planner.ir.graph import eval_eqn, inside
+from scanrnn.planner.ir.graph import inside
 
 # Contractions: the work that is worth moving, saving and counting.
 CONVOLUTION = "conv_general_dilated"
@@ -205,13 +205,18 @@ def can_be_batched(eqn: JaxprEqn) -> bool:
     if calls or name in _PROGRAMS:
         own = (e for jaxpr in jaxprs_in_params(eqn.params) for e in jaxpr.eqns)
         return all(map(can_be_batched, own))
-    return name in _BATCHED or batching.can_be_batched(eqn)
+    return (name in _BATCHED and not _joins(eqn)) or batching.can_be_batched(eqn)
 
 
 def has_batched_rule(eqn: JaxprEqn) -> bool:
-    """Whether `vmap` can batch the rule of an equation that is a `jax.custom_jvp`."""
-    custom = eqn.primitive.name == "custom_jvp_call"
-    return not custom or batching.can_be_batched(eqn)
+    """Whether `vmap` can batch the derivative of an equation that reads the carry."""
+    asks = eqn.primitive.name == "custom_jvp_call" or _joins(eqn)
+    return not asks or batching.can_be_batched(eqn)
+
+
+def _joins(eqn: JaxprEqn) -> bool:
+    """Whether under `vmap` JAX joins axes of which devices may hold parts."""
+    return eqn.primitive.name == CONVOLUTION and is_split(eqn.outvars[0].aval)
 
 
 def _loops(eqn: JaxprEqn) -> bool:
@@ -290,11 +295,3 @@ def is_matrix_of(eqn: JaxprEqn, side: int) -> bool:
 def contracted_axis(dot: JaxprEqn, side: int) -> int:
     """The axis over which an operand of a dot is contracted, the first of them."""
     return dot.params["dimension_numbers"][0][side][0]
-
-
-def dot_in_pieces(dot: JaxprEqn, side: int, sizes: tuple, matrix, data) -> list:
-    """The results of a dot for each piece of its matrix, which is operand `side`."""
-    (contract, _) = dot.params["dimension_numbers"]
-    pieces = lax.split(matrix, sizes, 1 - contract[side][0])
-    pairs = ((piece, data) if side == 0 else (data, piece) for piece in pieces)
-    return [eval_eqn(dot, pair)[0] for pair in pairs]

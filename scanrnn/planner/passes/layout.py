@@ -18,6 +18,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.planner.ir import ops
+from scanrnn.planner.ir.contractions import dot_in_pieces
 from scanrnn.planner.ir.graph import (
     CARRY,
     TIME,
@@ -67,7 +68,7 @@ def push_splits(graph: Graph) -> tuple[Graph, list]:
 def _split_weights(eqn, bits, sizes, env) -> list:
     side = 0 if bits[eqn.invars[0]] == WEIGHTS else 1
     matrix, data = (env.read(eqn.invars[i]) for i in (side, 1 - side))
-    return ops.dot_in_pieces(eqn, side, sizes, matrix, data)
+    return dot_in_pieces(eqn, side, sizes, matrix, data)
 
 
 def lay_out(loop: Graph) -> tuple[Graph, dict[Var, Place]]:
