@@ -395,3 +395,13 @@ def test_every_step_has_a_key_of_its_own():
 def test_start_without_one_key_is_refused(key):
     with pytest.raises(TypeError, match="key: got a .*, want one PRNG key such as"):
         init_state({"w": jnp.zeros(3)}, optax.adam(1e-3), key=key)
+
+
+def test_state_of_another_optimizer_is_refused():
+    def loss_fn(params, carry, batch, key):
+        return jnp.sum(params["w"] * batch), ((), ())
+
+    state = init_state({"w": jnp.zeros(3)}, optax.adam(1e-3), key=KEY)
+    step = make_train_step(loss_fn, optax.sgd(1e-3, momentum=0.9))
+    with pytest.raises(ValueError, match="opt_state is that of another optimizer"):
+        step(state, jnp.ones(3))

@@ -171,7 +171,8 @@ def make_train_step(
 
     Raises:
         ValueError: If `clip` or `accumulate` is not positive. When first called, if a
-            leaf of batch or carry has another number of parts.
+            leaf of batch or carry has another number of parts, or the state is that of
+            another optimizer.
         TypeError: If `loss_fn` is no function, or `optimizer` none of optax. When first
             called, if the state is no `TrainState`, the loss has axes or a
             half-precision dtype, or `loss_fn` returns something else, such as a carry
@@ -204,6 +205,7 @@ def make_train_step(
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         check_state(state)
+        first = _step_checks.first_opt_state(optimizer, state)
         scaling = state.loss_scale
         scale = jnp.asarray(1.0 if scaling is None else scaling.scale, jnp.float32)
         key = jax.random.fold_in(state.key, state.counts.steps)
@@ -223,9 +225,8 @@ def make_train_step(
         updates, opt_state = update(grads, state.opt_state, state.params, **seen)
         params = optax.apply_updates(state.params, updates)
         old = (state.params, state.opt_state, state.carry)
-        # The dtypes stay, so that the next step is the same program.
+        # Dtypes stay, so that the next step is the same program.
         new = jax.tree.map(_as_type_of, (params, opt_state, carry), old)
-        first = optimizer.init(state.params)
         bad = _faults((outputs_finite, loss, squares), new, first)
         skipped = jnp.any(bad)
 

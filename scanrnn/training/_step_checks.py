@@ -54,20 +54,42 @@ def check_start(params: Any, optimizer: Any, key: Any, loss_scale: Any) -> None:
                 "half precision, give the layers dtype=jnp.bfloat16"
             )
     _check_optimizer(optimizer)
-    typed = isinstance(key, jax.Array) and jnp.issubdtype(
-        key.dtype, jax.dtypes.prng_key
-    )
-    numbers = not typed and getattr(key, "dtype", None) == jnp.uint32
-    if not (typed or numbers) or key.ndim != numbers:
-        shape = f" of shape {key.shape}" if hasattr(key, "shape") else ""
-        raise TypeError(
-            f"key: got a {type(key).__name__}{shape}, want one PRNG key such as "
-            "jax.random.key(0)"
-        )
+    _check_key(key)
     if loss_scale is not None and not isinstance(loss_scale, DynamicScale):
         raise TypeError(
             f"loss_scale: got {loss_scale!r}, want DynamicScale(scale=...) of "
             "flax.training.dynamic_scale, or None for no scaling"
+        )
+
+
+def first_opt_state(optimizer: Any, state: Any) -> Any:
+    """What an optimizer starts from, for the parameters of a training step's state.
+
+    Args:
+        optimizer: The optimizer.
+        state: The state.
+
+    Raises:
+        ValueError: If `state.opt_state` is that of another optimizer.
+    """
+    first = optimizer.init(state.params)
+    if jax.tree.structure(state.opt_state) != jax.tree.structure(first):
+        raise ValueError(
+            "state: opt_state is that of another optimizer or of other parameters; "
+            "give init_state and make_train_step the same ones"
+        )
+    return first
+
+
+def _check_key(key):
+    """Raise TypeError unless it is one PRNG key: a typed one, or its two numbers."""
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", (None, None))
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    if not (typed and shape == () or dtype == jnp.uint32 and len(shape) == 1):
+        of_shape = f" of shape {shape}" if hasattr(key, "shape") else ""
+        raise TypeError(
+            f"key: got a {type(key).__name__}{of_shape}, want one PRNG key such as "
+            "jax.random.key(0)"
         )
 
 
