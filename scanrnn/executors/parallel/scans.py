@@ -131,8 +131,8 @@ def _with_nan(A: Sequence, b: Sequence) -> list:
     for i, added in enumerate(b):
         for factor in A[i * len(b) : (i + 1) * len(b)]:
             if jnp.issubdtype(factor.dtype, jnp.inexact):
-                # Its own NaN: a new one would stop a program under `jax.debug_nans`.
-                nan = factor.astype(added.dtype)
+                # No operation makes it: `jax.debug_nans` would stop the program there.
+                nan = added.dtype.type(float("nan"))
                 added = jnp.where(jnp.isnan(factor), nan, added)
         found.append(added)
     return found
