@@ -95,12 +95,17 @@ def check_dtype(where, name, value):
         ) from None
 
 
+def is_key(value):
+    """Whether a value is a PRNG key, or several: typed ones, or their numbers."""
+    dtype = getattr(value, "dtype", None)
+    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    return typed or dtype == jnp.uint32
+
+
 def check_key(where, key):
     """Raise TypeError unless `key` is a PRNG key: a typed one, or its numbers."""
-    dtype = getattr(key, "dtype", None)
-    if dtype is None or not (
-        dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    ):
+    if not is_key(key):
+        dtype = getattr(key, "dtype", None)
         got = repr(key) if dtype is None else f"an array of {dtype}"
         raise TypeError(
             f"{where}: key must be a PRNG key such as jax.random.key(0), got {got}"

@@ -1,5 +1,6 @@
 """One step of any cell, as a module."""
 
+import functools
 from typing import Any
 
 import jax
@@ -75,17 +76,16 @@ class Step(Named, nn.RNNCellBase, kw_only=True):
         """
         shape = layers.step_shape(type(self).__name__, input_shape)
         place = self.place(shape[-1])
-        zeros, ones = (
-            layers.filled_params(place, self.param_dtype, value) for value in (0, 1)
-        )
+        filled = functools.partial(layers.filled_params, place, self.param_dtype)
         dtype = layers.carry_dtype(self.carry_dtype, self.param_dtype)
         if self.carry_init is not None:
+            zeros = filled(0)
             draw = _weights.carry_draw(rng, self.carry_init, place, zeros, shape)
             return layers.first_carry(place.cell, zeros, shape, dtype, draw)
         with jax.ensure_compile_time_eval():
             carry, other = (
-                layers.first_carry(place.cell, params, shape, dtype, None)
-                for params in (zeros, ones)
+                layers.first_carry(place.cell, filled(value), shape, dtype, None)
+                for value in (0, 1)
             )
             pairs = zip(jax.tree.leaves(carry), jax.tree.leaves(other), strict=True)
             learnt = any((a != b).any() for a, b in pairs)

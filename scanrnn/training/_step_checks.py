@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax.training.dynamic_scale import DynamicScale
 
+from scanrnn.cells._checks import is_key
+
 
 def check_options(
     loss_fn: Any, optimizer: Any, clip: float | None, accumulate: int
@@ -83,10 +85,8 @@ def first_opt_state(optimizer: Any, state: Any) -> Any:
 
 def _check_key(key):
     """Raise TypeError unless it is one PRNG key: a typed one, or its two numbers."""
-    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", (None, None))
-    typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    if not (typed and shape == () or dtype == jnp.uint32 and len(shape) == 1):
-        of_shape = f" of shape {shape}" if hasattr(key, "shape") else ""
+    if not is_key(key) or key.ndim != (key.dtype == jnp.uint32):
+        of_shape = f" of shape {key.shape}" if hasattr(key, "shape") else ""
         raise TypeError(
             f"key: got a {type(key).__name__}{of_shape}, want one PRNG key such as "
             "jax.random.key(0)"
