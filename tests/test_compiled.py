@@ -20,6 +20,7 @@ from benchmarks.compiled import (
     aims,
     apart,
     costs,
+    gpu_kernels,
     hlo,
     kernels,
     measure,
@@ -376,6 +377,22 @@ def test_row_of_two_cores_has_the_kernels_of_one_core_beside_it(monkeypatch):
     for half, whole in zip(record["kernels"], record["on_one_core"], strict=True):
         assert half["name"] == whole["name"]
         assert half["step"] < whole["step"]  # bundles of half of the batch
+
+
+@pytest.mark.slow
+def test_chunks_of_a_delta_rule_are_two_kernels_that_keep_most_in_registers(
+    monkeypatch,
+):
+    prepare("h100", monkeypatch)
+    name, page = "chunks of a gated delta rule", gpu_kernels.page()
+    variables = functools.partial(page.environment, name)
+    record = apart.record(page.module, name, variables, page.limit)
+    assert "error" not in record, record["error"]
+    assert record["starts"]["pallas_gpu"] == 1
+    # A whole state in a program spills 5,028 bytes of a thread forward. A reverse loop
+    # that also computes the gradients of time inputs spills 8,056.
+    spilled = {kernel["name"]: kernel["spilled"] for kernel in record["kernels"]}
+    assert spilled["forward"] <= 2_000 and spilled["reverse"] <= 600
 
 
 @pytest.mark.slow

@@ -97,12 +97,12 @@ def test_gpu_kernel_that_is_refused_has_a_row_that_says_why():
     assert "| a loop | no room | | | | | 974.0 | 2,058.0 | | 1.9 | |" in page
 
 
-def test_gpu_kernel_of_a_delta_rule_is_refused_with_the_reason():
+def test_gpu_kernel_without_room_is_refused_with_the_reason():
     options = scanrnn.Options(machine="h100", implementation="pallas_gpu")
     with jax.enable_x64(False):
-        program = linear_attention.delta_rule(T=3, S=2, C=16, K=128)
+        program = linear_attention.delta_rule(T=3, S=2, C=16, K=256)
         fast = scanrnn.accelerate(program.apply, plan=options)
         with pytest.raises(ValueError, match=gpu_kernels.REFUSED) as error:
             jax.eval_shape(fast, program.params, program.inputs)
     reason = re.search(gpu_kernels.REFUSED, str(error.value))[1]
-    assert reason.startswith("loop ") and "float32[128,128]" in reason
+    assert reason.startswith("loop ") and "float32[256,256]" in reason

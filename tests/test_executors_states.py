@@ -1,6 +1,7 @@
 """Loops whose state is a matrix as kernels for a GPU: each program runs one state."""
 
 import functools
+import math
 import types
 
 import jax
@@ -53,6 +54,33 @@ def test_chunks_equal_lax_scan(T, lead, dtype):
     args = chunks(T, lead, 16, 32, 16, dtype)
     rtol = 1e-9 if dtype == "float64" else 1e-5
     assert_equal_to_lax_scan(make, args, reverse=T == 5, rtol=rtol)
+
+
+@pytest.mark.parametrize(("T", "lead"), [(1, (1,)), (5, (2,)), (2, (1, 3))])
+def test_parts_of_states_equal_lax_scan(T, lead):
+    """A program runs a part of a state: here a half of its columns."""
+    make = functools.partial(functools.partial, chunk)
+    args = chunks(T, lead, 64, 128, 128, "float64")
+    params, carry, xs = args
+    made = views(functools.partial(chunk, params), carry, xs)
+    assert {view.grid for view in made} == {(2 * math.prod(lead),)}
+    assert_equal_to_lax_scan(make, args, reverse=T == 5)
+
+
+def test_parts_of_turned_states_equal_lax_scan():
+    """The columns that need nothing of one another may be the rows of an array."""
+
+    def make(params):
+        def step(state, inputs):
+            state, y = chunk(params, state.swapaxes(-1, -2), inputs)
+            return state.swapaxes(-1, -2), y
+
+        return step
+
+    params, carry, xs = chunks(2, (3,), 64, 128, 128, "float64")
+    carry = carry.swapaxes(-1, -2)
+    assert {view.grid for view in views(make(params), carry, xs)} == {(6,)}
+    assert_equal_to_lax_scan(make, (params, carry, xs))
 
 
 def test_small_products_equal_lax_scan():
@@ -115,17 +143,31 @@ def reason_of(step, carry, xs):
 
 
 def test_states_without_room_are_refused_with_the_reason():
-    params, carry, xs = chunks(2, (1,), 64, 64, 64, "float32")
-    assert views(functools.partial(chunk, params), carry, xs)
-    params, carry, xs = chunks(2, (1,), 64, 128, 128, "float32")
+    params, carry, xs = chunks(2, (1,), 128, 128, 64, "float32")
     reason = reason_of(functools.partial(chunk, params), carry, xs)
-    assert "it has float32[1,128,128]" in reason and "for 4,096 numbers" in reason
+    assert "it has bool[1,128,128]" in reason and "for 8,192 numbers" in reason
     cell = scanrnn.cells.deltanet()
     params, carry, xs = drawn(cell, 2, 1, 128, "float32")
     assert views(functools.partial(cell.step, params), carry, xs)
     params, carry, xs = drawn(cell, 2, 1, 256, "float32")
     reason = reason_of(functools.partial(cell.step, params), carry, xs)
     assert "room for 16,384 numbers" in reason
+
+
+def test_products_of_states_run_only_by_name_on_a_gpu():
+    """They have not run on a GPU. Memories without products have, on an H100."""
+    step = functools.partial(chunk, chunks(2, (8,), 16, 16, 16, "float32")[0])
+    _, *args = chunks(2, (8,), 16, 16, 16, "float32")
+    found = {c.name: c for c in scanrnn.plan(step, *args, machine="h100").candidates}
+    assert "have not run on a GPU" in found[NAME].refusal
+    asked = scanrnn.plan(step, *args, machine="h100", implementation=NAME)
+    assert asked.executor.name == NAME
+    cell = scanrnn.cells.deltanet()
+    params, carry, xs = drawn(cell, 2, 1, 16, "float32")
+    found = scanrnn.plan(
+        functools.partial(cell.step, params), carry, xs, machine="h100"
+    )
+    assert {c.name: c for c in found.candidates}[NAME].refusal is None
 
 
 def test_states_that_meet_are_refused_with_the_reason():

@@ -44,7 +44,7 @@ CASES = (
     ProgramCase("cells.indrnn"),
     ProgramCase("cells.sru"),
     ProgramCase("cells.mingru"),
-    # Its products are of matrices that change at each step: the row says so.
+    # Its products are of matrices that change at each step.
     ProgramCase("chunks of a gated delta rule"),
 )  # fmt: skip
 ENTRY = (

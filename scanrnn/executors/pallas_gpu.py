@@ -2,10 +2,12 @@
 
 A step without recurrent products (an average, a return, a gate without a matrix) is one
 recurrence for each example and feature: the kernel gives each of them to a thread. If
-the state is a matrix, each program has one state, that of one head of one example. For
-other steps it gives one example to each program while there are multiprocessors, else
-eight; of a step with heads, one head of them. If that is faster, or if a program cannot
-run the step, each has a slice of the features, and they exchange what products read.
+the state is a matrix, each program has one state, that of one head of one example, or a
+part of it. For other steps it gives one example to each program while there are
+multiprocessors, else eight; of a step with heads, one head of them. If that is faster,
+or if a program cannot run the step, each has a slice of the features, and they exchange
+what products read.
+
 All time steps run inside the kernel, so a loop is one launch.
 
 Tests run these kernels in Pallas's interpreter, or by `together` if their programs
@@ -56,6 +58,9 @@ RULES = Rules(
     draws_before=True,
     # Otherwise each step would transpose the matrix again.
     transposes_weights=True,
+    # A program has few registers: the reverse loop of chunks of a delta rule is then as
+    # long as the forward one.
+    gradients_after=True,
     # As for XLA's loops: an LSTM (4096, 2, 128) takes 21 MB of temporaries, and 48 MB
     # if results of products are kept. Chunks take 141 launches in place of 1.
     recompute=RecomputeRules("chunked"),
@@ -74,7 +79,10 @@ def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
     if importlib.util.find_spec("jax.experimental.pallas.triton") is None:
         return "this version of JAX has no Triton"
-    return refusal(plan, PLATFORM, "an NVIDIA GPU", [unsuitable, _unlike])
+    reason = refusal(plan, PLATFORM, "an NVIDIA GPU", [unsuitable, _unlike])
+    if reason is None and plan.options.implementation != NAME:
+        return _unproven(plan)
+    return reason
 
 
 def work(plan: Plan) -> Work:
@@ -94,6 +102,14 @@ def _unlike(body: Body) -> str | None:
         _viewed(body)
     except NotAKernelError as reason:
         return str(reason)
+    return None
+
+
+def _unproven(plan: Plan) -> str | None:
+    """Why this plan runs only if asked for by name, or timed by `tune`; or None."""
+    views = (_viewed(body)[1] for body in plan.emitted.values())
+    if any(isinstance(view, StateView) and view.multiplies for view in views):
+        return "its kernels that multiply a state by matrices have not run on a GPU"
     return None
 
 

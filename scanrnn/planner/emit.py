@@ -18,7 +18,7 @@ from scanrnn.planner.bodies import Body, Target
 from scanrnn.planner.derivative.steps import Step
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.batching import REFUSALS
-from scanrnn.planner.ir.graph import Graph, Values, variables
+from scanrnn.planner.ir.graph import Graph, Values, free, variables
 from scanrnn.planner.ir.rows import Rows, pair_up
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.around import around, own_rows
@@ -59,12 +59,15 @@ class Reverse(NamedTuple):
     Attributes:
       before: the work before the reverse loop, for all steps at once.
       body: the reverse loop.
-      after: the work after it on its rows, for all steps at once.
+      rows: the variables of its ys.
+      after: the work after it, for all steps at once. It reads these rows, and rows
+        that the loop only reads, such as the cotangent of a result of a product.
       consts: constants of the body, by variable; they are its last weights.
     """
 
     before: Graph
     body: Body
+    rows: tuple[Var, ...]
     after: Graph
     consts: Values
 
@@ -106,14 +109,15 @@ class Bodies:
         before, graph, after = around(
             whole.graph, loop.precomputes, loop.rules.precomputes_sums
         )
+        graph = _without_passed(graph)
         memory, over = {}, {}
         if self.is_for_plan:
             memory = pair_up(graph.ys, loop.dead)
-            over = _overwritten(loop, graph, given) if loop.in_place else {}
+            over = _overwritten(loop, graph, after, given) if loop.in_place else {}
         where = {"places": recorded.places, "shifts": recorded.shifts}
         where |= {"over": over, "memory": memory, "reverse": not loop.reverse}
         body = self._body(graph, self._rows(**where), reverse=True)
-        return Reverse(before, body, after, whole.consts)
+        return Reverse(before, body, tuple(variables(graph.ys)), after, whole.consts)
 
     def norms(
         self, graph: Graph, active: Sequence[Var], given: Iterable[Any]
@@ -173,6 +177,14 @@ class Bodies:
         return self.target.rules.unroll.factor(row, count, reverse)
 
 
+def _without_passed(graph: Graph) -> Graph:
+    """A step that does not stack again what it reads as rows."""
+    ys = tuple(v for v in graph.ys if v not in graph.xs)
+    read = free(graph.eqns, (*graph.carry_out, *ys))
+    xs = tuple(v for v in graph.xs if v in read)
+    return dataclasses.replace(graph, xs=xs, ys=ys)
+
+
 def _is_full_product_step(graph: Graph) -> bool:
     """Whether a step has a matrix product with weights and no half precision."""
     multiplied = (variables(e.invars) for e in graph.eqns if ops.is_heavy(e))
@@ -194,14 +206,14 @@ def _is_tiny(graph: Graph, rules: Rules) -> bool:
     return half and few and any(map(ops.is_reduction, graph.eqns))
 
 
-def _overwritten(loop, graph, given) -> dict[int, Var]:
+def _overwritten(loop, graph, after, given) -> dict[int, Var]:
     """For some stacked outputs, by index, the array whose buffer they reuse.
 
     They reuse residuals, else incoming cotangents. A shift may still be read from such
     an array: it reads a row that is not yet written.
     """
     derivative, rows = loop.derivative, loop.recording.rows
-    needed = {*loop.graph.ys, *derivative.read_outside}
+    needed = {*loop.graph.ys, *derivative.read_outside, *after.xs}
     needed |= {*loop.graph.xs} - loop.spare
     needed |= {*rows.sources(needed)}
     free = [v for v in loop.read_inside if v not in needed and v not in rows.shifts]

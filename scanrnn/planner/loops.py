@@ -84,8 +84,8 @@ class Loop:
     @made_once
     def regions(self) -> Regions:
         """The regions where contributions from outside enter."""
-        sums = self.rules.sums_gains_in_loop
-        return find_regions(self.graph, sums)
+        rules = self.rules
+        return find_regions(self.graph, rules.sums_gains_in_loop, rules.gradients_after)
 
     @made_once
     def steps(self) -> Steps:

@@ -65,6 +65,8 @@ class Rules:
       scans: which form a scan takes that is parallel over time.
       delays_copies: copies that only the code after a loop needs are made after it.
       sums_gains_in_loop: gradients of gains are summed in the reverse loop.
+      gradients_after: gradients of time inputs that multiply what is carried are
+        computed after the reverse loop, if it stacks no more bytes then.
       sums_biases_by_products: gradients of biases are products with ones.
       recompute: when results of contractions are recomputed from carries.
       precomputes_sums: sums over axes of time inputs alone are computed before the
@@ -112,6 +114,7 @@ class Rules:
     scans: ScanRules = ScanRules()
     delays_copies: bool = False
     sums_gains_in_loop: bool = False
+    gradients_after: bool = False
     sums_biases_by_products: bool = False
     recompute: RecomputeRules = RecomputeRules()
     precomputes_sums: bool = False

@@ -12,7 +12,7 @@ from jax.extend.core import JaxprEqn, Literal, Var
 
 from scanrnn.executors.gpu.block_checks import NotAKernelError
 from scanrnn.executors.gpu.small_products import product
-from scanrnn.executors.gpu.states import StateLayout
+from scanrnn.executors.gpu.states import WHOLE, Cut, StateLayout
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, eval_eqn, needed, variables
 from scanrnn.planner.ir.retrace import graph_of
@@ -35,13 +35,13 @@ class OneState:
     layout: StateLayout
 
     @classmethod
-    def of(cls, graph: Graph, state: Var) -> OneState:
+    def of(cls, graph: Graph, state: Var, cut: Cut = WHOLE) -> OneState:
         """The step of one state.
 
         Raises:
           NotAKernelError: if it mixes the states.
         """
-        layout = StateLayout.of(graph, state)
+        layout = StateLayout.of(graph, state, cut)
         eqns, ys = needed(graph.eqns, graph.outs), variables(graph.ys)
         names = {
             v: Var(ops.aval(v).update(shape=layout.shape(v))) for v in graph.inputs

@@ -1,12 +1,14 @@
 """The view of a step whose state is a matrix: each program runs one state.
 
 A matrix memory has one for each example and head. All arrays of a step lie in the
-registers of a program, so its size is limited.
+registers of a program, so its size is limited. If a state is larger, and its columns
+(or its rows) need nothing of one another, a program runs a part of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,21 +16,29 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.extend.core import Var
 
-from scanrnn.executors.gpu.block_checks import check_one_state
+from scanrnn.executors.gpu.block_checks import (
+    NoRoomError,
+    NotAKernelError,
+    check_one_state,
+)
 from scanrnn.executors.gpu.forms import Form, Piece
 from scanrnn.executors.gpu.one_state import OneState
+from scanrnn.executors.gpu.states import Cut
 from scanrnn.executors.gpu.triton import computed
 from scanrnn.executors.gpu.view import Store, loaded
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, eval_eqn, variables
 
+# Into how many parts a state may be cut.
+_PARTS = (2, 4, 8)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StateView:
-    """One state of the step, by index of its example and head: a `View`.
+    """One state of the step, or a part of it, by index: a `View`.
 
     Attributes:
-      one: the step of one state.
+      one: the step of one state, or of a part of it.
       warps: the number of warps of a program.
       steps: the most steps whose rows are loaded together: rows take many registers.
       loads_ahead: whether these are loaded while the steps before them are computed.
@@ -47,13 +57,21 @@ class StateView:
           NotAKernelError: if a program cannot run it.
         """
         one = OneState.of(graph, state)
-        check_one_state(one.graph)
+        try:
+            check_one_state(one.graph)
+        except NoRoomError as reason:
+            return cls(_part_of_a_state(graph, state, reason))
         return cls(one)
 
     @property
     def graph(self) -> Graph:
         """The step of one state."""
         return self.one.graph
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it multiplies matrices, as chunks of a delta rule do."""
+        return any(e.primitive.name in ops.PRODUCTS for e in self.graph.eqns)
 
     @property
     def inputs(self) -> list[Piece]:
@@ -114,3 +132,21 @@ class StateView:
             values[out] = eval_eqn(eqn, ins)[0] if multiplies else computed(eqn, ins)
             store_known()
         return list(map(read, graph.carry_out))
+
+
+def _part_of_a_state(graph: Graph, state: Var, reason: NoRoomError) -> OneState:
+    """The step of the largest part of a state that a program can run.
+
+    Raises:
+      NotAKernelError: the reason why it cannot run a whole state, if there is none.
+    """
+    for parts, axis in itertools.product(_PARTS, (-1, -2)):
+        if ops.aval(state).shape[axis] % parts:
+            continue
+        try:
+            one = OneState.of(graph, state, Cut(axis, parts))
+            check_one_state(one.graph)
+        except NotAKernelError:
+            continue
+        return one
+    raise reason

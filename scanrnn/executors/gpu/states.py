@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from jax.extend.core import Var
 
 from scanrnn.executors.gpu.block_checks import NotAKernelError
 from scanrnn.executors.gpu.forms import Form, Piece
-from scanrnn.executors.gpu.places import AxisPlace, found_in_all
+from scanrnn.executors.gpu.places import AxisPlace, followed, found_in_all
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import WEIGHTS, Graph, variables
 
@@ -32,12 +33,23 @@ def state_of(graph: Graph) -> Var | None:
     return None if any(bits[v] == WEIGHTS for v in factors) else largest
 
 
+class Cut(NamedTuple):
+    """Into how many equal parts each state is cut, and along which of its axes."""
+
+    axis: int
+    parts: int
+
+
+WHOLE = Cut(-1, 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class StateLayout:
     """Where the axes that count the states lie in the arrays of a step.
 
     Attributes:
-      sizes: the sizes of these axes: all axes of the state but the last two.
+      sizes: the sizes of these axes: all axes of the state but the last two; and if a
+        program runs a part of a state, the number of these parts.
       places: for each of them, its place in each array that has it.
     """
 
@@ -45,14 +57,19 @@ class StateLayout:
     places: Sequence[Mapping[Var, AxisPlace]]
 
     @classmethod
-    def of(cls, graph: Graph, state: Var) -> StateLayout:
+    def of(cls, graph: Graph, state: Var, cut: Cut = WHOLE) -> StateLayout:
         """The layout of a step.
 
         Raises:
-          NotAKernelError: if it mixes the states.
+          NotAKernelError: if it mixes the states, or the parts of a state.
         """
-        sizes = ops.aval(state).shape[:-2]
+        shape = ops.aval(state).shape
+        sizes = shape[:-2]
         places = [_followed(graph, state, axis) for axis in range(len(sizes))]
+        if cut.parts > 1:
+            at = AxisPlace(len(shape) + cut.axis, shape[cut.axis] // cut.parts)
+            places += [followed(graph, cut.parts, {state: at}, "parts of a state")]
+            sizes = (*sizes, cut.parts)
         return cls(sizes, places)
 
     def parts(self, v: Var) -> list[list[tuple[str | slice, int]]]:

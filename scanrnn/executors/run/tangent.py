@@ -105,7 +105,10 @@ def _reversed(
         ]
         start += map(zero_sum, summed)
         final, ys = executor.lower(made.body, constants, start, arrays)
-        ys = stage_over_time(made.after, named(made.after.xs, ys), loop.length)
+        rows = named(made.rows, ys)
+        passed = [v for v in made.after.xs if v not in rows]
+        rows |= loop.recording.rows.whole(passed, arrays)
+        ys = stage_over_time(made.after, rows, loop.length)
         return [*final[:n], *map(rounded, final[n:], summed), *ys]
 
     return run

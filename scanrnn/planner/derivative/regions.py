@@ -6,11 +6,13 @@ weights and hoisted inputs within a region are added once, at its cuts.
 
 The cotangent of a cut is stacked. It may be larger than the weights and the time inputs
 together, as for the state of a matrix memory. Then the gradient of the weights is
-summed in the loop instead. Gradients of gains may be summed in the loop, too. So are
-those of weights of an equation that the planner does not know. To batch it over time
-may take far more work and memory: a product with a sparse matrix then has the places of
-the matrix once for each step. A sum with what is computed from values too large for all
-steps, such as a matrix that each example chooses by an index, is in no region either.
+summed in the loop instead. Products of what is carried and of time inputs are in no
+region, unless the rules ask for that (`gradients_after`). Gradients of gains may be
+summed in the loop, too. So are those of weights of an equation that the planner does
+not know. To batch it over time may take far more work and memory: a product with a
+sparse matrix then has the places of the matrix once for each step. A sum with what is
+computed from values too large for all steps, such as a matrix that each example chooses
+by an index, is in no region either.
 """
 
 from __future__ import annotations
@@ -37,41 +39,68 @@ class Regions(NamedTuple):
     heavy_cuts: dict[Var, None]  # the cuts that end a contraction
 
 
-def find_regions(loop: Graph, sums: bool) -> Regions:
+def find_regions(loop: Graph, sums: bool, after: bool = False) -> Regions:
     """Find the regions of a loop and their cuts.
 
-    `sums` says whether gradients of gains are summed in the loop.
+    Args:
+      loop: the step.
+      sums: whether gradients of gains are summed in the loop.
+      after: whether gradients of time inputs that multiply what is carried are computed
+        after the reverse loop, too, if it stacks no more bytes then. A product of both
+        is otherwise in no region.
     """
+    if after and any(ops.is_heavy(e) and _is_timed(e, loop.depends) for e in loop.eqns):
+        found = _found(loop, sums, True)
+        given = variables(loop.ys)
+        # Cotangents of time inputs are stacked anyway.
+        if excess((v for v in found.cuts if v not in given), loop.xs) <= 0:
+            return found
+    return _found(loop, sums, False)
+
+
+def _found(loop: Graph, sums: bool, after: bool) -> Regions:
     bits, consumers = loop.depends, loop.consumers
     large = find_large(loop, bits)
     weight_borne = _weight_borne(loop, bits)
     regions = Regions(set(), {}, {})
     for eqn in loop.eqns:
         ins = variables(eqn.invars)
-        heavy = ops.is_heavy(eqn)
+        heavy, timed = ops.is_heavy(eqn), _is_timed(eqn, bits)
         if not any(bits[v] & CARRY for v in ins) or not ops.is_movable(eqn):
             continue
         borne = set().union(*(weight_borne.get(v, ()) for v in ins))
-        if not heavy and (not borne or eqn.primitive.name in ops.POINTWISE and sums):
+        pointwise = eqn.primitive.name in ops.POINTWISE
+        if not (heavy or (timed and after) or (borne and not (pointwise and sums))):
             continue
         if not ops.is_cheap_over_time(eqn):
             continue
         outs = [v for v in eqn.outvars if not isinstance(v, DropVar)]
-        found = [_follow(v, consumers, large) for v in filter(ops.is_inexact, outs)]
+        found = [
+            _follow(v, consumers, large, ones=after)
+            for v in filter(ops.is_inexact, outs)
+        ]
         ends = dict.fromkeys(v for ends, _ in found for v in ends)
         if heavy:
             regions.heavy_cuts.update(ends)
         more = [v for v in ends if v not in regions.cuts]
-        timed = heavy and any(bits[v] == TIME for v in ins)
-        # Cotangents of time inputs, `loop.xs`, are stacked anyway.
-        if timed or (borne and excess(more, loop.xs, borne) > 0):
+        if heavy and timed and not after:
+            continue
+        if borne and excess(more, loop.xs, borne) > 0:
             continue
         regions.cuts.update(ends)
         regions.eqns.update([eqn, *(e for _, path in found for e in path)])
     return regions
 
 
-def _follow(v, consumers, large: set[Var]) -> tuple[list[Var], list[JaxprEqn]]:
+def _is_timed(eqn: JaxprEqn, bits) -> bool:
+    """Whether an equation reads what depends on time inputs alone, and the carry."""
+    found = [bits[v] for v in variables(eqn.invars)]
+    return TIME in found and any(b & CARRY for b in found)
+
+
+def _follow(
+    v, consumers, large: set[Var], ones: bool
+) -> tuple[list[Var], list[JaxprEqn]]:
     """The last places where a contribution that starts at `v` can be added.
 
     Returns these variables, and the equations between `v` and them.
@@ -88,12 +117,13 @@ def _follow(v, consumers, large: set[Var]) -> tuple[list[Var], list[JaxprEqn]]:
         (eqn,) = users
         if eqn.primitive.name == "split":
             parts = [o for o in eqn.outvars if not isinstance(o, DropVar)]
-            follows = [_follow(o, consumers, large) for o in parts]
+            follows = [_follow(o, consumers, large, ones) for o in parts]
             if any(p for _, p in follows):
                 ends = [end for e, _ in follows for end in e]
                 committed = [*path, eqn, *(k for _, p in follows for k in p)]
             return ends, committed
-        if eqn.primitive.name not in _PASSES_ON:
+        passes = eqn.primitive.name in _PASSES_ON or (ones and _moves_ones(eqn))
+        if not passes:
             return ends, committed
         terms = variables(eqn.invars)
         if not ops.is_inexact(eqn.outvars[0]) or not large.isdisjoint(terms):
@@ -102,6 +132,16 @@ def _follow(v, consumers, large: set[Var]) -> tuple[list[Var], list[JaxprEqn]]:
         (v,) = eqn.outvars
         if eqn.primitive.name in ops.ADDITIVE:
             ends, committed = [v], list(path)
+
+
+def _moves_ones(eqn: JaxprEqn) -> bool:
+    """Whether an equation only adds or removes axes of size 1, as `jnp.matmul` does."""
+    if eqn.primitive.name not in ("broadcast_in_dim", "reshape", "squeeze"):
+        return False
+    v, (out,) = eqn.invars[0], eqn.outvars
+    shapes = (ops.aval(atom).shape for atom in (v, out))
+    before, after = ([size for size in shape if size != 1] for shape in shapes)
+    return before == after
 
 
 def _weight_borne(loop, bits) -> dict[Var, set[Var]]:
