@@ -50,6 +50,9 @@ import pytest  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
+# Pages of the documentation whose examples take four seconds or more.
+LONG_PAGES = {"coming_from.md", "faq.md", "layers.md"}
+
 
 @pytest.fixture
 def in_32_bit():
@@ -68,7 +71,10 @@ def _doctests_run_in_32_bit(request):
 
 
 def pytest_collection_modifyitems(items):
-    """Pages that tests of walks run as well are left to the slow tests."""
+    """Pages that take long, or that tests of walks run too, are left to slow tests."""
     for item in items:
-        if isinstance(item, pytest.DoctestItem) and item.path.parent.name == "start":
+        page = item.path.name
+        if isinstance(item, pytest.DoctestItem) and (
+            page in LONG_PAGES or item.path.parent.name == "start"
+        ):
             item.add_marker(pytest.mark.slow)

@@ -83,6 +83,7 @@ def test_counts_on_a_gpu_are_those_of_the_committed_results():
     assert f"{1.3 * kernels:.1f} ({kernels:.1f} kernels) |" in flash
 
 
+@pytest.mark.slow
 def test_clipping_keeps_the_bound_and_has_the_norms_of_torch():
     found = clipping.measure(quick=True)
     assert [row["bound"] for row in found["rows"]] == [None, 1.0, 5.0]

@@ -88,6 +88,7 @@ def graph_of(step, init, xs):
     return scanrnn.plan(step, init, xs).stages.graph
 
 
+@pytest.mark.slow
 def test_every_matrix_memory_is_found_and_nothing_else():
     """Vectors, and memories that are outputs, are none."""
     found = set()

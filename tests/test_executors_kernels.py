@@ -256,6 +256,7 @@ def test_kernel_of_another_platform_is_a_loop_of_xla():
     assert "callback" not in text and "tpu_custom_call" not in text
 
 
+@pytest.mark.slow
 def test_tuner_tries_a_kernel_and_drops_one_that_is_wrong(monkeypatch, tmp_path):
     """The interpreter takes the place of the device."""
     monkeypatch.setenv("SCANRNN_CACHE", str(tmp_path))

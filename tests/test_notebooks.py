@@ -115,13 +115,8 @@ def test_notebook_has_the_outputs_of_its_code(name):
 
 # The only test that starts a kernel: everything that needs a run is checked here.
 @pytest.mark.filterwarnings("default")  # of the Jupyter machinery, not ours
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name.startswith("01") else pytest.param(name, marks=pytest.mark.slow)
-        for name in SHOWS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHOWS)
 def test_notebook_runs_and_shows_what_it_promises(name, tmp_path):
     notebook = execute.from_text(name)
     # It runs in any folder, not only in that of the repository.

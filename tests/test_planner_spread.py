@@ -101,6 +101,7 @@ def test_step_with_copied_rows_equals_lax_scan(step, reverse):
     assert_same(make, value_and_gradients, plan=scanrnn.Options(), reverse=reverse)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("copies_small_rows")
 def test_step_with_copied_rows_is_transformed_as_lax_scan():
     params, xs, S = made()

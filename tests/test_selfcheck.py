@@ -30,6 +30,7 @@ def test_selfcheck_finds_every_way_right():
     assert all(c.error < errors[c.cell == "mlstm"] for c in ran)
 
 
+@pytest.mark.slow
 def test_selfcheck_reports_a_kernel_that_fails(monkeypatch):
     def fails(*args, **options):
         raise RuntimeError("out of fast memory")

@@ -11,6 +11,7 @@ if any(importlib.util.find_spec(name) is None for name in NEEDED):
 from benchmarks import latency, origin  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_32_bit")
 def test_contenders_agree_and_are_reported(monkeypatch):
     monkeypatch.setattr(latency, "CALLS", 1)

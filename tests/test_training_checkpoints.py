@@ -299,6 +299,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_folder_is_locked_for_one_process_until_it_is_gone(tmp_path):
     mine = Checkpoints(tmp_path)
     with subprocess.Popen(

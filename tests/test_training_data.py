@@ -64,6 +64,7 @@ def test_vocabulary_keeps_the_most_frequent_words_and_one_for_the_rest():
     assert "<unk>" in Vocabulary.of(["a", "b"], most=3).tokens
 
 
+@pytest.mark.slow
 def test_docstrings_are_a_corpus_of_words():
     words = load_docstrings()
     assert len(words) > 300_000 and 5_000 < len(set(words)) < 40_000
