@@ -151,6 +151,25 @@ def test_program_of_a_machine_equals_lax_scan(monkeypatch, machine, name, revers
     assert_same(make, value_and_gradients, plan=plan, reverse=reverse)
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=str)
+@pytest.mark.parametrize("T", [11, pytest.param(39, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["lstm", *(pytest.param(n, marks=pytest.mark.slow) for n in ("ln_lstm", "gru"))],
+)
+def test_steps_beside_the_trips_of_a_gpu_equal_lax_scan(monkeypatch, name, T, reverse):
+    """A trip has ten steps, which do not divide the sequence."""
+    monkeypatch.setattr(ruled, "machine_for", lambda platform: MACHINES["h100"])
+    step, params, init, xs = build(name)
+    xs = jnp.tile(xs, (-(-T // len(xs)), *[1] * (xs.ndim - 1)))[:T]
+    options = {"machine": "h100", "implementation": "planned"}
+    args = functools.partial(step, params), init, xs
+    bodies = scanrnn.plan(*args, reverse=reverse, **options).bodies.values()
+    assert {(body.rows.trip_steps, body.rows.rest) for body in bodies} == {(10, T % 10)}
+    make, plan = (step, params, init, xs), scanrnn.Options(**options)
+    assert_same(make, value_and_gradients, plan=plan, reverse=reverse)
+
+
 @pytest.mark.parametrize(
     ("machine", "same"),
     [
@@ -182,6 +201,13 @@ def test_gpu_shares_kernels_between_steps_that_divide_the_sequence(machine, step
     rules = planned.rules(MACHINES[machine])
     found = [rules.trips.block(length) for length in (30, 256, 13)]
     assert tuple(found) == steps
+
+
+def test_trip_that_is_short_leaves_a_rest_where_it_may():
+    trips = planned.rules(MACHINES["h100"]).trips
+    found = [trips.block(length, rest=True) for length in (7, 13, 22, 35, 127, 256)]
+    assert found == [7, 10, 10, 7, 10, 8]
+    assert trips.block(127) == 1
 
 
 @pytest.mark.parametrize(

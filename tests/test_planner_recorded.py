@@ -136,3 +136,27 @@ def test_operations_are_told_apart(function, size, names):
     assert [n for n in found if n != "lu_pivots_to_permutation"] == names
     # A kernel of ours is one launch, whatever is in it.
     assert not [*unrecorded(eqns, pallas_gpu.rules(machine_named("h100")))]
+
+
+def test_rows_that_are_copied_are_named():
+    """XLA copies a row that a product reads as it is, and a carry that is stacked."""
+
+    def read(h, x):
+        return jnp.tanh(h + x @ h), None
+
+    def stacked(h, x):
+        return jnp.tanh(h @ jnp.ones((N, N)) + x), h
+
+    def neither(h, x):
+        h = jnp.tanh(h @ jnp.ones((N, N)) + x)
+        return h, h
+
+    def names(step, length, size):
+        shapes = (size, N, N), (length, size, N, N)
+        args = [jax.ShapeDtypeStruct(shape, float) for shape in shapes]
+        options = {"machine": "h100", "implementation": "planned"}
+        return names_of(str(scanrnn.plan(step, *args, **options)))
+
+    large = 2**19 // N**2 * 4  # 16 MB: a trip has one step
+    assert names(read, 40, large) == names(stacked, 40, large) == ["copies of rows"]
+    assert names(neither, 40, large) == names(read, 40, 2) == []

@@ -162,7 +162,8 @@ class Bodies:
         sized = self.target.alone and isinstance(loop.length, int)
         carry, block = ops.bytes_in(loop.graph.carry), 1
         if loop.unroll == 1:
-            block = rules.trips.block(loop.length, carry, _is_pointwise(loop.graph))
+            pointwise = _is_pointwise(loop.graph)
+            block = rules.trips.block(loop.length, carry, pointwise, rest=sized)
         filled = rules.zero_fills or not sized
         rows = Rows(loop.length, loop.reverse, trip_steps=block, fenced=rules.fences)
         return dataclasses.replace(rows, filled=filled, **where)

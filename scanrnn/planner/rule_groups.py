@@ -144,15 +144,22 @@ class TripRules(NamedTuple):
     separate: int = 0
     separates_products: bool = False
 
-    def block(self, length: Any, carry: int = 0, pointwise: bool = False) -> int:
-        """Steps in one trip of a loop: a divisor of `length`; 1 if that is symbolic.
+    def block(
+        self, length: Any, carry: int = 0, pointwise: bool = False, rest: bool = False
+    ) -> int:
+        """Steps in one trip of a loop; 1 if `length` is symbolic.
 
-        Each step of a trip needs memory of its own for its carry, of `carry` bytes.
+        It is a divisor of `length`. If that is less than half of what a trip may have,
+        and there may be a `rest` of steps beside the loop, a trip has as many as it may
+        have. Each step of a trip needs memory of its own for its carry, of `carry`
+        bytes.
         """
         most = max(self.steps, self.pointwise if pointwise else 1)
         if most == 1 or not isinstance(length, int):
             return 1
-        return divisor(length, min(most, self.most // max(carry, 1)))
+        most = max(1, min(most, length, self.most // max(carry, 1)))
+        found = divisor(length, most)
+        return most if rest and 2 * found <= most else found
 
 
 class UnrollRules(NamedTuple):

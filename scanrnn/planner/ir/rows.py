@@ -63,7 +63,8 @@ class Rows:
       shifts: variables that are a shift of another one.
       over: for some stacked outputs, by index, the array whose rows they overwrite
         while the loop still reads it.
-      trip_steps: the number of steps in a trip, a divisor of `length`.
+      trip_steps: the number of steps in a trip. If it is no divisor of `length`, the
+        last steps of the sequence are a trip of their own beside the loop.
       fenced: with `over`, whether the last rows are written in a loop of their own.
       memory: for some stacked outputs, by index, an array that is no longer read, whose
         memory they are given.
@@ -133,18 +134,26 @@ class Rows:
         return {v: self.all(arrays, v) for v in names}
 
     @property
+    def rest(self) -> int:
+        """The number of steps beside the loop."""
+        return self.length % self.trip_steps if self.trip_steps > 1 else 0
+
+    @property
+    def _last_trip(self):
+        """The first step of the last trip of the loop."""
+        return self.length - self.rest - self.trip_steps
+
+    @property
     def trips(self):
-        """The number of trips."""
+        """The number of trips of the loop."""
         return self.length // self.trip_steps if self.trip_steps > 1 else self.length
 
     def fresh(self, graph, ours: Sequence[int], arrays: Values) -> tuple:
         """The index of the first trip, and memory for some ys of a graph, not filled.
 
-        The loop will write every row. If `filled`, None and no arrays: then `lax.scan`
-        makes them.
+        The loop will write every row. The index is None if `filled`: then `lax.scan`
+        counts.
         """
-        if self.filled:
-            return None, []
 
         def array(i):
             aval = ops.aval(graph.ys[i])
@@ -154,7 +163,8 @@ class Rows:
             fits = given is not None and given.shape == shape
             return given if fits else lax.empty(shape, aval.dtype)
 
-        return np.int32(self.trips - 1 if self.reverse else 0), list(map(array, ours))
+        first = np.int32(self.trips - 1 if self.reverse else 0)
+        return None if self.filled else first, list(map(array, ours))
 
     def after(self, trip):
         """The index of the next trip; None if `lax.scan` counts."""
@@ -162,7 +172,7 @@ class Rows:
 
     def start(self, arrays: Sequence) -> list:
         """The rows that the first trip writes late: those that are there already."""
-        first = self.length - self.trip_steps if self.reverse else 0
+        first = self._last_trip if self.reverse else 0
         return [lax.slice_in_dim(a, first, first + self.trip_steps) for a in arrays]
 
     def write(self, arrays: Sequence, late: Sequence, trip) -> list:
@@ -181,7 +191,7 @@ class Rows:
         """
         if not arrays:
             return []
-        last = 0 if self.reverse else self.length - self.trip_steps
+        last = 0 if self.reverse else self._last_trip
 
         def write(arrays):
             return [put(a, rows, last) for a, rows in zip(arrays, late, strict=True)]

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from jax.extend.core import JaxprEqn, jaxprs_in_params
 
+from scanrnn.planner.bodies import Body
 from scanrnn.planner.ir import compat, ops
+from scanrnn.planner.ir.graph import variables
 from scanrnn.planner.rules import Rules
 
 
@@ -40,3 +42,18 @@ def _as_it_is(eqn: JaxprEqn) -> bool:
         # A choice by platform is made when the program is lowered.
         return not compat.is_by_platform(eqn)
     return True
+
+
+def copies_rows(body: Body) -> bool:
+    """Whether a trip copies rows as they are, each by a copy that is not recorded.
+
+    XLA does so if a trip has one step, for a row that a product reads, and for a carry
+    that is stacked. Other rows are read and written by kernels that compute.
+    """
+    graph = body.graph
+    if body.rows.trip_steps > 1:
+        return False
+    products = filter(ops.is_heavy, graph.eqns)
+    read = {v for e in products for v in variables(e.invars)}
+    stacked = {*variables(graph.ys)}
+    return not (read.isdisjoint(graph.xs) and stacked.isdisjoint(graph.carry))

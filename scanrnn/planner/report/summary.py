@@ -10,7 +10,7 @@ from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.graph import CARRY, needed, variables
 from scanrnn.planner.report import in_parallel
 from scanrnn.planner.report.details import details
-from scanrnn.planner.report.recorded import unrecorded
+from scanrnn.planner.report.recorded import copies_rows, unrecorded
 from scanrnn.planner.report.wording import at_once, in_bytes, listed, of_leaves
 
 
@@ -151,7 +151,9 @@ def _stays(plan) -> Iterator[str]:
 def _unrecorded(plan) -> Iterator[str]:
     """What ends a graph of kernels in a loop, so that the host starts it."""
     graphs = [body.graph for body in plan.bodies.values()] or [plan.source]
-    found = (name for g in graphs for name in unrecorded(g.eqns, plan.rules))
+    found = [name for g in graphs for name in unrecorded(g.eqns, plan.rules)]
+    if plan.rules.unrecorded and any(map(copies_rows, plan.bodies.values())):
+        found.append("copies of rows")
     if names := ", ".join(dict.fromkeys(found)):
         yield (
             f"Not in a CUDA graph: {names}. The host starts each of them, and a graph "
