@@ -13,6 +13,7 @@ from scanrnn.executors.run.products import lower_products
 from scanrnn.machines import Machine
 from scanrnn.planner.rule_groups import (
     MB,
+    NOWHERE,
     CostRules,
     MemoryRules,
     RecomputeRules,
@@ -37,6 +38,8 @@ GPU = Rules(
     # 29 3.3 5; (32768, 1, 1) 31 0.5 2, 43 0.7 17; (128, 64, 1) 15 0.2 1, 14 0.1 44;
     # but (2048, 8, 32) 33 5.7, 29 5.0.
     scans=ScanRules(pads=True, pairs=(1, 2**31, 2**17)),
+    # A choice: only CPUs were measured. `Options.features_first` may ask for it.
+    features_first=NOWHERE,
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
     overwrites=True,
     # One slice of a row is written in place of four, with the rows of a whole trip.
@@ -125,6 +128,8 @@ TPU = Rules(
     scans=ScanRules(pairs=(8, 16, 2**17), blocks=(2**18, 32)),
     # Not `overwrites`: a row that is written late takes 6,000 cycles, an LSTM's product
     # 8,000. Not `packs_gates`: to join the gates takes as long as a product.
+    # As on a GPU.
+    features_first=NOWHERE,
     # To fill 64 MB with zeros takes 370,000 cycles.
     zero_fills=False,
     # A row of one number takes as long to write as a row of a thousand.
