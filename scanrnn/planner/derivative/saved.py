@@ -89,13 +89,13 @@ def _narrowed(draft, found, now, policy, rules) -> list[Var]:
     if policy not in ("minimal", "chunked") or not are_read_in_part(loop, carries):
         return []
 
-    def again(eqn) -> bool:
+    def recomputable(eqn) -> bool:
         slow = rules.keeps_costly and ops.is_costly(eqn)
         return not (slow or ops.is_heavy(eqn) or ops.draws_by_step(eqn))
 
     made = may_be_kept(draft)
     inside, outside, _ = read(draft, dict.fromkeys([*found, *made]))
-    return in_place_of_carries(loop, made, inside | outside, again)
+    return in_place_of_carries(loop, made, inside | outside, recomputable)
 
 
 def _all_of_cheap(draft, regions, policy, rules) -> list[Var]:
