@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 import scanrnn
-from scanrnn.executors import _xla, planned
+from scanrnn.executors import _xla, associative, pallas_gpu, pallas_tpu, planned
 from scanrnn.machines import MACHINES
 from scanrnn.planner.rule_groups import MB, FeatureRules
 from tests.compare import assert_same, training_jaxpr, value_and_gradients
@@ -54,6 +54,68 @@ def test_features_first_equals_lax_scan(always, name, reverse):
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda t: t.__name__)
 def test_features_first_equals_lax_scan_under(always, transform):
     assert_same(build("lstm"), transform)
+
+
+@pytest.mark.parametrize("reverse", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("name", one_in(2, [*NAMES, "elman"]))
+def test_orientation_that_is_asked_for_equals_lax_scan(name, asked, reverse):
+    options = scanrnn.Options(features_first=asked, implementation="planned")
+    assert_same(build(name), value_and_gradients, plan=options, reverse=reverse)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rules", [_xla.GPU, _xla.TPU], ids=["gpu", "tpu"])
+def test_orientation_equals_lax_scan_under_rules_of_other_machines(monkeypatch, rules):
+    """A CPU runs the loops that a GPU or a TPU would run."""
+    monkeypatch.setattr(_xla, "CPU", rules)
+    monkeypatch.setattr(_xla, "_without_amx", lambda machine: rules)
+    options = scanrnn.Options(features_first=True, implementation="planned")
+    for name in ("lstm", "ln_lstm"):
+        assert_same(build(name), value_and_gradients, plan=options)
+
+
+def bodies_of(name, **options):
+    step, params, init, xs = build(name)
+    f = functools.partial(step, params)
+    plan = scanrnn.plan(f, init, xs, implementation="planned", **options)
+    return plan, plan.bodies.values()
+
+
+@pytest.mark.parametrize("machine", ["cpu", "h100", "tpu v5e"])
+def test_orientation_that_is_asked_for_is_that_of_all_loops(machine):
+    plan, bodies = bodies_of("lstm", machine=machine, features_first=True)
+    assert len(bodies) == 3 and all(body.features_first for body in bodies)
+    text = plan.describe(long=True)
+    assert text.count("all with the features first, as asked for") == 3
+
+
+def test_loops_that_run_have_the_orientation_that_is_asked_for():
+    """The target at run time has the option too, not the rules of the machine alone."""
+    options = scanrnn.Options(features_first=True, implementation="planned")
+    scan = functools.partial(scanrnn.scan, plan=options)
+    jaxpr = training_jaxpr(scan, build("lstm"))
+    found = [eqn for loop in loops(jaxpr) for eqn in gemms(loop.params["jaxpr"].jaxpr)]
+    assert len(found) == 2
+    for eqn in found:
+        assert eqn.params["dimension_numbers"][0] == ((1,), (0,))
+        assert eqn.outvars[0].aval.shape[-1] == 3
+
+
+def test_batch_comes_first_if_that_is_asked_for():
+    units = frozenset({"avx2", "avx512f", "amx_bf16"})
+    cpu = dataclasses.replace(MACHINES["cpu"], units=units)
+    plan = plan_of(32, 1024, machine=cpu, features_first=False)
+    assert not any(body.transposed for body in plan.bodies.values())
+    assert "the batch first, as asked for" in plan.describe(long=True)
+    small = plan_of(8, 16, machine=cpu, features_first=False)
+    assert "as asked for" not in small.describe(long=True)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_kernels_and_parallel_scans_keep_the_order_of_axes(asked):
+    rules = [e.rules(MACHINES["h100"]) for e in (pallas_gpu, pallas_tpu, associative)]
+    assert all(r.with_features_first(asked) == r for r in rules)
 
 
 @pytest.mark.parametrize("name", ["gru", "lstm"])

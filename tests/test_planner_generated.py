@@ -22,6 +22,7 @@ OPTIONS = st.builds(
     layout=st.booleans(),
     sink=st.booleans(),
     defer=st.sampled_from([True, True, True, False]),
+    features_first=st.sampled_from([None, True, False]),
     residuals=st.sampled_from(POLICIES),
 )
 

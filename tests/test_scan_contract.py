@@ -219,6 +219,11 @@ BAD = {
         TypeError,
         "hoist must be a bool, got 'yes'",
     ),
+    "orientation": (
+        lambda f, i, x: scanrnn.plan(f, i, x, features_first="yes"),
+        TypeError,
+        "features_first must be None or a bool, got 'yes'",
+    ),
 }
 
 

@@ -17,8 +17,9 @@ from jax import lax
 import scanrnn
 from scanrnn import executors
 from scanrnn._tune import memory, tuner
+from scanrnn._tune.orientations import orientations
 from scanrnn.executors import pallas_gpu, planned
-from scanrnn.machines import _processor
+from scanrnn.machines import MACHINES, _processor
 from scanrnn.planner import costs
 
 U = jnp.eye(4) / 2
@@ -96,6 +97,7 @@ def test_every_candidate_is_timed_in_every_round(times):
         "sink=False",
         "merge=False",
         "residuals='recompute'",
+        "features_first=True",
         "implementation='scan'",
         # In reverse the four numbers of the carry are one block.
         "implementation='associative'",
@@ -123,7 +125,65 @@ def test_option_that_was_given_stays(times):
         "layout=False",
         "sink=False",
         "merge=False",
+        "features_first=True",
     }
+
+
+def tried(batch=(2,), machine=None, **options):
+    """The values of `features_first` that the tuner tries, for a large matrix."""
+    matrix = jnp.zeros((1024, 1024), "float32")
+
+    def large(h, x):
+        h = jnp.tanh(h @ matrix + x)
+        return h, h
+
+    xs = jax.ShapeDtypeStruct((4, *batch, 1024), "float32")
+    init = xs.update(shape=xs.shape[1:])
+    made = scanrnn.plan(large, init, xs, machine=machine, **options)
+    return orientations(made)
+
+
+AMX = dataclasses.replace(
+    MACHINES["cpu"], units=frozenset({"avx2", "avx512f", "amx_bf16"})
+)
+AVX2 = dataclasses.replace(MACHINES["cpu"], units=frozenset({"avx2"}))
+
+
+def test_orientations_that_the_plan_does_not_have_are_tried():
+    assert tried((2,), AMX) == [True]  # the batch is first
+    assert tried((32,), AMX) == [False]  # features are first in the whole loop
+    assert tried((32,), AVX2) == [True, False]  # in products alone
+
+
+def test_orientations_are_tried_only_where_they_may_matter():
+    assert tried((), AMX) == []  # no batch
+    assert tried((2,), "h100") == []
+    assert tried((2,), AMX, features_first=False) == []
+    assert tried((2,), AMX, implementation="scan") == []
+    xs = jnp.ones((5, 2, 4))
+    average = scanrnn.plan(lambda h, x: (h / 2 + x, h), xs[0], xs, machine="cpu")
+    assert orientations(average) == []
+
+
+def test_orientation_is_remembered(times, folder):
+    times["features_first=True"] = 0.5
+    assert plan().options == scanrnn.Options(features_first=True)
+    times.clear()
+    assert plan().options == scanrnn.Options(features_first=True)
+    assert plan().tuning.remembered
+
+
+def test_file_from_before_an_option_existed_is_read(times, folder):
+    """A field that is missing has its default."""
+    times["hoist=False"] = 0.5
+    plan()
+    (path,) = folder.iterdir()
+    content = json.loads(path.read_text())
+    del content["options"]["features_first"]
+    path.write_text(json.dumps(content))
+    runs = times.runs
+    assert plan().options == scanrnn.Options(hoist=False)
+    assert times.runs == runs
 
 
 def test_executor_of_a_user_is_tried(times, monkeypatch):

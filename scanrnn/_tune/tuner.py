@@ -20,13 +20,15 @@ from scanrnn._tune import memory
 from scanrnn._tune.checks import check
 from scanrnn._tune.clock import time_of
 from scanrnn._tune.kernels import kernels, without_wrong
+from scanrnn._tune.orientations import orientations
 from scanrnn._warn import warn
 from scanrnn.executors import EXECUTORS, has_kernels
 from scanrnn.planner import Options, Plan, Traced, Tuning
 from scanrnn.planner.ir.batching import REFUSALS
 from scanrnn.planner.ir.graph import struct_of
 
-# Values to try, one at a time, for options that have their default.
+# Values to try, one at a time, for options that have their default. Orientations, which
+# depend on the loop, come after them.
 VARIED = {
     "hoist": False,
     "layout": False,
@@ -82,7 +84,7 @@ def tuned(
     if base.reason is not None and not _runs_otherwise(given, make):
         return base  # nothing to choose from: every variation is lax.scan too
     goal = _goal(base, traced, tune)
-    known = _candidates(given, options, {first.executor.name, base.executor.name})
+    known = _candidates(given, base, {first.executor.name, base.executor.name})
     found_kernels = {} if given.implementation else kernels(base, make)
     known |= found_kernels
     if by_estimate:
@@ -130,19 +132,18 @@ def _groups(traced: Traced) -> tuple[list, ...]:
     return traced.weights, traced.init, traced.xs
 
 
-def _candidates(
-    given: Options, options: Options, known: set[str]
-) -> dict[str, Options]:
-    """What was asked for, and variations of `options`, by label.
+def _candidates(given: Options, base: Plan, known: set[str]) -> dict[str, Options]:
+    """What was asked for, and variations of the options of `base`, by label.
 
-    `options` are those asked for, or with "planned" if the estimate prefers `lax.scan`
-    or a kernel; `known` are the names of the executors that run both.
+    `base` has the options asked for, or "planned" too if the estimate prefers
+    `lax.scan` or a kernel; `known` are the names of the executors that run both.
     """
-    found, default = {DEFAULT: given}, Options()
+    found, default, options = {DEFAULT: given}, Options(), base.options
     if options != given:
         found[f"implementation={options.implementation!r}"] = options
     sized = (options.residuals, options.chunk) != (default.residuals, default.chunk)
-    for name, value in VARIED.items():
+    varied = [*VARIED.items(), *(("features_first", v) for v in orientations(base))]
+    for name, value in varied:
         if getattr(given, name) == getattr(default, name):
             label = f"{name}={value!r}"
             found[label] = dataclasses.replace(options, **{name: value})

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from scanrnn.executors import planned
 from scanrnn.machines import Machine
-from scanrnn.planner.bodies import Body, Results
+from scanrnn.planner.bodies import Body, Results, Target
 from scanrnn.planner.ir.graph import Values
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.plan import Plan
@@ -106,3 +106,12 @@ def on(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Any:
     """
     here = alone and machine.platform == loop.machine.platform
     return executor if here or not has_kernels(executor) else planned
+
+
+def target_of(executor: Executor, loop: Loop, machine: Machine, alone: bool) -> Target:
+    """What bodies of a loop are made for, where this executor runs it.
+
+    These are the rules under which a plan for that machine would be made.
+    """
+    rules = executor.rules(machine)
+    return Target(rules.with_features_first(loop.features_first), alone)

@@ -13,6 +13,7 @@ from scanrnn.executors.run.products import lower_products
 from scanrnn.machines import Machine
 from scanrnn.planner.rule_groups import (
     MB,
+    NOWHERE,
     CostRules,
     MemoryRules,
     RecomputeRules,
@@ -37,6 +38,8 @@ GPU = Rules(
     # 29 3.3 5; (32768, 1, 1) 31 0.5 2, 43 0.7 17; (128, 64, 1) 15 0.2 1, 14 0.1 44;
     # but (2048, 8, 32) 33 5.7, 29 5.0.
     scans=ScanRules(pads=True, pairs=(1, 2**31, 2**17)),
+    # A choice: only CPUs were measured. `Options.features_first` may ask for it.
+    features_first=NOWHERE,
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
     overwrites=True,
     # One slice of a row is written in place of four, with the rows of a whole trip.
@@ -56,7 +59,7 @@ GPU = Rules(
         # Two chunks would still need half of the memory.
         fewest=3,
     ),
-    # A GPU has memory of its own, and chunks cost launches.
+    # A GPU has memory of its own, and chunks cost launches. The number is a choice.
     outside_bytes=1024 * MB,
     trips=TripRules(
         # One kernel writes the rows of several steps, and another one updates the
@@ -66,6 +69,9 @@ GPU = Rules(
         # (2048, 8, 32): SRU 3,953 and 2.0, 1,329 and 13, 945 and 24; LRU 4,053 and 2.1,
         # 1,429 and 5.6, 1,013 and 9.3.
         pointwise=32,
+        # Each step of a trip has memory of its own for its carry. The number is a
+        # choice. It came with other changes for steps with large states, which were
+        # measured only together.
         most=4 * MB,
         # XLA would fuse too many small half-precision steps with one another. An LSTM
         # with layer norms (512, 2, 128) took over ten minutes to compile, and takes 24
@@ -96,6 +102,7 @@ GPU = Rules(
     # Four LSTMs (128,16,256) take 0.56 of the launches in training and 0.62 forward. On
     # a TPU they take 0.93 and 1.66 of the cycles, on a CPU 1.6 and 1.1 of the time.
     wavefront=True,
+    # By the source of XLA's runtime, as it says there.
     unrecorded=UNRECORDED,
     sizes=SizeRules(
         # NVIDIA's guide: rows of 16 bytes.
@@ -105,6 +112,7 @@ GPU = Rules(
         # side.
         side=64,
         best=256,
+        # NVIDIA's guide: on a V100 arithmetic limits a recurrence from there on.
         waits=(128, 256),
     ),
 )
@@ -125,6 +133,8 @@ TPU = Rules(
     scans=ScanRules(pairs=(8, 16, 2**17), blocks=(2**18, 32)),
     # Not `overwrites`: a row that is written late takes 6,000 cycles, an LSTM's product
     # 8,000. Not `packs_gates`: to join the gates takes as long as a product.
+    # As on a GPU.
+    features_first=NOWHERE,
     # To fill 64 MB with zeros takes 370,000 cycles.
     zero_fills=False,
     # A row of one number takes as long to write as a row of a thousand.
@@ -149,7 +159,7 @@ TPU = Rules(
         # takes 8,000. For a chunk of steps at once both are negligible.
         precomputes=True,
     ),
-    # A loop in chunks spends a fifth of its cycles on them.
+    # A loop in chunks spends a fifth of its cycles on them. The number is a choice.
     outside_bytes=1024 * MB,
     unroll=UnrollRules(
         # Rows of 16 KB take less than the shortest kernel.
@@ -170,9 +180,11 @@ TPU = Rules(
         fission=0.8,
     ),
     sizes=SizeRules(
+        # A tile of memory has 8 rows and 128 columns, as in `row_tile`.
         multiples=(8, 128),
-        # As on a GPU.
+        # As on a GPU; not measured on a TPU.
         side=64,
+        # Likewise.
         waits=(128, 256),
     ),
 )

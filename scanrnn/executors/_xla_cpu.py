@@ -127,5 +127,6 @@ CPU = Rules(
     ),
     # A vector of AVX-512 has 16 numbers.
     costs=CostRules(tile=(16, 1, 1)),
+    # Likewise; rows of a batch need not fill anything.
     sizes=SizeRules(multiples=(1, 16)),
 )

@@ -48,10 +48,16 @@ def rules(machine: Machine) -> Rules:
     Where an estimate may choose it, a plan has chunks only if what is outside the loop
     would take too much memory: each chunk is a scan of its own.
     """
-    own = {"features_first": None, "convolves_by_step": False}
-    found = dataclasses.replace(planned.rules(machine), **own)
+    found = dataclasses.replace(
+        planned.rules(machine),
+        # A choice: what is found to be affine is described by the axes of the step.
+        features_first=None,
+        # A choice: a scan needs its operands at all steps anyway.
+        convolves_by_step=False,
+    )
     if not found.in_parallel:
         return found
+    # A scan of a chunk must wait for the one before; what that costs was not measured.
     return dataclasses.replace(found, recompute=RecomputeRules("never"))
 
 

@@ -64,7 +64,10 @@ RULES = Rules(
     # As for XLA's loops: an LSTM (4096, 2, 128) takes 21 MB of temporaries, and 48 MB
     # if results of products are kept. Chunks take 141 launches in place of 1.
     recompute=RecomputeRules("chunked"),
+    # As for XLA's loops: a choice, not measured for kernels.
     outside_bytes=1024 * MB,
+    # For products outside of the loop, which are XLA's: the smallest tiles of cuBLAS
+    # and Triton. The steps of kernels have estimates of their own (`View.seconds`).
     costs=CostRules(tile=(64, 16, 16)),
 )
 

@@ -40,11 +40,14 @@ RULES = Rules(
     # were kept, they would be the largest array of a training step. As for XLA's loops,
     # what is recomputed for a chunk stays in fast memory.
     recompute=RecomputeRules("always", share=0.4),
+    # As for XLA's loops: a choice, not measured for kernels.
     outside_bytes=1024 * MB,
     # For norms of time inputs: in the loop they take as long as a product. A reverse
     # step (16, 768) of an MI-LSTM takes 1,071 bundles instead of 1,450, that of an LSTM
     # with layer norms 1,704 instead of 2,212.
     precomputes_sums=True,
+    # The matrix units are 128 by 128, and a register has 8 rows, as for XLA's loops.
+    # What the kernels take was never timed on a TPU.
     costs=CostRules(tile=(128, 8, 128)),
 )
 

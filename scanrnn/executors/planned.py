@@ -57,11 +57,11 @@ def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results
         return _lower(body, constants, carry, arrays)
     pairs = body.features_first.items()
     first = {v: _swapped(arrays[of]) for v, of in pairs if of in arrays}
-    carry, ys = _lower(body, constants, _turned(carry, 2), {**arrays, **first})
-    return _turned(carry, 2), _turned(ys, 3)
+    carry, ys = _lower(body, constants, _all_swapped(carry, 2), {**arrays, **first})
+    return _all_swapped(carry, 2), _all_swapped(ys, 3)
 
 
-def _turned(arrays: list, axes: int) -> list:
+def _all_swapped(arrays: list, axes: int) -> list:
     """The arrays with their last two axes swapped, if they have that many axes."""
     return [_swapped(a) if a.ndim == axes else a for a in arrays]
 

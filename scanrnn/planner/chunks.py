@@ -153,6 +153,7 @@ def loop_of(plan: Plan, length) -> Loop:
         rules=rules,
         spare=frozenset(v for v in stages.hoisted if v not in stages.after.xs),
         norm_steps=_norm_steps(plan, length) if laid_out else None,
+        features_first=plan.options.features_first,
     )
 
 

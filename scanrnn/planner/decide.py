@@ -50,14 +50,14 @@ def make_plan(
       traced: the step.
       options: which passes run, and what is kept.
       machine: the machine to plan for.
-      rules: what the executor prefers on that machine.
+      rules: what the executor prefers on that machine; options go before them.
       reverse: whether the loop runs from the last step to the first.
       unroll: the unroll factor; 0 for a fully unrolled loop.
 
     Returns:
       A `Plan` without an executor.
     """
-    graph = traced.graph
+    graph, rules = traced.graph, rules.with_features_first(options.features_first)
     own = "chunked" if is_checkpointed(graph) else "minimal"
     base = Plan(
         options=options,

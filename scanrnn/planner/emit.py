@@ -24,6 +24,7 @@ from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.around import around, own_rows
 from scanrnn.planner.norms import norms_body
 from scanrnn.planner.passes.features import features_first, is_features_first
+from scanrnn.planner.passes.features import puts_features_first as puts_features_first
 from scanrnn.planner.passes.spread import spread_rows
 from scanrnn.planner.passes.tidy import squeeze_reductions
 from scanrnn.planner.passes.transposed import transposed

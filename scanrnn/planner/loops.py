@@ -67,6 +67,7 @@ class Loop:
       over: for some ys, by index, the variable whose buffer they reuse; None if that
         is still to be decided.
       norm_steps: steps in a piece of the norms before the loop; None for all at once.
+      features_first: `Options.features_first`, for its bodies on every target.
     """
 
     graph: Graph
@@ -80,6 +81,7 @@ class Loop:
     spare: frozenset[Var]
     over: Mapping[int, Var] | None = None
     norm_steps: int | None = None
+    features_first: bool | None = None
 
     @made_once
     def regions(self) -> Regions:

@@ -9,6 +9,8 @@ from scanrnn.planner.derivative.saved import POLICIES
 
 # The `implementation` that runs a step as it is: nothing is planned.
 UNCHANGED = "scan"
+# What a switch must be, by the type of its field.
+_SWITCHES = {"bool": "a bool", "bool | None": "None or a bool"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +25,11 @@ class Options:
         buffers, norms before the loop in pieces (needs `defer`).
       sink: run matrix products that only outputs need after the loop.
       defer: compute weight gradients after the reverse loop.
+      features_first: whether arrays of a loop of XLA lie features first, `[H, B]`, so
+        that its products are `W.T @ h.T`, and not `h @ W`. True: wherever a step can,
+        else products alone; False: nowhere; None: where it was measured to be faster,
+        on a CPU. It is for sizes that are numbers, and changes nothing in loops that
+        run by other executors than "planned" and "fission".
       implementation: the name of the executor: "planned", "associative" (parallel over
         time), "chunkwise" (matrix memories by products of chunks), "fission" (several
         loops, one after the other), "pallas_tpu" or "pallas_gpu" (one kernel for a
@@ -47,7 +54,8 @@ class Options:
     Raises:
       ValueError: if `residuals` is not a known policy, if `chunk` is not a positive
         int, or if there is no machine of such a name.
-      TypeError: if a switch is not a bool, or `machine` neither a machine nor a name.
+      TypeError: if a switch is not a bool, `features_first` neither a bool nor None, or
+        `machine` neither a machine nor a name.
 
     Example:
       >>> import scanrnn
@@ -61,6 +69,7 @@ class Options:
     layout: bool = True
     sink: bool = True
     defer: bool = True
+    features_first: bool | None = None
     implementation: str | None = None
     residuals: str | None = None
     chunk: int | None = None
@@ -84,8 +93,9 @@ class Options:
         if self.machine is not None:
             machine_named(self.machine)
         for field in dataclasses.fields(self):
-            if field.type != "bool":
-                continue
+            wanted = _SWITCHES.get(str(field.type))
             value = getattr(self, field.name)
-            if not isinstance(value, bool):
-                raise TypeError(f"Options: {field.name} must be a bool, got {value!r}")
+            if wanted and not isinstance(value, bool | type(field.default)):
+                raise TypeError(
+                    f"Options: {field.name} must be {wanted}, got {value!r}"
+                )

@@ -7,6 +7,7 @@ from, or writes to, an array of all steps.
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 from scanrnn.machines import Machine
@@ -56,14 +57,21 @@ class FeatureRules(NamedTuple):
       batch: the smallest and the largest batch.
       loop: the smallest and the largest batch for which the whole loop lies features
         first, so that no step transposes anything; None for never.
-      dtypes: of the data that the matrix multiplies; only these were measured.
+      dtypes: of the data that the matrix multiplies; only these were measured. None for
+        all.
     """
 
     least: int
     side: int
     batch: tuple[int, int]
     loop: tuple[int, int] | None
-    dtypes: tuple[str, ...] = ("float32", "float64")
+    dtypes: tuple[str, ...] | None = ("float32", "float64")
+
+
+_ANY = (1, sys.maxsize)
+# Features first wherever a loop can; and nowhere, by executors that can if asked.
+EVERYWHERE = FeatureRules(least=0, side=0, batch=_ANY, loop=_ANY, dtypes=None)
+NOWHERE = EVERYWHERE._replace(batch=(1, 0), loop=None)
 
 
 class MemoryRules(NamedTuple):

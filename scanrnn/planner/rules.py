@@ -12,7 +12,9 @@ import dataclasses
 
 from scanrnn.machines import Machine
 from scanrnn.planner.rule_groups import (
+    EVERYWHERE,
     MB,
+    NOWHERE,
     CostRules,
     FeatureRules,
     MemoryRules,
@@ -39,7 +41,8 @@ class Rules:
       zero_fills: an array is filled with zeros before the loop stacks into it.
       reads_gates_apart: each gate is sliced from the sequence by itself.
       transposes_weights: matrices are transposed once, before the reverse loop.
-      features_first: for which products the features lie first; None for none.
+      features_first: for which products the features lie first; None if the executor
+        cannot run such loops.
       squeezes_reductions: sums, maxima, ... in a loop read no axes of size 1.
       joins_time: products over time have their leading axes joined to one. This, and
         the next two, are for one device.
@@ -133,6 +136,13 @@ class Rules:
     unrecorded: frozenset[str] = frozenset()
     costs: CostRules = CostRules()
     sizes: SizeRules = SizeRules()
+
+    def with_features_first(self, asked: bool | None) -> Rules:
+        """The rules with `Options.features_first`; None leaves them as they are."""
+        if asked is None or self.features_first is None:
+            return self
+        first = EVERYWHERE if asked else NOWHERE
+        return dataclasses.replace(self, features_first=first)
 
     def runs_side_by_side(self, machine: Machine, flops: float, dtype: str) -> bool:
         """Whether equal layers run at the same time, each a step behind the one below.

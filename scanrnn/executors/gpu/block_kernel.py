@@ -111,10 +111,10 @@ class BatchView(ExamplesView):
     def form(self, v: Var) -> Form:
         """How an array lies in memory, with the whole batch and all heads."""
         form = self.part.forms[v]
-        return form._replace(turned=v in self._turned)
+        return form._replace(transposed=v in self._transposed)
 
     @functools.cached_property
-    def _turned(self) -> frozenset[Var]:
+    def _transposed(self) -> frozenset[Var]:
         """The arrays that are matrices, of the whole step."""
         pairs = zip(self.graph.inputs, self.inputs, strict=True)
         return frozenset(piece.array for v, piece in pairs if v in self.matrices)

@@ -81,8 +81,8 @@ class ThroughMemory:
         self._step, self._exchanges = step, exchanges
         self._slice, self._block = pl.program_id(0), pl.program_id(1)
         self._first = self._block * examples
-        # Which of both arrays of an exchange has its turn.
-        self._turn = step % 2
+        # Double buffering: which of both arrays of an exchange this step uses.
+        self._buffer = step % 2
         self.stopped: Any = False
 
     def gathered(self, parts: Sequence, sizes: Sizes) -> Callable:
@@ -90,7 +90,7 @@ class ThroughMemory:
         ref, width = next(self._array), parts[0].shape[1]
         own = pl.ds(self._slice * width, width)
         for j, part in enumerate(parts):
-            ref[self._turn, j, pl.ds(self._first, self._examples), own] = part
+            ref[self._buffer, j, pl.ds(self._first, self._examples), own] = part
         self._all_come()
         column = lax.iota("int32", sizes.columns)
         if sizes.split > 1:
@@ -100,7 +100,7 @@ class ThroughMemory:
         example = self._first + column % self._examples
 
         def read(start, size):
-            return _load(ref.at[self._turn, operand, example, pl.ds(start, size)])
+            return _load(ref.at[self._buffer, operand, example, pl.ds(start, size)])
 
         return read
 
@@ -129,11 +129,11 @@ class ThroughMemory:
     def reduced(self, part, name: str) -> Any:
         """As `Exchange` says."""
         ref, examples = next(self._array), pl.ds(self._first, self._examples)
-        ref[self._turn, 0, examples, pl.ds(self._slice, 1)] = part
+        ref[self._buffer, 0, examples, pl.ds(self._slice, 1)] = part
         self._all_come()
         shape = self._examples, 1 << (self._slices - 1).bit_length()
         example, column = (lax.broadcasted_iota("int32", shape, i) for i in (0, 1))
-        place = self._turn, 0, self._first + example, column % self._slices
+        place = self._buffer, 0, self._first + example, column % self._slices
         found = _load(ref.at[place])
         # Beyond the last slice the first ones come again. Only a sum counts them.
         if name == "reduce_sum" and shape[1] > self._slices:

@@ -20,13 +20,13 @@ class Form(NamedTuple):
       aval: the type of the array in the step.
       shape: its shape in memory.
       order: the order of its axes in memory, before they get this shape.
-      turned: whether the last two axes of this shape change places.
+      transposed: whether the last two axes of this shape change places.
     """
 
     aval: Any
     shape: tuple[int, ...]
     order: tuple[int, ...]
-    turned: bool = False
+    transposed: bool = False
 
     @classmethod
     def of(cls, v: Var, shape: tuple[int, ...]) -> Form:
@@ -48,7 +48,7 @@ class Form(NamedTuple):
         array = jnp.asarray(array, self.dtype)
         axes = (*range(len(lead)), *(len(lead) + i for i in self.order))
         array = jnp.reshape(jnp.transpose(array, axes), (*lead, *self.shape))
-        return jnp.swapaxes(array, -1, -2) if self.turned else array
+        return jnp.swapaxes(array, -1, -2) if self.transposed else array
 
     def restored(self, array, *lead):
         """An array of the step from one as it lies in memory."""

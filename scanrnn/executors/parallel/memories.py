@@ -66,7 +66,7 @@ def _chosen(
 
     What such steps write is zero, even if their inputs are NaN.
     """
-    a, again = step.decay, None
+    a, reset = step.decay, None
     written = step.writes, step.correction
     if one.held:
         counts = array(one.held.factors) == one.held.when
@@ -79,9 +79,9 @@ def _chosen(
         S, starts = jnp.where(starts[0], new, S), _next(starts)
         a = jnp.where(starts, 0, a)
         written = jax.tree.map(lambda v: jnp.where(starts, 0, v), written)
-        again = starts.astype(S.dtype), new
+        reset = starts.astype(S.dtype), new
     writes, correction = written
-    return MemoryStep(a, writes, correction, again), S
+    return MemoryStep(a, writes, correction, reset), S
 
 
 def _with_own(one: Memory, step: MemoryStep, queries, reads) -> list:

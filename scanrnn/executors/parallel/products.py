@@ -48,14 +48,14 @@ class MemoryStep(NamedTuple):
         along the axis of the reads.
       correction: a share and a query. The values of the last write are larger by the
         share times what the query reads of S before the step. None for no such write.
-      again: a flag, 1 where a sequence starts anew, and the value that S then has;
+      reset: a flag, 1 where a sequence starts anew, and the value that S then has;
         their product is added. None if no sequence starts anew.
     """
 
     decay: Any
     writes: Sequence[tuple[Any, Any]]
     correction: tuple[Any, Any] | None = None
-    again: tuple[Any, Any] | None = None
+    reset: tuple[Any, Any] | None = None
 
 
 def in_chunks(
@@ -64,7 +64,7 @@ def in_chunks(
     """The S after all steps, and what each query reads.
 
     Args:
-      step: what all steps do. The value of S in `again` is the same at all steps.
+      step: what all steps do. The value of S in `reset` is the same at all steps.
       queries: what reads S at all steps.
       S: the values before the first step.
       axis: the axis of S that queries sum over.
@@ -75,7 +75,7 @@ def in_chunks(
       S, and an array `[T, ...]` for each query, with the axes of S; `axis` has size 1.
     """
     count, after = -(-length // size), [query.after for query in queries]
-    flags, new = step.again or (None, None)
+    flags, new = step.reset or (None, None)
 
     def folded(x, end=0):
         x = jnp.broadcast_to(x, (length, *x.shape[1:]))
@@ -85,8 +85,8 @@ def in_chunks(
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
     def chunk(S, new, decay, writes, correction, flags, asked):
-        again = None if flags is None else (flags, new)
-        step = MemoryStep(decay, writes, correction, again)
+        reset = None if flags is None else (flags, new)
+        step = MemoryStep(decay, writes, correction, reset)
         return _chunk(axis, S, step, list(map(Query, asked, after)))
 
     # The steps after the last one change nothing.
@@ -100,8 +100,8 @@ def _chunk(axis: int, S, step: MemoryStep, queries: Sequence[Query]):
     """The S after a chunk, and what each query reads in it."""
     a, writes, sums = step.decay, [*step.writes], functools.partial(sum_over, S.ndim)
     shares = [_Share(S, functools.partial(since, a))]
-    if step.again is not None:
-        flags, new = step.again
+    if step.reset is not None:
+        flags, new = step.reset
         shares[0] = shares[0]._replace(gone=functools.partial(_started, flags))
         shares.append(_Share(new, functools.partial(_anew, a, flags)))
     know = _Known(axis, a, shares)
@@ -117,9 +117,9 @@ def _chunk(axis: int, S, step: MemoryStep, queries: Sequence[Query]):
     for share in shares:
         end += share.of(True)[-1] * share.unless_gone(share.value, True, -1)
     for keys, values in writes:
-        if step.again is not None:
+        if step.reset is not None:
             # An infinity before a new start must not reach the next chunk.
-            lost = lax.cummax(step.again[0], 0, reverse=True) > 0
+            lost = lax.cummax(step.reset[0], 0, reverse=True) > 0
             values = jnp.where(lost, 0, values)
         end += sums("", None, ("j", left * keys), ("j", values))
     return end, reads

@@ -12,11 +12,10 @@ import functools
 from collections.abc import Callable
 
 from scanrnn.executors import scan
-from scanrnn.executors._executor import Executor, on
+from scanrnn.executors._executor import Executor, on, target_of
 from scanrnn.executors.run.names import is_divided, named, remembering_inputs, types_of
 from scanrnn.executors.run.ruled import Ruled
 from scanrnn.executors.run.tangent import tangent_loop
-from scanrnn.planner.bodies import Target
 from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.over_time import stage_over_time
@@ -46,7 +45,7 @@ def run_loop(
 
 def _build(loop, executor, machine, alone) -> Callable[..., list]:
     executor = on(executor, loop, machine, alone)
-    bodies = Bodies(loop, Target(executor.rules(machine), alone))
+    bodies = Bodies(loop, target_of(executor, loop, machine, alone))
     return _runner(loop, executor, bodies.forward())
 
 

@@ -6,11 +6,10 @@ import functools
 
 import jax
 
-from scanrnn.executors._executor import Executor, on
+from scanrnn.executors._executor import Executor, on, target_of
 from scanrnn.executors.run.linear import linear
 from scanrnn.executors.run.names import named, types_of
 from scanrnn.executors.run.ruled import Ruled
-from scanrnn.planner.bodies import Target
 from scanrnn.planner.emit import Bodies
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph
@@ -45,7 +44,7 @@ def _rule(graph, loop, executor, primals, tangents):
 
     def transposed(machine, alone):
         here = on(executor, loop, machine, alone)
-        bodies = Bodies(loop, Target(here.rules(machine), alone))
+        bodies = Bodies(loop, target_of(here, loop, machine, alone))
 
         def run(values, cts):
             given = {

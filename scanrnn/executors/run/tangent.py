@@ -13,13 +13,12 @@ from typing import Any, cast
 import jax.numpy as jnp
 
 from scanrnn.executors import scan
-from scanrnn.executors._executor import Executor, on
+from scanrnn.executors._executor import Executor, on, target_of
 from scanrnn.executors.run.contributions import contributions
 from scanrnn.executors.run.linear import linear
 from scanrnn.executors.run.names import is_divided, named, types_of
 from scanrnn.executors.run.products import copy_transposed
 from scanrnn.machines import Machine
-from scanrnn.planner.bodies import Target
 from scanrnn.planner.derivative.steps import Step
 from scanrnn.planner.emit import Bodies, plain
 from scanrnn.planner.ir import ops
@@ -86,7 +85,7 @@ def _reversed(
     """A function that gives the cotangents of the inputs from those of the outputs."""
     derivative, n = loop.derivative, len(step.carry)
     executor = on(executor, loop, machine, alone)
-    bodies = Bodies(loop, Target(executor.rules(machine), alone))
+    bodies = Bodies(loop, target_of(executor, loop, machine, alone))
 
     def run(fixed, cts: list) -> list:
         constants, arrays = fixed

@@ -13,7 +13,6 @@ The contributions of a *region* enter together, at its *cuts* (see `regions.py`)
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,6 +40,9 @@ class Derivative:
       cotangents: for each stacked variable, the variable of its cotangent.
       transposed: for each matrix that the loop multiplies by, the variable of its
         transpose; empty if matrices are not transposed before the reverse loop.
+      differentiated: the equations of the loop as a derivative of it evaluates them.
+      pieced: for each split of a contraction's result, the contraction.
+      internal: variables inside regions. Their own values are never needed.
       recomputed: computes some of `saved` again, for all steps at once, from carries
         and time inputs; these are not stacked.
       read_inside: variables whose values the tangent loop reads.
@@ -57,15 +59,12 @@ class Derivative:
     tangents: Mapping[Var, Var]
     cotangents: Mapping[Var, Var]
     transposed: Mapping[Var, Var]
+    differentiated: tuple[JaxprEqn, ...]
+    pieced: Mapping[JaxprEqn, JaxprEqn]
+    internal: frozenset[Var]
     recomputed: Graph = Graph((), (), (), (), (), ())
     read_inside: frozenset[Var] = frozenset()
     read_outside: frozenset[Var] = frozenset()
-
-    @functools.cached_property
-    def internal(self) -> frozenset[Var]:
-        """Variables inside regions. Their own values are never needed."""
-        made = {v for e in self.region for v in e.outvars}
-        return frozenset(made - set(self.cuts))
 
     def rows(self, read: frozenset[Var]) -> tuple[Var, ...]:
         """The inputs, carries and saved variables among `read`, in the loop's order."""
@@ -109,26 +108,6 @@ class Derivative:
                 found[v] = tangent.total(t, values.get(names.get(v)))
         return found
 
-    @functools.cached_property
-    def differentiated(self) -> tuple[JaxprEqn, ...]:
-        """The equations of the loop as a derivative of it evaluates them."""
-        return tuple(map(tangent.differentiated, self.loop.eqns))
-
-    @functools.cached_property
-    def pieced(self) -> dict[JaxprEqn, JaxprEqn]:
-        """For each split of a contraction's result, the contraction.
-
-        Outside, one product `h @ dU_i` for each piece needs no array of all pieces.
-        """
-        producers, bits = self.loop.producers, self.loop.depends
-        found = {}
-        for eqn in self.region:
-            if eqn.primitive.name == "split":
-                made, axis = producers.get(eqn.invars[0]), eqn.params["axis"]
-                if made in self.region and ops.splittable(made, axis, bits):
-                    found[eqn] = made
-        return found
-
     def _operand(self, atom: Any, eqn, recurrent, found, outside):
         if ops.is_literal(atom):
             return None
@@ -139,3 +118,18 @@ class Derivative:
         if outside:
             return t if not carried or atom in self.internal else None
         return t if carried else None
+
+
+def pieced(loop: Graph, region: frozenset[JaxprEqn]) -> dict[JaxprEqn, JaxprEqn]:
+    """For each split of a contraction's result in a region, the contraction.
+
+    Outside, one product `h @ dU_i` for each piece needs no array of all pieces.
+    """
+    producers, bits = loop.producers, loop.depends
+    found = {}
+    for eqn in region:
+        if eqn.primitive.name == "split":
+            made, axis = producers.get(eqn.invars[0]), eqn.params["axis"]
+            if made in region and ops.splittable(made, axis, bits):
+                found[eqn] = made
+    return found

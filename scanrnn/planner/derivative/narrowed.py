@@ -60,7 +60,7 @@ def in_place_of_carries(
     loop: Graph,
     made: list[Var],
     read: frozenset[Var],
-    again: Callable[[JaxprEqn], bool],
+    recomputable: Callable[[JaxprEqn], bool],
 ) -> list[Var]:
     """The values with the fewest bytes from which the others follow: a minimum cut.
 
@@ -70,7 +70,7 @@ def in_place_of_carries(
       loop: the step.
       made: the values that may be kept.
       read: the values that the derivative reads.
-      again: whether an equation may be computed again.
+      recomputable: whether an equation may be computed again.
     """
     may = {*made, *loop.carry}
     edges: dict[tuple[Any, Any], int] = {}
@@ -79,7 +79,7 @@ def in_place_of_carries(
         for v in (v for v in eqn.outvars if not isinstance(v, DropVar)):
             edges[(v, 0), (v, 1)] = width(v) if v in may else MANY
             edges |= {((u, 1), (v, 0)): MANY for u in variables(eqn.invars)}
-    starts = [v for e in loop.eqns if not again(e) for v in e.outvars]
+    starts = [v for e in loop.eqns if not recomputable(e) for v in e.outvars]
     starts = [v for v in starts if not isinstance(v, DropVar)]
     ends = [v for v in read if v in may]
     cut = cheapest_cut(edges, [*loop.carry, *starts], ends)

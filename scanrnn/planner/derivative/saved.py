@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import DropVar, JaxprEqn, Var
 
-from scanrnn.planner.derivative.gradient import Derivative
+from scanrnn.planner.derivative.gradient import Derivative, pieced
 from scanrnn.planner.derivative.narrowed import are_read_in_part, in_place_of_carries
 from scanrnn.planner.derivative.reads import may_be_kept, read, read_of_all
 from scanrnn.planner.derivative.regions import Regions
 from scanrnn.planner.derivative.steps import Steps
+from scanrnn.planner.derivative.tangent import differentiated
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.gemm import transposes
 from scanrnn.planner.ir.graph import (
@@ -40,20 +41,7 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     "everything" saves all that a tangent reads. "chunked" is like "minimal" here: the
     executor cuts the sequence.
     """
-    bits = loop.depends
-    inner = _inner(loop, bits, regions.eqns)
-    draft = Derivative(
-        loop=loop,
-        region=frozenset(regions.eqns),
-        cuts=tuple(regions.cuts),
-        saved=(),
-        carry_saved=(),
-        inner_weights=frozenset(inner & set(loop.weights)),
-        inner_xs=frozenset(inner & set(loop.xs)),
-        tangents=variables_for({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
-        cotangents=variables_for({v: struct(v) for v in variables(loop.ys)}),
-        transposed=transposes(_matrices(loop) if rules.transposes_weights else ()),
-    )
+    draft = _draft(loop, regions, rules)
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = read(draft, found)
     for more in (
@@ -82,6 +70,28 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     return Steps(derivative, steps)
 
 
+def _draft(loop: Graph, regions: Regions, rules: Rules) -> Derivative:
+    """The derivative that saves nothing yet."""
+    inner = _inner(loop, loop.depends, regions.eqns)
+    region = frozenset(regions.eqns)
+    made = {v for eqn in region for v in eqn.outvars}
+    return Derivative(
+        loop=loop,
+        region=region,
+        cuts=tuple(regions.cuts),
+        saved=(),
+        carry_saved=(),
+        inner_weights=frozenset(inner & set(loop.weights)),
+        inner_xs=frozenset(inner & set(loop.xs)),
+        tangents=variables_for({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
+        cotangents=variables_for({v: struct(v) for v in variables(loop.ys)}),
+        transposed=transposes(_matrices(loop) if rules.transposes_weights else ()),
+        differentiated=tuple(map(differentiated, loop.eqns)),
+        pieced=pieced(loop, region),
+        internal=frozenset(made - {*regions.cuts}),
+    )
+
+
 def _narrowed(draft, found, now, policy, rules) -> list[Var]:
     """What is kept in place of carries of which a step reads a part."""
     loop = draft.loop
@@ -89,13 +99,13 @@ def _narrowed(draft, found, now, policy, rules) -> list[Var]:
     if policy not in ("minimal", "chunked") or not are_read_in_part(loop, carries):
         return []
 
-    def again(eqn) -> bool:
+    def recomputable(eqn) -> bool:
         slow = rules.keeps_costly and ops.is_costly(eqn)
         return not (slow or ops.is_heavy(eqn) or ops.draws_by_step(eqn))
 
     made = may_be_kept(draft)
     inside, outside, _ = read(draft, dict.fromkeys([*found, *made]))
-    return in_place_of_carries(loop, made, inside | outside, again)
+    return in_place_of_carries(loop, made, inside | outside, recomputable)
 
 
 def _all_of_cheap(draft, regions, policy, rules) -> list[Var]:

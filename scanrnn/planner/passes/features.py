@@ -56,7 +56,18 @@ def is_features_first(graph: Graph, rules: Rules) -> bool:
     first = rules.features_first
     if first is None or first.loop is None:
         return False
-    sides = (_side(eqn, graph, first, first.loop) for eqn in graph.eqns)
+    return _has_one(graph, first, first.loop)
+
+
+def puts_features_first(graph: Graph, rules: Rules) -> bool:
+    """Whether a whole loop, or one of its products, should lie features first."""
+    first = rules.features_first
+    products = first is not None and _has_one(graph, first, first.batch)
+    return products or is_features_first(graph, rules)
+
+
+def _has_one(graph, first: FeatureRules, batches) -> bool:
+    sides = (_side(eqn, graph, first, batches) for eqn in graph.eqns)
     return any(side is not None for side in sides)
 
 
@@ -68,13 +79,17 @@ def _side(eqn, graph, first: FeatureRules, batches) -> int | None:
         if v not in graph.weights or not ops.is_matrix_of(eqn, side):
             continue
         data = ops.aval(eqn.invars[1 - side])
-        if data.ndim != 2 or str(data.dtype) not in first.dtypes or ops.is_split(data):
+        if data.ndim != 2 or ops.is_split(data) or not _measured(data, first):
             continue
         sizes = (*ops.aval(v).shape, *data.shape)
         batch = data.shape[1 - ops.contracted_axis(eqn, 1 - side)]
         if all(isinstance(size, int) for size in sizes):
             return side if _pays(v, batch, first, batches) else None
     return None
+
+
+def _measured(data, first: FeatureRules) -> bool:
+    return first.dtypes is None or str(data.dtype) in first.dtypes
 
 
 def _pays(matrix, batch: int, first: FeatureRules, batches: tuple[int, int]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scanrnn.planner.emit import REVERSE
+from scanrnn.planner.emit import REVERSE, puts_features_first
 from scanrnn.planner.gemms import placed
 from scanrnn.planner.ir import ops
 from scanrnn.planner.report.wording import (
@@ -94,15 +94,23 @@ def _bodies(plan) -> Iterator[str]:
         names = [e.primitive.name for e in body.graph.eqns if ops.is_heavy(e)]
         heavy = tally(names) if names else "no GEMM"
         told.append(f"{len(body.graph.eqns)} equations ({heavy})")
+        asked = ", as asked for" if plan.options.features_first is not None else ""
         if body.features_first:
-            told.append("all with the features first")
+            told.append(f"all with the features first{asked}")
         elif body.transposed:
-            told.append(f"{len(body.transposed)} with the features first")
+            told.append(f"{len(body.transposed)} with the features first{asked}")
+        elif asked and _would_change(plan, body):
+            told.append(f"the batch first{asked}")
         if rows.over:
             told.append(f"{len(rows.over)} of {len(body.graph.ys)} arrays reuse memory")
         if body.copied:
             told.append(f"copies of the rows {listed(body.copied)}")
         yield f"Loop {name}: {'; '.join(told)}."
+
+
+def _would_change(plan, body) -> bool:
+    """Whether the rules alone would put the features of a body first."""
+    return puts_features_first(body.graph, plan.executor.executor.rules(plan.machine))
 
 
 def _rule_of_chunks(plan) -> str:
