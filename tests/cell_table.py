@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from scanrnn import cells
+from scanrnn.cells._cell import param_types
 from tests.oracles import conv, elementwise, gated, linear, memories, minimal, xlstm
 
 T, B, H = 3, 2, 4
@@ -141,21 +142,22 @@ def _parts():
 
 def _unbiased(inner):
     """Cells without biases. The biases of the oracle are zero."""
-    for name in ("lstm", "gru", "slstm", "conv_gru-cudnn"):
+    names = "lstm gru slstm conv_gru-cudnn rhn-2-uncoupled sru mlstm"
+    for name in names.split():
         row = inner[name]
         yield (
             f"{name}-unbiased",
             row._replace(
                 make=functools.partial(row.make, use_bias=False),
-                oracle=functools.partial(_of_zero_biases, row.oracle),
+                oracle=functools.partial(_of_zero_biases, row),
             ),
         )
 
 
-def _of_zero_biases(oracle, params, carry, x):
-    columns = params["kernel"].shape[-1]
-    zeros = {"bias": np.zeros(columns), "recurrent_bias": np.zeros(H)}
-    return oracle(zeros | params, carry, x)
+def _of_zero_biases(row, params, carry, x):
+    shapes = param_types(row.cell, row.in_features, H)
+    zeros = {n: np.zeros(p.shape) for n, p in shapes.items() if n not in params}
+    return row.oracle(zeros | params, carry, x)
 
 
 def _few_gates():
@@ -195,9 +197,9 @@ def _elementwise():
     oracle = minimal.indrnn(np.tanh)
     yield "indrnn-tanh", row("indrnn", oracle, activation="tanh", **none)
     yield "indrnn-mi", row("indrnn", relu, integration="multiplicative", **none)
-    oracle = elementwise.sru(highway_bias=-1.0)
-    yield "sru", row("sru", oracle, highway_bias=-1.0, **none)
-    yield "sru-square", row("sru", elementwise.sru(), in_features=H, **none)
+    yield "sru", row("sru", elementwise.sru(), **none)
+    square = {"highway_bias": -1.0, "in_features": H}
+    yield "sru-square", row("sru", elementwise.sru(highway_bias=-1.0), **square, **none)
     oracle = elementwise.sru(np.tanh, scaled=False)
     yield "sru-tanh", row("sru", oracle, activation="tanh", scaled=False, **none)
     yield "sru-first", row("sru", elementwise.sru(), peephole=False, **none)

@@ -14,6 +14,10 @@ from tests.cell_table import CELLS, H, draw
 every_family = pytest.mark.parametrize("name", ["elman", "lstm", "gru"])
 
 
+# Cells that check this option by themselves.
+UNBIASED = "gated_deltanet gla mamba2 mingru minlstm mlstm qrnn rglru rhn rwkv7 sru"
+
+
 def raises(kind, *words):
     return pytest.raises(kind, match="(?s)" + ".*".join(map(re.escape, words)))
 
@@ -59,6 +63,7 @@ def test_forget_bias_that_is_no_number_is_refused(value):
         (cells.rhn, "coupled"),
         (cells.sru, "peephole"),
         (cells.sru, "scaled"),
+        *((getattr(cells, name), "use_bias") for name in UNBIASED.split()),
         (cells.rwkv7, "norm"),
         (functools.partial(cells.dropout, cells.gru()), "same_mask"),
     ],
@@ -66,6 +71,23 @@ def test_forget_bias_that_is_no_number_is_refused(value):
 def test_flag_that_is_a_text_is_refused(make, option):
     with raises(TypeError, f"{option} must be True or False, got 'False'"):
         make(**{option: "False"})
+
+
+@pytest.mark.parametrize(
+    "name, option",
+    [
+        ("rhn", "transfer_bias"),
+        ("sru", "highway_bias"),
+        ("qrnn", "forget_bias"),
+        ("minlstm", "forget_bias"),
+        ("mlstm", "forget_bias"),
+    ],
+)
+def test_a_start_of_a_bias_that_is_left_out_is_refused(name, option):
+    make = functools.partial(getattr(cells, name), use_bias=False)
+    assert make() == make(**{option: None if name != "sru" else 0})
+    with raises(ValueError, f"{name}: {option}=1.0 is the start", "use_bias=False"):
+        make(**{option: 1})
 
 
 def test_weight_drop_without_a_weight_to_drop_is_refused():

@@ -278,6 +278,12 @@ def test_weights_of_a_users_cell_are_refused_in_words():
         weights.put_into(scanrnn.nnx.LSTM(3, 5, rngs=nnx.Rngs(0)))
 
 
+def test_a_cell_without_biases_is_refused_as_it_is():
+    rnn = scanrnn.nnx.RHN(3, 5, use_bias=False, rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="torch has no cell .* rhn.*use_bias=False"):
+        to_torch(Weights.of(rnn))
+
+
 STARTS = {
     "indrnn": (cells.indrnn(longest=100), cells.indrnn()),
     "rhn": (cells.rhn(2, transfer_bias=-1.0), cells.rhn(2)),

@@ -229,6 +229,16 @@ def test_scheme_flax_needs_no_bias(cell):
     assert "bias" not in cell.init(jax.random.key(0), D, H, scheme="flax")
 
 
+@pytest.mark.parametrize("name", ["MLSTM", "RGLRU", "RHN", "SRU"])
+def test_layers_of_both_kinds_leave_out_biases(name):
+    rnn = getattr(scanrnn.nnx, name)(4, 4, use_bias=False, rngs=nnx.Rngs(0))
+    layer = getattr(scanrnn.linen, name)(4, use_bias=False)
+    params = layer.init(jax.random.key(0), jnp.ones([2, 3, 4]))["params"]
+    for tree in (dict(rnn.layers[0]), params):
+        assert "kernel" in str(jax.tree.structure(tree))
+        assert "bias" not in str(jax.tree.structure(tree))
+
+
 @pytest.mark.parametrize("name", ["deltanet", "elman", "gla", "indrnn", "lru", "rwkv7"])
 def test_chrono_is_refused_by_cells_without_such_gates(name):
     cell = getattr(cells, name)()

@@ -25,6 +25,31 @@ def check_flag(where, name, value):
     return bool(value)
 
 
+def check_use_bias(where, use_bias, **starts):
+    """Check the option `use_bias`, with which some starts of biases do not fit.
+
+    Args:
+        where: name of the cell, for the message.
+        use_bias: the option to check.
+        **starts: by option, the number at which a bias starts; None or 0 for none.
+
+    Returns:
+        True or False.
+
+    Raises:
+        TypeError: if `use_bias` is not True or False.
+        ValueError: if it is False and an option is the start of a bias.
+    """
+    use_bias = check_flag(where, "use_bias", use_bias)
+    for name, start in starts.items():
+        if start and not use_bias:
+            raise ValueError(
+                f"{where}: {name}={start!r} is the start of a bias, and with "
+                f"use_bias=False there is none; leave out {name}, or use_bias"
+            )
+    return use_bias
+
+
 def check_size(where, name, value):
     """Raise unless `value` is a positive int."""
     try:

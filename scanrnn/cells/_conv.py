@@ -80,10 +80,6 @@ class ConvCell(FramedCell):
             table["bias"] = Param((columns,), "bias", self.gates)
         return table
 
-    def biased(self, p, a, name="bias"):
-        """`a` plus the bias of that name, if the cell has biases."""
-        return a + p[name] if self.use_bias else a
-
     def _check(self, params, x):
         """Raise unless `params` are this cell's and `x` fits them; return F."""
         hidden_features = super()._check(params, x)

@@ -48,7 +48,7 @@ class _ConvGRU(ConvCell):
 
     def equations(self, p, carry, x, noise):
         del noise
-        h, wx = p.wide(carry.h), self.biased(p, p.convolve(x, "kernel"))
+        h, wx = p.wide(carry.h), p.biased(p.convolve(x, "kernel"))
         gates = self._reset_after if self.dialect == "cudnn" else self._reset_before
         z, n = gates(p, wx, carry.h, h)
         h = (1 - z) * n + z * h if self.dialect == "cudnn" else (1 - z) * h + z * n
@@ -58,7 +58,7 @@ class _ConvGRU(ConvCell):
         two = 2 * h.shape[-1]  # where the candidate begins
         uh = p.convolve(operand, "recurrent_kernel")
         r, z = split(jax.nn.sigmoid(wx[..., :two] + uh[..., :two]), 2)
-        uh_n = self.biased(p, uh[..., two:], "recurrent_bias")
+        uh_n = p.biased(uh[..., two:], "recurrent_bias")
         return z, jnp.tanh(wx[..., two:] + r * uh_n)
 
     def _reset_before(self, p, wx, operand, h):

@@ -59,7 +59,7 @@ class _ConvLSTM(ConvCell):
     def equations(self, p, carry, x, noise):
         del noise
         a = p.convolve(x, "kernel") + p.convolve(carry.h, "recurrent_kernel")
-        i, f, g, o = split(self.biased(p, a), 4)
+        i, f, g, o = split(p.biased(a), 4)
         c = p.wide(carry.c)
         i = jax.nn.sigmoid(self._peep(p, "i", i, c))
         f = jax.nn.sigmoid(self._peep(p, "f", f, c))

@@ -17,7 +17,7 @@ from scanrnn.cells._matrix_memory import (
     read,
     step_bias,
 )
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 
 class DeltaNetCarry(NamedTuple):
@@ -67,16 +67,23 @@ class DeltaNet(MatrixMemory):
 class _GatedDeltaNet(DeltaNet):
     name = "gated_deltanet"
 
+    use_bias: bool = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._set_flags("use_bias")
+
     def table(self, in_features, hidden_features):
         D, N = in_features, self.heads
-        return super().table(in_features, hidden_features) | {
+        table = super().table(in_features, hidden_features) | {
             "step_kernel": Param((D, N), "kernel"),
             "step_bias": Param((N,), step_bias),
             "decay": Param((N,), log_rates),
         }
+        return with_biases(self.use_bias, table, "step_bias")
 
     def kept(self, p, x, S):
-        step = jax.nn.softplus(p.dot(x, "step_kernel") + p["step_bias"])
+        step = jax.nn.softplus(p.biased(p.dot(x, "step_kernel"), "step_bias"))
         return jnp.exp(-jnp.exp(p["decay"]) * step)[..., None, None] * S
 
 
@@ -130,7 +137,7 @@ def deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
     return DeltaNet(heads=heads, dtype=dtype)
 
 
-def gated_deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
+def gated_deltanet(*, heads: int = 1, use_bias: bool = True, dtype: Any = None) -> Cell:
     r"""Gated DeltaNet: the delta rule with a gate that forgets.
 
     .. math::
@@ -151,6 +158,8 @@ def gated_deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
 
     Args:
         heads: number of heads; each has its own memory.
+        use_bias: whether the cell has the bias b. Without it, steps start near
+            softplus(0) = 0.69, which forgets fast.
         dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to S
             k and S q, which are not GEMMs.
 
@@ -175,4 +184,4 @@ def gated_deltanet(*, heads: int = 1, dtype: Any = None) -> Cell:
         Yang, Kautz, Hatamizadeh, "Gated delta networks: improving Mamba2 with delta
         rule", 2024, arXiv:2412.06464.
     """
-    return _GatedDeltaNet(heads=heads, dtype=dtype)
+    return _GatedDeltaNet(heads=heads, use_bias=use_bias, dtype=dtype)

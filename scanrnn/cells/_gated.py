@@ -171,7 +171,7 @@ class GatedCell(FramedCell):
         part = _columns(size, slice(first, last))
         a = self.integration(p, wx, uh, part)
         a = self.normal.joined(p, a, size, part)
-        return a + p["bias"][..., part] if self.has_bias else a
+        return p.biased(a, columns=part)
 
     def noise(self, key, params, xs):
         """The masks of recurrent dropout; see `Cell.noise`."""

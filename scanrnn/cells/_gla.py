@@ -10,7 +10,7 @@ from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._gated import split
 from scanrnn.cells._matrix_memory import MatrixMemory, joined, outer, read
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 SHARPNESS = 16.0  # the paper's tau
 
@@ -33,30 +33,36 @@ class _GLA(MatrixMemory):
     carry_type = GLACarry
 
     rank: int = 16
+    use_bias: bool = True
 
     def __post_init__(self):
         super().__post_init__()
+        self._set_flags("use_bias")
         _checks.check_size(self.name, "rank", self.rank)
 
     def table(self, in_features, hidden_features):
         D, H = in_features, hidden_features
-        return {
+        table = {
             "kernel": Param((D, 3 * H), "kernel", self.gates),
             "gate_down": Param((D, self.rank), "kernel"),
             "gate_up": Param((self.rank, H), "kernel"),
             "gate_bias": Param((H,), "bias"),
         }
+        return with_biases(self.use_bias, table, "gate_bias")
 
     def equations(self, p, carry, x, noise):
         del noise
         q, k, v = map(self.apart, split(p.dot(x, "kernel"), 3))
-        gate = p.dot(p.dot(x, "gate_down"), "gate_up") + p["gate_bias"]
+        gate = p.dot(p.dot(x, "gate_down"), "gate_up")
+        gate = p.biased(gate, "gate_bias")
         keep = self.apart(jnp.exp(jax.nn.log_sigmoid(gate) / SHARPNESS))
         S = p.wide(carry.S) * keep[..., None, :] + outer(v, k)
         return (S,), joined(read(S, q * q.shape[-1] ** -0.5))
 
 
-def gla(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
+def gla(
+    *, heads: int = 1, rank: int = 16, use_bias: bool = True, dtype: Any = None
+) -> Cell:
     r"""Gated linear attention: a matrix memory whose columns are forgotten one by one.
 
     .. math::
@@ -76,6 +82,7 @@ def gla(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
     Args:
         heads: number of heads; each has its own memory.
         rank: rank of the product :math:`W_2 W_1`.
+        use_bias: whether the gate has the bias b.
         dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to S
             q, which is not a GEMM.
 
@@ -100,4 +107,4 @@ def gla(*, heads: int = 1, rank: int = 16, dtype: Any = None) -> Cell:
         Yang et al., "Gated linear attention transformers with hardware-efficient
         training", 2023, arXiv:2312.06635.
     """
-    return _GLA(heads=heads, rank=rank, dtype=dtype)
+    return _GLA(heads=heads, rank=rank, use_bias=use_bias, dtype=dtype)

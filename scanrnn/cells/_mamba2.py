@@ -17,7 +17,7 @@ from scanrnn.cells._matrix_memory import (
     read,
     step_bias,
 )
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 
 class Mamba2Carry(NamedTuple):
@@ -37,9 +37,11 @@ class _Mamba2(MatrixMemory):
     carry_type = Mamba2Carry
 
     state: int = 16
+    use_bias: bool = True
 
     def __post_init__(self):
         super().__post_init__()
+        self._set_flags("use_bias")
         _checks.check_size(self.name, "state", self.state)
 
     def carry_shapes(self, hidden_features):
@@ -47,7 +49,7 @@ class _Mamba2(MatrixMemory):
 
     def table(self, in_features, hidden_features):
         D, H, heads = in_features, hidden_features, self.heads
-        return {
+        table = {
             "kernel": Param((D, H), "kernel"),
             "state_kernel": Param((D, 2 * self.state), "kernel", ("B", "C")),
             "step_kernel": Param((D, heads), "kernel"),
@@ -55,18 +57,22 @@ class _Mamba2(MatrixMemory):
             "decay": Param((heads,), log_rates),
             "skip": Param((heads,), 1.0),
         }
+        return with_biases(self.use_bias, table, "step_bias")
 
     def equations(self, p, carry, x, noise):
         del noise
         B, C = (a[..., None, :] for a in split(p.dot(x, "state_kernel"), 2))
-        step = jax.nn.softplus(p.dot(x, "step_kernel") + p["step_bias"])[..., None]
+        step = p.biased(p.dot(x, "step_kernel"), "step_bias")
+        step = jax.nn.softplus(step)[..., None]
         keep = jnp.exp(-jnp.exp(p["decay"])[..., None] * step)
         u = self.apart(p.dot(x, "kernel"))
         S = keep[..., None] * p.wide(carry.S) + outer(step * u, B)
         return (S,), joined(read(S, C) + p["skip"][..., None] * u)
 
 
-def mamba2(*, heads: int = 1, state: int = 16, dtype: Any = None) -> Cell:
+def mamba2(
+    *, heads: int = 1, state: int = 16, use_bias: bool = True, dtype: Any = None
+) -> Cell:
     r"""The state space of Mamba-2: a matrix memory with one factor for all of it.
 
     .. math::
@@ -91,6 +97,8 @@ def mamba2(*, heads: int = 1, state: int = 16, dtype: Any = None) -> Cell:
     Args:
         heads: number of heads; each has its own memory.
         state: N, the size of the state of each feature.
+        use_bias: whether the cell has the bias b. Without it, steps start near
+            softplus(0) = 0.69, which forgets fast.
         dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to S
             C, which is not a GEMM.
 
@@ -114,4 +122,4 @@ def mamba2(*, heads: int = 1, state: int = 16, dtype: Any = None) -> Cell:
     Reference:
         Dao and Gu, "Transformers are SSMs", 2024, arXiv:2405.21060.
     """
-    return _Mamba2(heads=heads, state=state, dtype=dtype)
+    return _Mamba2(heads=heads, state=state, use_bias=use_bias, dtype=dtype)

@@ -36,24 +36,26 @@ class Minimal(FramedCell):
     """A cell whose gates see x only, and whose candidate is linear or positive."""
 
     candidate: str = "linear"
+    use_bias: bool = True
     dtype: Any = None
 
     def __post_init__(self):
         """Refuse unknown options."""
         _checks.check_option(self.name, "candidate", self.candidate, CANDIDATES)
+        self._set_flags("use_bias")
         self._set(dtype=_precision.compute_dtype(self.dtype))
 
     def table(self, in_features, hidden_features):
         """One matrix and one bias, over all gates."""
         size = len(self.gates) * hidden_features
-        return {
-            "kernel": Param((in_features, size), "kernel", self.gates),
-            "bias": Param((size,), "bias", self.gates),
-        }
+        table = {"kernel": Param((in_features, size), "kernel", self.gates)}
+        if self.use_bias:
+            table["bias"] = Param((size,), "bias", self.gates)
+        return table
 
     def arguments(self, p, x):
         """The arguments of the gates, and, as the last item, the candidate."""
-        *gates, v = split(p.dot(x, "kernel") + p["bias"], len(self.gates))
+        *gates, v = split(p.biased(p.dot(x, "kernel")), len(self.gates))
         return *gates, CANDIDATES[self.candidate](v)
 
 
@@ -73,7 +75,9 @@ class _MinGRU(Minimal):
         return (h,), h
 
 
-def mingru(*, candidate: str = "linear", dtype: Any = None) -> Cell:
+def mingru(
+    *, candidate: str = "linear", use_bias: bool = True, dtype: Any = None
+) -> Cell:
     r"""The minimal GRU: no gate sees the carry, so the recurrence is linear in it.
 
     .. math::
@@ -94,13 +98,14 @@ def mingru(*, candidate: str = "linear", dtype: Any = None) -> Cell:
 
     Args:
         candidate: "linear" or "positive".
+        use_bias: whether the cell has the bias b.
         dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
         A `Cell` whose carry is a `MinGRUCarry(h)`.
 
     Raises:
-        TypeError: if `dtype` is not a floating-point dtype of 16 bits or more.
+        TypeError: if an option has the wrong type.
         ValueError: for an unknown candidate.
 
     Example:
@@ -115,4 +120,4 @@ def mingru(*, candidate: str = "linear", dtype: Any = None) -> Cell:
     Reference:
         Feng et al., "Were RNNs all we needed?", 2024, arXiv:2410.01201.
     """
-    return _MinGRU(candidate=candidate, dtype=dtype)
+    return _MinGRU(candidate=candidate, use_bias=use_bias, dtype=dtype)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._mingru import Minimal
 
@@ -30,6 +31,8 @@ class _MinLSTM(Minimal):
     def __post_init__(self):
         super().__post_init__()
         self._set_numbers("forget_bias")
+        start = self.forget_bias
+        _checks.check_use_bias(self.name, self.use_bias, forget_bias=start)
 
     def gate_biases(self):
         return {"f": self.forget_bias}
@@ -47,6 +50,7 @@ def minlstm(
     *,
     candidate: str = "linear",
     forget_bias: float | None = None,
+    use_bias: bool = True,
     dtype: Any = None,
 ) -> Cell:
     r"""The minimal LSTM: no gate sees the carry, so the recurrence is linear in it.
@@ -66,7 +70,9 @@ def minlstm(
     Args:
         candidate: "linear" or "positive".
         forget_bias: the number that `init` adds to the bias of the forget gate. None is
-            the number of the scheme, 1 by default.
+            the number of the scheme, 1 by default. With ``use_bias=False`` a number is
+            refused.
+        use_bias: whether the cell has the bias b.
         dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
@@ -74,7 +80,8 @@ def minlstm(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown candidate.
+        ValueError: for an unknown candidate, or if `forget_bias` is a number and there
+            is no bias.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
@@ -88,4 +95,9 @@ def minlstm(
     Reference:
         Feng et al., "Were RNNs all we needed?", 2024, arXiv:2410.01201.
     """
-    return _MinLSTM(candidate=candidate, forget_bias=forget_bias, dtype=dtype)
+    return _MinLSTM(
+        candidate=candidate,
+        forget_bias=forget_bias,
+        use_bias=use_bias,
+        dtype=dtype,
+    )

@@ -12,7 +12,7 @@ from scanrnn.cells._cell import Cell
 from scanrnn.cells._frame import FramedCell
 from scanrnn.cells._gated import split
 from scanrnn.cells._slstm import FORGETS, forget_biases, stabilised
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 NORMALIZERS = ("paper", "clamped")
 LARGEST_M = 40.0  # e^-40 and its square are not 0 in float32
@@ -45,6 +45,7 @@ class _MLSTM(FramedCell):
     forget: str = "sigmoid"
     normalizer: str = "paper"
     forget_bias: float | None = None
+    use_bias: bool = True
     dtype: Any = None
 
     def __post_init__(self):
@@ -52,6 +53,9 @@ class _MLSTM(FramedCell):
         _checks.check_option(self.name, "forget", self.forget, FORGETS)
         _checks.check_option(self.name, "normalizer", self.normalizer, NORMALIZERS)
         self._set_numbers("forget_bias")
+        start = self.forget_bias
+        flag = _checks.check_use_bias(self.name, self.use_bias, forget_bias=start)
+        self._set(use_bias=flag)
         self._set(dtype=_precision.compute_dtype(self.dtype))
 
     def gate_biases(self):
@@ -69,16 +73,17 @@ class _MLSTM(FramedCell):
 
     def table(self, in_features, hidden_features):
         D, H, scalars = in_features, hidden_features, ("i", "f")
-        return {
+        table = {
             "kernel": Param((D, 4 * H), "kernel", self.gates),
             "bias": Param((4 * H,), "bias", self.gates),
             "gate_kernel": Param((D, 2 * self.heads), "kernel", scalars),
             "gate_bias": Param((2 * self.heads,), "bias", scalars),
         }
+        return with_biases(self.use_bias, table, "bias", "gate_bias")
 
     def equations(self, p, carry, x, noise):
         q, k, v, o = self._projections(p, x)
-        i, f = split(p.dot(x, "gate_kernel") + p["gate_bias"], 2)
+        i, f = split(p.biased(p.dot(x, "gate_kernel"), "gate_bias"), 2)
         C, n, m = p.wide(carry)
         m, keep, come = stabilised(p, FORGETS[self.forget](f) + m, i, carry.m)
         kept, new = keep[..., None], come[..., None] * v
@@ -93,10 +98,12 @@ class _MLSTM(FramedCell):
 
     def _projections(self, p, x):
         """Queries, keys and values, head by head, and the argument of o."""
-        wx, bias = split(p.dot(x, "kernel"), 4), split(p["bias"], 4)
+        wx = split(p.dot(x, "kernel"), 4)
         d = wx[0].shape[-1] // self.heads
         wx[1] = wx[1] * d**-0.5  # before the bias is added, as in the paper
-        q, k, v, o = (a + b for a, b in zip(wx, bias, strict=True))
+        if self.use_bias:
+            wx = [a + b for a, b in zip(wx, split(p["bias"], 4), strict=True)]
+        q, k, v, o = wx
         q, k, v = (a.reshape(*a.shape[:-1], self.heads, d) for a in (q, k, v))
         return q, k, v, o
 
@@ -116,6 +123,7 @@ def mlstm(
     forget: str = "sigmoid",
     normalizer: str = "paper",
     forget_bias: float | None = None,
+    use_bias: bool = True,
     dtype: Any = None,
 ) -> Cell:
     r"""The LSTM with exponential gates and a matrix memory.
@@ -150,7 +158,10 @@ def mlstm(
             step, until it is too large for a float16 carry.
         normalizer: "paper" or "clamped".
         forget_bias: the number that `init` adds to the bias of the forget gate. None is
-            the number of the scheme, 1 by default, or 0 with "exp".
+            the number of the scheme, 1 by default, or 0 with "exp". With
+            ``use_bias=False`` a number is refused.
+        use_bias: whether the cell has the biases b: without them, `bias` and
+            `gate_bias` are no parameters.
         dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to C
             q, which is not a GEMM.
 
@@ -159,8 +170,9 @@ def mlstm(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: if an option has an unknown value, or `heads` is less than 1; from
-            `init`, if `heads` does not divide H.
+        ValueError: if an option has an unknown value, `heads` is less than 1, or
+            `forget_bias` is a number and there are no biases; from `init`, if `heads`
+            does not divide H.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
@@ -179,5 +191,6 @@ def mlstm(
         forget=forget,
         normalizer=normalizer,
         forget_bias=forget_bias,
+        use_bias=use_bias,
         dtype=dtype,
     )

@@ -47,6 +47,7 @@ class _QRNN(FramedCell):
     pooling: str
     dialect: str
     forget_bias: float | None
+    use_bias: bool
     dtype: Any
 
     @property
@@ -74,14 +75,16 @@ class _QRNN(FramedCell):
     def table(self, in_features, hidden_features):
         wide = len(self.gates) * hidden_features
         matrix = Param((in_features, wide), "kernel", self.gates)
-        table = {"kernel": matrix, "bias": Param((wide,), "bias", self.gates)}
+        table = {"kernel": matrix}
+        if self.use_bias:
+            table["bias"] = Param((wide,), "bias", self.gates)
         if self.window == 2:
             table["previous_kernel"] = matrix
         return table
 
     def equations(self, p, carry, x, noise):
         del noise
-        a = p.dot(x, "kernel") + p["bias"]
+        a = p.biased(p.dot(x, "kernel"))
         new = ()
         if self.window == 2:
             # The product is carried, and not x: it needs no carry, so it can run before
@@ -104,6 +107,7 @@ def qrnn(
     pooling: str = "fo",
     dialect: str = "bradbury2016",
     forget_bias: float | None = None,
+    use_bias: bool = True,
     dtype: Any = None,
 ) -> Cell:
     r"""The quasi-recurrent network, with a window of one or two inputs.
@@ -135,7 +139,9 @@ def qrnn(
         dialect: "bradbury2016" or "pytorch-qrnn".
         forget_bias: the number that `init` adds to :math:`b_f`. With "bradbury2016",
             None is the number of the scheme, 1 by default. With "pytorch-qrnn", None is
-            0, because f does not keep the carry.
+            0, because f does not keep the carry. With ``use_bias=False`` a number is
+            refused.
+        use_bias: whether the cell has the bias b.
         dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
@@ -144,8 +150,9 @@ def qrnn(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: if `window` is not 1 or 2, an option has an unknown value, or
-            pooling is "ifo" with "pytorch-qrnn".
+        ValueError: if `window` is not 1 or 2, an option has an unknown value, pooling
+            is "ifo" with "pytorch-qrnn", or `forget_bias` is a number and there is no
+            bias.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
@@ -179,5 +186,6 @@ def qrnn(
         pooling=pooling,
         dialect=dialect,
         forget_bias=forget_bias,
+        use_bias=_checks.check_use_bias("qrnn", use_bias, forget_bias=forget_bias),
         dtype=_precision.compute_dtype(dtype),
     )

@@ -74,6 +74,5 @@ class ResettingCell(GatedCell):
         if uh_n is None:
             uh_n = self.recurrent(p, gates[0] * p.wide(carry.h), noise, num_gates)
         else:
-            bias = p["recurrent_bias"] if "recurrent_bias" in p else 0
-            uh_n = gates[0] * (uh_n + bias)
+            uh_n = gates[0] * p.biased(uh_n, "recurrent_bias")
         return *gates, jnp.tanh(self.join(p, wx_n, uh_n, num_gates))

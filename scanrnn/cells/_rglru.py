@@ -11,7 +11,7 @@ from scanrnn.cells import _checks, _precision
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._frame import FramedCell
 from scanrnn.cells._gated import split
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 SHARPNESS = 8.0  # the paper's c
 KEPT = (0.9, 0.999)  # where a^c starts
@@ -34,10 +34,12 @@ class _RGLRU(FramedCell):
     carry_type = RGLRUCarry
 
     heads: int = 1
+    use_bias: bool = True
     dtype: Any = None
 
     def __post_init__(self):
         _checks.check_size(self.name, "heads", self.heads)
+        self._set_flags("use_bias")
         self._set(dtype=_precision.compute_dtype(self.dtype))
 
     def check_sizes(self, in_features, hidden_features):
@@ -62,14 +64,15 @@ class _RGLRU(FramedCell):
         kernel = Param(shape, "kernel", self.gates)
         if heads > 1:
             kernel = Param((heads, *shape), "kernel", self.gates, stacked=1)
-        return {
+        table = {
             "kernel": kernel,
             "bias": Param((2 * H,), "bias", self.gates),
             "decay": Param((H,), _decay),
         }
+        return with_biases(self.use_bias, table, "bias")
 
     def equations(self, p, carry, x, noise):
-        r, i = split(jax.nn.sigmoid(self._blocks(p, x) + p["bias"]), 2)
+        r, i = split(jax.nn.sigmoid(p.biased(self._blocks(p, x))), 2)
         log_a = -SHARPNESS * jax.nn.softplus(p["decay"]) * r
         come = _root(-jnp.expm1(2 * log_a)) * (i * p.wide(x))
         h = jnp.exp(log_a) * p.wide(carry.h) + come
@@ -101,7 +104,7 @@ def _decay(key, shape, dtype):
     return jnp.log(jnp.expm1(-jnp.log(kept) / SHARPNESS))
 
 
-def rglru(*, heads: int = 1, dtype: Any = None) -> Cell:
+def rglru(*, heads: int = 1, use_bias: bool = True, dtype: Any = None) -> Cell:
     r"""The real-gated linear recurrent unit.
 
     .. math::
@@ -123,6 +126,7 @@ def rglru(*, heads: int = 1, dtype: Any = None) -> Cell:
 
     Args:
         heads: number of diagonal blocks that :math:`W_r` and :math:`W_i` consist of.
+        use_bias: whether the cell has the biases :math:`b_r` and :math:`b_i`.
         dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
@@ -146,4 +150,4 @@ def rglru(*, heads: int = 1, dtype: Any = None) -> Cell:
         De et al., "Griffin: mixing gated linear recurrences with local attention for
         efficient language models", 2024, arXiv:2402.19427.
     """
-    return _RGLRU(heads=heads, dtype=dtype)
+    return _RGLRU(heads=heads, use_bias=use_bias, dtype=dtype)

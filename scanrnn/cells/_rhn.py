@@ -31,6 +31,7 @@ class _RHN(FramedCell):
     depth: int
     coupled: bool
     transfer_bias: float
+    use_bias: bool
     dtype: Any
 
     @property
@@ -47,11 +48,13 @@ class _RHN(FramedCell):
     def table(self, in_features, hidden_features):
         L, D, H, G = self.depth, in_features, hidden_features, len(self.gates)
         recurrent = Param((L, H, G * H), "recurrent_kernel", self.gates, stacked=1)
-        return {
+        table = {
             "kernel": Param((D, G * H), "kernel", self.gates),
             "recurrent_kernel": recurrent,
-            "bias": Param((L, G * H), "bias", self.gates),
         }
+        if self.use_bias:
+            table["bias"] = Param((L, G * H), "bias", self.gates)
+        return table
 
     def equations(self, p, carry, x, noise):
         del noise
@@ -60,7 +63,8 @@ class _RHN(FramedCell):
         for layer in range(self.depth):
             a = p.einsum("...h,hg->...g", s, kernel[layer])
             a = a + p.dot(x, "kernel") if layer == 0 else a
-            h, t, *c = split(a + p["bias"][..., layer, :], G)
+            a = a + p["bias"][..., layer, :] if self.use_bias else a
+            h, t, *c = split(a, G)
             t = jax.nn.sigmoid(t)
             c = 1 - t if self.coupled else jax.nn.sigmoid(c[0])
             s = jnp.tanh(h) * t + p.wide(s) * c
@@ -71,7 +75,8 @@ def rhn(
     depth: int = 2,
     *,
     coupled: bool = True,
-    transfer_bias: float = -2.0,
+    transfer_bias: float | None = None,
+    use_bias: bool = True,
     dtype: Any = None,
 ) -> Cell:
     r"""The recurrent highway network: L highway layers from step to step.
@@ -91,9 +96,11 @@ def rhn(
     Args:
         depth: L, the number of highway layers.
         coupled: whether the carry gate is one minus the transfer gate.
-        transfer_bias: starting value of the biases of t. If it is negative, most of s
-            is kept at first. The biases of c start at its negative, so that coupled and
-            separate gates start alike. The result of a `bias_init` is added to both.
+        transfer_bias: starting value of the biases of t; None is -2. If it is negative,
+            most of s is kept at first. The biases of c start at its negative, so that
+            coupled and separate gates start alike. The result of a `bias_init` is added
+            to both. With ``use_bias=False`` a number is refused.
+        use_bias: whether the cell has the biases b.
         dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
@@ -101,7 +108,8 @@ def rhn(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: if `depth` is less than 1.
+        ValueError: if `depth` is less than 1, or `transfer_bias` is a number and there
+            are no biases.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
@@ -116,9 +124,13 @@ def rhn(
         Zilly et al., "Recurrent highway networks", 2016, arXiv:1607.03474.
     """
     _checks.check_size("rhn", "depth", depth)
+    if transfer_bias is None:
+        transfer_bias = -2.0 if use_bias else 0.0
+    transfer_bias = _checks.check_number("rhn", "transfer_bias", transfer_bias)
     return _RHN(
         depth=depth,
         coupled=_checks.check_flag("rhn", "coupled", coupled),
-        transfer_bias=_checks.check_number("rhn", "transfer_bias", transfer_bias),
+        transfer_bias=transfer_bias,
+        use_bias=_checks.check_use_bias("rhn", use_bias, transfer_bias=transfer_bias),
         dtype=_precision.compute_dtype(dtype),
     )

@@ -16,7 +16,7 @@ from scanrnn.cells._matrix_memory import (
     outer,
     read,
 )
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 SLOWEST = 0.6065306597126334  # e^-0.5
 EPSILON = 64e-5  # added to the variance, as in the authors' code
@@ -41,16 +41,17 @@ class _RWKV7(MatrixMemory):
 
     rank: int = 16
     norm: bool = False
+    use_bias: bool = True
 
     def __post_init__(self):
         super().__post_init__()
         _checks.check_size(self.name, "rank", self.rank)
-        self._set_flags("norm")
+        self._set_flags("norm", "use_bias")
 
     def table(self, in_features, hidden_features):
         D, H, R = in_features, hidden_features, self.rank
         norm = {"norm": Param((H,), 1.0), "norm_bias": Param((H,), 0.0)}
-        return {
+        table = {
             "kernel": Param((D, 3 * H), "kernel", self.gates),
             "decay_down": Param((D, R), "kernel"),
             "decay_up": Param((R, H), "kernel"),
@@ -63,13 +64,15 @@ class _RWKV7(MatrixMemory):
             "bonus": Param((H,), 0.0),
             **(norm if self.norm else {}),
         }
+        return with_biases(self.use_bias, table, "decay_bias", "rate_bias")
 
     def equations(self, p, carry, x, noise):
         del noise
         r, k, v = split(p.dot(x, "kernel"), 3)
-        d = p.dot(jnp.tanh(p.dot(x, "decay_down")), "decay_up") + p["decay_bias"]
-        a = p.dot(p.dot(x, "rate_down"), "rate_up") + p["rate_bias"]
-        a = jax.nn.sigmoid(a)
+        d = p.dot(jnp.tanh(p.dot(x, "decay_down")), "decay_up")
+        d = p.biased(d, "decay_bias")
+        a = p.dot(p.dot(x, "rate_down"), "rate_up")
+        a = jax.nn.sigmoid(p.biased(a, "rate_bias"))
         w = self.apart(jnp.exp(-SLOWEST * jax.nn.sigmoid(d)))
         removed = of_length_one(self.apart(k * p["removal"]))
         k = k * (1 + (a - 1) * p["replacement"])
@@ -88,7 +91,12 @@ class _RWKV7(MatrixMemory):
 
 
 def rwkv7(
-    *, heads: int = 1, rank: int = 16, norm: bool = False, dtype: Any = None
+    *,
+    heads: int = 1,
+    rank: int = 16,
+    norm: bool = False,
+    use_bias: bool = True,
+    dtype: Any = None,
 ) -> Cell:
     r"""The state of RWKV-7: a generalised delta rule.
 
@@ -124,6 +132,8 @@ def rwkv7(
         heads: number of heads; each has its own memory.
         rank: rank of the products :math:`B A`.
         norm: whether what is read is normalised.
+        use_bias: whether the cell has the biases :math:`b_w` and :math:`b_a`. Without
+            them, the shift s of the norm stays.
         dtype: the dtype of the GEMM operands; see `GateOptions`. It does not apply to
             the products with S, which are not GEMMs.
 
@@ -148,4 +158,4 @@ def rwkv7(
         Peng et al., "RWKV-7 \"Goose\" with expressive dynamic state evolution", 2025,
         arXiv:2503.14456.
     """
-    return _RWKV7(heads=heads, rank=rank, norm=norm, dtype=dtype)
+    return _RWKV7(heads=heads, rank=rank, norm=norm, use_bias=use_bias, dtype=dtype)

@@ -37,6 +37,7 @@ class _SRU(FramedCell):
     peephole: bool
     highway_bias: float
     scaled: bool
+    use_bias: bool
     dtype: Any
 
     def gate_biases(self):
@@ -53,10 +54,9 @@ class _SRU(FramedCell):
 
     def table(self, in_features, hidden_features):
         D, H = in_features, hidden_features
-        table = {
-            "kernel": Param((D, 3 * H), "kernel", self.gates),
-            "bias": Param((2 * H,), "bias", ("f", "r")),
-        }
+        table = {"kernel": Param((D, 3 * H), "kernel", self.gates)}
+        if self.use_bias:
+            table["bias"] = Param((2 * H,), "bias", ("f", "r"))
         if self.peephole:
             table["peephole_f"] = Param((H,), _of_half_variance)
             table["peephole_r"] = Param((H,), _of_half_variance)
@@ -66,12 +66,15 @@ class _SRU(FramedCell):
 
     def equations(self, p, carry, x, noise):
         del noise
-        before, (b_f, b_r) = p.wide(carry.c), split(p["bias"], 2)
+        before = p.wide(carry.c)
         g, f, r = split(p.dot(x, "kernel"), 3)
         if self.peephole:
             f += p["peephole_f"] * before
             r += p["peephole_r"] * before
-        f, r = jax.nn.sigmoid(f + b_f), jax.nn.sigmoid(r + b_r)
+        if self.use_bias:
+            b_f, b_r = split(p["bias"], 2)
+            f, r = f + b_f, r + b_r
+        f, r = jax.nn.sigmoid(f), jax.nn.sigmoid(r)
         c = f * before + (1 - f) * g
         skip = p.dot(x, "skip_kernel") if "skip_kernel" in p else p.wide(x)
         scale = math.sqrt(1 + 2 * math.exp(self.highway_bias)) if self.scaled else 1.0
@@ -90,6 +93,7 @@ def sru(
     peephole: bool = True,
     highway_bias: float = 0.0,
     scaled: bool = True,
+    use_bias: bool = True,
     dtype: Any = None,
 ) -> Cell:
     r"""The simple recurrent unit, with its highway connection.
@@ -121,8 +125,9 @@ def sru(
         peephole: whether the gates see the memory, as in the paper's last version, or
             not, as in its first one.
         highway_bias: starting value of :math:`b_r`. If it is negative, most of x is
-            passed on at first.
+            passed on at first. With ``use_bias=False`` it must be 0.
         scaled: whether x is scaled by :math:`\alpha`.
+        use_bias: whether the cell has the biases :math:`b_f` and :math:`b_r`.
         dtype: the dtype of the GEMM operands; see `GateOptions`.
 
     Returns:
@@ -130,7 +135,8 @@ def sru(
 
     Raises:
         TypeError: if an option has the wrong type.
-        ValueError: for an unknown `activation`.
+        ValueError: for an unknown `activation`, or if `highway_bias` is not 0 and there
+            are no biases.
 
     Example:
         >>> import jax, jax.numpy as jnp, scanrnn
@@ -146,10 +152,12 @@ def sru(
         arXiv:1709.02755.
     """
     _checks.check_option("sru", "activation", activation, _ACTIVATIONS)
+    highway_bias = _checks.check_number("sru", "highway_bias", highway_bias)
     return _SRU(
         activation=activation,
         peephole=_checks.check_flag("sru", "peephole", peephole),
-        highway_bias=_checks.check_number("sru", "highway_bias", highway_bias),
+        highway_bias=highway_bias,
         scaled=_checks.check_flag("sru", "scaled", scaled),
+        use_bias=_checks.check_use_bias("sru", use_bias, highway_bias=highway_bias),
         dtype=_precision.compute_dtype(dtype),
     )

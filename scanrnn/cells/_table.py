@@ -27,6 +27,12 @@ class Param(NamedTuple):
     stacked: int = 0
 
 
+def with_biases(use_bias, table, *biases):
+    """The table; without the entries of these names if `use_bias` is False."""
+    left_out = () if use_bias else biases
+    return {name: param for name, param in table.items() if name not in left_out}
+
+
 def draw(name, table, key, hidden_features, dtype, gate_biases, keeps, scheme, given):
     """Draw the parameters of a cell.
 

@@ -39,6 +39,10 @@ class Weights:
     def __contains__(self, name):
         return name in self._params
 
+    def biased(self, a, name="bias", columns=slice(None)):
+        """`a + p[name][..., columns]` if the cell has this bias, else `a`."""
+        return a + self[name][..., columns] if name in self else a
+
     def dot(self, a, name, columns=slice(None)):
         """`a @ p[name][..., columns]`, with operands in the dtype of GEMMs."""
         kernel = self._params[name][..., columns]

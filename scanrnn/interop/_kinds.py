@@ -124,8 +124,8 @@ def called(cell: Any) -> str:
 
 def with_biases(weights):
     """The same weights with zeros for the biases that `use_bias=False` leaves out."""
-    if getattr(weights.cell, "use_bias", True):
-        return weights
+    if getattr(weights.cell, "use_bias", True) or kind_of(weights.cell) is None:
+        return weights  # a cell that no library has is refused as it is
     cell = dataclasses.replace(weights.cell, use_bias=True)
     layers = [[_filled(cell, params) for params in ones] for ones in weights.layers]
     return dataclasses.replace(weights, cell=cell, layers=layers)
