@@ -139,6 +139,11 @@ class Rows:
         return self.length % self.trip_steps if self.trip_steps > 1 else 0
 
     @property
+    def first_beside(self) -> np.int32:
+        """The index of the first step beside the loop."""
+        return np.int32(self.length - self.rest)
+
+    @property
     def _last_trip(self):
         """The first step of the last trip of the loop."""
         return self.length - self.rest - self.trip_steps
