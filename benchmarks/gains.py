@@ -44,11 +44,13 @@ class Gain(NamedTuple):
       what: the cost that is compared, such as "time".
       where: the machine, and whether the cost was timed or compiled.
       ratios: one for each cell and size.
+      mean: their geometric mean with its interval, in words; empty for counts.
     """
 
     what: str
     where: str
     ratios: list[float]
+    mean: str = ""
 
 
 def gains() -> list[Gain]:
@@ -71,7 +73,9 @@ def gains() -> list[Gain]:
 def _time(path) -> Gain:
     where, rows = planned(path)
     known = [r for r in rows if is_known(r, "train", *PAIR)]
-    return Gain("time", f"{where}: timed", [ratio(r, "train", *PAIR) for r in known])
+    ratios = [ratio(r, "train", *PAIR) for r in known]
+    mean = beside.mean(known, "train", *PAIR)
+    return Gain("time", f"{where}: timed", ratios, mean)
 
 
 def _memory(path) -> Gain:
@@ -90,13 +94,14 @@ def planned(path):
 def table(found: list[Gain]) -> str:
     """The table, in Markdown."""
     lines = [
-        "| training step, divided by `lax.scan`'s | on | sizes | mean | best | worst |",
+        "| training step, divided by `lax.scan`'s | on | sizes"
+        f" | {beside.MEAN} | best | worst |",
         "|---|---|---:|---:|---:|---:|",
     ]
     for gain in found:
-        mean = aims.geometric_mean(gain.ratios)
-        numbers = (mean, min(gain.ratios), max(gain.ratios))
-        cells = " | ".join(f"{number:.2f}" for number in numbers)
+        mean = gain.mean or f"{aims.geometric_mean(gain.ratios):.2f}"
+        ends = (f"{end(gain.ratios):.2f}" for end in (min, max))
+        cells = " | ".join([mean, *ends])
         lines.append(f"| {gain.what} | {gain.where} | {len(gain.ratios)} | {cells} |")
     told = beside.layers(TIMED, ("torch", "flax_nnx"))
     return "\n".join([*lines, "", told])

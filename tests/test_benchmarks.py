@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks import (
     aims,
+    beside,
     cases,
     compare,
     contenders,
@@ -445,6 +446,47 @@ def test_interval_of_a_ratio_leaves_out_what_hits_both():
     estimate = intervals.ratio(2 * machine_, machine_)
     assert intervals.median(machine_).width > 0.1
     assert estimate == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_interval_of_a_mean_draws_the_rounds_of_one_race_together():
+    rng = np.random.default_rng(0)
+    slow, other = rng.uniform(1, 3, (2, 40))
+    # What one ratio gains in a round of their race, the other one loses.
+    pairs = [(slow, np.ones(40)), (np.ones(40), slow)]
+    together = intervals.geometric_mean(pairs, ["a", "a"])
+    assert together == pytest.approx((1.0, 1.0, 1.0))
+    apart = intervals.geometric_mean(pairs, ["a", "b"])
+    assert apart.value == pytest.approx(1.0) and apart.width > 0.05
+    one = slow, np.ones(40)
+    assert intervals.geometric_mean([one], ["a"]) == pytest.approx(
+        intervals.ratio(*one)
+    )
+    more = intervals.geometric_mean([one, (other, np.ones(40))], ["a", "b"])
+    assert more.width < intervals.ratio(*one).width
+
+
+def test_mean_has_an_interval_if_the_rounds_are_known():
+    _, records = report.load(FIXTURE)
+    records = [r for r in records if r["section"] == "grid"]
+    pair = "train", "scanrnn", "torch"
+    assert measure.mean_interval(records, *pair) is None
+    for record in records:
+        for name in ("scanrnn", "torch"):
+            times = record["contenders"][name]["train"]
+            spread = np.linspace(0.9, 1.1, 31)
+            times["seconds"] = [times["median"] * share for share in spread]
+    shown = beside.mean(records, *pair)
+    value = aims.geometric_mean(measure.ratio(r, *pair) for r in records)
+    assert shown == f"{value:.2f} [{value:.2f}, {value:.2f}]"
+
+
+def test_rows_of_one_size_are_of_one_race():
+    _, records = report.load(FIXTURE)
+    record = records[0]
+    other = record | {"case": record["case"] | {"cell": "gru", "last": True}}
+    larger = record | {"case": record["case"] | {"B": 1 + record["case"]["B"]}}
+    assert measure.race_of(record) == measure.race_of(other)
+    assert measure.race_of(record) != measure.race_of(larger)
 
 
 def test_race_goes_on_until_it_is_settled(monkeypatch):
