@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from benchmarks import aims, beside, claims, newest, report
+from benchmarks import aims, beside, claims, newest, panels, report
 from benchmarks.compiled import summary
 from benchmarks.measure import is_known, ratio, same_program
 
@@ -134,13 +134,16 @@ def draw(found: list[Gain], path: pathlib.Path) -> None:
     axes = figure.subplots()
     labels = [f"{gain.what}\n{gain.where}" for gain in found]
     for place, gain in zip(itertools.count(len(found), -1), found):
-        axes.plot(gain.ratios, [place] * len(gain.ratios), "o", alpha=0.35, ms=5)
+        timed = gain.where.endswith(": timed")
+        style = {"color": panels.BLUE if timed else panels.ORANGE, "alpha": 0.35}
+        marker = "o" if timed else "s"
+        axes.plot(gain.ratios, [place] * len(gain.ratios), marker, ms=5, **style)
         mean = aims.geometric_mean(gain.ratios)
         axes.plot([mean, mean], [place - 0.3, place + 0.3], color="black", lw=2)
     axes.axvline(1.0, color="gray", lw=1)
     axes.set_xscale("log", base=2)
     ticks = [1 / 64, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks(ticks, list(map(panels.power, ticks)))
     axes.set_xlim(1 / 256, 3.5)
     axes.set_yticks(range(len(found), 0, -1), labels, fontsize=9)
     axes.set_title("cost of a training step / lax.scan's; bar: mean; less is better")
