@@ -20,12 +20,12 @@ from benchmarks import (
     cases,
     compare,
     contenders,
-    floors,
     gate,
     intervals,
-    limits,
     machine,
     measure,
+    products_alone,
+    products_page,
     ratios,
     report,
     steps,
@@ -489,6 +489,13 @@ def test_rows_of_one_size_are_of_one_race():
     assert measure.race_of(record) != measure.race_of(larger)
 
 
+def test_race_counts_a_disturbance_of_a_few_rounds():
+    race = Race([], ())
+    assert race.disturbance == 0
+    race.others = [0.0] * 27 + [2.0] * 3
+    assert race.disturbance == pytest.approx(0.2)
+
+
 def test_race_goes_on_until_it_is_settled(monkeypatch):
     race = Race([], ())
     looks = iter([False, False, True])
@@ -560,15 +567,15 @@ def test_benchmarks_run_optimised_and_show_who_is_absent(tmp_path):
     assert "run `pytest benchmarks` on its own" in refused.stderr
 
 
-def test_floor_is_the_sum_of_the_products_and_less_than_a_training_step():
-    (row,) = floors.floors([(3, 2, 4, 8, "float32")])
+def test_products_alone_are_a_sum_and_stand_beside_whole_steps():
+    (row,) = products_alone.products_alone([(3, 2, 4, 8, "float32")])
     assert 0 < row["forward"] < row["train"]
     record = {
         "case": {**row, "cell": "lstm"},
         "contenders": {"torch": {"train": {"median": 0.125}}, "scanrnn": {}},
     }
-    head, table = limits.tables({"floors": [row]}, [record])
-    assert head == "## Limits"
+    head, table = products_page.tables({"floors": [row]}, [record])
+    assert head == "## Products alone"
     assert " | - | 125 | " in table.splitlines()[-1]
 
 
