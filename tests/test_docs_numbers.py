@@ -101,14 +101,6 @@ def compile_ratios(path):
     return aims.ratios(rows, None, "train", *gains.PAIR, "compile_seconds")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", gains.TIMED, ids=lambda path: path.stem)
-def test_report_of_a_machine_is_that_of_its_results(path):
-    """Else: python -m benchmarks.report benchmarks/results/MACHINE.json."""
-    made = report.markdown(*report.load(path), path.with_suffix(".png").name)
-    assert path.with_suffix(".md").read_text() == made
-
-
 def test_page_of_benchmarks_says_what_memory_training_takes():
     means = [aims.geometric_mean(memory_ratios(path)) for path in gains.TIMED]
     ends = f"({min(means):.2f} to {max(means):.2f} on the four machines)"
