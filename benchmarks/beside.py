@@ -9,6 +9,7 @@ from benchmarks.measure import (
     QUIET,
     counts,
     is_known,
+    mean_interval,
     ratio,
     ratio_interval,
     same_program,
@@ -35,7 +36,11 @@ LAYERS = {
     "keras": "Keras's LSTM",
 }
 
-ENDS = "The same for layers of other libraries: the mean (both ends, number of sizes)."
+ENDS = "The same for layers of other libraries."
+# The columns of a table of ratios in short, and the head of one of layers.
+MEAN = "mean [95 % interval]"
+COLUMNS = ("rows", MEAN, "best", "worst")
+LAYERS_HEAD = f"time divided by that of: {MEAN} (both ends, sizes)"
 
 # Instructions for products, the widest first.
 UNITS = {"amx_bf16": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
@@ -57,9 +62,11 @@ def text(paths) -> str:
     rule = (
         "Contenders take turns, so a ratio is known better than the times. It counts"
         f" here if its 95 % interval is within {KNOWN:.0%} of it and other processes"
-        f" used at most {QUIET} cores. The reports have all rows."
+        f" used at most {QUIET} cores. The reports have all rows. Brackets are 95 %"
+        " intervals, by bootstrap over the rounds of one run; for a mean, the rounds of"
+        " each size are drawn by themselves."
     )
-    heads = ["time of", "", "divided by that of", "on", "rows", "mean", "best", "worst"]
+    heads = ["time of", "", "divided by that of", "on", *COLUMNS]
     lines = [
         line
         for mode, pair in itertools.product(MODES, PAIRS)
@@ -89,7 +96,7 @@ def where(results, records) -> str:
 def layers(paths, peers=("torch", *LAYERS)) -> str:
     """Our times divided by those of other libraries' layers: a column for each machine.
 
-    A number is the mean, with both ends and of how many sizes.
+    A number is the mean with its interval, both ends and of how many sizes.
     """
     reports = [report.load(path) for path in paths]
     torch = {results["machine_info"]["versions"]["torch"] for results, _ in reports}
@@ -100,16 +107,27 @@ def layers(paths, peers=("torch", *LAYERS)) -> str:
         for peer in peers
         for mode, what in (("train", "training"), ("forward", "forward"))
     ]
-    return table(["time divided by that of", *heads], lines)
+    return table([LAYERS_HEAD, *heads], lines)
 
 
 def _short(records, mode, peer) -> str:
     pair = mode, "scanrnn", peer
-    numbers = sorted(ratio(row, *pair) for row in _known(records, "grid", *pair)[0])
+    known, _ = _known(records, "grid", *pair)
+    numbers = sorted(ratio(row, *pair) for row in known)
     if not numbers:
         return "-"
     ends = f"{numbers[0]:.2f} to {numbers[-1]:.2f}, {len(numbers)}"
-    return f"{aims.geometric_mean(numbers):.2f} ({ends})"
+    return f"{mean(known, *pair)} ({ends})"
+
+
+def mean(records, mode, ours, theirs) -> str:
+    """The geometric mean of ratios, and its 95 % interval if rounds are known."""
+    pair = mode, ours, theirs
+    shown = f"{aims.geometric_mean(ratio(row, *pair) for row in records):.2f}"
+    estimate = mean_interval(records, *pair)
+    if estimate is None:
+        return shown
+    return f"{shown} [{estimate.low:.2f}, {estimate.high:.2f}]"
 
 
 def _known(records, section, mode, ours, theirs) -> tuple[list, int]:
@@ -137,9 +155,8 @@ def in_short(records, section, mode, ours, theirs) -> list[str]:
     if not known:
         return []
     known.sort(key=lambda record: ratio(record, *pair))
-    mean = aims.geometric_mean(ratio(record, *pair) for record in known)
     ends = (_with_interval(known[k], *pair) for k in (0, -1))
-    return [f"{len(known)} of {of}", f"{mean:.2f}", *ends]
+    return [f"{len(known)} of {of}", mean(known, *pair), *ends]
 
 
 def _with_interval(record, mode, ours, theirs) -> str:

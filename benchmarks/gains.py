@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from benchmarks import aims, beside, claims, newest, report
+from benchmarks import aims, beside, claims, newest, panels, report
 from benchmarks.compiled import summary
 from benchmarks.measure import is_known, ratio, same_program
 
@@ -44,11 +44,13 @@ class Gain(NamedTuple):
       what: the cost that is compared, such as "time".
       where: the machine, and whether the cost was timed or compiled.
       ratios: one for each cell and size.
+      mean: their geometric mean with its interval, in words; empty for counts.
     """
 
     what: str
     where: str
     ratios: list[float]
+    mean: str = ""
 
 
 def gains() -> list[Gain]:
@@ -71,7 +73,9 @@ def gains() -> list[Gain]:
 def _time(path) -> Gain:
     where, rows = planned(path)
     known = [r for r in rows if is_known(r, "train", *PAIR)]
-    return Gain("time", f"{where}: timed", [ratio(r, "train", *PAIR) for r in known])
+    ratios = [ratio(r, "train", *PAIR) for r in known]
+    mean = beside.mean(known, "train", *PAIR)
+    return Gain("time", f"{where}: timed", ratios, mean)
 
 
 def _memory(path) -> Gain:
@@ -90,13 +94,14 @@ def planned(path):
 def table(found: list[Gain]) -> str:
     """The table, in Markdown."""
     lines = [
-        "| training step, divided by `lax.scan`'s | on | sizes | mean | best | worst |",
+        "| training step, divided by `lax.scan`'s | on | sizes"
+        f" | {beside.MEAN} | best | worst |",
         "|---|---|---:|---:|---:|---:|",
     ]
     for gain in found:
-        mean = aims.geometric_mean(gain.ratios)
-        numbers = (mean, min(gain.ratios), max(gain.ratios))
-        cells = " | ".join(f"{number:.2f}" for number in numbers)
+        mean = gain.mean or f"{aims.geometric_mean(gain.ratios):.2f}"
+        ends = (f"{end(gain.ratios):.2f}" for end in (min, max))
+        cells = " | ".join([mean, *ends])
         lines.append(f"| {gain.what} | {gain.where} | {len(gain.ratios)} | {cells} |")
     told = beside.layers(TIMED, ("torch", "flax_nnx"))
     return "\n".join([*lines, "", told])
@@ -129,13 +134,16 @@ def draw(found: list[Gain], path: pathlib.Path) -> None:
     axes = figure.subplots()
     labels = [f"{gain.what}\n{gain.where}" for gain in found]
     for place, gain in zip(itertools.count(len(found), -1), found):
-        axes.plot(gain.ratios, [place] * len(gain.ratios), "o", alpha=0.35, ms=5)
+        timed = gain.where.endswith(": timed")
+        style = {"color": panels.BLUE if timed else panels.ORANGE, "alpha": 0.35}
+        marker = "o" if timed else "s"
+        axes.plot(gain.ratios, [place] * len(gain.ratios), marker, ms=5, **style)
         mean = aims.geometric_mean(gain.ratios)
         axes.plot([mean, mean], [place - 0.3, place + 0.3], color="black", lw=2)
     axes.axvline(1.0, color="gray", lw=1)
     axes.set_xscale("log", base=2)
     ticks = [1 / 64, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks(ticks, list(map(panels.power, ticks)))
     axes.set_xlim(1 / 256, 3.5)
     axes.set_yticks(range(len(found), 0, -1), labels, fontsize=9)
     axes.set_title("cost of a training step / lax.scan's; bar: mean; less is better")

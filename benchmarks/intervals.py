@@ -1,5 +1,6 @@
 """Confidence intervals of medians, by bootstrap: rounds drawn with replacement."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -49,8 +50,34 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> Estimate:
     return _estimate(statistics.median(over) / statistics.median(under), drawn)
 
 
-def _draws(rounds: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, rounds, (DRAWS, rounds))
+def geometric_mean(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], races: Sequence
+) -> Estimate:
+    """The geometric mean of ratios of medians, with its interval.
+
+    Args:
+      pairs: the times of all rounds, over and under the line, of each ratio.
+      races: the race of each pair. Rounds of one race are drawn together, those of
+        another race by themselves.
+
+    Example:
+        >>> times = [1.0, 2.0, 3.0]
+        >>> geometric_mean([(times, times), ([4.0] * 3, [1.0] * 3)], ["a", "b"])
+        Estimate(value=2.0, low=2.0, high=2.0)
+    """
+    seeds = {race: seed for seed, race in enumerate(sorted({*races}, key=repr))}
+    values, drawn = [], []
+    for (over, under), race in zip(pairs, races, strict=True):
+        draws = _draws(len(over), seeds[race])
+        both = (np.median(np.asarray(times)[draws], axis=1) for times in (over, under))
+        drawn.append(np.log(np.divide(*both)))
+        values.append(math.log(statistics.median(over) / statistics.median(under)))
+    mean = math.exp(statistics.fmean(values))
+    return _estimate(mean, np.exp(np.mean(drawn, axis=0)))
+
+
+def _draws(rounds: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, rounds, (DRAWS, rounds))
 
 
 def _estimate(value, drawn) -> Estimate:

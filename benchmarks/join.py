@@ -12,6 +12,7 @@ import pathlib
 from collections.abc import Sequence
 
 from benchmarks import report, suite
+from benchmarks.measure import race_of
 
 # Sections in the order of a report.
 _ORDER = ["precision", "programs", *suite.SECTIONS]
@@ -36,7 +37,7 @@ def join(parts: Sequence[dict]) -> dict:
                 "parts: these are of several machines, versions or commits, want one: "
                 f"{_origin(whole)} and {_origin(part)}"
             )
-        found = {_size(row) for row in part["rows"]}
+        found = {race_of(row) for row in part["rows"]}
         if both := seen & found:
             raise ValueError(
                 f"parts: two of them have the sizes {sorted(map(str, both))}; "
@@ -52,14 +53,6 @@ def join(parts: Sequence[dict]) -> dict:
 def _origin(part) -> dict:
     machine = {k: v for k, v in part["machine_info"].items() if k != "limits"}
     return machine | {"commit": part["commit_info"]["id"]}
-
-
-def _size(row) -> tuple:
-    """What the programs of a row share with those that they are timed with."""
-    section, case = row["section"], row["case"]
-    if section in suite.SECTIONS:
-        return tuple(case.get(name) for name in ("T", "B", "S", "D", "H"))
-    return section, *case.values()
 
 
 def main(argv: list[str] | None = None) -> None:

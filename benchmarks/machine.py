@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.floors import floors
+from benchmarks import products_alone
 from benchmarks.products import products
 from scanrnn.machines import _processor
 
@@ -114,7 +114,7 @@ def limits() -> dict[str, Any]:
     """Measures GEMM peaks in GFLOP/s, memory in GB/s, and products of an LSTM alone."""
     return {
         "products": products(),
-        "floors": floors(),
+        products_alone.KEY: products_alone.products_alone(),
         "gemm_float32": gemm_peak("float32"),
         "gemm_bfloat16": gemm_peak("bfloat16"),
         "memory": bandwidth(),

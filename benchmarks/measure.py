@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from benchmarks import intervals
+from benchmarks import intervals, suite
 from benchmarks.compiled.measure import read
 from benchmarks.compiled.summary import per_step
 from benchmarks.contenders import Absent, find
@@ -157,7 +157,29 @@ def is_known(record: dict, mode: str, over: str, under: str) -> bool:
 
 def ratio_interval(record: dict, mode: str, over: str, under: str):
     """The ratio of two medians with its interval; None if rounds are not known."""
+    pair = _rounds(record, mode, over, under)
+    return intervals.ratio(*pair) if pair else None
+
+
+def mean_interval(records: Sequence[dict], mode: str, over: str, under: str):
+    """The geometric mean of ratios with its interval; None if rounds are not known."""
+    pairs = [_rounds(record, mode, over, under) for record in records]
+    if not all(pairs):
+        return None
+    return intervals.geometric_mean(pairs, list(map(race_of, records)))
+
+
+def race_of(record: dict) -> tuple:
+    """What the rows of one race share: the sizes, for a row of the suite."""
+    section, case = record["section"], record["case"]
+    if section in suite.SECTIONS:
+        return tuple(case.get(name) for name in ("T", "B", "S", "D", "H"))
+    return section, *case.values()
+
+
+def _rounds(record, mode, over, under):
+    """The times of all rounds of both; None if they are not known."""
     pair = [record["contenders"].get(name, {}).get(mode) for name in (over, under)]
     if any(not times or "seconds" not in times for times in pair):
         return None
-    return intervals.ratio(*(times["seconds"] for times in pair))
+    return tuple(times["seconds"] for times in pair)

@@ -22,7 +22,7 @@ PAIRS = (
     ("cells with norms and the like", "custom", "lax_scan", "`lax.scan`"),
     *(("LSTM", "grid", peer, words) for peer, words in beside.LAYERS.items()),
 )
-HEADS = ("time of", "", "divided by that of", "rows", "mean", "best", "worst")
+HEADS = ("time of", "", "divided by that of", *beside.COLUMNS)
 
 
 def text(path: pathlib.Path) -> str:

@@ -29,10 +29,10 @@ def line(found: dict) -> str:
     """The line of a report that says where its numbers come from."""
     about = found["machine"]
     units = ", ".join(about["matrix_units"]) or "no wide units"
-    return (
-        f"Machine: {about['cpu']}, {about['cores']} cores ({units}; torch uses "
-        f"{about['torch_uses']}). {of_versions(found)} {of_commit(found)}"
-    )
+    if about["torch_uses"] != "absent":
+        units += f"; torch uses {about['torch_uses']}"
+    machine_ = f"Machine: {about['cpu']}, {about['cores']} cores ({units})."
+    return f"{machine_} {of_versions(found)} {of_commit(found)}"
 
 
 def of_versions(found: dict) -> str:

@@ -115,8 +115,11 @@ class Race:
 
     @property
     def disturbance(self) -> float:
-        """The cores that other processes used: the median over rounds."""
-        return statistics.median(self.others) if self.others else 0.0
+        """The cores that other processes used: the mean over rounds.
+
+        A median would hide what disturbs fewer than half of the rounds.
+        """
+        return statistics.fmean(self.others) if self.others else 0.0
 
 
 def _slot(entry, mode):

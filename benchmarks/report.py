@@ -7,7 +7,7 @@ import argparse
 import json
 import pathlib
 
-from benchmarks import documents, limits, panels, precision, ratios, suite
+from benchmarks import documents, panels, precision, products_page, ratios, suite
 from benchmarks.aims import AIMS, Aim, Records
 from benchmarks.cases import MODES
 from benchmarks.measure import KNOWN, QUIET, counts, ratio
@@ -39,13 +39,14 @@ def markdown(results: dict, records: Records, picture: str) -> str:
     parts += programs.section(records)
     parts += precision.section(records)
     parts += ["## Cost", _costs(records)]
-    parts += limits.tables(results["machine_info"]["limits"] or {}, records)
+    parts += products_page.tables(results["machine_info"]["limits"] or {}, records)
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _where(results, records):
     machine, commit = results["machine_info"], results["commit_info"]
-    versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    installed = machine["versions"].items()
+    versions = ", ".join(f"{k} {v}" for k, v in installed if v != "absent")
     units = ", ".join(machine["matrix_units"]) or "none"
     dirty = " with local changes" if commit.get("dirty") else ""
     return "\n".join(
@@ -73,7 +74,8 @@ def _peaks(peaks):
 
 
 def _uses(machine):
-    if uses := machine.get("torch_uses"):
+    uses = machine.get("torch_uses", "absent")
+    if uses != "absent":
         yield f"- torch uses {uses}; XLA all that is in brackets above."
 
 

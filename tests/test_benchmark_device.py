@@ -41,10 +41,7 @@ def test_reports_have_different_rows():
 
 def milliseconds(start):
     """The times of a training step by the first row of such a name, by contender."""
-    records = [record for results in REPORTS for record in results["rows"]]
-    record = next(row for row in records if row["name"].startswith(start))
-    found = record["contenders"].items()
-    return {who: 1e3 * of["train"]["median"] for who, of in found if "train" in of}
+    return times_of(start, "train")
 
 
 def test_docs_quote_the_numbers_of_a_device():
@@ -91,6 +88,44 @@ def test_docs_compare_our_kernels_with_others():
             for way in (rows.LOOPS, rows.GRAPH)
         ]
         assert words.format(*(f"{min(f):.1f} to {max(f):.1f}" for f in found)) in text
+
+
+def times_of(start, mode):
+    """Milliseconds of the first row of such a name, by contender."""
+    records = [record for results in REPORTS for record in results["rows"]]
+    record = next(row for row in records if row["name"].startswith(start))
+    found = record["contenders"].items()
+    return {who: 1e3 * of[mode]["median"] for who, of in found if mode in of}
+
+
+def test_docs_say_which_forward_passes_another_way_would_run_faster():
+    text = " ".join(pathlib.Path("docs/benchmarks.md").read_text().split())
+    ours, loops = map(times_of("ln_lstm-T100", "forward").get, (rows.OURS, rows.LOOPS))
+    assert f"by slices: {ours:.2f} ms, and {loops:.2f} by XLA's loops" in text
+    ours, kernel = map(times_of("SRU", "forward").get, (rows.OURS, rows.KERNEL))
+    assert f"was {ours / kernel:.1f} times as fast by our kernels" in text
+
+
+def test_docs_say_how_far_off_gradients_summed_in_bfloat16_are():
+    text = " ".join(pathlib.Path("docs/benchmarks.md").read_text().split())
+    pairs = [
+        [record["contenders"][who]["gate"]["error"] for who in (rows.SCAN, rows.OURS)]
+        for results in REPORTS
+        for record in results["rows"]
+        if not record["contenders"][rows.SCAN]["gate"]["passed"]
+    ]
+    theirs, ours = zip(*pairs, strict=True)
+    assert len(pairs) == 4
+    assert f"were {100 * min(theirs):.0f} to {100 * max(theirs):.0f} % off" in text
+    assert max(ours) <= 0.04 and "at most 4 % off" in text
+
+
+def test_faq_says_how_fast_cudnn_is_beside_ours():
+    names = [c.name for c, _ in rows._cells() if c.cell in ("lstm", "gru")]
+    times = [times_of(name, "train") for name in names]
+    found = [of[rows.OURS] / of[rows.GRAPH] for of in times]
+    text = " ".join(pathlib.Path("docs/faq.md").read_text().split())
+    assert f"trained in {min(found):.1f} to {max(found):.1f} times cuDNN's" in text
 
 
 CASES = {case.name: case for case, _ in rows._cells()}

@@ -13,7 +13,10 @@ from benchmarks.cases import MODES, Case
 
 FIXTURE = pathlib.Path(__file__).parent / "data" / "benchmark_results.json"
 PEAKS = {"gemm_float32": 100.0, "gemm_bfloat16": 200.0, "memory": 10.0}
-SECTIONS = ("frameworks", "custom", "seed", "batches", "manual", "lengths", "anchors")
+SECTIONS = (
+    *("frameworks", "custom", "seed", "batches", "manual", "lengths", "anchors"),
+    "forum",
+)
 
 
 @pytest.fixture(autouse=True)

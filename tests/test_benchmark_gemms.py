@@ -11,7 +11,7 @@ from benchmarks.compiled.programs import shapes
 from benchmarks.contenders import _base
 from benchmarks.contenders.lax_scan import naive
 from benchmarks.gemms import __main__ as gemms
-from benchmarks.gemms import costs, gnmt, products, sweeps, table
+from benchmarks.gemms import costs, findings, gnmt, products, sweeps, table
 from scanrnn.planner.gemms import PATHS, PHASES
 
 
@@ -77,11 +77,6 @@ def test_translation_model_has_every_size_by_kernels_and_by_both_kinds_of_loops(
         assert all(found[size] > costs.floor(*size) for size in sizes)
 
 
-def test_page_of_the_translation_model_is_that_of_the_committed_numbers():
-    page = gnmt.markdown(costs.load(), costs.kernels())
-    assert gnmt.PAGE.read_text() == page
-
-
 def test_kernels_stop_paying_where_planned_loops_are_as_near_to_the_floor():
     floors = {size: costs.floor(*size) for size in ((8, 1024), (256, 1024))}
     kernels = {(8, 1024): 3000.0, (256, 1024): 1.5 * floors[256, 1024]}
@@ -94,6 +89,18 @@ def test_kernels_stop_paying_where_planned_loops_are_as_near_to_the_floor():
     assert gnmt.stops({}, planned) == []
 
 
+def test_sequence_that_is_the_fastest_chunk_is_not_compared_with_itself():
+    def rows(forward, train):
+        one = {"seconds": [forward] * 3, "median": forward}
+        other = {"seconds": [train] * 3, "median": train}
+        return {"forward": one, "train": other}
+
+    chunks = [{"F": "32"} | rows(1.0, 2.0), {"F": "64"} | rows(2.0, 1.0)]
+    told = findings.whole({"S": 64, "rows": chunks})
+    slower = "forward: 2.00 [2.00, 2.00] times the time of F=32"
+    assert told == f"{slower}; train: here it is the fastest"
+
+
 @pytest.mark.slow
 def test_quick_form_writes_the_page_and_its_pictures(tmp_path, capsys):
     assert gemms.main(["--quick"], tmp_path) == 0
@@ -101,7 +108,7 @@ def test_quick_form_writes_the_page_and_its_pictures(tmp_path, capsys):
     assert capsys.readouterr().out == page + "\n"
     for words in (*PATHS[:2], *PHASES, "lstm in chunks", "**the rule's**", "the guide"):
         assert words in page
-    for picture in ("sides", "sizes", "chunks", "compiled"):
+    for picture in ("sides", "sizes", "chunks"):
         assert f"(gemms-quick-{picture}.png)" in page
         assert (tmp_path / f"gemms-quick-{picture}.png").stat().st_size > 1000
     assert "not timed" not in page

@@ -44,13 +44,6 @@ def test_ways_to_run_a_loop_give_the_same(name):
         chex.assert_trees_all_close(run(form), wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_committed_page_is_that_of_the_numbers():
-    for path in FOLDER.glob("parallel*.json"):
-        page = report.timed if "-" in path.stem else report.compiled
-        text = path.with_suffix(".md").read_text()
-        assert text == page(json.loads(path.read_text()))
-
-
 def test_table_of_the_docs_has_the_launches_on_an_h100():
     rows_ = json.loads((FOLDER / "parallel.json").read_text())["rows"]
     found = {compiled.of(row).key: row for row in rows_}

@@ -16,15 +16,16 @@ import pytest
 
 from benchmarks import (
     aims,
+    beside,
     cases,
     compare,
     contenders,
-    floors,
     gate,
     intervals,
-    limits,
     machine,
     measure,
+    products_alone,
+    products_page,
     ratios,
     report,
     steps,
@@ -361,7 +362,7 @@ def test_report_regenerates_from_the_file_alone(tmp_path):
     assert results["machine_info"]["cpu"] in text
     assert results["commit_info"]["id"][:12] in text
     for package, version in results["machine_info"]["versions"].items():
-        assert f"{package} {version}" in text
+        assert (f"{package} {version}" in text) == (version != "absent")
     assert "In 1 rows other processes used more than 0.1 cores" in text
     measured = [aim.number(records) is not None for aim in aims.AIMS]
     assert [aim.text in text for aim in aims.AIMS] == measured
@@ -447,6 +448,54 @@ def test_interval_of_a_ratio_leaves_out_what_hits_both():
     assert estimate == pytest.approx((2.0, 2.0, 2.0))
 
 
+def test_interval_of_a_mean_draws_the_rounds_of_one_race_together():
+    rng = np.random.default_rng(0)
+    slow, other = rng.uniform(1, 3, (2, 40))
+    # What one ratio gains in a round of their race, the other one loses.
+    pairs = [(slow, np.ones(40)), (np.ones(40), slow)]
+    together = intervals.geometric_mean(pairs, ["a", "a"])
+    assert together == pytest.approx((1.0, 1.0, 1.0))
+    apart = intervals.geometric_mean(pairs, ["a", "b"])
+    assert apart.value == pytest.approx(1.0) and apart.width > 0.05
+    one = slow, np.ones(40)
+    assert intervals.geometric_mean([one], ["a"]) == pytest.approx(
+        intervals.ratio(*one)
+    )
+    more = intervals.geometric_mean([one, (other, np.ones(40))], ["a", "b"])
+    assert more.width < intervals.ratio(*one).width
+
+
+def test_mean_has_an_interval_if_the_rounds_are_known():
+    _, records = report.load(FIXTURE)
+    records = [r for r in records if r["section"] == "grid"]
+    pair = "train", "scanrnn", "torch"
+    assert measure.mean_interval(records, *pair) is None
+    for record in records:
+        for name in ("scanrnn", "torch"):
+            times = record["contenders"][name]["train"]
+            spread = np.linspace(0.9, 1.1, 31)
+            times["seconds"] = [times["median"] * share for share in spread]
+    shown = beside.mean(records, *pair)
+    value = aims.geometric_mean(measure.ratio(r, *pair) for r in records)
+    assert shown == f"{value:.2f} [{value:.2f}, {value:.2f}]"
+
+
+def test_rows_of_one_size_are_of_one_race():
+    _, records = report.load(FIXTURE)
+    record = records[0]
+    other = record | {"case": record["case"] | {"cell": "gru", "last": True}}
+    larger = record | {"case": record["case"] | {"B": 1 + record["case"]["B"]}}
+    assert measure.race_of(record) == measure.race_of(other)
+    assert measure.race_of(record) != measure.race_of(larger)
+
+
+def test_race_counts_a_disturbance_of_a_few_rounds():
+    race = Race([], ())
+    assert race.disturbance == 0
+    race.others = [0.0] * 27 + [2.0] * 3
+    assert race.disturbance == pytest.approx(0.2)
+
+
 def test_race_goes_on_until_it_is_settled(monkeypatch):
     race = Race([], ())
     looks = iter([False, False, True])
@@ -518,15 +567,15 @@ def test_benchmarks_run_optimised_and_show_who_is_absent(tmp_path):
     assert "run `pytest benchmarks` on its own" in refused.stderr
 
 
-def test_floor_is_the_sum_of_the_products_and_less_than_a_training_step():
-    (row,) = floors.floors([(3, 2, 4, 8, "float32")])
+def test_products_alone_are_a_sum_and_stand_beside_whole_steps():
+    (row,) = products_alone.products_alone([(3, 2, 4, 8, "float32")])
     assert 0 < row["forward"] < row["train"]
     record = {
         "case": {**row, "cell": "lstm"},
         "contenders": {"torch": {"train": {"median": 0.125}}, "scanrnn": {}},
     }
-    head, table = limits.tables({"floors": [row]}, [record])
-    assert head == "## Limits"
+    head, table = products_page.tables({"floors": [row]}, [record])
+    assert head == "## Products alone"
     assert " | - | 125 | " in table.splitlines()[-1]
 
 

@@ -5,8 +5,10 @@ import re
 
 import pytest
 
-from benchmarks import aims, gains, report
+from benchmarks import aims, gains, measure, report, suite
+from benchmarks.cases import MODES
 from benchmarks.compiled import summary
+from benchmarks.parallel.loops import MEMORIES
 from benchmarks.programs import ORIGINAL, OURS
 from tests.test_house import ROOT
 
@@ -101,14 +103,6 @@ def compile_ratios(path):
     return aims.ratios(rows, None, "train", *gains.PAIR, "compile_seconds")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", gains.TIMED, ids=lambda path: path.stem)
-def test_report_of_a_machine_is_that_of_its_results(path):
-    """Else: python -m benchmarks.report benchmarks/results/MACHINE.json."""
-    made = report.markdown(*report.load(path), path.with_suffix(".png").name)
-    assert path.with_suffix(".md").read_text() == made
-
-
 def test_page_of_benchmarks_says_what_memory_training_takes():
     means = [aims.geometric_mean(memory_ratios(path)) for path in gains.TIMED]
     ends = f"({min(means):.2f} to {max(means):.2f} on the four machines)"
@@ -135,6 +129,130 @@ def test_page_of_benchmarks_says_what_large_states_take(path):
             for side in (OURS, ORIGINAL)
         )
         assert f"{ours:,.0f} instead of {theirs:,.0f}" in page
+
+
+def programs_of(machine, mode):
+    """Other people's programs on a machine, by name: theirs and ours."""
+    found = {}
+    for case in summary.cases(ROWS, machine, mode, programs=True):
+        name = case["scanrnn"]["case"]["program"]
+        found[name] = [case[who] for who in ("scanrnn", "lax_scan")]
+    return found
+
+
+def test_page_of_benchmarks_says_what_programs_cost():
+    page = text("docs/benchmarks.md")
+    launches, cycles = (
+        max(summary.ratios(ROWS, machine, what, programs=True))
+        for machine, what in (("h100", "launches"), ("v5e", "cycles"))
+    )
+    assert f"at most {launches:.2f} of the kernels that they launch" in page
+    assert f"at most {cycles:.2f} of the cycles" in page
+    beyond = max(
+        aims.beyond(*(side["temp_bytes"] for side in pair))
+        for pair in programs_of("h100", "train").values()
+    )
+    assert f"more than {beyond:.2f} of the temporaries" in page
+    name = "two LSTMs in one step"
+    ours, theirs = (side["cycles"] for side in programs_of("v5e", "train")[name])
+    assert f"train in {ours / theirs:.2f} of the cycles on the TPU" in page
+    taken = [side["temp_bytes"] / 1e6 for side in programs_of("h100", "forward")[name]]
+    words = "takes {:.1f} MB on the H100, and {:.1f} MB without scanrnn"
+    assert words.format(*taken) in page
+
+
+def test_page_of_benchmarks_says_where_memory_gains_least():
+    page = text("docs/benchmarks.md")
+    half = [row for row in ROWS if row["case"].get("throughout")]
+    means = [
+        aims.geometric_mean(summary.ratios(half, machine, "temp_bytes"))
+        for machine in MACHINES
+    ]
+    assert "throughout they are {:.2f} and {:.2f}".format(*means) in page
+    elman = [row for row in ROWS if row["case"].get("cell") == "elman"]
+    found = summary.ratios(elman, "h100", "temp_bytes")
+    assert f"is {min(found):.1f} to {max(found):.1f} on the H100" in page
+    more = [
+        case["scanrnn"]["temp_bytes"] / 1e6
+        for case in summary.cases(ROWS, "v5e", "train")
+        if (summary.ratio(case, "temp_bytes", "scanrnn", "lax_scan") or 0) > 1.01
+    ]
+    words = f"at most {max(more):.1f} MB outside of it, up to"
+    assert f"{words} {compiled('v5e', 'temp_bytes')[1]:.1f} times" in page
+
+
+def test_page_of_benchmarks_says_what_is_left_where_xla_runs_the_loops():
+    """There a loop over steps is inside a loop over chunks; kernels have the steps."""
+    cases = list(summary.cases(ROWS, "h100", "train"))
+    left = [
+        summary.ratio(case, "launches", "scanrnn", "lax_scan")
+        for case in cases
+        if any(loop["depth"] for loop in case["scanrnn"]["loops"])
+    ]
+    assert 0 < len(left) < len(cases) / 2
+    page = text("docs/benchmarks.md")
+    assert f"loops, {min(left):.2f} to {max(left):.2f} of the launches remain" in page
+
+
+def test_page_of_benchmarks_says_what_planned_loops_of_rwkv7_take():
+    found = []
+    for machine in ("intel-xeon-amx-bf16", "amd-epyc-zen-4-avx512", "amd-epyc"):
+        path = gains.RESULTS / f"parallel-{machine}-2-cores.json"
+        rows = json.loads(path.read_text())["rows"]
+        (row,) = (row for row in rows if row["name"] == "RWKV-7")
+        pair = "planned loops", "lax.scan"
+        intervals = (measure.ratio_interval(row, mode, *pair) for mode in MODES)
+        found.append([interval.value for interval in intervals])
+    train, forward = zip(*found, strict=True)
+    words = "{:.2f} (Intel Xeon), {:.2f} (Zen 4) and {:.2f} (AVX2)"
+    page = text("docs/benchmarks.md")
+    assert words.format(*train) in page
+    words = "in training, and {:.2f}, {:.2f} and {:.2f} in a forward pass"
+    assert words.format(*forward) in page
+
+
+def test_page_of_benchmarks_says_how_fast_a_product_is():
+    peak = {
+        path.stem: report.load(path)[0]["machine_info"]["limits"]["gemm_float32"]
+        for path in gains.TIMED
+    }
+    fast, slow = (peak[f"amd-epyc-{m}2-cores"] for m in ("avx512-", "zen-4-avx512-"))
+    words = "reached {:.0f} GFLOP/s in a float32 product, more than twice"
+    assert words.format(round(fast, -2)) in text("docs/benchmarks.md")
+    assert fast > 2 * slow
+
+
+def test_page_of_benchmarks_says_what_chunks_of_residuals_take():
+    chunked, seconds, taken = suite.LADDER["chunked"], [], []
+    for path in gains.TIMED:
+        for row in report.load(path)[1]:
+            if row["section"] == "lengths":
+                pair = row, "train", chunked, "scanrnn"
+                taken.append(measure.ratio(*pair, "temp_bytes"))
+                if measure.is_known(*pair):
+                    seconds.append(measure.ratio(*pair))
+    page = text("docs/benchmarks.md")
+    assert f"takes {min(taken):.2f} to {max(taken):.2f} of what we take" in page
+    assert f"takes {min(seconds):.1f} to {max(seconds):.1f} times as long" in page
+
+
+def test_pages_say_how_long_memories_in_chunks_take_to_compile():
+    rows_ = json.loads((gains.RESULTS / "parallel.json").read_text())["rows"]
+    seconds = {
+        (r["machine"], r["name"], r["form"]): r for r in rows_ if "error" not in r
+    }
+    ends = {}
+    for machine in MACHINES:
+        found = [
+            seconds[machine, name, "products of chunks"]["compile_seconds"]
+            / seconds[machine, name, "lax.scan"]["compile_seconds"]
+            for name in MEMORIES
+        ]
+        ends[machine] = round(min(found)), round(max(found))
+    words = "take {} to {} times as long for an H100, and {} to {} times for a TPU"
+    assert words.format(*ends["h100"], *ends["v5e"]) in text("docs/limits.md")
+    least, most = (end(sum(ends.values(), ())) for end in (min, max))
+    assert f"{least} to {most} times for matrix memories" in text("README.md")
 
 
 INTERVAL = r"\d+\.\d+ \[\d+\.\d+, \d+\.\d+\]"

@@ -10,14 +10,19 @@ PANELS = {
     "h100": (("launches", "launches in all", 0.35), ("temp_bytes", "temporaries", 0.5)),
     "v5e": (("cycles", "cycles", 0.4), ("temp_bytes", "temporaries", 0.5)),
 }
+SIZE = (12, 7)  # inches
 
 
 def draw(rows: list[dict], path) -> None:
     """Writes the picture."""
-    drawn = [
+    panels.draw(path, panels_of(rows), SIZE)
+
+
+def panels_of(rows: list[dict]) -> list[list[panels.Panel]]:
+    """The panels: a row of them for each machine."""
+    return [
         [_panel(rows, machine, *one) for one in PANELS[machine]] for machine in TARGETS
     ]
-    panels.draw(path, drawn, size=(12, 7))
 
 
 def _panel(rows, machine, what, title, aim):

@@ -91,7 +91,7 @@ def short(*reports: dict) -> str:
     heads = [f"{m} / {'`lax.scan`' if o == SCAN else COLUMNS[o]}" for m, o in pairs]
     found = {
         record["name"]: [
-            record["name"],
+            record["name"] + measure.mark(record),
             *(_interval(measure.ratio_interval(record, m, OURS, o)) for m, o in pairs),
             results["commit"],
         ]

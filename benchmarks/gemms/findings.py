@@ -31,7 +31,7 @@ def section(results: dict) -> str:
             "A small batch is slow even with many steps",
             _extremes(even, "forward", "forward pass"),
         ),
-        ("The whole sequence at once is often not the best", _whole(chunks)),
+        ("The whole sequence at once is often not the best", whole(chunks)),
     ]
     return f"## What the guide finds\n\n{table(['the guide', 'here'], lines)}"
 
@@ -57,12 +57,15 @@ def _extremes(rows, phase, words):
     return f"{words}: {_name(most)} takes {times} times as long as {_name(least)}"
 
 
-def _whole(chunks):
+def whole(chunks):
     """What the whole sequence at once takes, relative to the fastest chunk."""
     told = []
     for mode in ("forward", "train"):
         best = min(chunks["rows"], key=lambda row: row[mode]["median"])
         whole = next(row for row in chunks["rows"] if row["F"] == str(chunks["S"]))
+        if best is whole:
+            told.append(f"{mode}: here it is the fastest")
+            continue
         times = ratio(whole[mode], best[mode])
         told.append(f"{mode}: {times} times the time of F={best['F']}")
     return "; ".join(told)

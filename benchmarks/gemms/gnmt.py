@@ -5,10 +5,11 @@ two tables of the same sizes. `benchmarks.gemms.costs` and `benchmarks.compiled.
 compile the rows.
 """
 
-from benchmarks.gemms import costs
+from benchmarks.gemms import costs, picture
 from benchmarks.tables import table
 
 PAGE = costs.RESULTS.with_suffix(".md")
+PICTURE = costs.RESULTS.with_suffix(".png")
 TITLE = "GNMT's layer, compiled"
 ABOUT = """\
 NVIDIA's guide to recurrent layers compares its standard and its persistent mode on an
@@ -44,7 +45,8 @@ HEADS = (
 
 def markdown(found: dict, kernels: dict) -> str:
     """The page, from the results of `costs` and the bundles of kernels by size."""
-    return "\n\n".join([f"# {TITLE}", ABOUT, *tables(found, kernels)]) + "\n"
+    image = f"![cycles and bundles of a step]({PICTURE.name})"
+    return "\n\n".join([f"# {TITLE}", ABOUT, image, *tables(found, kernels)]) + "\n"
 
 
 def tables(found: dict, kernels: dict) -> list[str]:
@@ -110,8 +112,10 @@ def _name(size: tuple[int, int]) -> str:
 
 
 def main() -> None:
-    """Writes the page."""
-    PAGE.write_text(markdown(costs.load(), costs.kernels()))
+    """Writes the page and its picture."""
+    found, kernels = costs.load(), costs.kernels()
+    picture.compiled(found["rows"], kernels, PICTURE)
+    PAGE.write_text(markdown(found, kernels))
 
 
 if __name__ == "__main__":

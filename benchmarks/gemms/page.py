@@ -3,7 +3,7 @@
 import json
 import pathlib
 
-from benchmarks.gemms import costs, findings, gnmt, picture, table
+from benchmarks.gemms import findings, picture, table
 from benchmarks.gemms.products import PHASES
 from benchmarks.measure import QUIET
 from benchmarks.tables import table as in_markdown
@@ -18,6 +18,8 @@ for our plans. The guide's figures are of an A100; no number here is of a GPU's 
 `scanrnn.advise` has the guide's checklist: multiples of 4 or 8, of 64 and of 256,
 batch and features above which arithmetic counts, the rules of the persistent mode, and
 what a larger batch, more features, more steps or layers side by side would gain.
+The guide's layer of GNMT, compiled for a TPU and a GPU, has
+[a page of its own](gemms-compiled.md).
 """
 
 PRODUCTS = """\
@@ -51,15 +53,14 @@ against float64. The rule takes F={train} in training and F={forward} forward.
 
 def write(path: pathlib.Path) -> pathlib.Path:
     """Writes the page and its pictures beside a results file; gives the page."""
-    results, found = json.loads(path.read_text()), costs.load()
-    kernels, stem = costs.kernels(), path.with_suffix("")
-    picture.draw(results, found["rows"], kernels, stem)
+    results, stem = json.loads(path.read_text()), path.with_suffix("")
+    picture.draw(results, stem)
     page = path.with_suffix(".md")
-    page.write_text(markdown(results, found, kernels, stem.name))
+    page.write_text(markdown(results, stem.name))
     return page
 
 
-def markdown(results: dict, compiled: dict, kernels: dict, stem: str) -> str:
+def markdown(results: dict, stem: str) -> str:
     """The whole page."""
     chunks = results["chunks"]
     sizes = {"S": table.SIZES.T} | {k: getattr(table.SIZES, k) for k in "BDH"}
@@ -81,7 +82,6 @@ def markdown(results: dict, compiled: dict, kernels: dict, stem: str) -> str:
         f"![time of a layer for several chunks]({stem}-chunks.png)",
         _chunks(chunks),
         findings.section(results),
-        *_compiled(compiled, kernels, stem),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -188,15 +188,3 @@ def _milliseconds(row, own, mode):
     if row is own:
         return [shown, "**the rule's**"]
     return [shown, findings.ratio(row[mode], own[mode]) if mode in own else ""]
-
-
-def _compiled(found, kernels, stem):
-    """The parts about GNMT's layer; nothing before it is compiled."""
-    if not found["rows"]:
-        return []
-    return [
-        f"## {gnmt.TITLE}",
-        gnmt.ABOUT,
-        f"![cycles and bundles of GNMT's layer]({stem}-compiled.png)",
-        *gnmt.tables(found, kernels),
-    ]

@@ -8,10 +8,10 @@ from matplotlib.patches import Rectangle
 
 from benchmarks.gemms import costs, table
 from benchmarks.gemms.products import PHASES
+from benchmarks.panels import BLUE, GREEN, ORANGE
 from scanrnn.planner import gemms
 
-# Colours of Okabe and Ito, which colour-blind people can tell apart.
-BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+FONT = {"font.size": 14}
 STYLES = {
     "forward": (BLUE, "o", "-"),
     "activations": (ORANGE, "s", "--"),
@@ -24,13 +24,12 @@ STYLES = {
 }
 
 
-def draw(results: dict, rows: list[dict], kernels: dict, stem: pathlib.Path) -> None:
-    """Writes all pictures; their names are `stem` and a word."""
-    with matplotlib.rc_context({"font.size": 14}):
+def draw(results: dict, stem: pathlib.Path) -> None:
+    """Writes the pictures of a machine; their names are `stem` and a word."""
+    with matplotlib.rc_context(FONT):
         dimensions(stem.with_name(f"{stem.name}-sides.png"))
         sweeps(results, stem.with_name(f"{stem.name}-sizes.png"))
         chunks(results["chunks"], stem.with_name(f"{stem.name}-chunks.png"))
-        compiled(rows, kernels, stem.with_name(f"{stem.name}-compiled.png"))
 
 
 def dimensions(path: pathlib.Path) -> None:
@@ -124,6 +123,11 @@ def _milliseconds(times):
 
 def compiled(rows: list[dict], kernels: dict, path: pathlib.Path) -> None:
     """GNMT's layer on a TPU: cycles of loops above, bundles of kernels below."""
+    with matplotlib.rc_context(FONT):
+        _compiled(rows, kernels, path)
+
+
+def _compiled(rows, kernels, path):
     figure, axes = _figure(2, 2, (12, 8))
     for column, (sizes, at, title) in enumerate(
         ((costs.OVER_H, 1, "B = 64"), (costs.OVER_B, 0, "H = 1024"))

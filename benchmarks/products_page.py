@@ -1,6 +1,7 @@
 """The section of the report on the speed of XLA's matrix products alone."""
 
 from benchmarks.cases import MODES
+from benchmarks.products_alone import KEY
 from benchmarks.tables import table
 
 
@@ -9,9 +10,9 @@ def tables(limits: dict, records: list[dict]) -> list[str]:
     parts = []
     if limits.get("products"):
         parts.append(_products(limits["products"]))
-    if limits.get("floors"):
-        parts.append(_floors(limits["floors"], records))
-    return ["## Limits", *parts] if parts else []
+    if alone := limits.get(KEY):
+        parts.append(_alone(alone, records))
+    return ["## Products alone", *parts] if parts else []
 
 
 def _products(rows) -> str:
@@ -27,7 +28,7 @@ def _products(rows) -> str:
     return f"{about}\n\n{table(['product', *kinds], body)}"
 
 
-def _floors(rows, records) -> str:
+def _alone(rows, records) -> str:
     """Milliseconds of all products of an LSTM, beside those of whole steps."""
     heads = [f"{mode}: {who}" for mode in MODES for who in ("products", *_WHO)]
     body = []
@@ -40,7 +41,8 @@ def _floors(rows, records) -> str:
         body.append([size, *cells])
     about = (
         "Milliseconds: the products of an LSTM one after the other and nothing else,"
-        " at their fastest, beside the medians of whole steps."
+        " at their fastest, beside the medians of whole steps. They are no lower bound:"
+        " a whole step may run its products in a faster way."
     )
     return f"{about}\n\n{table(['case', *heads], body)}"
 
