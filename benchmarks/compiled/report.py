@@ -29,8 +29,9 @@ on a device. Each is one of these.
   a loop outside of graphs the host also starts the condition and reads its result. In
   the same column are the kernels on the device, with copies and those inside graphs,
   and an estimate of what it takes to start all of them: 3 us for each start by the host
-  and 1.3 us for each kernel, without the time they compute. Rows of older reports have
-  no such numbers.
+  and 1.3 us for each kernel, without the time they compute. There is none where a step
+  has fewer than two kernels: then a kernel runs many steps, and computes for longer
+  than it takes to start. Times on an H200 are in `device-nvidia-h200.md`.
 - **Cycles** (TPU v5e) are the compiler's own estimate, summed over the instructions it
   scheduled; a loop counts as its body times its number of iterations. Scalar arithmetic
   and copies that overlap other work have no estimate. Where an instruction on arrays
@@ -137,7 +138,9 @@ def _started(case):
             return "-"
         T = record["case"]["T"]
         each = thunks.Starts(record["host_starts"] / T, record["device_kernels"] / T)
-        found.append(f"{each.host:.2f}; {each.kernels:.1f}; {each.microseconds:.1f}")
+        # A kernel that runs many steps computes for longer than it takes to start.
+        estimate = f"{each.microseconds:.1f}" if each.kernels >= 2 else "-"
+        found.append(f"{each.host:.2f}; {each.kernels:.1f}; {estimate}")
     return "{} ({})".format(*found)
 
 

@@ -87,7 +87,8 @@ def _bodies(plan) -> Iterator[str]:
         rows = body.rows
         told = [f"{rows.length} steps"]
         if rows.trip_steps > 1:
-            told.append(f"unrolled by {rows.trip_steps}, rows written together")
+            beside = f", {rows.rest} steps beside it" if rows.rest else ""
+            told.append(f"unrolled by {rows.trip_steps}, rows written together{beside}")
         if body.unroll != 1:
             factor = f"unrolled by {body.unroll}" if body.unroll else "fully unrolled"
             told.append(f"{factor}, rows written step by step")
