@@ -169,29 +169,6 @@ def test_kernel_of_packed_matrices_equals_lax_scan():
     assert "u32[64,256]" in text
 
 
-def test_kernel_under_transformations_equals_lax_scan():
-    step, carry, xs = lstm(3, 2, 4, jnp.float32)
-
-    def loss(xs, implementation):
-        return jnp.sum(
-            scanrnn.scan(step, carry, xs, implementation=implementation)[1] ** 2
-        )
-
-    def all_of_them(implementation):
-        f = functools.partial(loss, implementation=implementation)
-        batch = jnp.stack([xs, 2 * xs])
-        forward_over_reverse = jax.jvp(jax.grad(f), (xs,), (jnp.ones_like(xs),))
-        return (
-            jax.vmap(jax.grad(f))(batch),
-            jax.grad(jax.checkpoint(f))(xs),
-            forward_over_reverse,
-        )
-
-    ours, theirs = (jax.jit(all_of_them, static_argnums=0)(n) for n in (NAME, "scan"))
-    for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("row", FEW)
 def test_kernel_lowers_for_a_tpu(row):
     """This tests JAX's part of lowering. `test_compiled` tests the compiler."""
