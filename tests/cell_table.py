@@ -331,16 +331,18 @@ def _rows(names) -> list:
 EVERY, ONE_ROW_EACH = _rows(CELLS), _rows(ONE_OF_EACH)
 
 
-def draw(row, seed=0) -> tuple[dict, np.ndarray, Any]:
+def draw(row, seed=0, features=H) -> tuple[dict, np.ndarray, Any]:
     """Params, xs `[T, B, *spatial, D]` and a first carry, all random, in float64.
 
     The params are not those of `init`, so that no gain is one and no bias is zero.
+    Cells whose D is H have as many inputs as `features`.
     """
+    in_features = features if row.in_features == H else row.in_features
     generator = np.random.default_rng(seed)
     cell = row.cell
-    params = cell.init(jax.random.key(0), row.in_features, H)
+    params = cell.init(jax.random.key(0), in_features, features)
     params = row.draw(generator, {k: v.shape for k, v in params.items()})
-    xs = generator.normal(size=(T, B, *row.spatial, row.in_features))
+    xs = generator.normal(size=(T, B, *row.spatial, in_features))
     zeros = cell.initial_carry(params, xs[0])
     carry = type(zeros)(*(generator.normal(size=field.shape) for field in zeros))
     return params, xs, row.reachable(carry)

@@ -85,19 +85,30 @@ BINARY = {
     "scan": inner_scan,
     "fori": countdown,
 }
+# What a kernel for a GPU has. Its products are by weights, and keep the batch apart.
+BY_WEIGHTS = ("dot", "dot_again")
+ON_A_GPU = (
+    *("tanh", "sigmoid", "relu", "exp", "norm", "softmax", "stop", "clipped", "cast"),
+    *("add", "add_again", "sub", "mul", "div", "halves", "where", *BY_WEIGHTS),
+)
 
 
 @st.composite
-def programs(draw, size=8):
-    """A program: sources, then equations `(operation, operand, operand)`."""
+def programs(draw, size=8, operations=(*UNARY, *BINARY), by_weights=()):
+    """A program: sources, then equations `(operation, operand, operand)`.
+
+    The second operand of the operations in `by_weights` is a weight.
+    """
     sources = [f"{kind}{i}" for kind in "cxw" for i in range(draw(st.integers(1, 2)))]
     equations = []
     for i in range(draw(st.integers(1, size))):
         names = sources + [f"v{j}" for j in range(i)]
         # The newest values first, so that programs grow long rather than wide.
         operand = st.sampled_from(names[::-1])
-        operation = draw(st.sampled_from([*UNARY, *BINARY]))
-        equations.append((operation, draw(operand), draw(operand)))
+        operation = draw(st.sampled_from(operations))
+        of_weights = st.sampled_from([s for s in sources if s[0] == "w"])
+        second = of_weights if operation in by_weights else operand
+        equations.append((operation, draw(operand), draw(second)))
     made = [f"v{j}" for j in range(len(equations))]
     anything = st.sampled_from(made[::-1] + sources)
     carries = [s for s in sources if s[0] == "c"]
@@ -106,13 +117,17 @@ def programs(draw, size=8):
     return sources, tuple(equations), tuple(after), tuple(ys)
 
 
-def materialise(program, key):
-    """The step of a program, its weights, initial carry and inputs."""
+def materialise(program, key, size=N):
+    """The step of a program, its weights, initial carry and inputs.
+
+    Matrices have `size` rows, and numbers such that a product by one is as large.
+    """
     sources, equations, after, ys = program
     keys = dict(zip(sources, jax.random.split(key, len(sources)), strict=True))
 
     def draw(name, *shape):
-        return 0.7 * jax.random.normal(keys[name], (*shape, N, N))
+        made = 0.7 * jax.random.normal(keys[name], (*shape, size, size))
+        return made * (N / size) ** 0.5 if name[0] == "w" else made
 
     def step(weights, carry, x):
         named = {"w": weights, "c": carry, "x": x}

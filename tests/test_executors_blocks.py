@@ -31,6 +31,7 @@ CELLS = {
     "gru-cho2014": scanrnn.cells.gru(dialect="cho2014"),
     "mgu": scanrnn.cells.mgu(),
     "ugrnn": scanrnn.cells.ugrnn(),
+    "multiplicative_lstm": scanrnn.cells.multiplicative_lstm(dialect="krause2016"),
     "rhn": scanrnn.cells.rhn(depth=2),
     "residual": scanrnn.cells.residual(scanrnn.cells.lstm()),
 }

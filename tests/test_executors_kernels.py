@@ -7,16 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
 
 import scanrnn
 from scanrnn._tune import tuner
 from scanrnn.executors import pallas_tpu
 from scanrnn.executors.kernels import kernel
 from tests.cell_table import CELLS, ONE_OF_EACH, draw
-from tests.compare import assert_same
-from tests.generated import materialise
-from tests.test_planner_generated import as_a_user, examine
 
 NAME = pallas_tpu.NAME
 QUICK = ("lstm-norm", "gru", "lstm-heads")
@@ -85,57 +81,10 @@ def test_kernel_in_bfloat16_is_as_exact_as_lax_scan(row):
         assert ours <= 1.5 * theirs + rounding
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shard", range(7, 11))
-def test_kernels_of_generated_steps_equal_lax_scan(shard):
-    ran = []
-
-    def check(drawn_example):
-        program, _, reverse, transform = drawn_example
-        make = materialise(program, jax.random.key(0))
-        options = scanrnn.Options(implementation=NAME, chunk=2)
-        step, weights, init, xs = make
-        # The rules of a CPU keep more, which alone can be a reason for a plan.
-        args = functools.partial(step, weights), init, xs
-        plan = scanrnn.plan(*args, reverse=reverse, machine="tpu v5e")
-        able = plan.unplanned is None and plan.defer
-        ran.append(able)
-        if able:
-            assert_same(make, transform, plan=options, reverse=reverse, rtol=1e-7)
-
-    examine(50, shard, as_a_user, check)
-    assert sum(ran) > 25
-
-
 def numbers(v, *lead):
     """Random numbers for a variable of a graph; with `lead`, for all steps."""
     made = np.random.default_rng(0).normal(size=(*lead, *v.aval.shape))
     return jnp.asarray(made, v.aval.dtype)
-
-
-@pytest.mark.parametrize(
-    "name", ["lstm", pytest.param("rhn-3", marks=pytest.mark.slow)]
-)
-def test_kernel_has_no_race_and_stays_in_bounds(name):
-    """The interpreter simulates the memories, copies and semaphores of a TPU."""
-    from jax._src.pallas.mosaic.interpret import interpret_pallas_call
-
-    params, xs, carry = drawn(CELLS[name], jnp.float64)
-    step = functools.partial(CELLS[name].cell.step, params)
-    plan = scanrnn.plan(step, carry, xs, implementation=NAME)
-    for body in plan.bodies.values():
-        graph, rows = body.graph, body.rows
-        sources = rows.sources(graph.xs)
-        lead = {v: () if v in rows.shifts else (rows.length,) for v in sources}
-        known = {v: numbers(v, *lead[v]) for v in sources}
-        args = {v: numbers(v) for v in graph.weights}, list(map(numbers, graph.carry))
-        wanted = kernel.run(body, *args, known, interpret=True)
-        tpu = pltpu.InterpretParams(detect_races=True)
-        got = kernel.run(body, *args, known, interpret=tpu)
-        for a, b in zip(*map(jax.tree.leaves, (got, wanted)), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
-        races = interpret_pallas_call.races
-        assert races is not None and not races.races_found
 
 
 def lstm(T, B, H, dtype):
@@ -167,29 +116,6 @@ def test_kernel_of_packed_matrices_equals_lax_scan():
     text = str(jax.make_jaxpr(jax.grad(loss), static_argnums=1)(xs, NAME))
     assert text.count("name=first_to_last") == text.count("name=last_to_first") == 1
     assert "u32[64,256]" in text
-
-
-def test_kernel_under_transformations_equals_lax_scan():
-    step, carry, xs = lstm(3, 2, 4, jnp.float32)
-
-    def loss(xs, implementation):
-        return jnp.sum(
-            scanrnn.scan(step, carry, xs, implementation=implementation)[1] ** 2
-        )
-
-    def all_of_them(implementation):
-        f = functools.partial(loss, implementation=implementation)
-        batch = jnp.stack([xs, 2 * xs])
-        forward_over_reverse = jax.jvp(jax.grad(f), (xs,), (jnp.ones_like(xs),))
-        return (
-            jax.vmap(jax.grad(f))(batch),
-            jax.grad(jax.checkpoint(f))(xs),
-            forward_over_reverse,
-        )
-
-    ours, theirs = (jax.jit(all_of_them, static_argnums=0)(n) for n in (NAME, "scan"))
-    for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("row", FEW)

@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).parent
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cases",
-    ["mesh_cases.py", pytest.param("mesh_model_cases.py", marks=pytest.mark.slow)],
+    ["mesh_cases.py", "mesh_model_cases.py", "mesh_kernel_cases.py"],
 )
 def test_layers_work_on_a_mesh_of_four_devices(cases):
     devices = "--xla_force_host_platform_device_count=4"

@@ -33,7 +33,7 @@ from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.executors.gpu.state_kernel import StateView
 from scanrnn.executors.gpu.states import state_of
 from scanrnn.executors.gpu.view import View
-from scanrnn.executors.kernels.checks import refusal, unsuitable
+from scanrnn.executors.kernels.checks import is_divided, refusal, unsuitable
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.costs import Work
@@ -88,8 +88,13 @@ def refuse(plan: Plan) -> str | None:
     return reason
 
 
-def work(plan: Plan) -> Work:
-    """What the loops of a training step take: two kernels, and their steps."""
+def work(plan: Plan) -> Work | None:
+    """What the loops of a training step take: two kernels, and their steps.
+
+    None if XLA runs the loops.
+    """
+    if is_divided(plan):
+        return None
     seconds, moved = 0.0, 0.0
     for body in of_training(plan.emitted):
         step, view = _viewed(body)

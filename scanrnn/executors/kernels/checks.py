@@ -27,7 +27,8 @@ def refusal(
     """Why the loops of a plan cannot be kernels of a device, or None.
 
     On a CPU, Pallas's interpreter runs the kernels of a platform. Each of the checks
-    says why a body cannot be a kernel, or None.
+    says why a body cannot be a kernel, or None. If devices hold parts of its arrays,
+    XLA runs the loops, and a step that is asked for by name needs to be no kernel.
     """
     if plan.unplanned is not None:
         return plan.unplanned
@@ -37,12 +38,20 @@ def refusal(
         return "the derivative of its loop is left to JAX"
     if REVERSE not in plan.emitted and any(map(ops.is_inexact, plan.step.carry)):
         return "its reverse loop is known only when it is differentiated"
+    if is_divided(plan):
+        asked = plan.options.implementation is not None
+        return None if asked else "devices hold parts of its arrays: XLA runs its loops"
     for check in checks:
         for name, body in plan.emitted.items():
             reason = check(body)
             if reason is not None:
                 return f"loop {name}: {reason}"
     return None
+
+
+def is_divided(plan: Plan) -> bool:
+    """Whether, by their types, devices hold parts of the arrays of a planned loop."""
+    return any(ops.is_split(ops.aval(v)) for v in plan.loop.graph.inputs)
 
 
 def unsuitable(body: Body) -> str | None:
@@ -80,7 +89,12 @@ def too_large(body: Body) -> str | None:
 
 
 def unlowered(body: Body) -> str | None:
-    """Why Mosaic does not lower the kernel of a body, by its own error, or None."""
+    """Why Mosaic does not lower the kernel of a body, by its own error, or None.
+
+    If a mesh of several devices is set, XLA runs the loops, and Mosaic is not asked.
+    """
+    if jax.sharding.get_abstract_mesh().size > 1:
+        return None
     graph, rows = body.graph, body.rows
     names = rows.sources(graph.xs)
     structs = (struct(v) if v in rows.shifts else struct(v, rows.length) for v in names)
