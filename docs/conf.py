@@ -42,6 +42,7 @@ root_doc = "docs/index"
 include_patterns = [
     "docs/**.md",
     "notebooks/*.ipynb",
+    "benchmarks/README.md",
     "benchmarks/results/*.md",
     "CHANGELOG.md",
 ]

@@ -106,6 +106,29 @@ def test_docs_say_which_forward_passes_another_way_would_run_faster():
     assert f"was {ours / kernel:.1f} times as fast by our kernels" in text
 
 
+def test_docs_say_when_and_with_what_a_device_was_timed():
+    text = " ".join(pathlib.Path("docs/benchmarks.md").read_text().split())
+    (results,) = REPORTS
+    versions = results["machine"]["versions"]
+    named = ", ".join(f"{name} {versions[name]}" for name in ("jax", "torch"))
+    assert f"({results['date']}, {named})" in text
+    rounds = {
+        of["train"]["rounds"]
+        for record in results["rows"]
+        for of in record["contenders"].values()
+        if "train" in of
+    }
+    assert f"in turns, in {min(rounds)} to {max(rounds)} rounds" in text
+
+
+def test_docs_mark_rows_that_did_not_settle():
+    text = page.short(*REPORTS)
+    for results in REPORTS:
+        for record in results["rows"]:
+            marked = f"| {record['name']} (not settled) |" in text
+            assert marked != record["settled"]
+
+
 def test_docs_say_how_far_off_gradients_summed_in_bfloat16_are():
     text = " ".join(pathlib.Path("docs/benchmarks.md").read_text().split())
     pairs = [

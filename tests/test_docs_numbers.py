@@ -255,6 +255,33 @@ def test_pages_say_how_long_memories_in_chunks_take_to_compile():
     assert f"{least} to {most} times for matrix memories" in text("README.md")
 
 
+def test_page_of_benchmarks_says_what_slower_memories_save():
+    names = [f"cells.{name}" for name in ("deltanet", "mamba2", "mlstm")]
+    _, rows = report.load(gains.RESULTS / "amd-epyc-2-cores.json")
+    chosen = [row for row in rows if row["case"].get("program") in names]
+    pair = "train", OURS, ORIGINAL
+    assert all(measure.ratio_interval(row, *pair).low > 1 for row in chosen)
+    found = [measure.ratio(row, *pair, "temp_bytes") for row in chosen]
+    assert len(found) == len(names)
+    words = f"took {min(found):.2f} to {max(found):.2f} of the temporary memory there"
+    assert words in text("docs/benchmarks.md")
+
+
+def test_page_of_limits_says_where_onnxruntime_is_faster():
+    path = gains.RESULTS / "latency-intel-xeon-amx-bf16-2-cores.json"
+    rows = json.loads(path.read_text())["rows"]
+    faster = [r for r in rows if r["us"]["onnxruntime"][0] < r["us"]["scanrnn"][0]]
+    plain = [row for row in rows if row["norm"] is None]
+    assert all(row in faster for row in plain if row["H"] >= 256)
+    assert not all(row in faster for row in plain if row["inline"] and row["H"] < 256)
+    elsewhere = [row for row in rows if not row["inline"]]
+    assert all(row in faster for row in elsewhere if row["norm"] is None)
+    assert all(row in faster for row in elsewhere if row["steps"] == 1)
+    page = text("docs/limits.md")
+    assert "than scanrnn from 256 features on. If JAX runs calls in another" in page
+    assert path.with_suffix(".md").name in page
+
+
 INTERVAL = r"\d+\.\d+ \[\d+\.\d+, \d+\.\d+\]"
 
 
