@@ -110,8 +110,9 @@ def test_variants_have_a_mean_of_each_and_their_operations():
 @pytest.mark.filterwarnings("default")  # peers may warn on import
 @pytest.mark.parametrize("section", SECTIONS)
 def test_sections_of_documents_run_at_tiny_sizes(section):
-    records = []
-    for cell in dict.fromkeys(row.case.cell for row in suite.rows(section)):
+    records, cells = [], [*dict.fromkeys(r.case.cell for r in suite.rows(section))]
+    # torch compiles the steps of each cell of the forum for half a minute.
+    for cell in cells[:1] if section == "forum" else cells:
         row = next(row for row in suite.rows(section) if row.case.cell == cell)
         case = dataclasses.replace(row.case, T=5, B=2, D=3, H=3)
         row = row._replace(case=case)
