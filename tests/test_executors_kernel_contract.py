@@ -166,6 +166,7 @@ def test_kernel_of_a_tpu_sums_gradients_of_small_weights(dtype):
     step = functools.partial(narrow, *args[:2])
     plan = scanrnn.plan(step, *args[2:], **vars(options))
     assert (H, H) in {v.aval.shape for v in plan.derivative.inner_weights}
+    assert "or weights smaller than what every step would keep" in str(plan)
     # The sums are carried in float32 at least.
     carried = [v.aval for v in emit(plan)["in reverse"].graph.carry]
     shapes = {(aval.shape, str(aval.dtype)) for aval in carried}

@@ -68,11 +68,8 @@ def test_kernel_has_no_race_and_stays_in_bounds(row):
         assert_free_of_races(body)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param("lstm", marks=pytest.mark.slow), "gru",
-     pytest.param("deltanet", marks=pytest.mark.slow)],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "gru", "deltanet"])
 def test_kernel_on_two_cores_has_no_race(name, monkeypatch):
     """Each core of a TPU v5p runs half of the batch, at the same time."""
     monkeypatch.setattr(tiles, "cores_of", lambda machine: 2)

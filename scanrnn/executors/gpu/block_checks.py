@@ -54,6 +54,7 @@ def check(graph: Graph, matrices: frozenset[Var]) -> None:
             made, sizes = producers.get(eqn.invars[0]), eqn.params["sizes"]
             product = made is not None and made.primitive.name in ops.PRODUCTS
             if not product and not _in_halves(sizes):
+                sizes = [*map(int, sizes)]
                 raise NotAKernelError(f"Triton cannot split an array into {sizes}")
         elif out in joins:
             flat = ops.aval(out).ndim == 2

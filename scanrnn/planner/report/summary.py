@@ -144,7 +144,8 @@ def _stays(plan) -> Iterator[str]:
     if inner:
         yield (
             f"Gradients summed in the reverse loop, for {listed(inner)}: "
-            "norm gains, or weights of an operation that cannot move."
+            "norm gains, weights of an operation that cannot move, or weights smaller "
+            "than what every step would keep for their gradients."
         )
 
 
