@@ -89,19 +89,20 @@ BINARY = {
 BY_WEIGHTS = ("dot", "dot_again")
 ON_A_GPU = (
     *("tanh", "sigmoid", "relu", "exp", "norm", "softmax", "stop", "clipped", "cast"),
-    *("add", "add_again", "sub", "mul", "div", "halves", "where", *BY_WEIGHTS),
+    *("add", "add_again", "sub", "mul", "div", "halves", "where", *BY_WEIGHTS * 3),
 )
 
 
 @st.composite
-def programs(draw, size=8, operations=(*UNARY, *BINARY), by_weights=()):
+def programs(draw, size=8, operations=(*UNARY, *BINARY), by_weights=(), least=1):
     """A program: sources, then equations `(operation, operand, operand)`.
 
+    It has from `least` to `size` equations.
     The second operand of the operations in `by_weights` is a weight.
     """
     sources = [f"{kind}{i}" for kind in "cxw" for i in range(draw(st.integers(1, 2)))]
     equations = []
-    for i in range(draw(st.integers(1, size))):
+    for i in range(draw(st.integers(least, size))):
         names = sources + [f"v{j}" for j in range(i)]
         # The newest values first, so that programs grow long rather than wide.
         operand = st.sampled_from(names[::-1])
