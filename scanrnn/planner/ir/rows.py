@@ -168,8 +168,10 @@ class Rows:
             fits = given is not None and given.shape == shape
             return given if fits else lax.empty(shape, aval.dtype)
 
-        first = np.int32(self.trips - 1 if self.reverse else 0)
-        return None if self.filled else first, list(map(array, ours))
+        memory = list(map(array, ours))
+        if self.filled:
+            return None, memory
+        return np.int32(self.trips - 1 if self.reverse else 0), memory
 
     def after(self, trip):
         """The index of the next trip; None if `lax.scan` counts."""
