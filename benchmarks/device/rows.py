@@ -79,6 +79,8 @@ def _programs():
         "actor and critic with resets, Flax Linen": (LOOPS,),
         "cells.slstm": (KERNEL,),
         "cells.indrnn": (LOOPS, KERNEL),
+        # Its kernels have not run on a GPU.
+        "chunks of a gated delta rule": (KERNEL,),
     }
     for name, chosen in ways.items():
         yield Row(name, functools.partial(_program, name, chosen))
