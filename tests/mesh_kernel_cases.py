@@ -68,17 +68,21 @@ def test_kernel_runs_on_one_of_the_devices(name, kernel):
     close(run(*args), on_one_device(name))
 
 
+def assert_as_on_one_device(run, name):
+    """The loops of a batch that is sharded are XLA's, and its results the same."""
+    params, carry, xs = drawn(CELLS[name], T, B, H)
+    args = params, jax.device_put(carry, P("data")), jax.device_put(xs, P(None, "data"))
+    assert not is_of_kernels(run, *args)
+    close(run(*args), on_one_device(name))
+
+
 @every_mesh
 @every_cell
 @every_kernel
 def test_sharded_batch_by_a_kernel_equals_lax_scan(name, kernel, kind):
     run = values_and_gradients(functools.partial(loss, name, kernel))
     with mesh_of(kind):
-        params, carry, xs = drawn(CELLS[name], T, B, H)
-        carry = jax.device_put(carry, P("data"))
-        xs = jax.device_put(xs, P(None, "data"))
-        assert not is_of_kernels(run, params, carry, xs)
-        close(run(params, carry, xs), on_one_device(name))
+        assert_as_on_one_device(run, name)
 
 
 @every_mesh
@@ -97,11 +101,7 @@ def test_shard_map_of_a_kernel_equals_lax_scan(name, kernel, kind):
             return jax.lax.psum(total, "data"), outs
 
         run = values_and_gradients(split)
-        params, carry, xs = drawn(CELLS[name], T, B, H)
-        carry = jax.device_put(carry, P("data"))
-        xs = jax.device_put(xs, P(None, "data"))
-        assert not is_of_kernels(run, params, carry, xs)
-        close(run(params, carry, xs), on_one_device(name))
+        assert_as_on_one_device(run, name)
 
 
 @every_mesh

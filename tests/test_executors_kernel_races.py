@@ -106,9 +106,17 @@ def test_race_of_a_kernel_is_found():
     struct = jax.ShapeDtypeStruct((8, 128), "float32")
     parallel = pltpu.CompilerParams(dimension_semantics=("parallel",))
     tpu = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2)
-    with jax.enable_x64(False):
-        pl.pallas_call(
-            add, out_shape=struct, grid=(4,), in_specs=[here], out_specs=here,
-            interpret=tpu, compiler_params=parallel,
-        )(jnp.ones((8, 128), "float32")).block_until_ready()  # fmt: skip
-    assert interpret_pallas_call.races.races_found
+
+    def run():
+        with jax.enable_x64(False):
+            pl.pallas_call(
+                add, out_shape=struct, grid=(4,), in_specs=[here], out_specs=here,
+                interpret=tpu, compiler_params=parallel,
+            )(jnp.ones((8, 128), "float32")).block_until_ready()  # fmt: skip
+
+    if jax.__version_info__ >= (0, 12):
+        with pytest.raises(RuntimeError, match="RACE DETECTED"):
+            run()
+    else:
+        run()
+        assert interpret_pallas_call.races.races_found
