@@ -152,5 +152,5 @@ def _moved(found: list[dict]) -> str:
         length = kernel["grid"][-1] * steps_of(kernel)
         least += kernel["moved"] / length / 1e3
         whole += (kernel["moved"] + kernel["held"]) / length / 1e3
-        tiles += kernel.get("moved_tiles", kernel["moved"]) / length / 1e3
+        tiles += kernel["moved_tiles"] / length / 1e3
     return f"{least:,.0f} ({whole:,.0f}); {tiles:,.0f}"

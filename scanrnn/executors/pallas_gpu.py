@@ -33,7 +33,7 @@ from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.executors.gpu.state_kernel import StateView
 from scanrnn.executors.gpu.states import state_of
 from scanrnn.executors.gpu.view import View
-from scanrnn.executors.kernels.checks import is_divided, refusal, unsuitable
+from scanrnn.executors.kernels.checks import has_divided_arrays, refusal, unsuitable
 from scanrnn.machines import Machine
 from scanrnn.planner.bodies import Body, Results
 from scanrnn.planner.costs import Work
@@ -93,7 +93,7 @@ def work(plan: Plan) -> Work | None:
 
     None if XLA runs the loops.
     """
-    if is_divided(plan):
+    if has_divided_arrays(plan):
         return None
     seconds, moved = 0.0, 0.0
     for body in of_training(plan.emitted):

@@ -80,9 +80,10 @@ def _lower(body: Body, constants: Values, carry: list, arrays: Values) -> Result
     inside = {v: a for v, a in arrays.items() if v in indexed}
     scanned = [v for v in graph.xs if v in arrays and v not in indexed]
     apart = [i for i in range(len(graph.ys)) if i not in over]
-    # Memory that is not filled cannot have a weak type.
-    theirs = [i for i in apart if rows.filled or ops.is_weak(graph.ys[i])]
-    theirs = [] if rows.rest else theirs
+    # Memory that is not filled cannot have a weak type. Steps beside the loop write into
+    # the same memory as the loop, so `lax.scan` cannot make it.
+    scans = [i for i in apart if rows.filled or ops.is_weak(graph.ys[i])]
+    theirs = [] if rows.rest else scans
     ours = [i for i in apart if i not in theirs]
     # XLA for TPU keeps an axis of size 1 in a layout of its own, and takes two thousand
     # cycles to drop it at every step.
@@ -107,8 +108,8 @@ def _lower(body: Body, constants: Values, carry: list, arrays: Values) -> Result
     stacked = dict(zip(over, written, strict=True))
     made = (pin(a, body.row_tile) for a in made) if body.row_tile else made
     stacked |= dict(zip((*theirs, *ours), made, strict=True))
-    found = [stacked[i] for i in range(len(graph.ys))]
-    return carry, typed(found, graph.ys) if rows.rest else found
+    ys = [stacked[i] for i in range(len(graph.ys))]
+    return carry, typed(ys, graph.ys) if rows.rest else ys
 
 
 def with_transposed(body: Body, given: Values) -> dict[Var, Any]:

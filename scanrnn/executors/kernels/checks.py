@@ -38,7 +38,7 @@ def refusal(
         return "the derivative of its loop is left to JAX"
     if REVERSE not in plan.emitted and any(map(ops.is_inexact, plan.step.carry)):
         return "its reverse loop is known only when it is differentiated"
-    if is_divided(plan):
+    if has_divided_arrays(plan):
         asked = plan.options.implementation is not None
         return None if asked else "devices hold parts of its arrays: XLA runs its loops"
     for check in checks:
@@ -49,7 +49,7 @@ def refusal(
     return None
 
 
-def is_divided(plan: Plan) -> bool:
+def has_divided_arrays(plan: Plan) -> bool:
     """Whether, by their types, devices hold parts of the arrays of a planned loop."""
     return any(ops.is_split(ops.aval(v)) for v in plan.loop.graph.inputs)
 
