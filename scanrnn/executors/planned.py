@@ -80,8 +80,8 @@ def _lower(body: Body, constants: Values, carry: list, arrays: Values) -> Result
     inside = {v: a for v, a in arrays.items() if v in indexed}
     scanned = [v for v in graph.xs if v in arrays and v not in indexed]
     apart = [i for i in range(len(graph.ys)) if i not in over]
-    # Memory that is not filled cannot have a weak type. Steps beside the loop write into
-    # the same memory as the loop, so `lax.scan` cannot make it.
+    # Memory that is not filled cannot have a weak type. Steps beside the loop write
+    # into the same memory as the loop, so `lax.scan` cannot make it.
     scans = [i for i in apart if rows.filled or ops.is_weak(graph.ys[i])]
     theirs = [] if rows.rest else scans
     ours = [i for i in apart if i not in theirs]
