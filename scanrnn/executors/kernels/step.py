@@ -14,23 +14,44 @@ from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Env, Graph, Values, eval_eqn, needed
 from scanrnn.planner.passes.wide_sums import wide
 
+# Primitives of which a small error of an operand can change the result as a whole.
+_EXACT = frozenset("ceil eq floor ge gt is_finite le lt ne rem round sign".split())
+# Primitives that a kernel computes in float32 if the plan has half precision.
+_IN_FLOAT32 = ops.ELEMENTWISE - _EXACT - {"convert_element_type", "reduce_precision"}
+_IN_FLOAT32 |= {"broadcast_in_dim", "concatenate", "reshape", "slice", "split"}
+_IN_FLOAT32 |= {"squeeze", "transpose"}
+
 
 def step(graph: Graph, values: Values) -> list:
-    """The next carry and the ys of one step without calls, given its inputs."""
+    """The next carry and the ys of one step without calls, given its inputs.
+
+    Half precision is computed in float32, as the units of a TPU v5e do. A value is
+    rounded where it is stored, multiplied by a matrix, compared or cast, and not between
+    two elementwise equations. XLA does the same inside a fusion, unless its flag
+    `xla_allow_excess_precision` is off.
+    """
     eqns, env = needed(graph.eqns, graph.outs), Env((), values)
     made: dict[Any, JaxprEqn] = {v: eqn for eqn in eqns for v in eqn.outvars}
     for eqn in eqns:
         ins = list(map(env.read, eqn.invars))
         if eqn.primitive.name in ops.PRODUCTS:
             outs = [_product(eqn, ins[0], ins[1], made.get(eqn.invars[0]))]
-        elif eqn.primitive.name == "div" and _is_column(eqn.invars[1]):
-            outs = [_quotient(ins[0], ins[1])]
-        elif any(map(_is_wide, ins, eqn.invars)):
-            outs = [_in_float32(eqn, ins)]
         else:
-            outs = eval_eqn(eqn, ins)
+            outs = _others(eqn, ins)
         env.update(zip(eqn.outvars, outs, strict=True))
-    return list(map(env.read, graph.outs))
+    return [_rounded(env.read(v), v) for v in graph.outs]
+
+
+def _others(eqn: JaxprEqn, ins: list) -> list:
+    """The results of an equation that is not a product."""
+    name = eqn.primitive.name
+    if name == "div" and _is_column(eqn.invars[1]):
+        return [_quotient(*ins)]
+    if name == "convert_element_type" and _widens(eqn):
+        return [ins[0].astype(ops.aval(eqn.outvars[0]).dtype)]
+    if name in _IN_FLOAT32:
+        return eval_eqn(eqn, list(map(_widened, ins)))
+    return eval_eqn(eqn, list(map(_rounded, ins, eqn.invars)))
 
 
 def _is_column(atom) -> bool:
@@ -39,38 +60,43 @@ def _is_column(atom) -> bool:
     return aval.ndim > 1 and aval.shape[-1] == 1 and ops.is_inexact(atom)
 
 
-def _is_wide(value, atom) -> bool:
-    """Whether a value is held in more bits than the plan says."""
-    return not ops.is_literal(atom) and value.dtype != ops.aval(atom).dtype
+def _widens(eqn: JaxprEqn) -> bool:
+    """Whether a cast is to a dtype in which nothing is rounded."""
+    a, b = ops.aval(eqn.invars[0]).dtype, ops.aval(eqn.outvars[0]).dtype
+    return ops.is_inexact_dtype(a) and jnp.promote_types(a, b) == b
 
 
-def _in_float32(eqn: JaxprEqn, ins: list):
-    """A sum or a product of operands of which some are held in float32."""
-    (made,) = eval_eqn(eqn, [jnp.asarray(x, jnp.float32) for x in ins])
-    return made.astype(ops.aval(eqn.outvars[0]).dtype)
+def _widened(value):
+    """A value, in float32 if it has half precision."""
+    value = jnp.asarray(value)
+    return value.astype(wide(value.dtype))
+
+
+def _rounded(value, atom):
+    """A value in the dtype that the plan says."""
+    value = jnp.asarray(value)
+    return value.astype(ops.aval(atom).dtype)
 
 
 def _quotient(a, b):
     """Divide rows by one number each: by its inverse, computed once for a row."""
-    kind = wide(b.dtype)
-    return (a.astype(kind) * (1 / b.astype(kind))).astype(b.dtype)
+    return _widened(a) * (1 / _widened(b))
 
 
 def _product(eqn: JaxprEqn, a, b, maker: JaxprEqn | None):
-    """A product, accumulated in float32 or wider, and rounded to the plan's dtype."""
-    dtype = ops.aval(eqn.outvars[0]).dtype
+    """A product of rounded operands, accumulated in float32 or wider."""
     numbers, precision = (eqn.params[p] for p in ("dimension_numbers", "precision"))
-
-    def part(a, b):
-        return _contracted(a, b, numbers, precision, wide(dtype))
-
+    left, right = eqn.invars
+    kind, a = wide(ops.aval(eqn.outvars[0]).dtype), _rounded(a, left)
     if not isinstance(b, Matrix):
-        return part(a, b).astype(dtype)
+        return _contracted(a, _rounded(b, right), numbers, precision, kind)
     made = (
-        part(a[:, start : start + size], b.rows(start, size))
+        _contracted(
+            a[:, start : start + size], b.rows(start, size), numbers, precision, kind
+        )
         for start, size in _blocks(a.shape[1], maker)
     )
-    return functools.reduce(jnp.add, made).astype(dtype)
+    return functools.reduce(jnp.add, made)
 
 
 def _contracted(a, b, numbers, precision, dtype):
