@@ -23,6 +23,7 @@ from scanrnn.planner.ir.rows import Rows, pair_up
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.around import around, own_rows
 from scanrnn.planner.norms import norms_body
+from scanrnn.planner.passes.factors import small_factors_first
 from scanrnn.planner.passes.features import features_first, is_features_first
 from scanrnn.planner.passes.features import puts_features_first as puts_features_first
 from scanrnn.planner.passes.spread import spread_rows
@@ -137,6 +138,9 @@ class Bodies:
             graph, weights = features_first(graph, rules)
         else:
             graph, rows, first, weights = whole
+        if rules.small_factors_first:
+            simpler, consts = small_factors_first(graph)
+            graph = graph if consts else simpler
         if rules.squeezes_reductions:
             squeezed, consts = squeeze_reductions(graph)
             graph = graph if consts else squeezed

@@ -44,6 +44,8 @@ class Rules:
       features_first: for which products the features lie first; None if the executor
         cannot run such loops.
       squeezes_reductions: sums, maxima, ... in a loop read no axes of size 1.
+      small_factors_first: numbers and columns are multiplied by each other before they
+        scale an array, and after sums of its rows.
       joins_time: products over time have their leading axes joined to one. This, and
         the next two, are for one device.
       large_product: the multiplications from which on a product that contracts the rows
@@ -103,6 +105,7 @@ class Rules:
     transposes_weights: bool = False
     features_first: FeatureRules | None = None
     squeezes_reductions: bool = False
+    small_factors_first: bool = False
     joins_time: bool = False
     large_product: int | None = None
     halves_products: bool = False
