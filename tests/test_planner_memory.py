@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jax import lax
 
 import scanrnn
+from tests import step_table
 from tests.compare import outputs_alone, outputs_of_gradients, programs
 from tests.generated_memories import materialise, memories
 from tests.test_planner_generated import examine
@@ -113,3 +114,52 @@ def test_checkpointed_loss_is_left_to_lax_scan_if_chunks_are_large(
     jax.eval_shape(planned, draw((128, vocabulary), "float32"))
     reason = "chunks would take more memory than the step's own jax.checkpoint"
     assert (found[0].reason == reason) == left
+
+
+def in_float32(z):
+    """A layer norm of half precision, as Flax computes it."""
+    return step_table.normalise(z.astype("float32")).astype(z.dtype)
+
+
+def planned_in_half_precision(join, T=64, B=16, H=256):
+    h, xs = jnp.zeros((B, H), "bfloat16"), jnp.zeros((T, B, H), "bfloat16")
+    W = jnp.ones((H, H), "bfloat16")
+
+    def step(h, x):
+        h, y = join(h @ W, x @ W)
+        return h.astype("bfloat16"), y
+
+    return scanrnn.plan(step, h, xs, machine="tpu v5e")
+
+
+def with_norms(u, z):
+    h = jnp.tanh(in_float32(u) + in_float32(z))
+    return h, h
+
+
+def test_norm_that_widens_a_product_leaves_the_loop():
+    stages = planned_in_half_precision(with_norms).stages
+    assert [str(v.aval) for v in stages.hoisted] == ["bfloat16[16,256]"]
+    before, inside = (
+        sum(e.primitive.name == "reduce_sum" for e in graph.eqns)
+        for graph in (stages.norms, stages.loop)
+    )
+    assert before == inside == 2
+
+
+def test_loop_reads_a_product_before_it_is_widened():
+    def step(u, z):
+        h = jnp.tanh(u.astype("float32") + z.astype("float32"))
+        return h, h
+
+    stages = planned_in_half_precision(step).stages
+    assert [str(v.aval) for v in stages.hoisted] == ["bfloat16[16,256]"]
+
+
+def test_chunk_counts_what_norms_read():
+    """The gradient of a norm reads its input, so a chunk holds input and result."""
+    plan = planned_in_half_precision(with_norms, T=4096, B=64, H=512)
+    arrays = {*plan.stages.norms.xs, *plan.stages.hoisted}
+    assert [str(v.aval) for v in arrays] == ["bfloat16[64,512]"] * 2
+    # Besides, a cotangent, and the product that is recomputed.
+    assert plan.passing == 4 * 64 * 512 * 2

@@ -34,14 +34,17 @@ def _may_recompute(plan: Plan) -> bool:
 def _recomputing(plan: Plan, asked: bool) -> Plan | None:
     """The plan that recomputes; None if nobody asked and the rules are against it."""
     plan = dataclasses.replace(plan, residuals="recompute")
-    assert plan.stages is not None
+    stages = plan.stages
+    assert stages is not None
     derivative = loop_of(plan, plan.length).derivative
     made = derivative.recomputed.ys
-    carries = [plan.stages.loop.carry[i] for i in derivative.carry_saved]
-    whole = are_read_in_part(plan.stages.loop, carries)  # Then they are kept whole.
+    carries = [stages.loop.carry[i] for i in derivative.carry_saved]
+    whole = are_read_in_part(stages.loop, carries)  # Then they are kept whole.
     if not asked and (whole or not _are_shared(derivative.recomputed)):
         return None
-    passing = ops.bytes_in((*made, *plan.stages.hoisted, *derivative.cuts))
+    # The gradient of norms reads what they read.
+    outside = dict.fromkeys((*stages.norms.xs, *stages.hoisted))
+    passing = ops.bytes_in((*made, *outside, *derivative.cuts))
     chunk = _chunk(plan, passing)
     if not asked and not plan.rules.recompute.allows(
         bool(made), chunked=chunk is not None

@@ -20,6 +20,7 @@ from scanrnn.planner.ir.graph import (
     variables,
 )
 from scanrnn.planner.motion.excess import excess
+from scanrnn.planner.passes.wide_sums import wide
 
 
 def spare_of(machine: Machine) -> int:
@@ -39,7 +40,9 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
     The loop computes them one step at a time. An example is an outer product that is
     written into a matrix memory. A value is too large if it has more bytes than its
     equation reads, and more than the outputs of the step and the products of its inputs
-    with shared matrices have together. So is every value computed from such a value.
+    with shared matrices have together. So is every value computed from such a value. A
+    cast from half precision to float32 is not too large: it is fused with what reads
+    it, such as a norm, and where the loop would read its result, it stays in the loop.
 
     A product with a shared matrix is too large if it has more bytes than its matrix,
     the carry, the inputs and the outputs of the step together, and `spare` bytes
@@ -61,7 +64,7 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
     for eqn in timed:
         if draws and eqn.primitive.name.startswith("random_"):
             continue
-        grows = _outgrows(eqn, bits, [*ys, *made])
+        grows = _outgrows(eqn, bits, [*ys, *made]) and not _widens(eqn)
         if grows or not found.isdisjoint(variables(eqn.invars)):
             found.update(eqn.outvars)
     return found
@@ -83,6 +86,14 @@ def _outgrows(eqn, bits, anyway) -> bool:
     """Whether an equation makes more bytes than there are anyway, and than it reads."""
     read = (v for v in variables(eqn.invars) if bits[v])
     return excess(eqn.outvars, anyway) > 0 and excess(eqn.outvars, read) > 0
+
+
+def _widens(eqn: JaxprEqn) -> bool:
+    """Whether an equation casts half precision to a dtype in which it is summed."""
+    if eqn.primitive.name != "convert_element_type" or ops.is_literal(eqn.invars[0]):
+        return False
+    half = ops.aval(eqn.invars[0]).dtype
+    return wide(half) == ops.aval(eqn.outvars[0]).dtype != half
 
 
 def find_hoisted(graph, bits, large, draws: bool = False) -> set[JaxprEqn]:
