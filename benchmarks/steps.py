@@ -8,7 +8,7 @@ Letters: T steps, B batch, D input features, H hidden features, O output feature
 the side of a picture.
 Params are plain dicts. If only the kernels are in half precision, `dot` multiplies in
 half precision and accumulates in float32, and everything else stays in float32. If all
-arrays are in half precision, all results are, too.
+arrays are in half precision, all results are, too; norms compute in float32.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,9 +40,11 @@ def convolve(a, kernel):
 
 
 def layer_norm(u, eps=1e-5):
-    mean = jnp.mean(u, axis=-1, keepdims=True)
-    var = jnp.mean((u - mean) ** 2, axis=-1, keepdims=True)
-    return (u - mean) / jnp.sqrt(var + eps)
+    """Scales rows to mean 0 and variance 1, computed in float32 as Flax's norms do."""
+    wide = u.astype(jnp.promote_types(u.dtype, jnp.float32))
+    mean = jnp.mean(wide, axis=-1, keepdims=True)
+    var = jnp.mean((wide - mean) ** 2, axis=-1, keepdims=True)
+    return ((wide - mean) / jnp.sqrt(var + eps)).astype(u.dtype)
 
 
 def lstm_pointwise(z, c):
