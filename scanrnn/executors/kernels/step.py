@@ -26,9 +26,9 @@ def step(graph: Graph, values: Values) -> list:
     """The next carry and the ys of one step without calls, given its inputs.
 
     Half precision is computed in float32, as the units of a TPU v5e do. A value is
-    rounded where it is stored, multiplied by a matrix, compared or cast, and not between
-    two elementwise equations. XLA does the same inside a fusion, unless its flag
-    `xla_allow_excess_precision` is off.
+    rounded where it is stored, multiplied by a matrix, compared or cast, and not
+    between two elementwise equations. XLA does the same inside a fusion, unless its
+    flag `xla_allow_excess_precision` is off.
     """
     eqns, env = needed(graph.eqns, graph.outs), Env((), values)
     made: dict[Any, JaxprEqn] = {v: eqn for eqn in eqns for v in eqn.outvars}
