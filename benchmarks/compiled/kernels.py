@@ -53,11 +53,13 @@ def cases() -> dict[str, tuple[str, Case | ProgramCase]]:
         )
         return [(machine, case) for case in found]
 
-    others = [("v5e", ProgramCase(name)) for name in PROGRAMS]
-    rows = [*named("v5e", (*BOUNDS, *SWEEP)), *others]
+    def others(machine):
+        return [(machine, ProgramCase(name)) for name in PROGRAMS]
+
+    rows = [*named("v5e", (*BOUNDS, *SWEEP)), *others("v5e")]
+    of_two = [*named(targets.V5P, ON_TWO_CORES), *others(targets.V5P)]
     return {case.name: (machine, case) for machine, case in rows} | {
-        f"{machine}-{case.name}": (machine, case)
-        for machine, case in named(targets.V5P, ON_TWO_CORES)
+        f"{machine}-{case.name}": (machine, case) for machine, case in of_two
     }
 
 
@@ -68,7 +70,7 @@ def measure(name: str, folder: str) -> dict:
     if machine == targets.V5P:
         with (
             tempfile.TemporaryDirectory(dir=folder) as aside,
-            mock.patch.object(tiles, "_ROWS", case.B),
+            mock.patch.object(tiles, "cores_of", lambda machine: 1),
         ):
             for path in schedules.paths(folder):
                 path.rename(pathlib.Path(aside, path.name))

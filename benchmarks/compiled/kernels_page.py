@@ -70,14 +70,14 @@ def markdown(results: dict) -> str:
     rows = {machine: [] for machine in ("v5e", targets.V5P)}
     for name, row in results["rows"].items():
         rows[row["machine"]].append((name.removeprefix(f"{row['machine']}-"), row))
-    lines = [_line(name, row, others) for name, row in rows["v5e"]]
+    lines = [_line(_titled(name, row), row, others) for name, row in rows["v5e"]]
     head = [
         *("case", "bundles forward", "bound", "bundles reverse", "bound", "floor"),
         *("cycles of XLA's loops", "temporaries MB", "XLA's"),
         *("moved KB", "fast memory MB", "compile s"),
     ]
     parts = [PAGE, "## TPU v5e\n", table(head, lines), ""]
-    lines = [_line_of_two(name, row) for name, row in rows[targets.V5P]]
+    lines = [_line_of_two(_titled(name, row), row) for name, row in rows[targets.V5P]]
     head = [
         *("case", "bundles forward", "one core", "bundles reverse", "one core"),
         *("floor", "temporaries MB", "fast memory MB", "compile s"),
@@ -92,12 +92,15 @@ def _key(case: dict) -> str:
     return json.dumps({k: v for k, v in sorted(case.items()) if v})
 
 
+def _titled(name: str, row: dict) -> str:
+    """The name of a row; that of a program does not say its dtype."""
+    return name if "cell" in row["case"] else f"{name}, float32"
+
+
 def _line(name, row, others) -> list[str]:
     if "error" in row:
         return [name, row["error"], *[""] * 10]
-    case = row["case"]
-    name = name if "cell" in case else f"{name}, float32"
-    bounds = ("", "")
+    case, bounds = row["case"], ("", "")
     if "cell" in case:
         bounds = BOUNDS.get(tuple(case[k] for k in ("cell", "T", "B", "H")), bounds)
     other = others.get(_key(case), {})
