@@ -20,7 +20,7 @@ from scanrnn.executors.run.names import typed
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.emit import NORMS, REVERSE, VALUES, of_leaves, of_training
+from scanrnn.planner.emit import NORMS, REVERSE, of_leaves, of_training
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, Values
 from scanrnn.planner.parallel import affine, max_plus
@@ -29,7 +29,6 @@ from scanrnn.planner.parallel.entries import entered
 from scanrnn.planner.parallel.obstacles import obstacle
 from scanrnn.planner.passes.wide_sums import wide
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.report import in_parallel
 from scanrnn.planner.rule_groups import RecomputeRules
 from scanrnn.planner.rules import Rules
 
@@ -75,7 +74,7 @@ def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
     bodies = plan.emitted
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
-    able = {name for name, body in loops.items() if runs(body)}
+    able = {name for name, body in loops.items() if in_parallel(body)}
     if not able:
         return "none of its loops is affine in its carry; scanrnn.plan(...) says why"
     if plan.options.implementation == NAME:
@@ -93,7 +92,7 @@ def work(plan: Plan) -> costs.Work:
     """What a training step's loops take."""
     works = []
     for body in of_training(plan.emitted):
-        if runs(body):
+        if in_parallel(body):
             groups = affine.groups(body.graph)
             works += [work_of(body.graph, group, plan.length) for group in groups]
         else:
@@ -101,16 +100,6 @@ def work(plan: Plan) -> costs.Work:
                 costs.Work(plan.length * costs.launches_of_step(body, plan.rules), 0.0)
             )
     return costs.Work(sum(w.launches for w in works), sum(w.moved for w in works))
-
-
-def describe(plan: Plan) -> list[str]:
-    """How the groups of leaves run, forward and in reverse."""
-    bodies, words = plan.bodies, {VALUES: "Forward", REVERSE: "Reverse"}
-    return [
-        in_parallel.describe(words[name], bodies[name])
-        for name in words
-        if name in bodies
-    ]
 
 
 def work_of(graph: Graph, group: Group, length: int) -> costs.Work:
@@ -124,14 +113,14 @@ def work_of(graph: Graph, group: Group, length: int) -> costs.Work:
     return costs.Work(launches, PASSES * length * size * (1 + group.size))
 
 
-def runs(body: Body) -> bool:
+def in_parallel(body: Body) -> bool:
     """Whether a body runs in parallel: all its floating-point leaves are affine."""
     return obstacle(body) is None
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body over all steps: one group of its carry after the other."""
-    if not runs(body):
+    if not in_parallel(body):
         return planned.lower(body, constants, carry, arrays)
     rows, groups = body.rows, affine.groups(body.graph)
     graph, added = entered(body.graph)

@@ -22,7 +22,11 @@ from scanrnn.executors.parallel import all_steps
 from scanrnn.executors.parallel.memories import run_memory
 from scanrnn.executors.parallel.pairs import FEW
 from scanrnn.executors.run.names import named
-from scanrnn.executors.run.program import entering, without_gradient_by_loop
+from scanrnn.executors.run.program import (
+    entering,
+    told_without_gradient,
+    without_gradient_by_loop,
+)
 from scanrnn.planner import costs
 from scanrnn.planner.emit import plain
 from scanrnn.planner.ir import ops
@@ -148,6 +152,7 @@ def describe(plan: Plan) -> list[str]:
         lines.append(f"{types_of(graph, group)} runs {how}.")
     if _loops_without_gradient(plan):
         lines.append("Without a gradient: one loop, which is faster here.")
+        lines += told_without_gradient(plan)
     return lines
 
 

@@ -56,8 +56,8 @@ class Candidate(NamedTuple):
 class Plan:
     """How one step function on given shapes will run on a machine.
 
-    `print(plan)` says in a few lines what runs. It lists every contraction with its
-    path, phase, sizes and count, and says why not more is moved out of the loop.
+    `print(plan)` has a line for each loop that runs. It lists every contraction with
+    its path, phase, sizes and count, and says why not more is moved out of the loop.
     `plan.describe(long=True)` adds every decision. A notebook shows the same.
 
     Attributes:
@@ -237,11 +237,11 @@ class Plan:
         return (avals, self.length, self.reverse, self.unroll)
 
     def describe(self, *, long: bool = False) -> str:
-        """Describe the plan: what runs, the contractions, and why not more is moved.
+        """Describe the plan: its loops, the contractions, and why not more is moved.
 
         Args:
-          long: whether to add every decision: which operations run where, each loop
-            with its unroll factor, and what is kept and recomputed at each step.
+          long: whether to add every decision: which operations run where, and what is
+            kept and recomputed at each step.
 
         Returns:
           The text; `print(plan)` prints the short one.
