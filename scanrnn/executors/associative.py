@@ -33,12 +33,6 @@ from scanrnn.planner.rule_groups import RecomputeRules
 from scanrnn.planner.rules import Rules
 
 NAME = "associative"
-# XLA starts one kernel on a GPU for each doubling of the steps of a scan but the first
-# three: compiled for an H100, training a leaky sum takes 17, 27, 36 and 46 kernels for
-# 128, 2048, 32768 and 1048576 steps, some 8 of them outside of both scans.
-FUSED = 3
-# How often a scan reads and writes all steps.
-PASSES = 4
 
 
 def rules(machine: Machine) -> Rules:
@@ -82,7 +76,7 @@ def refuse(plan: Plan) -> str | None:
     if all(name.startswith(REVERSE) for name in able):
         if any(g.mixed for g in affine.groups(bodies[REVERSE].graph)):
             return "it is affine only in reverse, where its features are coupled"
-    held = work(plan).moved / PASSES
+    held = work(plan).moved / plan.rules.costs.parallel.passes
     if held > plan.rules.outside_bytes:
         return f"a parallel scan would hold {held / 1e9:.3g} GB, a loop holds one step"
     return None
@@ -94,7 +88,7 @@ def work(plan: Plan) -> costs.Work:
     for body in of_training(plan.emitted):
         if in_parallel(body):
             groups = affine.groups(body.graph)
-            works += [work_of(body.graph, group, plan.length) for group in groups]
+            works += [work_of(body.graph, group, plan) for group in groups]
         else:
             works.append(
                 costs.Work(plan.length * costs.launches_of_step(body, plan.rules), 0.0)
@@ -102,15 +96,16 @@ def work(plan: Plan) -> costs.Work:
     return costs.Work(sum(w.launches for w in works), sum(w.moved for w in works))
 
 
-def work_of(graph: Graph, group: Group, length: int) -> costs.Work:
+def work_of(graph: Graph, group: Group, plan: Plan) -> costs.Work:
     """What some leaves of a loop take, forward or in reverse."""
+    length, scan = plan.length, plan.rules.costs.parallel
     if not group.parallel:
         return costs.Work(length, 0.0)
     if group.kind == "constant":
         return costs.Work(0.0, 0.0)
     size = ops.bytes_in(graph.carry[k] for k in group.leaves)
-    launches = max(1, length.bit_length() - FUSED)
-    return costs.Work(launches, PASSES * length * size * (1 + group.size))
+    launches = max(1, length.bit_length() - scan.fused)
+    return costs.Work(launches, scan.passes * length * size * (1 + group.size))
 
 
 def in_parallel(body: Body) -> bool:

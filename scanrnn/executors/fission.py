@@ -62,7 +62,7 @@ def split(plan: Plan, assign: Callable) -> Plan:
 
         return assign(make, plan.machine)
 
-    parts = parts_of(plan.source, plan.length)
+    parts = parts_of(plan.source, plan.length, plan.rules.splits)
     return dataclasses.replace(plan, parts=tuple((part, of(part)) for part in parts))
 
 

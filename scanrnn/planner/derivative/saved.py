@@ -27,9 +27,6 @@ from scanrnn.planner.ir.graph import (
 )
 from scanrnn.planner.rules import Rules
 
-# A value is small if it has at most this share of the bytes of the largest saved one.
-# Small values are kept, not recomputed. Only small values count as statistics.
-_SMALL_SHARE = 1 / 16
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
@@ -56,7 +53,7 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     saved = [v for v in found if v in inside | outside]
     # Recompute with the equations that the differentiated loop has.
     taken = dataclasses.replace(loop, eqns=draft.differentiated)
-    recomputed = _recomputed(taken, saved if policy == "recompute" else ())
+    recomputed = _recomputed(taken, saved if policy == "recompute" else (), rules)
     used = {*inside, *outside, *recomputed.xs}
     saved = tuple(v for v in found if v in used)
     derivative = dataclasses.replace(
@@ -132,9 +129,9 @@ def _matrices(loop) -> list[Var]:
     return [v for e, i, v in pairs if v in loop.weights and ops.is_matrix_of(e, i)]
 
 
-def _recomputed(loop, saved) -> Graph:
+def _recomputed(loop, saved, rules) -> Graph:
     """The graph that recomputes, for all steps at once, what is not stacked."""
-    most = _small(saved)
+    most = _small(saved, rules)
     drawn = {*_drawn(loop)}
     stacked = {*variables(loop.outs), *drawn}
     stacked |= {v for v in saved if ops.bytes_of(v) <= most}
@@ -168,7 +165,7 @@ def _candidates(draft, regions, policy, rules) -> list[Var]:
         return list(dict.fromkeys([*made, *drawn]))
     consumers = loop.consumers
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
-    more = _statistics(draft, found) if rules.keeps_statistics else []
+    more = _statistics(draft, found, rules) if rules.keeps_statistics else []
     found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
     if policy == "recompute":
         # Control flow cannot run for all steps at once; it is run again step by step.
@@ -253,17 +250,17 @@ def _drawn(loop) -> list[Var]:
     return [v for v in drawn if not jnp.issubdtype(ops.aval(v).dtype, keys)]
 
 
-def _statistics(draft, saved) -> list[Var]:
+def _statistics(draft, saved, rules) -> list[Var]:
     """Statistics of norms: small to keep, but a pass over the data to recompute."""
-    most = _small(saved)
+    most = _small(saved, rules)
     loop, bits = draft.loop, draft.loop.depends
     made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
     return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
 
 
-def _small(saved) -> float:
+def _small(saved, rules) -> float:
     """The most bytes of a value that is small beside the saved ones."""
-    return _SMALL_SHARE * max(map(ops.bytes_of, saved), default=0)
+    return rules.small * max(map(ops.bytes_of, saved), default=0)
 
 
 def _activated(v, consumers) -> list[Var]:
