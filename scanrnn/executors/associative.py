@@ -68,7 +68,7 @@ def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
     bodies = plan.emitted
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
-    able = {name for name, body in loops.items() if in_parallel(body)}
+    able = {name for name, body in loops.items() if runs_in_parallel(body)}
     if not able:
         return "none of its loops is affine in its carry; scanrnn.plan(...) says why"
     if plan.options.implementation == NAME:
@@ -86,7 +86,7 @@ def work(plan: Plan) -> costs.Work:
     """What a training step's loops take."""
     works = []
     for body in of_training(plan.emitted):
-        if in_parallel(body):
+        if runs_in_parallel(body):
             groups = affine.groups(body.graph)
             works += [work_of(body.graph, group, plan) for group in groups]
         else:
@@ -108,14 +108,14 @@ def work_of(graph: Graph, group: Group, plan: Plan) -> costs.Work:
     return costs.Work(launches, scan.passes * length * size * (1 + group.size))
 
 
-def in_parallel(body: Body) -> bool:
+def runs_in_parallel(body: Body) -> bool:
     """Whether a body runs in parallel: all its floating-point leaves are affine."""
     return obstacle(body) is None
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body over all steps: one group of its carry after the other."""
-    if not in_parallel(body):
+    if not runs_in_parallel(body):
         return planned.lower(body, constants, carry, arrays)
     rows, groups = body.rows, affine.groups(body.graph)
     graph, added = entered(body.graph)

@@ -23,7 +23,7 @@ from scanrnn.planner.ir.functions import of_some
 from scanrnn.planner.ir.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.classify import Stages
-from scanrnn.planner.options import UNCHANGED, Options
+from scanrnn.planner.options import UNCHANGED, Options, Tuning
 from scanrnn.planner.report import shown, summary
 from scanrnn.planner.rules import Rules
 
@@ -114,7 +114,7 @@ class Plan:
     refusal: str | None = None
     executor: Any = None
     candidates: tuple[Candidate, ...] = ()
-    tuning: summary.Tuning | None = None
+    tuning: Tuning | None = None
 
     @property
     def reason(self) -> str | None:

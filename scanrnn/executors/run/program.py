@@ -63,9 +63,9 @@ class Runner:
         tell = getattr(self.executor, "describe", None)
         return tell(plan) if tell else []
 
-    def in_parallel(self, body: Body) -> bool | None:
+    def runs_in_parallel(self, body: Body) -> bool | None:
         """Whether it runs a body in parallel over time; None if it never does so."""
-        asked = getattr(self.executor, "in_parallel", None)
+        asked = getattr(self.executor, "runs_in_parallel", None)
         return asked(body) if asked else None
 
     def run(

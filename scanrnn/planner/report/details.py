@@ -10,8 +10,8 @@ from scanrnn.planner.ir import ops
 from scanrnn.planner.report.wording import (
     at_once,
     in_bytes,
+    kinds_of_leaves,
     listed,
-    of_leaves,
     tally,
 )
 
@@ -62,7 +62,7 @@ def _choices(plan) -> Iterator[str]:
         how = "one slice of the sequence for each gate"
         yield f"Read in pieces in the loop: {v.aval.str_short()}, {how}."
     body = plan.bodies.get(REVERSE)
-    told = of_leaves(" in reverse", body.graph) if body else ""
+    told = kinds_of_leaves(" in reverse", body.graph) if body else ""
     if told:
         yield told
     if any(map(_is_half, plan.stages.graph.eqns)):

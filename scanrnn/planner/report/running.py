@@ -37,7 +37,7 @@ def _told(plan, name: str, body: Body) -> Iterator[str]:
     products = _count(sum(map(ops.is_heavy, graph.eqns)) or "no", "GEMM")
     does = f"has {products}, reads {_rows(graph.xs)}, writes {_rows(graph.ys)}"
     yield f"a {'piece' if norms else 'step'} {does}"
-    parallel = plan.executor.in_parallel(body)
+    parallel = plan.executor.runs_in_parallel(body)
     if not parallel:
         yield from _in_turn(plan, body)
     if parallel is not None:

@@ -11,16 +11,7 @@ from scanrnn.planner.report import in_parallel
 from scanrnn.planner.report.details import details
 from scanrnn.planner.report.recorded import copies_rows, unrecorded
 from scanrnn.planner.report.running import running
-from scanrnn.planner.report.wording import in_bytes, listed, of_leaves
-
-
-class Tuning(NamedTuple):
-    """What the tuner measured: median seconds by candidate, and what it chose."""
-
-    objective: str
-    chosen: str
-    seconds: dict[str, float]
-    remembered: str | None
+from scanrnn.planner.report.wording import in_bytes, kinds_of_leaves, listed
 
 
 class Report(NamedTuple):
@@ -34,7 +25,7 @@ class Report(NamedTuple):
 def report(plan) -> Report:
     """The lines of a plan: what runs, why no more is moved, and every decision."""
     summary = [headline(plan), *_executors(plan), *_tuning(plan), *running(plan)]
-    limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
+    limits = [] if plan.stages is None else [kinds_of_leaves("", plan.stages.loop)]
     if plan.reason is None and (plan.parts or not plan.executor.whole):
         summary += _kept(plan)
     if plan.reason is None and not plan.executor.whole:

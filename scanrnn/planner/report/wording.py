@@ -32,7 +32,7 @@ def at_once(plan) -> str:
     return f"for {plan.chunk or 'all'} steps at once"
 
 
-def of_leaves(where: str, graph) -> str:
+def kinds_of_leaves(where: str, graph) -> str:
     """Of which kind the leaves of a carry are: whether they must run step by step."""
     if not graph.carry:
         return ""
