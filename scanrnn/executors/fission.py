@@ -24,6 +24,7 @@ from scanrnn.planner.parallel.leaves import components
 from scanrnn.planner.plan import Plan
 from scanrnn.planner.report.running import running
 from scanrnn.planner.report.summary import headline
+from scanrnn.planner.report.wording import listed
 
 NAME = "fission"
 
@@ -70,8 +71,8 @@ def describe(plan: Plan) -> list[str]:
     """What each part is, and the loops that run, in words."""
     lines, once = [], _loops_without_gradient(plan)
     for i, (part, loop) in enumerate(plan.parts, 1):
-        leaves = " and ".join(v.aval.str_short() for v in part.graph.carry) or "nothing"
         what, name = headline(loop).removeprefix("Plan: "), f"Part {i}"
+        leaves = listed(part.graph.carry)
         by = f" By {loop.executor.name}." if loop.reason is None else ""
         lines.append(f"{name} of {len(plan.parts)} carries {leaves}: {what}{by}")
         lines += [f"{name}: {line}" for line in running(loop, values=not once)]

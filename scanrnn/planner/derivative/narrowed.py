@@ -32,7 +32,7 @@ def _is_read_in_part(graph: Graph, carry: Var) -> bool:
 
     Sizes are numbers of elements: a carry that is only cast to half precision is whole.
     """
-    size, parts, todo = ops.size_of(carry.aval), 0, [carry]
+    size, parts, todo = ops.size_of(ops.aval(carry)), 0, [carry]
     if not ops.is_inexact(carry):
         return False
     passed = set(todo)
@@ -42,8 +42,8 @@ def _is_read_in_part(graph: Graph, carry: Var) -> bool:
             if eqn.primitive.name not in _PASSED and not _scales(graph, eqn):
                 return False
             outs = [o for o in eqn.outvars if not isinstance(o, DropVar)]
-            whole = {o for o in outs if 2 * ops.size_of(o.aval) > size}
-            parts += sum(ops.size_of(o.aval) for o in outs if o not in whole)
+            whole = {o for o in outs if 2 * ops.size_of(ops.aval(o)) > size}
+            parts += sum(ops.size_of(ops.aval(o)) for o in outs if o not in whole)
             todo += whole - passed
             passed |= whole
     return 0 < 2 * parts <= size

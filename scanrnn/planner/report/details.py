@@ -60,7 +60,7 @@ def _choices(plan) -> Iterator[str]:
         yield f"Hoisted {part}: {size} in all; {_rule_of_chunks(plan)}."
     for v in dict.fromkeys(place.whole for place in loop.laid[1].values()):
         how = "one slice of the sequence for each gate"
-        yield f"Read in pieces in the loop: {v.aval.str_short()}, {how}."
+        yield f"Read in pieces in the loop: {listed([v])}, {how}."
     body = plan.bodies.get(REVERSE)
     told = kinds_of_leaves(" in reverse", body.graph) if body else ""
     if told:
@@ -85,7 +85,8 @@ def _rule_of_chunks(plan) -> str:
 
 def _is_half(eqn) -> bool:
     return eqn.primitive.name == "dot_general" and all(
-        not ops.is_literal(a) and str(a.aval.dtype) == "bfloat16" for a in eqn.invars
+        not ops.is_literal(a) and str(ops.aval(a).dtype) == "bfloat16"
+        for a in eqn.invars
     )
 
 
