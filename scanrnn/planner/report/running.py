@@ -48,7 +48,8 @@ def _steps(plan, name: str, body: Body) -> str:
     """How many steps a loop has, and how often it runs."""
     steps, chunk = _count(body.rows.length, "step"), plan.chunk
     if name.startswith(NORMS):
-        steps = f"{_count(body.rows.length, 'piece')} of {plan.loop.norm_steps} steps"
+        size = ops.aval(body.graph.xs[0]).shape[0]
+        steps = f"{_count(body.rows.length, 'piece')} of {_count(size, 'step')}"
     if name.startswith(VALUES) and plan.value_loops:
         chunk = plan.value_chunk
     chunks = plan.length // chunk if chunk and not name.endswith(LAST) else 1
