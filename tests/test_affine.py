@@ -58,7 +58,7 @@ def plan_of(row, **options):
 def test_cell_runs_in_parallel_where_it_is_affine(name):
     row = next(row for row in CELLS.values() if row.factory == name)
     plan = plan_of(row)
-    ran = {n: associative.runs(body) for n, body in plan.bodies.items()}
+    ran = {n: associative.runs_in_parallel(body) for n, body in plan.bodies.items()}
     assert ran["in reverse"]
     assert ran["for values"] == ran["that records"] == (name in BOTH)
 

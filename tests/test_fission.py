@@ -307,12 +307,14 @@ def test_a_forward_pass_on_a_tpu_is_split_if_what_crosses_fits(steps, loops):
 def test_a_plan_of_several_loops_says_what_each_of_them_is():
     text = str(plan_of("three layers", implementation="fission"))
     assert "run by the executor fission" in text
-    assert "Loop 1 of 3 carries" in text
-    assert "Loop 3 of 3 carries" in text
+    assert "Part 1 of 3 carries" in text
+    assert "Part 3 of 3 carries" in text
+    assert "\nPart 2: Loop in reverse: " in text
+    assert "Loop for values" in text and "Part 2: Loop for values" not in text
     assert "Without a gradient: one loop" in text
     long = plan_of("three layers", implementation="fission").describe(long=True)
-    assert "Loop 2: Before the loop: dot_general" in long
-    assert "Loop 3: Kept per step" in long
+    assert "Part 2: Before the loop: dot_general" in long
+    assert "Part 3: Kept per step" in long
     assert plan_of("three layers", implementation="fission").residual_bytes[0] > 0
 
 

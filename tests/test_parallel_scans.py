@@ -22,7 +22,7 @@ FORMS = {
     "padded": ScanRules(pads=True),
     "pairs": ScanRules(pairs=(1, ANY, ANY)),
     # More steps than there are blocks.
-    "blocks": ScanRules(blocks=(129, ANY)),
+    "blocks": ScanRules(blocks=(128, 129, ANY)),
 }
 # The last blocks are not full, or empty; odd and even numbers of steps are joined.
 NARROW = [("pairs", 1), ("pairs", 3), ("pairs", 77)]

@@ -264,4 +264,4 @@ def test_plan_of_few_steps_with_a_large_norm_can_be_printed(length):
 
     xs = jnp.ones((length, 1, 4), "float32")
     plan = scanrnn.plan(step, jnp.zeros((1, 2**20), "float32"), xs)
-    assert plan.loop.norm_steps is None and "Norms" not in plan.describe(long=True)
+    assert plan.loop.norm_steps is None and "of norms" not in str(plan)

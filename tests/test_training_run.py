@@ -130,7 +130,7 @@ def test_run_leaves_what_it_promises(finished):
     sample = (out / "sample.txt").read_text()
     assert len(sample) == 30 and set(sample) <= set(TEXT) and sample in text
     plan = (out / "plan.txt").read_text()
-    assert plan.partition("\n\n")[0] in text and "Loop for values" in plan
+    assert plan.partition("\n\n")[0] in text and "Before the loop" in plan
     assert "scanrnn.scan" in text and "lax.scan" in text
     assert "losses differ" not in text
     assert "\n6 steps of 12 tokens" in text

@@ -1,29 +1,7 @@
 """Executors: ways to run a plan, one file each.
 
-An executor is a module, or any object, with the attribute `NAME` and
-
-- `rules(machine) -> Rules`: what it prefers on a machine; its plans follow these rules;
-- `refuse(plan) -> str | None`: why it does not run a plan, or None;
-- `refuse_early(plan) -> str | None`, optional: reasons that do not depend on its rules.
-  It gets the plan of `planned`: if it refuses that, no plan under the rules of this
-  executor is made, and `refuse` is not asked;
-- `lower(body, constants, carry, arrays)`: runs one loop (see `_executor.py`); not
-  needed with `run`;
-- `PLATFORM`, only if it runs kernels of its own, for devices of that platform; and
-  `PROVEN`, the kinds of machines on which their results were right. On any other
-  machine it runs only if it is asked for by name, or if `tune` has checked it there.
-- `run(plan, weights, init, xs, differentiated)`, only if it runs whole plans and not
-  bodies, by a program that JAX differentiates;
-- `describe(plan) -> list[str]`, optional: how each leaf of the carry runs, say, for
-  `print(plan)`;
-- `split(plan, assign) -> Plan`, optional: a plan that it does not refuse early, with
-  `parts`, whose executors are chosen by `assign`. Their costs are its cost;
-- `work(plan) -> costs.Work | None`, optional: what its loops cost, for the estimate;
-- `holds(plan) -> str | None` and `WEIGHTS`, only for `advise`: why its memory does not
-  suffice for a plan, and where it keeps the weights, in words.
-
-A plan is made for each executor that does not refuse early. The cheapest plan that its
-executor does not refuse is kept.
+A plan is made for each executor that does not refuse early, under its rules. The
+cheapest plan that its executor does not refuse is kept. `Executor` says what one is.
 """
 
 from __future__ import annotations
@@ -42,6 +20,7 @@ from scanrnn.executors import (
     planned,
     scan,
 )
+from scanrnn.executors._executor import Executor as Executor
 from scanrnn.executors._executor import by_name as by_name
 from scanrnn.executors._executor import has_kernels as has_kernels
 from scanrnn.executors.run.program import Runner

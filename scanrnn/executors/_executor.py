@@ -16,10 +16,33 @@ from scanrnn.planner.rules import Rules
 class Executor(Protocol):
     """One way to run the loops of a plan: a module, or any object.
 
-    All its decisions are in its rules.
+    All its decisions are in its rules. It has a name, rules and reasons to refuse, and
+    either `lower`, which runs one loop, or `run`. The rest is optional:
+
+    - `run(plan, weights, init, xs, differentiated)`: runs a whole plan by a program of
+      its own, which JAX differentiates, in place of `lower`;
+    - `describe(plan) -> list[str]`, with `run`: what runs, in words, for `print(plan)`;
+    - `runs_in_parallel(body) -> bool`: whether it runs a loop in parallel over time;
+    - `refuse_early(plan) -> str | None`: reasons that do not depend on its rules. It
+      gets the plan of `planned`: if it refuses that, no plan under its own rules is
+      made, and `refuse` is not asked;
+    - `split(plan, assign) -> Plan`: a plan that it does not refuse early, with `parts`,
+      whose executors are chosen by `assign`. Their costs are its cost;
+    - `work(plan) -> costs.Work | None`: what its loops cost, for the estimate;
+    - `PLATFORM`: it runs kernels of its own, for devices of that platform; and
+      `PROVEN`: the kinds of machines on which their results were right. On any other
+      machine it runs only if it is asked for by name, or if `tune` has checked it;
+    - `holds(plan) -> str | None` and `WEIGHTS`, for `advise`: why its memory does not
+      suffice for a plan, and where it keeps the weights, in words.
 
     Attributes:
       NAME: its name, as in `implementation=`.
+
+    Example:
+      >>> from scanrnn.executors import EXECUTORS, Executor
+      >>> planned: Executor = EXECUTORS["planned"]
+      >>> planned.NAME
+      'planned'
     """
 
     NAME: str

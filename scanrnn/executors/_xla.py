@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from scanrnn.executors._parallel_costs import PARALLEL
 from scanrnn.executors._unrecorded import UNRECORDED
 from scanrnn.executors._xla_cpu import CPU
 from scanrnn.executors.run.products import lower_products
@@ -37,7 +38,9 @@ GPU = Rules(
     # MB and seconds to compile in pairs and without this rule: (2048, 64, 1) 28 1.8 2,
     # 29 3.3 5; (32768, 1, 1) 31 0.5 2, 43 0.7 17; (128, 64, 1) 15 0.2 1, 14 0.1 44;
     # but (2048, 8, 32) 33 5.7, 29 5.0.
-    scans=ScanRules(pads=True, pairs=(1, 2**31, 2**17)),
+    #
+    # `joined`: 2 starts more kernels, 8 needs more memory. `apart`: as on a CPU.
+    scans=ScanRules(pads=True, joined=4, pairs=(1, 2**31, 2**17), apart=2),
     # A choice: only CPUs were measured. `Options.features_first` may ask for it.
     features_first=NOWHERE,
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
@@ -94,11 +97,16 @@ GPU = Rules(
         # of an mLSTM (1024, 4, 512) took 44 ms by loops and 3.5 ms by chunks. Loops
         # were chosen while a step counted as one kernel.
         trip=4,
+        # A choice: how it was counted is not written down.
+        scan_step=2,
         # On an H200 a step forward of an LSTM (64, 1024) in bfloat16 takes 10
         # microseconds (a matrix of 8 MB), one of (64, 512) 8 (2 MB), and one of (2,
         # 128) 4.
         matrix=1e-12,
+        parallel=PARALLEL,
     ),
+    # As on a CPU.
+    splits=4,
     # Four LSTMs (128,16,256) take 0.56 of the launches in training and 0.62 forward. On
     # a TPU they take 0.93 and 1.66 of the cycles, on a CPU 1.6 and 1.1 of the time.
     wavefront=True,
@@ -130,7 +138,10 @@ TPU = Rules(
     # with four. In blocks, without them, and by `lax.associative_scan`: (2**20, 8, 1)
     # 3.5 111, 14 613, 3.8 144; (2**20, 1, 1) 1.3 1.1, 2.0 135, 2.4 1.1. There pairs,
     # and the last form, take minutes to compile.
-    scans=ScanRules(pairs=(8, 16, 2**17), blocks=(2**18, 32)),
+    #
+    # `joined`: 2 takes more cycles, 8 more memory and more cycles. There are as many
+    # blocks as lanes; 512 and 1,024 take more cycles. `apart`: as on a CPU.
+    scans=ScanRules(joined=4, pairs=(8, 16, 2**17), blocks=(128, 2**18, 32), apart=2),
     # Not `overwrites`: a row that is written late takes 6,000 cycles, an LSTM's product
     # 8,000. Not `packs_gates`: to join the gates takes as long as a product.
     # As on a GPU.
@@ -178,7 +189,11 @@ TPU = Rules(
         # 0.4 to 0.9 of the cycles: two and three layers of tanh or LSTM, 64 to 1024
         # features.
         fission=0.8,
+        # As on a GPU.
+        parallel=PARALLEL,
     ),
+    # As on a CPU.
+    splits=4,
     sizes=SizeRules(
         # A tile of memory has 8 rows and 128 columns, as in `row_tile`.
         multiples=(8, 128),

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import jax
 
+from scanrnn.executors._parallel_costs import PARALLEL
 from scanrnn.planner.rule_groups import (
     MB,
     CostRules,
     FeatureRules,
     MemoryRules,
     RecomputeRules,
+    ScanRules,
     SizeRules,
 )
 from scanrnn.planner.rules import Rules
@@ -45,7 +47,7 @@ CPU = Rules(
     # There are fast kernels only for contracting the columns of the left operand. A
     # weight gradient of an LSTM (128, 1024) took 67 ms in place of 81; below this size
     # the transpose costs more than it gains.
-    large_product=2**22,
+    transposes_products=2**22,
     # In bfloat16 a slice of an operand would become one of float32, and a barrier only
     # changes the layout, but operands of a loop have the layout that they declare.
     halves_products=True,
@@ -125,8 +127,15 @@ CPU = Rules(
         # Forward there: 1.0 to 2.0, 1.7 to 3.0 and 0.6 to 3.6; by sums 0.52 and 1.1.
         loops_values=True,
     ),
-    # A vector of AVX-512 has 16 numbers.
-    costs=CostRules(tile=(16, 1, 1)),
+    # `apart`: as an array for each number, a training step with four coupled numbers
+    # took 24 s to compile, and one with six over 100 s. `joined`: as on a GPU.
+    scans=ScanRules(joined=4, apart=2),
+    # The gates of an LSTM are twice its leaves. Training with loops that pass on an
+    # outer product, the state of a matrix memory or logits took 1.4 to 22 times the
+    # temporaries of one loop.
+    splits=4,
+    # A vector of AVX-512 has 16 numbers. Loops in parallel: as on a GPU.
+    costs=CostRules(tile=(16, 1, 1), parallel=PARALLEL),
     # Likewise; rows of a batch need not fill anything.
     sizes=SizeRules(multiples=(1, 16)),
 )

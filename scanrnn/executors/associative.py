@@ -20,7 +20,7 @@ from scanrnn.executors.run.names import typed
 from scanrnn.machines import Machine
 from scanrnn.planner import costs
 from scanrnn.planner.bodies import Body, Results
-from scanrnn.planner.emit import NORMS, REVERSE, VALUES, of_leaves, of_training
+from scanrnn.planner.emit import NORMS, REVERSE, of_leaves, of_training
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Graph, Values
 from scanrnn.planner.parallel import affine, max_plus
@@ -29,17 +29,10 @@ from scanrnn.planner.parallel.entries import entered
 from scanrnn.planner.parallel.obstacles import obstacle
 from scanrnn.planner.passes.wide_sums import wide
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.report import in_parallel
 from scanrnn.planner.rule_groups import RecomputeRules
 from scanrnn.planner.rules import Rules
 
 NAME = "associative"
-# XLA starts one kernel on a GPU for each doubling of the steps of a scan but the first
-# three: compiled for an H100, training a leaky sum takes 17, 27, 36 and 46 kernels for
-# 128, 2048, 32768 and 1048576 steps, some 8 of them outside of both scans.
-FUSED = 3
-# How often a scan reads and writes all steps.
-PASSES = 4
 
 
 def rules(machine: Machine) -> Rules:
@@ -75,7 +68,7 @@ def refuse(plan: Plan) -> str | None:
     """Why this plan does not run here, or None."""
     bodies = plan.emitted
     loops = {name: b for name, b in bodies.items() if not name.startswith(NORMS)}
-    able = {name for name, body in loops.items() if runs(body)}
+    able = {name for name, body in loops.items() if runs_in_parallel(body)}
     if not able:
         return "none of its loops is affine in its carry; scanrnn.plan(...) says why"
     if plan.options.implementation == NAME:
@@ -83,7 +76,7 @@ def refuse(plan: Plan) -> str | None:
     if all(name.startswith(REVERSE) for name in able):
         if any(g.mixed for g in affine.groups(bodies[REVERSE].graph)):
             return "it is affine only in reverse, where its features are coupled"
-    held = work(plan).moved / PASSES
+    held = work(plan).moved / plan.rules.costs.parallel.passes
     if held > plan.rules.outside_bytes:
         return f"a parallel scan would hold {held / 1e9:.3g} GB, a loop holds one step"
     return None
@@ -93,9 +86,9 @@ def work(plan: Plan) -> costs.Work:
     """What a training step's loops take."""
     works = []
     for body in of_training(plan.emitted):
-        if runs(body):
+        if runs_in_parallel(body):
             groups = affine.groups(body.graph)
-            works += [work_of(body.graph, group, plan.length) for group in groups]
+            works += [work_of(body.graph, group, plan) for group in groups]
         else:
             works.append(
                 costs.Work(plan.length * costs.launches_of_step(body, plan.rules), 0.0)
@@ -103,35 +96,26 @@ def work(plan: Plan) -> costs.Work:
     return costs.Work(sum(w.launches for w in works), sum(w.moved for w in works))
 
 
-def describe(plan: Plan) -> list[str]:
-    """How the groups of leaves run, forward and in reverse."""
-    bodies, words = plan.bodies, {VALUES: "Forward", REVERSE: "Reverse"}
-    return [
-        in_parallel.describe(words[name], bodies[name])
-        for name in words
-        if name in bodies
-    ]
-
-
-def work_of(graph: Graph, group: Group, length: int) -> costs.Work:
+def work_of(graph: Graph, group: Group, plan: Plan) -> costs.Work:
     """What some leaves of a loop take, forward or in reverse."""
+    length, scan = plan.length, plan.rules.costs.parallel
     if not group.parallel:
         return costs.Work(length, 0.0)
     if group.kind == "constant":
         return costs.Work(0.0, 0.0)
     size = ops.bytes_in(graph.carry[k] for k in group.leaves)
-    launches = max(1, length.bit_length() - FUSED)
-    return costs.Work(launches, PASSES * length * size * (1 + group.size))
+    launches = max(1, length.bit_length() - scan.fused)
+    return costs.Work(launches, scan.passes * length * size * (1 + group.size))
 
 
-def runs(body: Body) -> bool:
+def runs_in_parallel(body: Body) -> bool:
     """Whether a body runs in parallel: all its floating-point leaves are affine."""
     return obstacle(body) is None
 
 
 def lower(body: Body, constants: Values, carry: list, arrays: Values) -> Results:
     """Run a body over all steps: one group of its carry after the other."""
-    if not runs(body):
+    if not runs_in_parallel(body):
         return planned.lower(body, constants, carry, arrays)
     rows, groups = body.rows, affine.groups(body.graph)
     graph, added = entered(body.graph)

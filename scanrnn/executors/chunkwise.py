@@ -22,7 +22,11 @@ from scanrnn.executors.parallel import all_steps
 from scanrnn.executors.parallel.memories import run_memory
 from scanrnn.executors.parallel.pairs import FEW
 from scanrnn.executors.run.names import named
-from scanrnn.executors.run.program import entering, without_gradient_by_loop
+from scanrnn.executors.run.program import (
+    entering,
+    told_without_gradient,
+    without_gradient_by_loop,
+)
 from scanrnn.planner import costs
 from scanrnn.planner.emit import plain
 from scanrnn.planner.ir import ops
@@ -36,11 +40,6 @@ from scanrnn.planner.plan import Plan
 from scanrnn.planner.rules import Rules
 
 NAME = "chunkwise"
-# XLA's kernels on a GPU for a chunk, forward and in reverse; how many more a delta rule
-# needs; and how many more for each level of halves, if keys decay one by one.
-LAUNCHES, CORRECTING, HALVING = 50, 60, 10
-# How often a training step reads or writes keys, values, queries and scores.
-PASSES = 4
 
 # Every executor finds the same memories in the step, so all reasons are early ones.
 rules, refuse = associative.rules, scan.refuse
@@ -99,7 +98,7 @@ def work(plan: Plan) -> costs.Work:
             kept = plan.length * ops.bytes_in(graph.carry[k] for k in group.leaves)
             one_way = costs.Work(plan.length, 0.0)
             if plan.rules.in_parallel:
-                one_way = associative.work_of(graph, group, plan.length)
+                one_way = associative.work_of(graph, group, plan)
             works.append(costs.Work(2 * one_way.launches, 2 * one_way.moved, 0.0, kept))
     return costs.Work(*map(math.fsum, zip(*works, strict=True)))
 
@@ -116,12 +115,14 @@ def _work(plan: Plan, S, one: Memory) -> costs.Work:
         pairs = reads * writes * min(steps, FEW) * inner
     moved = (reads + writes) * (inner + outer) / 2 + pairs
     width, trips = S.dtype.itemsize, -(-plan.length // steps)
-    launches = LAUNCHES + CORRECTING * bool(one.correction)
+    taken = plan.rules.costs.parallel
+    launches = taken.chunk + taken.correcting * bool(one.correction)
     if one.decays_by_key:
-        launches += HALVING * reads * writes * max(steps // FEW, 1).bit_length()
+        levels = max(steps // FEW, 1).bit_length()
+        launches += taken.halving * reads * writes * levels
     return costs.Work(
         launches=launches * trips,
-        moved=PASSES * plan.length * moved * width,
+        moved=taken.chunk_passes * plan.length * moved * width,
         flops=3 * plan.length * flops,
         kept=trips * size * width,
     )
@@ -148,6 +149,7 @@ def describe(plan: Plan) -> list[str]:
         lines.append(f"{types_of(graph, group)} runs {how}.")
     if _loops_without_gradient(plan):
         lines.append("Without a gradient: one loop, which is faster here.")
+        lines += told_without_gradient(plan)
     return lines
 
 

@@ -12,14 +12,19 @@ from collections.abc import Callable
 from scanrnn.executors import planned
 from scanrnn.executors._executor import bound_to_jax
 from scanrnn.executors.run.names import named
-from scanrnn.executors.run.program import without_gradient_by_loop
+from scanrnn.executors.run.program import (
+    told_without_gradient,
+    without_gradient_by_loop,
+)
 from scanrnn.planner.decide import make_plan
 from scanrnn.planner.fission import SubLoop, parts_of
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import has_own_rule
 from scanrnn.planner.parallel.leaves import components
 from scanrnn.planner.plan import Plan
+from scanrnn.planner.report.running import running
 from scanrnn.planner.report.summary import headline
+from scanrnn.planner.report.wording import listed
 
 NAME = "fission"
 
@@ -58,20 +63,22 @@ def split(plan: Plan, assign: Callable) -> Plan:
 
         return assign(make, plan.machine)
 
-    parts = parts_of(plan.source, plan.length)
+    parts = parts_of(plan.source, plan.length, plan.rules.splits)
     return dataclasses.replace(plan, parts=tuple((part, of(part)) for part in parts))
 
 
 def describe(plan: Plan) -> list[str]:
-    """What each loop is, in words."""
-    lines = []
+    """What each part is, and the loops that run, in words."""
+    lines, once = [], _loops_without_gradient(plan)
     for i, (part, loop) in enumerate(plan.parts, 1):
-        leaves = " and ".join(v.aval.str_short() for v in part.graph.carry) or "nothing"
-        what = headline(loop).removeprefix("Plan: ")
+        what, name = headline(loop).removeprefix("Plan: "), f"Part {i}"
+        leaves = listed(part.graph.carry)
         by = f" By {loop.executor.name}." if loop.reason is None else ""
-        lines.append(f"Loop {i} of {len(plan.parts)} carries {leaves}: {what}{by}")
-    if plan.rules.forward_share is not None:
+        lines.append(f"{name} of {len(plan.parts)} carries {leaves}: {what}{by}")
+        lines += [f"{name}: {line}" for line in running(loop, values=not once)]
+    if once:
         lines.append("Without a gradient: one loop, which takes less memory.")
+        lines += told_without_gradient(plan)
     return lines
 
 
@@ -81,17 +88,17 @@ def run(plan: Plan, weights: list, init: list, xs: list, differentiated=False):
     What a part makes for later ones takes memory. A gradient mostly keeps it anyway.
     Where rules limit the memory of a forward pass alone, a single loop runs then.
     """
-    parts = functools.partial(_run, plan, differentiated)
-    args, rules = (weights, init, xs), plan.rules
-    if rules.forward_share is None and _made(plan) <= rules.outside_bytes:
+    parts, args = functools.partial(_run, plan, differentiated), (weights, init, xs)
+    if not _loops_without_gradient(plan):
         return parts(*args)
     return without_gradient_by_loop(plan, parts, args, differentiated)
 
 
-def _made(plan: Plan) -> int:
-    """Bytes that loops make for later ones, for all steps."""
+def _loops_without_gradient(plan: Plan) -> bool:
+    """Whether a pass without a gradient runs as a single loop."""
     made = (v for part, _ in plan.parts for v in part.graph.ys[len(part.ys) :])
-    return plan.length * ops.bytes_in(made)
+    rules, size = plan.rules, plan.length * ops.bytes_in(made)
+    return rules.forward_share is not None or size > rules.outside_bytes
 
 
 def _run(plan: Plan, differentiated: bool, weights: list, init: list, xs: list):

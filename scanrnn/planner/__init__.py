@@ -2,9 +2,8 @@
 
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.decide import make_plan
-from scanrnn.planner.options import Options
+from scanrnn.planner.options import Options, Tuning
 from scanrnn.planner.plan import Plan
-from scanrnn.planner.report.summary import Tuning
 from scanrnn.planner.rules import Rules
 from scanrnn.planner.trace import Traced, trace
 

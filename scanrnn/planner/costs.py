@@ -105,7 +105,8 @@ def starts_in_scan(plan) -> float:
     if plan.rules.costs.trip is None:
         return ways * max(1, depth(plan.step))
     sums = sum(map(ops.is_reduction, plan.step.eqns))
-    return ways * (2.0 + 2 * sums) + len(_kept(plan, in_loop=True))
+    step = plan.rules.costs.scan_step * (1.0 + sums)
+    return ways * step + len(_kept(plan, in_loop=True))
 
 
 class Cost(NamedTuple):

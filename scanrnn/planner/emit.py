@@ -32,7 +32,8 @@ from scanrnn.planner.passes.transposed import transposed
 from scanrnn.planner.rules import Rules
 
 # The loop for a whole chunk (or the whole sequence), then that for the steps left over.
-_PARTS = ("", ", for the last steps")
+LAST = ", for the last steps"
+_PARTS = ("", LAST)
 # Names of loops: without a gradient; the two of a training step; those of its norms.
 VALUES, RECORDS, REVERSE = "for values", "that records", "in reverse"
 NORMS = "of norms in reverse"
@@ -226,13 +227,19 @@ def _overwritten(loop, graph, after, given) -> dict[int, Var]:
     return pair_up(graph.ys, [*free, *(derivative.cotangents[v] for v in given)])
 
 
+def for_values(plan, target: Target) -> dict[str, Body]:
+    """The bodies that run on a target if there is no gradient, by name."""
+    pairs = zip(plan.value_loops or plan.loops, _PARTS, strict=False)
+    return {f"{VALUES}{part}": Bodies(loop, target).forward() for loop, part in pairs}
+
+
 def emit(plan) -> dict[str, Body]:
     """The bodies of a plan, by name.
 
     The bodies of a gradient are for a gradient of all inputs. For a gradient of fewer
     inputs they may be smaller.
     """
-    target, found = Target(plan.rules), {}
+    target = Target(plan.rules)
     if not plan.defer:
         pairs = zip(plan.loops, _PARTS, strict=False)
         name = "that JAX differentiates"
@@ -240,8 +247,7 @@ def emit(plan) -> dict[str, Body]:
             f"{name}{part}": plain(loop.graph, loop.length, loop.reverse, loop.unroll)
             for loop, part in pairs
         }
-    for loop, part in zip(plan.value_loops or plan.loops, _PARTS, strict=False):
-        found[f"{VALUES}{part}"] = Bodies(loop, target).forward()
+    found = for_values(plan, target)
     for loop, part in zip(plan.loops, _PARTS, strict=False):
         found[f"{RECORDS}{part}"] = Bodies(loop.recording.loop, target).forward()
         made = Bodies(loop, target)

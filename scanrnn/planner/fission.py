@@ -7,7 +7,8 @@ product of its outputs with the second layer's matrix is one product for all ste
 
 Each loop writes for all steps what the later ones read, and a gradient has cotangents
 of the same size. So a leaf goes to a later loop only if this moves a product out of
-that loop, and if no array of all steps is much larger than the leaves themselves.
+that loop, and if no array of all steps is much larger than the leaves themselves
+(`Rules.splits`).
 """
 
 from __future__ import annotations
@@ -32,14 +33,6 @@ from scanrnn.planner.parallel.leaves import (
 )
 from scanrnn.planner.trace import inline, without_invariant
 
-# The largest allowed ratio of sizes. What a later loop reads of earlier ones, and the
-# operands and results of a product that leaves it, are compared with its own leaves.
-# The leaves of earlier loops are compared with what it reads of them. The gates of an
-# LSTM are twice its leaves. Training with loops that pass on an outer product, the
-# state of a matrix memory or logits took 1.4 to 22 times the temporaries of one loop on
-# a CPU.
-_MOST = 4
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SubLoop:
@@ -62,10 +55,11 @@ class SubLoop:
     consts: Values
 
 
-def parts_of(graph: Graph, length: Any) -> tuple[SubLoop, ...]:
+def parts_of(graph: Graph, length: Any, most: int) -> tuple[SubLoop, ...]:
     """The loops of a step, in the order in which they run.
 
-    There is none if no product would leave a later loop, or if too much would cross.
+    There is none if no product would leave a later loop, or if too much would cross:
+    `most` is `Rules.splits`.
     Leaves that a step returns unchanged belong to no loop: they are weights.
     """
     graph, invariant = without_invariant(graph)
@@ -73,7 +67,7 @@ def parts_of(graph: Graph, length: Any) -> tuple[SubLoop, ...]:
         k for k in range(len(graph.carry) + len(invariant)) if k not in invariant
     ]
     graph, found = inline(graph)
-    loops = _loops(graph)
+    loops = _loops(graph, most)
     if len(loops) == 1:
         return ()
     names = graph.weights[len(graph.weights) - len(found) :]
@@ -84,7 +78,7 @@ def parts_of(graph: Graph, length: Any) -> tuple[SubLoop, ...]:
     for level in reversed(range(len(loops))):
         step, leaves, ys = places.part(level, tuple(asked[level]))
         read = [v for v in step.xs if v not in graph.xs]
-        if not _fits(places, step, read):
+        if not _fits(places, step, read, most):
             return ()
         for v in read:
             asked[places.of[v]][v] = None
@@ -93,14 +87,14 @@ def parts_of(graph: Graph, length: Any) -> tuple[SubLoop, ...]:
     return tuple(parts[::-1])
 
 
-def _fits(places: _Levels, step: Graph, read: list) -> bool:
+def _fits(places: _Levels, step: Graph, read: list, most: int) -> bool:
     """Whether what a loop reads of earlier ones is about as large as their leaves."""
     if not read:
         return True
     size, loops = ops.bytes_in(read), {places.of[v] for v in read}
     leaves = (v for v in places.graph.carry if places.of[v] in loops)
     largest = max(map(ops.bytes_of, leaves), default=0)
-    return size <= _MOST * ops.bytes_in(step.carry) and largest <= _MOST * size
+    return size <= most * ops.bytes_in(step.carry) and largest <= most * size
 
 
 class _Product(NamedTuple):
@@ -139,7 +133,7 @@ def _products(graph: Graph) -> list[_Product]:
     return found
 
 
-def _loops(graph: Graph) -> list[int]:
+def _loops(graph: Graph, most: int) -> list[int]:
     """The leaves of each loop, in the order of the loops."""
     products, after = _products(graph), read_after(graph)
     if not products:
@@ -149,9 +143,9 @@ def _loops(graph: Graph) -> list[int]:
     for leaves in components(graph):
         own = set_of(leaves)
         level = _last(loops, union(after[k] for k in leaves), 0)
-        most = _MOST * ops.bytes_in(graph.carry[k] for k in leaves)
+        room = most * ops.bytes_in(graph.carry[k] for k in leaves)
         for product in products:
-            if not product.feeds & own or product.size > most:
+            if not product.feeds & own or product.size > room:
                 continue
             for read in product.pieces:
                 if read & own:

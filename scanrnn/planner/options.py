@@ -1,8 +1,9 @@
-"""Options of a plan: which passes run, and what is kept."""
+"""Options of a plan: which passes run, what is kept, and how the tuner chose them."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 from scanrnn.machines import Machine, machine_named
 from scanrnn.planner.derivative.saved import POLICIES
@@ -99,3 +100,12 @@ class Options:
                 raise TypeError(
                     f"Options: {field.name} must be {wanted}, got {value!r}"
                 )
+
+
+class Tuning(NamedTuple):
+    """What the tuner measured: median seconds by candidate, and what it chose."""
+
+    objective: str
+    chosen: str
+    seconds: dict[str, float]
+    remembered: str | None

@@ -23,7 +23,7 @@ from scanrnn.planner.ir.functions import of_some
 from scanrnn.planner.ir.graph import Graph, struct, variables
 from scanrnn.planner.loops import Loop
 from scanrnn.planner.motion.classify import Stages
-from scanrnn.planner.options import UNCHANGED, Options
+from scanrnn.planner.options import UNCHANGED, Options, Tuning
 from scanrnn.planner.report import shown, summary
 from scanrnn.planner.rules import Rules
 
@@ -56,8 +56,8 @@ class Candidate(NamedTuple):
 class Plan:
     """How one step function on given shapes will run on a machine.
 
-    `print(plan)` says in a few lines what runs. It lists every contraction with its
-    path, phase, sizes and count, and says why not more is moved out of the loop.
+    `print(plan)` has a line for each loop that runs. It lists every contraction with
+    its path, phase, sizes and count, and says why not more is moved out of the loop.
     `plan.describe(long=True)` adds every decision. A notebook shows the same.
 
     Attributes:
@@ -114,7 +114,7 @@ class Plan:
     refusal: str | None = None
     executor: Any = None
     candidates: tuple[Candidate, ...] = ()
-    tuning: summary.Tuning | None = None
+    tuning: Tuning | None = None
 
     @property
     def reason(self) -> str | None:
@@ -237,11 +237,11 @@ class Plan:
         return (avals, self.length, self.reverse, self.unroll)
 
     def describe(self, *, long: bool = False) -> str:
-        """Describe the plan: what runs, the contractions, and why not more is moved.
+        """Describe the plan: its loops, the contractions, and why not more is moved.
 
         Args:
-          long: whether to add every decision: which operations run where, each loop
-            with its unroll factor, and what is kept and recomputed at each step.
+          long: whether to add every decision: which operations run where, and what is
+            kept and recomputed at each step.
 
         Returns:
           The text; `print(plan)` prints the short one.

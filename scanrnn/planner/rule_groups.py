@@ -22,16 +22,20 @@ class ScanRules(NamedTuple):
     Attributes:
       pads: the values of all steps are made as a sum of padded arrays; if not, arrays
         are joined along a new axis.
+      joined: how many steps are joined at a time.
       pairs: the fewest and the most numbers of a step, and the most numbers of all
-        steps, for which two steps are joined at a time, and not four; all values are
-        then sums of padded arrays. None for never.
-      blocks: the fewest steps, and the most numbers of a step, for which long blocks of
-        steps are scanned side by side; None for never.
+        steps, for which two steps are joined at a time; all values are then sums of
+        padded arrays. None for never.
+      blocks: how many long blocks of steps are scanned side by side; the fewest steps,
+        and the most numbers of a step, for which they are. None for never.
+      apart: the most coupled numbers of which each is an array of its own.
     """
 
     pads: bool = False
+    joined: int = 4
     pairs: tuple[int, int, int] | None = None
-    blocks: tuple[int, int] | None = None
+    blocks: tuple[int, int, int] | None = None
+    apart: int = 2
 
     def in_pairs(self, length: int, numbers: int) -> bool:
         """Whether steps of so many numbers are joined two at a time."""
@@ -44,7 +48,7 @@ class ScanRules(NamedTuple):
         """Whether blocks of steps of so many numbers are scanned side by side."""
         if self.blocks is None:
             return False
-        steps, most = self.blocks
+        _, steps, most = self.blocks
         return length >= steps and 0 < numbers <= most
 
 
@@ -196,6 +200,27 @@ class UnrollRules(NamedTuple):
         return self.large if reverse or made <= self.few else 1
 
 
+class ParallelCosts(NamedTuple):
+    """What an estimate needs to know of loops that are parallel over time.
+
+    Attributes:
+      fused: a scan has a kernel for each doubling of the steps, but not for so many.
+      passes: how often a scan reads and writes all steps.
+      chunk: the kernels for a chunk of a matrix memory, forward and in reverse.
+      correcting: how many more if the memory corrects what it holds (a delta rule).
+      halving: how many more for each level of halves, if keys decay one by one.
+      chunk_passes: how often a training step reads or writes keys, values, queries and
+        scores.
+    """
+
+    fused: int = 0
+    passes: int = 1
+    chunk: int = 1
+    correcting: int = 0
+    halving: int = 0
+    chunk_passes: int = 1
+
+
 class CostRules(NamedTuple):
     """What an estimate of the time needs to know of an implementation.
 
@@ -207,13 +232,18 @@ class CostRules(NamedTuple):
         kernel.
       matrix: the seconds for each byte of a matrix that a step of a loop multiplies by,
         besides the launch.
+      scan_step: the kernels of a step by `lax.scan` if there is a `trip`: so many
+        besides products and what it stacks, and so many for each sum.
       fission: what the loops of a split step cost, divided by their estimates.
+      parallel: what loops cost that are parallel over time.
     """
 
     tile: tuple[int, int, int] = (1, 1, 1)
     trip: int | None = None
     matrix: float = 0.0
+    scan_step: int = 1
     fission: float = 1.0
+    parallel: ParallelCosts = ParallelCosts()
 
 
 class SizeRules(NamedTuple):

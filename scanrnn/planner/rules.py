@@ -9,6 +9,7 @@ each field says what was measured.
 from __future__ import annotations
 
 import dataclasses
+import sys
 
 from scanrnn.machines import Machine
 from scanrnn.planner.rule_groups import (
@@ -48,13 +49,16 @@ class Rules:
         scale an array, and after sums of its rows.
       joins_time: products over time have their leading axes joined to one. This, and
         the next two, are for one device.
-      large_product: the multiplications from which on a product that contracts the rows
-        of both operands, `x.T @ dz`, transposes x first; None for never.
+      transposes_products: the multiplications from which on a product that contracts
+        the rows of both operands, `x.T @ dz`, transposes x first; None for never.
       halves_products: in bfloat16 such a product runs in two halves of its columns.
       packs_gates: gates that come from one split are stacked as one array.
       packs_statistics: statistics of norms (a mean, say) are stacked as one array.
       keeps_statistics: statistics of norms are kept for the reverse loop; if not, they
         are recomputed.
+      small: the share of the bytes of the largest value that is kept, up to which
+        another value is small. Small values are kept, not recomputed. Only small values
+        count as statistics.
       draws_before: random numbers that a step draws from keys of its own are drawn
         before the loop, for all steps; if not, the loop draws them.
       keeps_costly: values that take long to compute again, such as noise or a sparse
@@ -91,6 +95,10 @@ class Rules:
       least_row_work: the same for a step whose products have one row (a batch of one).
       in_parallel: an estimate may choose scans that are parallel over time.
       memories: which matrix memories run by products of chunks, and how.
+      splits: a step is split into several loops (fission) only where sizes differ by at
+        most this factor. What a later loop reads of earlier ones, and the operands and
+        results of a product that leaves it, are compared with its own leaves of the
+        carry. The leaves of earlier loops are compared with what it reads of them.
       wavefront: equal layers run side by side if a launch takes longer than a step.
       unrecorded: operations that the runtime does not record in a graph of kernels, by
         the names of their primitives.
@@ -107,11 +115,12 @@ class Rules:
     squeezes_reductions: bool = False
     small_factors_first: bool = False
     joins_time: bool = False
-    large_product: int | None = None
+    transposes_products: int | None = None
     halves_products: bool = False
     packs_gates: bool = False
     packs_statistics: bool = False
     keeps_statistics: bool = True
+    small: float = 1 / 16  # a choice, on every platform: nothing was measured
     draws_before: bool = False
     keeps_costly: bool = False
     slow_moves: frozenset[str] = frozenset()
@@ -135,6 +144,7 @@ class Rules:
     least_row_work: int = 0
     in_parallel: bool = True
     memories: MemoryRules = MemoryRules()
+    splits: int = sys.maxsize
     wavefront: bool = False
     unrecorded: frozenset[str] = frozenset()
     costs: CostRules = CostRules()

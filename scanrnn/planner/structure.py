@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
 from scanrnn.planner.derivative.tangent import derivative_of
-from scanrnn.planner.ir import compat
+from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.graph import Graph
 from scanrnn.planner.ir.keys import UnknownError, key_of
 
@@ -54,7 +54,7 @@ def _program(
 
     def define(v):
         numbers[v] = len(numbers)
-        return v.aval
+        return ops.aval(v)
 
     def read(atom):
         return _literal(atom) if isinstance(atom, Literal) else numbers[atom]
@@ -90,7 +90,7 @@ def _literal(atom: Literal) -> tuple:
     """The key of a literal: its bits, as 0.0 equals -0.0 and NaN equals nothing."""
     if np.ndim(atom.val) > 0:
         raise UnknownError
-    return atom.aval, _key(np.asarray(atom.val)[()], 0)
+    return ops.aval(atom), _key(np.asarray(atom.val)[()], 0)
 
 
 def _key(value: Any, rules: int) -> Hashable:

@@ -4,7 +4,7 @@
 once. Then a shorter scan over these joined steps finds the value before each chunk.
 Last, the steps of each chunk run again from there.
 
-**In blocks**: the same with `BLOCKS` long chunks. The steps of a block are scanned by a
+**In blocks**: the same with a few long chunks. The steps of a block are scanned by a
 scan in chunks, in all blocks at once. So it is time that fills the lanes of a TPU,
 where a step has too few numbers for that.
 """
@@ -19,12 +19,6 @@ from jax import lax
 
 from scanrnn.executors.parallel.steps_joined import Steps, rows_of
 from scanrnn.planner.rule_groups import ScanRules
-
-# Compiled for an H100 and a TPU v5e, 2 starts more kernels and takes more cycles; 8
-# needs more memory and, on the TPU, more cycles. But see `ScanRules.pairs`.
-CHUNK = 4
-# The lanes of a TPU. Compiled for a v5e, 512 and 1,024 take more cycles.
-BLOCKS = 128
 
 
 def values(
@@ -47,7 +41,7 @@ def values(
         return _in_blocks(steps, A, b, start, rules)
     if rules.in_pairs(length, numbers):
         return _in_chunks(steps, A, b, start, 2, length.bit_length())
-    return _in_chunks(steps, A, b, start, CHUNK, int(rules.pads))
+    return _in_chunks(steps, A, b, start, rules.joined, int(rules.pads))
 
 
 def _in_chunks(
@@ -112,8 +106,9 @@ def _in_blocks(
     steps: Steps, A: Sequence, b: Sequence, h: Sequence, rules: ScanRules
 ) -> list:
     """The values after each step, from h on, in blocks side by side."""
-    length = len(b[0])
-    A, b = ([_side_by_side(a) for a in of] for of in (A, b))
+    assert rules.blocks is not None
+    length, (count, *_) = len(b[0]), rules.blocks
+    A, b = ([_side_by_side(a, count) for a in of] for of in (A, b))
     factors, added = ([_first_axis(a[0]) for a in of] for of in _as_one(steps, A, b))
     ends = values(steps, factors, added, h, rules)
     h = [jnp.moveaxis(a, 0, -1)[None] for a in _before(h, ends)]
@@ -121,16 +116,16 @@ def _in_blocks(
     return [_first_axis(a).reshape(-1, *a.shape[1:-1])[:length] for a in found]
 
 
-def _side_by_side(array):
-    """The steps of all blocks, `[T / BLOCKS, ..., BLOCKS]`; zeros at the end.
+def _side_by_side(array, count: int):
+    """The steps of all blocks, `[T / count, ..., count]`; zeros at the end.
 
     What zeros do there is not read: it comes after all steps.
     """
     if len(array) == 1:
         return array[..., None]
-    fill = -len(array) % BLOCKS
+    fill = -len(array) % count
     array = jnp.pad(array, [(0, fill), *[(0, 0)] * (array.ndim - 1)])
-    return jnp.moveaxis(array.reshape(BLOCKS, -1, *array.shape[1:]), 0, -1)
+    return jnp.moveaxis(array.reshape(count, -1, *array.shape[1:]), 0, -1)
 
 
 def _first_axis(array):

@@ -15,9 +15,6 @@ from scanrnn.executors.parallel.steps_joined import AFFINE, MATRICES, Steps, row
 from scanrnn.planner.ir.rows import Rows
 from scanrnn.planner.rule_groups import ScanRules
 
-# More coupled numbers than these are one array. As an array for each, a training step
-# with four of them took 24 s to compile on a CPU, and one with six over 100 s.
-_APART = 2
 _RULES = ScanRules()
 
 
@@ -113,7 +110,7 @@ def _scanned(
     steps: Steps, A: Sequence, b: Sequence, start: list, rows: Rows, rules: ScanRules
 ) -> list:
     """The values after each step, where the rows lie."""
-    if steps is AFFINE and len(b) > _APART:
+    if steps is AFFINE and len(b) > rules.apart:
         n = len(b)
         matrices, added, h = _together(A, n, n), _together(b, n), _together(start, n)
         (found,) = _scanned(MATRICES, [matrices], [added], [h], rows, rules)

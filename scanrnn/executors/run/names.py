@@ -21,7 +21,7 @@ def named(names: Iterable[Any], values: Iterable) -> OrderedDict[Any, Any]:
 def types_of(graph: Graph, length: Any) -> tuple:
     """The types of a loop's results: its final carry, and its ys at all steps."""
     rows = (jax.typeof(struct(v, length)) for v in graph.ys)
-    return *(v.aval for v in graph.carry), *rows
+    return *map(ops.aval, graph.carry), *rows
 
 
 def typed(results: Iterable, atoms: Iterable) -> list:

@@ -67,7 +67,7 @@ def _joined(a):
 
 def _columns(rules, exports, a, b, **params):
     """`a.T @ b`."""
-    large, size = rules.large_product, a.shape[0] * a.shape[1] * b.shape[1]
+    large, size = rules.transposes_products, a.shape[0] * a.shape[1] * b.shape[1]
     if large is None or size < large:
         return dot(a, b, _COLUMNS, **params)
     half = rules.halves_products and a.dtype == jnp.bfloat16 and not b.shape[1] % 2

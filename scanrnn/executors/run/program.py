@@ -12,14 +12,15 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from scanrnn.executors import planned, scan
-from scanrnn.executors._executor import Executor
+from scanrnn.executors._executor import Executor, target_of
 from scanrnn.executors.run.chunks import in_chunks
 from scanrnn.executors.run.loop import run_loop
 from scanrnn.executors.run.names import is_divided, named, typed, types_of
 from scanrnn.executors.run.normed import normed
 from scanrnn.executors.run.ruled import Ruled, ruled_p
 from scanrnn.machines import Machine
-from scanrnn.planner.emit import plain
+from scanrnn.planner.bodies import Body
+from scanrnn.planner.emit import for_values, plain
 from scanrnn.planner.ir.graph import Env
 from scanrnn.planner.motion.over_time import (
     checkpointed,
@@ -28,6 +29,7 @@ from scanrnn.planner.motion.over_time import (
     stage_over_time,
 )
 from scanrnn.planner.plan import Plan
+from scanrnn.planner.report import running
 
 
 def _keep_loops(primitive, *args, **params) -> bool:
@@ -57,9 +59,14 @@ class Runner:
         return hasattr(self.executor, "run")
 
     def describe(self, plan: Plan) -> list[str]:
-        """What only this executor knows of how a plan runs, in words."""
+        """How it runs a whole plan, in words."""
         tell = getattr(self.executor, "describe", None)
         return tell(plan) if tell else []
+
+    def runs_in_parallel(self, body: Body) -> bool | None:
+        """Whether it runs a body in parallel over time; None if it never does so."""
+        asked = getattr(self.executor, "runs_in_parallel", None)
+        return asked(body) if asked else None
 
     def run(
         self, plan: Plan, weights: list, init: list, xs: list, differentiated=False
@@ -158,6 +165,12 @@ def without_gradient_by_loop(
     loop = functools.partial(Runner(cast(Any, planned)).run, plan)
     types = types_of(plan.source, plan.length) if differentiated else ()
     return with_values_by(loop, program, plan.machine, types)(*args)
+
+
+def told_without_gradient(plan: Plan) -> list[str]:
+    """A line for each loop that runs if there is no gradient."""
+    target = target_of(cast(Any, planned), plan.loop, plan.machine, True)
+    return running.loops(plan, for_values(plan, target))
 
 
 def _run(plan, executor, differentiated, loop, constants, init, xs):

@@ -28,7 +28,7 @@ class Derivative:
     """How the loop is differentiated.
 
     Attributes:
-      loop: the loop's graph.
+      graph: one step of the loop.
       region: equations whose outside operands contribute through `E`.
       cuts: variables at which `E` is added.
       saved: variables whose values the derivative reads for each step: stacked by the
@@ -49,7 +49,7 @@ class Derivative:
       read_outside: variables whose values the contributions read.
     """
 
-    loop: Graph
+    graph: Graph
     region: frozenset[JaxprEqn]
     cuts: tuple[Var, ...]
     saved: tuple[Var, ...]
@@ -68,9 +68,9 @@ class Derivative:
 
     def rows(self, read: frozenset[Var]) -> tuple[Var, ...]:
         """The inputs, carries and saved variables among `read`, in the loop's order."""
-        loop = self.loop
-        carry = [loop.carry[i] for i in self.carry_saved]
-        asked = dict.fromkeys((*loop.xs, *carry, *self.saved))
+        graph = self.graph
+        carry = [graph.carry[i] for i in self.carry_saved]
+        asked = dict.fromkeys((*graph.xs, *carry, *self.saved))
         return tuple(v for v in asked if v in read)
 
     def propagate(self, values: Mapping, outside: bool = False) -> dict:
@@ -80,19 +80,19 @@ class Derivative:
           values: values of saved variables, and tangents, by variable.
           outside: whether to compute only the contributions `E` of weights and xs.
         """
-        loop, names = self.loop, self.tangents
+        graph, names = self.graph, self.tangents
         # `jax.jvp` also evaluates values that no tangent depends on; zeros will do.
-        asked = (*loop.carry, *loop.xs, *self.saved)
+        asked = (*graph.carry, *graph.xs, *self.saved)
         zeros = {v: ops.zeros(ops.aval(v)) for v in asked if v not in values}
         full = {**zeros, **values}
         env = Env(self.differentiated, full)
-        found = {v: values[names[v]] for v in loop.inputs if names[v] in values}
+        found = {v: values[names[v]] for v in graph.inputs if names[v] in values}
 
         def matrix(v):
             return values.get(self.transposed.get(v))
 
-        for eqn in loop.eqns:
-            recurrent = bool(loop.depends[eqn] & CARRY)
+        for eqn in graph.eqns:
+            recurrent = bool(graph.depends[eqn] & CARRY)
             if outside and recurrent and eqn not in self.region:
                 continue
             source = self.pieced.get(eqn, eqn) if outside else eqn
@@ -114,18 +114,18 @@ class Derivative:
         t = found.get(atom)
         if not recurrent or eqn not in self.region:
             return t
-        carried = bool(self.loop.depends[atom] & CARRY)
+        carried = bool(self.graph.depends[atom] & CARRY)
         if outside:
             return t if not carried or atom in self.internal else None
         return t if carried else None
 
 
-def pieced(loop: Graph, region: frozenset[JaxprEqn]) -> dict[JaxprEqn, JaxprEqn]:
+def pieced(graph: Graph, region: frozenset[JaxprEqn]) -> dict[JaxprEqn, JaxprEqn]:
     """For each split of a contraction's result in a region, the contraction.
 
     Outside, one product `h @ dU_i` for each piece needs no array of all pieces.
     """
-    producers, bits = loop.producers, loop.depends
+    producers, bits = graph.producers, graph.depends
     found = {}
     for eqn in region:
         if eqn.primitive.name == "split":

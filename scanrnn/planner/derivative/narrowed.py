@@ -22,42 +22,42 @@ _PASSED = ops.LINEAR | {
 }
 
 
-def are_read_in_part(loop: Graph, carries: Iterable[Var]) -> bool:
+def are_read_in_part(graph: Graph, carries: Iterable[Var]) -> bool:
     """Whether a step passes on one of these carries, and reads at most half of it."""
-    return any(_is_read_in_part(loop, c) for c in carries)
+    return any(_is_read_in_part(graph, c) for c in carries)
 
 
-def _is_read_in_part(loop: Graph, carry: Var) -> bool:
+def _is_read_in_part(graph: Graph, carry: Var) -> bool:
     """Looks at the equations that read the carry, or all of it after another one.
 
     Sizes are numbers of elements: a carry that is only cast to half precision is whole.
     """
-    size, parts, todo = ops.size_of(carry.aval), 0, [carry]
+    size, parts, todo = ops.size_of(ops.aval(carry)), 0, [carry]
     if not ops.is_inexact(carry):
         return False
     passed = set(todo)
     while todo:
         v = todo.pop()
-        for eqn in filter(None, loop.consumers.get(v, ())):
-            if eqn.primitive.name not in _PASSED and not _scales(loop, eqn):
+        for eqn in filter(None, graph.consumers.get(v, ())):
+            if eqn.primitive.name not in _PASSED and not _scales(graph, eqn):
                 return False
             outs = [o for o in eqn.outvars if not isinstance(o, DropVar)]
-            whole = {o for o in outs if 2 * ops.size_of(o.aval) > size}
-            parts += sum(ops.size_of(o.aval) for o in outs if o not in whole)
+            whole = {o for o in outs if 2 * ops.size_of(ops.aval(o)) > size}
+            parts += sum(ops.size_of(ops.aval(o)) for o in outs if o not in whole)
             todo += whole - passed
             passed |= whole
     return 0 < 2 * parts <= size
 
 
-def _scales(loop: Graph, eqn: JaxprEqn) -> bool:
+def _scales(graph: Graph, eqn: JaxprEqn) -> bool:
     """Whether an equation multiplies or divides by what is free of carries."""
-    bits, name = loop.depends, eqn.primitive.name
+    bits, name = graph.depends, eqn.primitive.name
     carried = [not ops.is_literal(a) and bool(bits[a] & CARRY) for a in eqn.invars]
     return name == "mul" and not all(carried) or name == "div" and not carried[1]
 
 
 def in_place_of_carries(
-    loop: Graph,
+    graph: Graph,
     made: list[Var],
     read: frozenset[Var],
     recomputable: Callable[[JaxprEqn], bool],
@@ -67,20 +67,20 @@ def in_place_of_carries(
     Carries may be in the cut. They are not returned.
 
     Args:
-      loop: the step.
+      graph: the step.
       made: the values that may be kept.
       read: the values that the derivative reads.
       recomputable: whether an equation may be computed again.
     """
-    may = {*made, *loop.carry}
+    may = {*made, *graph.carry}
     edges: dict[tuple[Any, Any], int] = {}
-    edges |= {((v, 0), (v, 1)): width(v) for v in loop.carry}
-    for eqn in loop.eqns:
+    edges |= {((v, 0), (v, 1)): width(v) for v in graph.carry}
+    for eqn in graph.eqns:
         for v in (v for v in eqn.outvars if not isinstance(v, DropVar)):
             edges[(v, 0), (v, 1)] = width(v) if v in may else MANY
             edges |= {((u, 1), (v, 0)): MANY for u in variables(eqn.invars)}
-    starts = [v for e in loop.eqns if not recomputable(e) for v in e.outvars]
+    starts = [v for e in graph.eqns if not recomputable(e) for v in e.outvars]
     starts = [v for v in starts if not isinstance(v, DropVar)]
     ends = [v for v in read if v in may]
-    cut = cheapest_cut(edges, [*loop.carry, *starts], ends)
+    cut = cheapest_cut(edges, [*graph.carry, *starts], ends)
     return [v for v in made if v in cut]

@@ -21,8 +21,8 @@ def read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
     all at once, then everything counts as read.
     """
     draft = _reading(draft, found)
-    steps, loop = Steps(draft), draft.loop
-    inner, outer = _active_inside(draft), {*loop.weights, *loop.xs}
+    steps, graph = Steps(draft), draft.graph
+    inner, outer = _active_inside(draft), {*graph.weights, *graph.xs}
     read, made = [], {}
     for make, active in ((steps.inside, inner), (steps.outside, outer)):
         names, step = _read_by(make, active, draft.read_inside)
@@ -34,9 +34,9 @@ def read(draft, found) -> tuple[frozenset[Var], frozenset[Var], dict]:
 
 def may_be_kept(draft) -> list[Var]:
     """The values of a step that may be kept."""
-    loop = draft.loop
-    made = [v for e in loop.eqns for v in e.outvars if not isinstance(v, DropVar)]
-    return [v for v in made if loop.depends[v] and v not in draft.internal]
+    graph = draft.graph
+    made = [v for e in graph.eqns for v in e.outvars if not isinstance(v, DropVar)]
+    return [v for v in made if graph.depends[v] and v not in draft.internal]
 
 
 def read_of_all(draft, saved) -> list[Var]:
@@ -50,14 +50,14 @@ def read_of_all(draft, saved) -> list[Var]:
 
 def _reading(draft, found) -> Derivative:
     """The derivative, if it may read all inputs of the loop and the values `found`."""
-    readable = frozenset((*draft.loop.inputs, *found))
-    every = tuple(range(len(draft.loop.carry)))
+    readable = frozenset((*draft.graph.inputs, *found))
+    every = tuple(range(len(draft.graph.carry)))
     read = {"read_inside": readable, "read_outside": readable}
     return dataclasses.replace(draft, saved=tuple(found), carry_saved=every, **read)
 
 
 def _active_inside(draft) -> set[Var]:
-    return {*draft.loop.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
+    return {*draft.graph.carry, *draft.cuts, *draft.inner_weights, *draft.inner_xs}
 
 
 def _read_by(make, active, readable) -> tuple[frozenset[Var], Step | None]:

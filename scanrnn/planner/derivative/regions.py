@@ -39,31 +39,32 @@ class Regions(NamedTuple):
     heavy_cuts: dict[Var, None]  # the cuts that end a contraction
 
 
-def find_regions(loop: Graph, sums: bool, after: bool = False) -> Regions:
+def find_regions(graph: Graph, sums: bool, after: bool = False) -> Regions:
     """Find the regions of a loop and their cuts.
 
     Args:
-      loop: the step.
+      graph: the step.
       sums: whether gradients of gains are summed in the loop.
       after: whether gradients of time inputs that multiply what is carried are computed
         after the reverse loop, too, if it stacks no more bytes then. A product of both
         is otherwise in no region.
     """
-    if after and any(ops.is_heavy(e) and _is_timed(e, loop.depends) for e in loop.eqns):
-        found = _found(loop, sums, True)
-        given = variables(loop.ys)
+    bits = graph.depends
+    if after and any(ops.is_heavy(e) and _is_timed(e, bits) for e in graph.eqns):
+        found = _found(graph, sums, True)
+        given = variables(graph.ys)
         # Cotangents of time inputs are stacked anyway.
-        if excess((v for v in found.cuts if v not in given), loop.xs) <= 0:
+        if excess((v for v in found.cuts if v not in given), graph.xs) <= 0:
             return found
-    return _found(loop, sums, False)
+    return _found(graph, sums, False)
 
 
-def _found(loop: Graph, sums: bool, after: bool) -> Regions:
-    bits, consumers = loop.depends, loop.consumers
-    large = find_large(loop, bits)
-    weight_borne = _weight_borne(loop, bits)
+def _found(graph: Graph, sums: bool, after: bool) -> Regions:
+    bits, consumers = graph.depends, graph.consumers
+    large = find_large(graph, bits)
+    weight_borne = _weight_borne(graph, bits)
     regions = Regions(set(), {}, {})
-    for eqn in loop.eqns:
+    for eqn in graph.eqns:
         ins = variables(eqn.invars)
         heavy, timed = ops.is_heavy(eqn), _is_timed(eqn, bits)
         if not any(bits[v] & CARRY for v in ins) or not ops.is_movable(eqn):
@@ -85,7 +86,7 @@ def _found(loop: Graph, sums: bool, after: bool) -> Regions:
         more = [v for v in ends if v not in regions.cuts]
         if heavy and timed and not after:
             continue
-        if borne and excess(more, loop.xs, borne) > 0:
+        if borne and excess(more, graph.xs, borne) > 0:
             continue
         regions.cuts.update(ends)
         regions.eqns.update([eqn, *(e for _, path in found for e in path)])
@@ -144,10 +145,10 @@ def _moves_ones(eqn: JaxprEqn) -> bool:
     return before == after
 
 
-def _weight_borne(loop, bits) -> dict[Var, set[Var]]:
+def _weight_borne(graph, bits) -> dict[Var, set[Var]]:
     """Values off the recurrence that depend on weights, each with these weights."""
-    borne = {w: {w} for w in loop.weights if ops.is_inexact(w)}
-    for eqn in loop.eqns:
+    borne = {w: {w} for w in graph.weights if ops.is_inexact(w)}
+    for eqn in graph.eqns:
         ins = variables(eqn.invars)
         if any(bits[v] & CARRY for v in ins):
             continue

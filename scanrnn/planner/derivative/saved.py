@@ -27,13 +27,10 @@ from scanrnn.planner.ir.graph import (
 )
 from scanrnn.planner.rules import Rules
 
-# A value is small if it has at most this share of the bytes of the largest saved one.
-# Small values are kept, not recomputed. Only small values count as statistics.
-_SMALL_SHARE = 1 / 16
 POLICIES = ("minimal", "recompute", "chunked", "everything")
 
 
-def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
+def derive(graph: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     """Decide what is saved, and what reads it; the derivative with its first steps.
 
     The policy "minimal" saves the results of contractions, and, where rules ask for it,
@@ -41,7 +38,7 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
     "everything" saves all that a tangent reads. "chunked" is like "minimal" here: the
     executor cuts the sequence.
     """
-    draft = _draft(loop, regions, rules)
+    draft = _draft(graph, regions, rules)
     found = _candidates(draft, regions, policy, rules)
     inside, outside, steps = read(draft, found)
     for more in (
@@ -51,12 +48,12 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
         if more:
             wider = list(dict.fromkeys([*found, *more]))
             other = read(draft, wider)
-            if _bytes(loop, wider, *other[:2]) < _bytes(loop, found, inside, outside):
+            if _bytes(graph, wider, *other[:2]) < _bytes(graph, found, inside, outside):
                 found, (inside, outside, steps) = wider, other
     saved = [v for v in found if v in inside | outside]
     # Recompute with the equations that the differentiated loop has.
-    taken = dataclasses.replace(loop, eqns=draft.differentiated)
-    recomputed = _recomputed(taken, saved if policy == "recompute" else ())
+    taken = dataclasses.replace(graph, eqns=draft.differentiated)
+    recomputed = _recomputed(taken, saved if policy == "recompute" else (), rules)
     used = {*inside, *outside, *recomputed.xs}
     saved = tuple(v for v in found if v in used)
     derivative = dataclasses.replace(
@@ -64,39 +61,39 @@ def derive(loop: Graph, regions: Regions, policy: str, rules: Rules) -> Steps:
         read_inside=inside,
         read_outside=outside,
         saved=saved,
-        carry_saved=tuple(i for i, v in enumerate(loop.carry) if v in used),
+        carry_saved=tuple(i for i, v in enumerate(graph.carry) if v in used),
         recomputed=recomputed,
     )
     return Steps(derivative, steps)
 
 
-def _draft(loop: Graph, regions: Regions, rules: Rules) -> Derivative:
+def _draft(graph: Graph, regions: Regions, rules: Rules) -> Derivative:
     """The derivative that saves nothing yet."""
-    inner = _inner(loop, loop.depends, regions.eqns)
+    inner = _inner(graph, graph.depends, regions.eqns)
     region = frozenset(regions.eqns)
     made = {v for eqn in region for v in eqn.outvars}
     return Derivative(
-        loop=loop,
+        graph=graph,
         region=region,
         cuts=tuple(regions.cuts),
         saved=(),
         carry_saved=(),
-        inner_weights=frozenset(inner & set(loop.weights)),
-        inner_xs=frozenset(inner & set(loop.xs)),
-        tangents=variables_for({v: struct(v) for v in (*loop.inputs, *regions.cuts)}),
-        cotangents=variables_for({v: struct(v) for v in variables(loop.ys)}),
-        transposed=transposes(_matrices(loop) if rules.transposes_weights else ()),
-        differentiated=tuple(map(differentiated, loop.eqns)),
-        pieced=pieced(loop, region),
+        inner_weights=frozenset(inner & set(graph.weights)),
+        inner_xs=frozenset(inner & set(graph.xs)),
+        tangents=variables_for({v: struct(v) for v in (*graph.inputs, *regions.cuts)}),
+        cotangents=variables_for({v: struct(v) for v in variables(graph.ys)}),
+        transposed=transposes(_matrices(graph) if rules.transposes_weights else ()),
+        differentiated=tuple(map(differentiated, graph.eqns)),
+        pieced=pieced(graph, region),
         internal=frozenset(made - {*regions.cuts}),
     )
 
 
 def _narrowed(draft, found, now, policy, rules) -> list[Var]:
     """What is kept in place of carries of which a step reads a part."""
-    loop = draft.loop
-    carries = [v for v in loop.carry if v in now]
-    if policy not in ("minimal", "chunked") or not are_read_in_part(loop, carries):
+    graph = draft.graph
+    carries = [v for v in graph.carry if v in now]
+    if policy not in ("minimal", "chunked") or not are_read_in_part(graph, carries):
         return []
 
     def recomputable(eqn) -> bool:
@@ -105,7 +102,7 @@ def _narrowed(draft, found, now, policy, rules) -> list[Var]:
 
     made = may_be_kept(draft)
     inside, outside, _ = read(draft, dict.fromkeys([*found, *made]))
-    return in_place_of_carries(loop, made, inside | outside, recomputable)
+    return in_place_of_carries(graph, made, inside | outside, recomputable)
 
 
 def _all_of_cheap(draft, regions, policy, rules) -> list[Var]:
@@ -114,65 +111,65 @@ def _all_of_cheap(draft, regions, policy, rules) -> list[Var]:
     It is kept if that takes less memory than the carry, with which it would be computed
     again. Training a heat equation then takes 0.78 of the time.
     """
-    cheap = rules.keeps_costly and not any(map(ops.is_heavy, draft.loop.eqns))
+    cheap = rules.keeps_costly and not any(map(ops.is_heavy, draft.graph.eqns))
     if policy != "minimal" or not cheap:
         return []
     return _candidates(draft, regions, "everything", rules)
 
 
-def _bytes(loop, found, inside, outside) -> int:
+def _bytes(graph, found, inside, outside) -> int:
     """The bytes per step that are kept for these reads: of carries and of values."""
     used = inside | outside
-    return ops.bytes_in(v for v in (*loop.carry, *found) if v in used)
+    return ops.bytes_in(v for v in (*graph.carry, *found) if v in used)
 
 
-def _matrices(loop) -> list[Var]:
+def _matrices(graph) -> list[Var]:
     """The matrices that the loop multiplies by."""
-    pairs = ((eqn, *pair) for eqn in loop.eqns for pair in enumerate(eqn.invars))
-    return [v for e, i, v in pairs if v in loop.weights and ops.is_matrix_of(e, i)]
+    pairs = ((eqn, *pair) for eqn in graph.eqns for pair in enumerate(eqn.invars))
+    return [v for e, i, v in pairs if v in graph.weights and ops.is_matrix_of(e, i)]
 
 
-def _recomputed(loop, saved) -> Graph:
+def _recomputed(graph, saved, rules) -> Graph:
     """The graph that recomputes, for all steps at once, what is not stacked."""
-    most = _small(saved)
-    drawn = {*_drawn(loop)}
-    stacked = {*variables(loop.outs), *drawn}
+    most = _small(saved, rules)
+    drawn = {*_drawn(graph)}
+    stacked = {*variables(graph.outs), *drawn}
     stacked |= {v for v in saved if ops.bytes_of(v) <= most}
     made = tuple(v for v in saved if v not in stacked)
-    return loop.part(made, {*saved, *drawn} - set(made))
+    return graph.part(made, {*saved, *drawn} - set(made))
 
 
-def _inner(loop, bits, region) -> set[Var]:
+def _inner(graph, bits, region) -> set[Var]:
     """Variables off the recurrence whose tangents must flow inside the loop."""
 
     def off(v) -> bool:
         return not bits[v] & CARRY
 
-    wanted = {v for v in variables(loop.outs) if off(v)}
-    for eqn in loop.eqns:
+    wanted = {v for v in variables(graph.outs) if off(v)}
+    for eqn in graph.eqns:
         if eqn not in region and not off(eqn):
             wanted |= {v for v in variables(eqn.invars) if off(v)}
-    for eqn in needed(loop.eqns, wanted):
+    for eqn in needed(graph.eqns, wanted):
         wanted |= set(variables(eqn.invars))
     return wanted
 
 
 def _candidates(draft, regions, policy, rules) -> list[Var]:
     """The variables that a residual policy may save."""
-    loop, drawn = draft.loop, _drawn(draft.loop)
+    graph, drawn = draft.graph, _drawn(draft.graph)
     if policy == "everything":
-        bits = loop.depends
-        made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
+        bits = graph.depends
+        made = [v for e in graph.eqns for v in e.outvars if bits[v] & CARRY]
         drop = draft.internal
         made = [v for v in made if not isinstance(v, DropVar) and v not in drop]
         return list(dict.fromkeys([*made, *drawn]))
-    consumers = loop.consumers
+    consumers = graph.consumers
     found = [o for v in regions.heavy_cuts for o in _activated(v, consumers)]
-    more = _statistics(draft, found) if rules.keeps_statistics else []
+    more = _statistics(draft, found, rules) if rules.keeps_statistics else []
     found = [v for v in dict.fromkeys([*found, *more]) if v not in drawn]
     if policy == "recompute":
         # Control flow cannot run for all steps at once; it is run again step by step.
-        made = {v: needed(loop.eqns, [v], drawn) for v in found}
+        made = {v: needed(graph.eqns, [v], drawn) for v in found}
         found = [v for v, eqns in made.items() if all(map(ops.is_movable, eqns))]
     elif rules.keeps_costly:
         found += _costly(draft, found, rules)
@@ -185,16 +182,16 @@ def _costly(draft, saved, rules) -> list[Var]:
     XLA would compute such a carry again in each contraction that reads it. If the carry
     before the step is kept too, both are one array.
     """
-    loop, bits = draft.loop, draft.loop.depends
-    multiplied = {v for e in loop.eqns if ops.is_heavy(e) for v in variables(e.invars)}
-    found = [v for v in variables(loop.carry_out) if v in multiplied]
+    graph, bits = draft.graph, draft.graph.depends
+    multiplied = {v for e in graph.eqns if ops.is_heavy(e) for v in variables(e.invars)}
+    found = [v for v in variables(graph.carry_out) if v in multiplied]
     found = [v for v in found if bits[v] & CARRY and ops.is_inexact(v)]
-    kept, without = {*loop.inputs, *saved, *found}, {*loop.carry, *draft.internal}
-    most = max(map(ops.bytes_of, (*loop.carry, *saved)), default=0)
-    order = {id(e): n for n, e in enumerate(loop.eqns) if _is_slow(e, rules)}
+    kept, without = {*graph.inputs, *saved, *found}, {*graph.carry, *draft.internal}
+    most = max(map(ops.bytes_of, (*graph.carry, *saved)), default=0)
+    order = {id(e): n for n, e in enumerate(graph.eqns) if _is_slow(e, rules)}
     quick: set[Var] = set()
     for v in read_of_all(draft, saved) if order else ():
-        slow = _slow_before(loop, v, kept, quick, order)
+        slow = _slow_before(graph, v, kept, quick, order)
         new = _worth_keeping(v, slow, most)
         found += new
         kept |= {*new}
@@ -202,7 +199,7 @@ def _costly(draft, saved, rules) -> list[Var]:
 
 
 def _slow_before(
-    loop: Graph, v: Var, kept: set[Var], quick: set[Var], order: Mapping[int, int]
+    graph: Graph, v: Var, kept: set[Var], quick: set[Var], order: Mapping[int, int]
 ) -> list[JaxprEqn]:
     """The slow equations that would compute a value again from what is kept.
 
@@ -213,7 +210,7 @@ def _slow_before(
     found: set[int] = set()
     passed, todo = {v}, [v]
     while todo:
-        eqn = None if (at := todo.pop()) in kept else loop.producer(at)
+        eqn = None if (at := todo.pop()) in kept else graph.producer(at)
         if eqn is None:
             continue
         if id(eqn) in order:
@@ -223,7 +220,7 @@ def _slow_before(
         todo += new
     if not found:
         quick |= passed
-    return [loop.eqns[n] for n in sorted(found)]
+    return [graph.eqns[n] for n in sorted(found)]
 
 
 def _worth_keeping(v: Var, slow, most: int) -> list[Var]:
@@ -246,24 +243,24 @@ def _is_slow(eqn, rules) -> bool:
     return moves or ops.is_costly(eqn) or ops.is_reduction(eqn)
 
 
-def _drawn(loop) -> list[Var]:
+def _drawn(graph) -> list[Var]:
     """Random numbers that would differ if they were drawn for all steps at once."""
-    drawn = [v for e in loop.eqns if ops.draws_by_step(e) for v in e.outvars]
+    drawn = [v for e in graph.eqns if ops.draws_by_step(e) for v in e.outvars]
     keys = jax.dtypes.prng_key
     return [v for v in drawn if not jnp.issubdtype(ops.aval(v).dtype, keys)]
 
 
-def _statistics(draft, saved) -> list[Var]:
+def _statistics(draft, saved, rules) -> list[Var]:
     """Statistics of norms: small to keep, but a pass over the data to recompute."""
-    most = _small(saved)
-    loop, bits = draft.loop, draft.loop.depends
-    made = [v for e in loop.eqns for v in e.outvars if bits[v] & CARRY]
+    most = _small(saved, rules)
+    graph, bits = draft.graph, draft.graph.depends
+    made = [v for e in graph.eqns for v in e.outvars if bits[v] & CARRY]
     return [v for v in made if ops.is_inexact(v) and ops.bytes_of(v) <= most]
 
 
-def _small(saved) -> float:
+def _small(saved, rules) -> float:
     """The most bytes of a value that is small beside the saved ones."""
-    return _SMALL_SHARE * max(map(ops.bytes_of, saved), default=0)
+    return rules.small * max(map(ops.bytes_of, saved), default=0)
 
 
 def _activated(v, consumers) -> list[Var]:

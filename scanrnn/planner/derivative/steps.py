@@ -64,7 +64,7 @@ class Steps:
 
         Carries that depend on them then have tangents, too.
         """
-        active = _with_reached(self.derivative.loop, active)
+        active = _with_reached(self.derivative.graph, active)
         return self._once(("inside", active), _inside, active)
 
     def outside(self, active: frozenset[Var]) -> Step:
@@ -101,7 +101,7 @@ def _with_reached(loop: Graph, active: frozenset[Var]) -> frozenset[Var]:
 
 
 def _inside(derivative: Derivative, active: frozenset[Var]) -> Step:
-    loop, d = derivative.loop, derivative.tangents
+    loop, d = derivative.graph, derivative.tangents
     groups = loop.carry, loop.weights, derivative.cuts, loop.xs
     carry, *others = ([v for v in group if v in active] for group in groups)
     d_carry, d_weights, d_cuts, d_xs = ([d[v] for v in g] for g in (carry, *others))
@@ -127,7 +127,7 @@ def _inside(derivative: Derivative, active: frozenset[Var]) -> Step:
 
 
 def _outside(derivative: Derivative, active: frozenset[Var]) -> Step:
-    loop, d = derivative.loop, derivative.tangents
+    loop, d = derivative.graph, derivative.tangents
     cuts: list[Var] = []
     weights, xs = ([v for v in g if v in active] for g in (loop.weights, loop.xs))
 
@@ -148,7 +148,7 @@ def _outside(derivative: Derivative, active: frozenset[Var]) -> Step:
 def _reverse(derivative: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
     graph, d = inside.graph, derivative.tangents
     tangents = [d[v] for v in inside.active]
-    summed = [v for v in inside.active if v in derivative.loop.weights]
+    summed = [v for v in inside.active if v in derivative.graph.weights]
     n, m = len(inside.carry), len(inside.carry) + len(summed)
     sums = variables_like(wide_type(struct(v)) for v in summed)
     outs = dict(zip(inside.ys, graph.ys, strict=True))

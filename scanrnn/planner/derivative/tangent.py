@@ -148,8 +148,8 @@ def derivative_of(eqn) -> Any:
 def _push_padding(eqn, t):
     """The tangent of a pad by its padding value; JAX cannot transpose that alone."""
     operand, value = eqn.invars
-    one = jnp.ones((), value.aval.dtype)
-    (around,) = eval_eqn(eqn, [ops.zeros(operand.aval), one])
+    one = jnp.ones((), ops.aval(value).dtype)
+    (around,) = eval_eqn(eqn, [ops.zeros(ops.aval(operand)), one])
     return jnp.multiply(t, around)
 
 

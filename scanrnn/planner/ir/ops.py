@@ -88,7 +88,7 @@ _RANDOM = ("random_", "threefry", "rng_")
 
 
 def aval(atom) -> Any:
-    """The abstract value of a variable or constant; in this package, of an array."""
+    """The type of a variable or constant. To JAX's type checker it has no shape."""
     return atom.aval
 
 

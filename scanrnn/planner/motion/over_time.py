@@ -45,7 +45,7 @@ def _multiplies(eqn) -> bool:
     if eqn.primitive.name != "dot_general" or len(variables(eqn.invars)) != 2:
         return False
     (contract, batch) = eqn.params["dimension_numbers"]
-    data, weights = (a.aval for a in eqn.invars)
+    data, weights = map(ops.aval, eqn.invars)
     last = batch == ((), ()) and tuple(contract[0]) == (data.ndim - 1,)
     return last and data.ndim > 2 and weights.ndim == 2
 

@@ -43,7 +43,7 @@ def sequential(graph: Graph) -> list[str]:
 
 def types_of(graph: Graph, group: Group) -> str:
     """The types of the leaves of a group, in words."""
-    return " and ".join(graph.carry[k].aval.str_short() for k in group.leaves)
+    return " and ".join(ops.aval(graph.carry[k]).str_short() for k in group.leaves)
 
 
 def _has_floats(graph: Graph, group: Group) -> bool:

@@ -50,7 +50,7 @@ def _key(eqn: JaxprEqn, same: Mapping[Var, Var]) -> Hashable:
     if eqn.effects or ops.has_subjaxpr(eqn):
         return eqn
     ins = tuple(
-        (np.asarray(a.val).tobytes(), a.aval)
+        (np.asarray(a.val).tobytes(), ops.aval(a))
         if isinstance(a, Literal)
         else same.get(a, a)
         for a in eqn.invars

@@ -52,7 +52,7 @@ def _concatenated(eqn, side, producers, bits):
     made = producers.get(var(eqn.invars[side]))
     cast = None
     if made is not None and made.primitive.name == "convert_element_type":
-        cast = made.outvars[0].aval.dtype
+        cast = ops.aval(made.outvars[0]).dtype
         made = producers.get(var(made.invars[0]))
     if made is None or made.primitive.name != "concatenate":
         return None
@@ -118,11 +118,11 @@ def _merge_key(eqn, bits):
     weight, free = eqn.invars[side], _features(eqn, side)
     if isinstance(weight, Literal) or bits[weight] != 0 or free is None:
         return None
-    shape = list(weight.aval.shape)
+    shape = list(ops.aval(weight).shape)
     if any(is_sharded(weight, axis) for axis in range(len(shape))):
         return None
     shape[free[0]] = None
-    form = str(eqn.params), tuple(shape), weight.aval.dtype
+    form = str(eqn.params), tuple(shape), ops.aval(weight).dtype
     return eqn.primitive, eqn.invars[1 - side], side, form, compat.context(eqn)
 
 
@@ -153,7 +153,7 @@ def recurrent(atom, bits) -> bool:
 
 def is_sharded(atom, axis) -> bool:
     """Whether, by its type, an axis of a value is split among devices."""
-    sharding = getattr(atom.aval, "sharding", None)
+    sharding = getattr(ops.aval(atom), "sharding", None)
     if sharding is None or sharding.mesh.empty:
         return False
     return sharding.spec[axis] is not None

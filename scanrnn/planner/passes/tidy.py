@@ -117,9 +117,9 @@ def gather_slices(graph: Graph) -> tuple[Graph, list]:
     tiles: dict[JaxprEqn, tuple[list[JaxprEqn], int]] = {}
     for v, users in graph.consumers.items():
         slices = [u for u in users if u is not None and u.primitive.name == "slice"]
-        for axis in range(v.aval.ndim if len(slices) > 1 else 0):
+        for axis in range(ops.aval(v).ndim if len(slices) > 1 else 0):
             ordered = sorted(slices, key=lambda e, i=axis: e.params["start_indices"][i])
-            if _tile(v.aval.shape, ordered, axis):
+            if _tile(ops.aval(v).shape, ordered, axis):
                 tiles |= dict.fromkeys(slices, (ordered, axis))
 
     def rule(eqn, env):

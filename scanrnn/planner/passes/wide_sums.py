@@ -67,20 +67,20 @@ def _wide_sum(sums, columns, eqn, values):
         return [_column_sums(values[0])]
     if name == "convert_element_type" and not ops.is_literal(eqn.invars[0]):
         found = sums.get(eqn.invars[0])
-        same = found is not None and made.aval.dtype == found.dtype
+        same = found is not None and ops.aval(made).dtype == found.dtype
         return [found] if same else None
-    if name != "reduce_sum" or wide(made.aval.dtype) == made.aval.dtype:
+    if name != "reduce_sum" or wide(ops.aval(made).dtype) == ops.aval(made).dtype:
         return None
-    terms = lax.convert_element_type(values[0], wide(made.aval.dtype))
+    terms = lax.convert_element_type(values[0], wide(ops.aval(made).dtype))
     sums[made] = eval_eqn(eqn, [terms])[0]
-    return [lax.convert_element_type(sums[made], made.aval.dtype)]
+    return [lax.convert_element_type(sums[made], ops.aval(made).dtype)]
 
 
 def _sums_columns(eqn) -> bool:
     """Whether an equation sums over all axes but the last, not in half precision."""
-    if eqn.primitive.name != "reduce_sum" or eqn.outvars[0].aval.ndim != 1:
+    if eqn.primitive.name != "reduce_sum" or ops.aval(eqn.outvars[0]).ndim != 1:
         return False
-    aval, axes = eqn.invars[0].aval, eqn.params["axes"]
+    aval, axes = ops.aval(eqn.invars[0]), eqn.params["axes"]
     whole = wide(aval.dtype) == aval.dtype and jnp.issubdtype(aval.dtype, jnp.floating)
     return whole and aval.ndim > 1 and tuple(axes) == (*range(aval.ndim - 1),)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scanrnn.planner.emit import REVERSE, puts_features_first
+from scanrnn.planner.emit import REVERSE
 from scanrnn.planner.gemms import placed
 from scanrnn.planner.ir import ops
 from scanrnn.planner.report.wording import (
     at_once,
     in_bytes,
+    kinds_of_leaves,
     listed,
-    of_leaves,
     tally,
 )
 
@@ -19,7 +19,7 @@ from scanrnn.planner.report.wording import (
 def details(plan) -> list[str]:
     """The lines about every decision, and about executors that cannot run the plan."""
     of_parts = [
-        f"Loop {i}: {line}"
+        f"Part {i}: {line}"
         for i, (_, loop) in enumerate(plan.parts, 1)
         for line in _decisions(loop)
     ]
@@ -58,60 +58,16 @@ def _choices(plan) -> Iterator[str]:
         size = in_bytes(plan.hoisted_bytes)
         part = f"{plan.chunk} steps at a time" if plan.chunk else "all steps at once"
         yield f"Hoisted {part}: {size} in all; {_rule_of_chunks(plan)}."
-    if plan.value_chunk == plan.length:
-        yield "Without a gradient: all steps at once."
-    elif plan.value_chunk:
-        yield (
-            f"Without a gradient: in chunks of {plan.value_chunk} steps, whose "
-            "intermediate results are not kept."
-        )
-    if loop.norm_steps is not None:
-        how = f"differentiated {loop.norm_steps} steps at a time"
-        yield f"Norms before the loop: {how}."
     for v in dict.fromkeys(place.whole for place in loop.laid[1].values()):
         how = "one slice of the sequence for each gate"
-        yield f"Read in pieces in the loop: {v.aval.str_short()}, {how}."
-    yield from _bodies(plan)
+        yield f"Read in pieces in the loop: {listed([v])}, {how}."
     body = plan.bodies.get(REVERSE)
-    told = of_leaves(" in reverse", body.graph) if body else ""
+    told = kinds_of_leaves(" in reverse", body.graph) if body else ""
     if told:
         yield told
     if any(map(_is_half, plan.stages.graph.eqns)):
         how = "rounded to bfloat16 as the operands are, and accumulated in float32"
         yield f"Products of bfloat16: cotangents are {how}."
-
-
-def _bodies(plan) -> Iterator[str]:
-    """A line for every loop that runs."""
-    for name, body in plan.bodies.items():
-        rows = body.rows
-        told = [f"{rows.length} steps"]
-        if rows.trip_steps > 1:
-            beside = f", {rows.rest} steps beside it" if rows.rest else ""
-            told.append(f"unrolled by {rows.trip_steps}, rows written together{beside}")
-        if body.unroll != 1:
-            factor = f"unrolled by {body.unroll}" if body.unroll else "fully unrolled"
-            told.append(f"{factor}, rows written step by step")
-        names = [e.primitive.name for e in body.graph.eqns if ops.is_heavy(e)]
-        heavy = tally(names) if names else "no GEMM"
-        told.append(f"{len(body.graph.eqns)} equations ({heavy})")
-        asked = ", as asked for" if plan.options.features_first is not None else ""
-        if body.features_first:
-            told.append(f"all with the features first{asked}")
-        elif body.transposed:
-            told.append(f"{len(body.transposed)} with the features first{asked}")
-        elif asked and _would_change(plan, body):
-            told.append(f"the batch first{asked}")
-        if rows.over:
-            told.append(f"{len(rows.over)} of {len(body.graph.ys)} arrays reuse memory")
-        if body.copied:
-            told.append(f"copies of the rows {listed(body.copied)}")
-        yield f"Loop {name}: {'; '.join(told)}."
-
-
-def _would_change(plan, body) -> bool:
-    """Whether the rules alone would put the features of a body first."""
-    return puts_features_first(body.graph, plan.executor.executor.rules(plan.machine))
 
 
 def _rule_of_chunks(plan) -> str:
@@ -129,7 +85,8 @@ def _rule_of_chunks(plan) -> str:
 
 def _is_half(eqn) -> bool:
     return eqn.primitive.name == "dot_general" and all(
-        not ops.is_literal(a) and str(a.aval.dtype) == "bfloat16" for a in eqn.invars
+        not ops.is_literal(a) and str(ops.aval(a).dtype) == "bfloat16"
+        for a in eqn.invars
     )
 
 

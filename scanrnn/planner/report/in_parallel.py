@@ -18,13 +18,13 @@ _HOW = {
 }
 
 
-def describe(where: str, body: Body) -> str:
+def describe(body: Body) -> str:
     """How each group of leaves runs in a loop that is parallel over time, and why."""
     reason = obstacle(body)
     if reason is not None:
-        return f"{where} over time: all leaves step by step, as {reason}."
+        return f"step by step, as {reason}"
     groups = [_group(body.graph, group) for group in affine.groups(body.graph)]
-    return f"{where} over time: {tally(groups, '; ')}."
+    return f"over time: {tally(groups, '; ')}"
 
 
 def newton(plan) -> str:

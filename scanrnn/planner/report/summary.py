@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from scanrnn.planner.gemms import placed
 from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.graph import CARRY, needed, variables
 from scanrnn.planner.report import in_parallel
 from scanrnn.planner.report.details import details
 from scanrnn.planner.report.recorded import copies_rows, unrecorded
-from scanrnn.planner.report.wording import at_once, in_bytes, listed, of_leaves
-
-
-class Tuning(NamedTuple):
-    """What the tuner measured: median seconds by candidate, and what it chose."""
-
-    objective: str
-    chosen: str
-    seconds: dict[str, float]
-    remembered: str | None
+from scanrnn.planner.report.running import running
+from scanrnn.planner.report.wording import in_bytes, kinds_of_leaves, listed
 
 
 class Report(NamedTuple):
@@ -33,13 +24,11 @@ class Report(NamedTuple):
 
 def report(plan) -> Report:
     """The lines of a plan: what runs, why no more is moved, and every decision."""
-    summary = [headline(plan), *_executors(plan), *_tuning(plan)]
-    limits = [] if plan.stages is None else [of_leaves("", plan.stages.loop)]
-    own = plan.executor.describe(plan) if plan.reason is None else ()
-    if plan.reason is None and plan.executor.whole:
-        summary += [*own, *(_kept(plan) if plan.parts else ())]
-    elif plan.reason is None:
-        summary += [*_outside(plan), *_kept(plan), *own]
+    summary = [headline(plan), *_executors(plan), *_tuning(plan), *running(plan)]
+    limits = [] if plan.stages is None else [kinds_of_leaves("", plan.stages.loop)]
+    if plan.reason is None and (plan.parts or not plan.executor.whole):
+        summary += _kept(plan)
+    if plan.reason is None and not plan.executor.whole:
         limits = [*_recurrent(plan), *_stays(plan), *limits, in_parallel.newton(plan)]
     limits += _unrecorded(plan)
     return Report(summary, [line for line in limits if line], details(plan))
@@ -85,35 +74,15 @@ def _tuning(plan) -> Iterator[str]:
     yield f"Tuned ({objective}): {chosen} is used; medians: {times}; {where}."
 
 
-def _outside(plan) -> Iterator[str]:
-    """The products that left the loop, and what is left in the reverse loop."""
-    where = [place for e, place in placed(plan.stages) if ops.is_heavy(e)]
-    before, after = (_number(where.count(place)) for place in ("before", "after"))
-    yield f"Outside the loop, {at_once(plan)}: {before} before it, {after} after it."
-    back = [r for r in plan.gemms if r.phase != "forward" and r.where == "loop"]
-    steps = max(plan.length, 1) if isinstance(plan.length, int) else 1
-    left = _number(sum(r.count for r in back) // steps)
-    inner = sum(r.count for r in back if r.phase == "weight gradient") // steps
-    place = f"{inner} of these" if inner else f"after it, {at_once(plan)}"
-    weights = f"weight gradients {place}"
-    if not any(map(ops.is_inexact, plan.stages.graph.weights)):
-        weights = "the step has no weights"
-    yield f"Gradient: {left} per step in the reverse loop; {weights}."
-
-
 def _recurrent(plan) -> Iterator[str]:
     """The products that no pass can move."""
     loop = plan.stages.loop
     bits, heavy = loop.depends, [e for e in loop.eqns if ops.is_heavy(e)]
     if bound := sum(bool(bits[e] & CARRY) for e in heavy):
         need = f"need{'s' * (bound == 1)} the carry of the step before"
-        yield f"Why not more: {_number(bound)} per step {need}."
+        yield f"Why not more: {bound} GEMM{'s' * (bound > 1)} per step {need}."
     elif not heavy:
         yield "Why not more: no GEMM is left in the loop."
-
-
-def _number(count: int) -> str:
-    return f"{count or 'no'} GEMM{'s' * (count != 1)}"
 
 
 def _stays(plan) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scanrnn.planner.ir import ops
 from scanrnn.planner.parallel import affine
 
 
@@ -15,7 +16,7 @@ def tally(names, between: str = ", ") -> str:
 
 def listed(found) -> str:
     """The types of variables: "float32[4,64], bool[4]"."""
-    return ", ".join(v.aval.str_short() for v in found) or "none"
+    return ", ".join(ops.aval(v).str_short() for v in found) or "none"
 
 
 def in_bytes(n: float) -> str:
@@ -32,7 +33,7 @@ def at_once(plan) -> str:
     return f"for {plan.chunk or 'all'} steps at once"
 
 
-def of_leaves(where: str, graph) -> str:
+def kinds_of_leaves(where: str, graph) -> str:
     """Of which kind the leaves of a carry are: whether they must run step by step."""
     if not graph.carry:
         return ""
@@ -40,5 +41,7 @@ def of_leaves(where: str, graph) -> str:
     for group in affine.groups(graph):
         why = f" ({group.why})" if group.why else ""
         kinds |= {k: f"{group.kind}{why}" for k in group.leaves}
-    leaves = [f"{v.aval.str_short()} {kinds[k]}" for k, v in enumerate(graph.carry)]
+    leaves = [
+        f"{ops.aval(v).str_short()} {kinds[k]}" for k, v in enumerate(graph.carry)
+    ]
     return f"Over time{where}, by leaf of the carry: {tally(leaves, '; ')}."
