@@ -1,4 +1,4 @@
-"""Estimate roughly what running a plan costs on a machine, to compare executors."""
+"""Estimate roughly what a plan costs on a machine, and what a move keeps in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from jax.extend.core import Var
+from jax.extend.core import JaxprEqn, Var
 
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.gemms import planned_gemms, scan_gemms
@@ -47,6 +47,25 @@ def _work_of(eqn) -> int:
     if ops.is_heavy(eqn):
         return multiplications(eqn)
     return sum(ops.size_of(ops.aval(v)) for v in eqn.outvars)
+
+
+def excess(kept: Iterable[Var], *anyway: Iterable[Var]) -> int:
+    """The marginal cost of moving equations out of a loop, in bytes per step.
+
+    It is what all steps then keep, minus what each step reads and writes anyway, such
+    as the matrix of a product. A move does not pay if this is positive.
+    """
+    return ops.bytes_in(kept) - sum(map(ops.bytes_in, anyway))
+
+
+def grows(eqn: JaxprEqn) -> bool:
+    """Whether an equation is a broadcast or iota that makes more bytes than it reads.
+
+    A bias broadcast over the batch is free inside a fusion. Computed before the loop,
+    it would be a `[B, H]` array to load at every step.
+    """
+    spreads = eqn.primitive.name in ("broadcast_in_dim", "iota")
+    return spreads and excess(eqn.outvars, variables(eqn.invars)) > 0
 
 
 class Work(NamedTuple):

@@ -26,7 +26,6 @@ from scanrnn.planner.motion.classify import (
     classify,
     runs_programs_again,
 )
-from scanrnn.planner.motion.moved import spare_of
 from scanrnn.planner.options import UNCHANGED, Options
 from scanrnn.planner.passes import layout, rewrite, tidy
 from scanrnn.planner.passes.equal import merged
@@ -75,8 +74,8 @@ def make_plan(
     graph, invariant = without_invariant(graph)
     graph, consts = inline(graph)
     graph, more = _rewrite(graph, options)
-    spare = spare_of(machine)
-    stages = classify(graph, options.hoist, options.sink, spare, rules.draws_before)
+    room = rules.room(machine)
+    stages = classify(graph, options.hoist, options.sink, room, rules.draws_before)
     plan = dataclasses.replace(
         base,
         stages=stages,

@@ -77,6 +77,8 @@ class Rules:
       gradients_after: gradients of time inputs that multiply what is carried are
         computed after the reverse loop, if it stacks no more bytes then.
       sums_biases_by_products: gradients of biases are products with ones.
+      hoists: a product that runs before the loop may add so large a share of the fast
+        memory to what a step touches, or the bytes that move during a launch.
       recompute: when results of contractions are recomputed from carries.
       precomputes_sums: sums over axes of time inputs alone are computed before the
         reverse loop, also if nothing is recomputed. Other equations of time inputs
@@ -131,6 +133,7 @@ class Rules:
     sums_gains_in_loop: bool = False
     gradients_after: bool = False
     sums_biases_by_products: bool = False
+    hoists: float = 1 / 64
     recompute: RecomputeRules = RecomputeRules()
     precomputes_sums: bool = False
     norm_share: float | None = None
@@ -165,6 +168,11 @@ class Rules:
         """
         peak = machine.peaks.get(dtype, machine.peaks["float32"])
         return self.wavefront and flops / peak < machine.launch
+
+    def room(self, machine: Machine) -> int:
+        """The bytes that a product before the loop may add to what a step touches."""
+        moved = machine.launch * machine.bandwidth
+        return int(max(moved, self.hoists * machine.fast_memory))
 
     def share(self, machine: Machine, part: float | None) -> int | None:
         """The bytes of a share of the fast memory; None if `part` is None."""

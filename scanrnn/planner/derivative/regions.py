@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 from jax.extend.core import DropVar, JaxprEqn, Var
 
+from scanrnn.planner.costs import excess
 from scanrnn.planner.derivative import tangent
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import CARRY, TIME, Graph, variables
-from scanrnn.planner.motion.excess import excess
 from scanrnn.planner.motion.moved import find_large
 
 # A contribution can pass through these equations without their operands' values.

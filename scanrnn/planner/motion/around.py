@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from jax.extend.core import JaxprEqn, Var
 
+from scanrnn.planner.costs import grows
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import TIME, Graph, free, needed, variables
 from scanrnn.planner.motion.crossing import out_of_loop
-from scanrnn.planner.motion.excess import grows
 from scanrnn.planner.passes.equal import merged
 
 

@@ -13,6 +13,7 @@ import dataclasses
 import jax.numpy as jnp
 from jax.extend.core import Var
 
+from scanrnn.planner.costs import grows
 from scanrnn.planner.ir import compat, ops
 from scanrnn.planner.ir.contractions import multiplications
 from scanrnn.planner.ir.graph import (
@@ -27,7 +28,6 @@ from scanrnn.planner.ir.graph import (
     variables,
 )
 from scanrnn.planner.motion.crossing import cheapest_crossing
-from scanrnn.planner.motion.excess import grows
 from scanrnn.planner.motion.moved import (
     find_hoisted,
     find_large,
@@ -68,7 +68,7 @@ class Stages:
 
 
 def classify(
-    graph: Graph, hoist: bool, sink: bool, spare: int = 0, draws: bool = False
+    graph: Graph, hoist: bool, sink: bool, room: int = 0, draws: bool = False
 ) -> Stages:
     """Cut a step into stages.
 
@@ -76,11 +76,11 @@ def classify(
       graph: the step.
       hoist: whether something may run before the loop.
       sink: whether something may run after it.
-      spare: the bytes that a product before the loop may add to what a step touches.
+      room: the bytes that a product before the loop may add to what a step touches.
       draws: whether random numbers are drawn before the loop.
     """
     bits = graph.depends
-    large = find_large(graph, bits, spare, draws)
+    large = find_large(graph, bits, room, draws)
     hoisted = find_hoisted(graph, bits, large, draws) if hoist else set()
     sunk = find_sunk(graph, bits, large) if sink else set()
     # Turn the sets of moved equations into the variables that cross each edge.

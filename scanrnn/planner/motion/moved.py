@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jax.extend.core import JaxprEqn, Var
 
-from scanrnn.machines import Machine
+from scanrnn.planner.costs import excess
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import (
     CARRY,
@@ -19,22 +19,10 @@ from scanrnn.planner.ir.graph import (
     needed,
     variables,
 )
-from scanrnn.planner.motion.excess import excess
 from scanrnn.planner.passes.wide_sums import wide
 
 
-def spare_of(machine: Machine) -> int:
-    """The bytes that a product before the loop may add to what a step touches.
-
-    To move them takes no more time than a launch, or they are a small part of a cache.
-    On a CPU a kernel matrix of 2,048 points, in 64 blocks of 32, took three times the
-    time of `lax.scan` to train, and five times the memory. Input products of an LSTM
-    and a GRU took the same time in the loop and before it, if they were as large.
-    """
-    return int(max(machine.launch * machine.bandwidth, machine.fast_memory / 64))
-
-
-def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
+def find_large(graph, bits, room: int = 0, draws: bool = False) -> set[Var]:
     """Time-parallel values that are too large to compute before the loop.
 
     The loop computes them one step at a time. An example is an outer product that is
@@ -45,7 +33,7 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
     it, such as a norm, and where the loop would read its result, it stays in the loop.
 
     A product with a shared matrix is too large if it has more bytes than its matrix,
-    the carry, the inputs and the outputs of the step together, and `spare` bytes
+    the carry, the inputs and the outputs of the step together, and `room` bytes
     besides. An example is a block of a kernel matrix, between all points and some. A
     convolution is not too large: on a CPU the gradients of one for all steps are up to
     ten times faster than those of one for each step.
@@ -58,7 +46,7 @@ def find_large(graph, bits, spare: int = 0, draws: bool = False) -> set[Var]:
     shared = [e for e in timed if is_shared(e, bits)]
     found: set[Var] = set()
     for eqn in (e for e in shared if e.primitive.name != ops.CONVOLUTION):
-        if _adds(eqn, bits, touched) > spare:
+        if _adds(eqn, bits, touched) > room:
             found.update(eqn.outvars)
     made = [v for e in shared for v in e.outvars if v not in found]
     for eqn in timed:
