@@ -123,7 +123,7 @@ def test_reverse_step_on_a_tpu_is_rid_of_what_is_done_for_many_at_once():
     plan = scanrnn.plan(functools.partial(step, params), init, xs, machine="tpu v5e")
     rules = plan.derivative
     steps = plan.loop.steps
-    inside = steps.inside(frozenset({*rules.loop.carry, *rules.cuts}))
+    inside = steps.inside(frozenset({*rules.graph.carry, *rules.cuts}))
     graph = steps.reverse(inside, inside.ys).graph
     before, left, after = around(graph, pays=True)
     bits = left.depends
