@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 # One benchmark, for two rounds.
-TINY = ["-k", "elman and scanrnn and forward", "--budget", "0", "--least", "2"]
+TINY = ["-k", "quick-elman and scanrnn-forward", "--budget", "0", "--least", "2"]
 
 
 def _run(command, folder):

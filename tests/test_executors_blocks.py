@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import gc
+import itertools
 import weakref
 
 import jax
@@ -76,11 +77,20 @@ def assert_as_exact_as_lax_scan(cell, args, machine=None):
         assert ours <= 1.5 * theirs + slack * float(np.linalg.norm(np.ravel(wanted)))
 
 
+def with_sizes(names):
+    """Each name with three steps, and in turn with one step, or reversed."""
+    pairs = zip(names, itertools.cycle([(4, 17), (1, 2)]), strict=False)
+    return [
+        pytest.param(*name.values, *sizes, marks=name.marks)
+        for name, others in pairs
+        for sizes in ((3, 3), others)
+    ]
+
+
 SOME = [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CELLS]
 
 
-@pytest.mark.parametrize("name", SOME)
-@pytest.mark.parametrize(("T", "B"), [(3, 3), (4, 17), (1, 2)])
+@pytest.mark.parametrize(("name", "T", "B"), with_sizes(SOME))
 def test_blocks_equal_lax_scan(name, T, B):
     cell = CELLS[name]
 

@@ -26,6 +26,7 @@ from tests.test_executors_blocks import (
     SOME,
     assert_as_exact_as_lax_scan,
     drawn,
+    with_sizes,
 )
 from tests.test_executors_lanes import assert_equal_to_lax_scan
 
@@ -67,8 +68,9 @@ def views_of(cell, sizes, dtype="float64", machine=MACHINES["cpu"]):
     return found
 
 
-@pytest.mark.parametrize("name", [p for p in SOME if p.values[0] != REFUSED])
-@pytest.mark.parametrize(("T", "B"), [(3, 3), (4, 17), (1, 2)])
+@pytest.mark.parametrize(
+    ("name", "T", "B"), with_sizes([p for p in SOME if p.values[0] != REFUSED])
+)
 def test_slices_equal_lax_scan(name, T, B):
     cell = CELLS[name]
     make = functools.partial(functools.partial, cell.step)
