@@ -117,12 +117,12 @@ def _of_cell(name, unknown, given, cell):
     """How to write those unknown options of a module that its cell takes."""
     cells = cell if isinstance(cell, list | tuple) else (cell,)
     for one in cells:
-        one: Any = one.innermost if isinstance(one, Wrapper) else one
+        one = one.innermost if isinstance(one, Wrapper) else one
         taken = [option for option in unknown if option in _fields(one)]
         if taken:
             options = ", ".join(f"{o}={_written(given[o])}" for o in taken)
-            ours = isinstance(one, Cell) and hasattr(one, "name")
-            kind = f"scanrnn.cells.{one.name}" if ours else type(one).__name__
+            factory = getattr(one, "name", None) if isinstance(one, Cell) else None
+            kind = f"scanrnn.cells.{factory}" if factory else type(one).__name__
             return f"which the cell takes: write {name}({kind}({options}), ...); "
     return ""
 

@@ -49,7 +49,7 @@ def run(
     counts = spans.counts
     starts = spans.starts_backward if reverse else spans.starts
 
-    def spanned(carried, inputs):
+    def spanned(carried, inputs) -> Any:
         state, carry = carried
         x, counted, start = inputs
         if start is not None:
