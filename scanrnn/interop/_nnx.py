@@ -6,7 +6,7 @@ from flax import nnx
 
 from scanrnn import nnx as ours
 from scanrnn.interop import _arrays, _kinds, _options, _trees
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru")
 
@@ -150,7 +150,7 @@ def to_nnx(weights: Weights, *, optimized: bool = True) -> list[dict]:
         >>> bool((theirs.cell.dense_i.kernel == elman.layers[0]["kernel"]).all())
         True
     """
-    weights = with_biases("to_nnx", weights)
+    weights = with_zero_biases("to_nnx", weights)
     kind = _kinds.check(weights, "nnx", _KINDS)
     if kind == "gru":
         rows = [one["recurrent_bias"] for ones in weights.layers for one in ones]

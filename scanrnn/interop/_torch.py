@@ -5,7 +5,7 @@ from typing import Any
 
 from scanrnn import cells
 from scanrnn.interop import _arrays, _kinds, _options
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "lstm-p", "gru")
 # A name without the number of a layer is of an `LSTMCell` or another cell.
@@ -208,7 +208,7 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
         >>> state_dict["weight_hh_l0_reverse"].shape
         (15, 5)
     """
-    weights = with_biases("to_torch", weights)
+    weights = with_zero_biases("to_torch", weights)
     if _kinds.check(weights, "torch", _KINDS) == "lstm-p":
         _check_projection(weights)
     state_dict = {}

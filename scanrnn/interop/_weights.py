@@ -269,7 +269,7 @@ class Weights:
                     param[...] = jax.numpy.asarray(source[name], param[...].dtype)
 
 
-def with_biases(where: str, weights: Any) -> Weights:
+def with_zero_biases(where: str, weights: Any) -> Weights:
     """The weights without dropout, and with zeros for biases that are left out.
 
     Args:
@@ -287,7 +287,7 @@ def with_biases(where: str, weights: Any) -> Weights:
         )
     # Dropout changes nothing that another library could keep.
     cell = _kinds.bare(weights.cell)
-    return _kinds.with_biases(dataclasses.replace(weights, cell=cell))
+    return _kinds.with_zero_biases(dataclasses.replace(weights, cell=cell))
 
 
 def _shapes(directions):
