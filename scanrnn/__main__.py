@@ -170,7 +170,8 @@ def _add_sample(commands: Any) -> None:
         "--temperature",
         type=float,
         default=0.7,
-        help=f"divides the logits; below 1 is more cautious {default}",
+        help="divides the logits; below 1 is more cautious, and 0 takes the likeliest "
+        f"token {default}",
     )
     sample.add_argument("--seed", type=int, default=0, help=f"random seed {default}")
     sample.set_defaults(run=_sample)

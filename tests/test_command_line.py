@@ -34,6 +34,13 @@ def test_command_line_trains_then_samples(tmp_path, capsys):
     capsys.readouterr()
     assert main(["sample", *out, "--prompt", "to be", "--length", "10"]) == 0
     assert len(capsys.readouterr().out.strip("\n")) == 15
+    greedy = [*out, "--prompt", "to be", "--length", "9", "--temperature", "0"]
+    assert main(["sample", *greedy, "--seed", "1"]) == 0
+    written = capsys.readouterr().out
+    assert main(["sample", *greedy, "--seed", "2"]) == 0
+    assert capsys.readouterr().out == written  # the likeliest, whatever the seed
+    assert main(["sample", *out, "--temperature", "-1"]) == 1
+    assert "error: temperature: got -1.0, want at" in capsys.readouterr().err
     assert main(["sample", *out, "--prompt", "2 B"]) == 1
     output = capsys.readouterr()
     assert "error: text: '2B' is not in the vocabulary" in output.err
@@ -45,7 +52,7 @@ def test_command_line_trains_then_samples(tmp_path, capsys):
 
 
 def test_command_line_prints_a_plan_and_advice(capsys):
-    words = ["plan", "--features", "64", "--norm", "ba2016", "--machine", "h100"]
+    words = ["plan", "--features", "64", "--norm", "ba2016", "--machine", "H100"]
     assert main(words) == 0
     output = capsys.readouterr().out
     assert output.startswith("Plan: 64 steps, 1 of 2 GEMMs")
@@ -103,6 +110,7 @@ def test_command_line_prints_a_plan_and_advice(capsys):
             ["plan", "--dtype", "float64"],
             "error: dtype: float64 is switched off in JAX; set",
         ),
+        (["plan", "--machine", "h200"], "error: machine 'h200' is unknown; most like"),
         (["plan", "--features", "0"], "error: --features: got 0, want at least 1"),
         (["plan", "--in-features", "0"], "error: --in-features: got 0, want at least"),
         (["plan", "--features", "99999999999"], "error: advise: T=64, B=32, D=9"),

@@ -49,6 +49,18 @@ X = {"x": (2,)}
             TypeError,
             "the dtype of input 'x' must be a dtype such as 'float32', got 'foo'",
         ),
+        (
+            scanrnn.nnx.Bidirectional(GRU, GRU),
+            None,
+            ValueError,
+            "carry, .* for this Bidirectional give inputs={name",
+        ),
+        (
+            scanrnn.nnx.RNNCell(scanrnn.cells.gru(), 3, 4, rngs=nnx.Rngs(0)),
+            None,
+            ValueError,
+            r"carry, .* an RNN of .* as RNN\(cell\); for this RNNCell give inp",
+        ),
         (scanrnn.linen.LSTM(4), X, TypeError, "model is a Linen module, .*apply"),
     ],
 )

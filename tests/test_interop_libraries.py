@@ -88,6 +88,30 @@ def test_torch_layers_and_ours_with_their_weights_are_equal(name):
             close(one.h, h[2 * index + direction])
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_a_layer_is_called_as_the_module_of_torch(batch_first):
+    torch = pytest.importorskip("torch")
+    sizes = {"num_layers": 2, "dropout": 0.5, "batch_first": batch_first}
+    module = torch.nn.LSTM(D, H, **sizes).eval()
+    layer = interop.from_torch(module).layer()
+    assert (layer.time_major, layer.dropout) == (not batch_first, 0.5)
+    close(layer(XS), module(torch.tensor(XS))[0].detach())
+    assert interop.from_torch(module).layer(time_major=True, dropout=0.0).time_major
+    noisy = interop.from_torch(module.train()).layer()
+    with pytest.raises(ValueError, match="rngs"):
+        noisy(XS)
+    assert interop.from_torch(module.state_dict()).layer().dropout == 0.0
+
+
+def test_a_layer_of_ours_is_no_source_of_weights_of_flax():
+    rngs = nnx.Rngs(0)
+    one = scanrnn.nnx.GRU(D, H, rngs=rngs)
+    both = scanrnn.nnx.Bidirectional(one, scanrnn.nnx.GRU(D, H, rngs=rngs))
+    for layer in (one, both, scanrnn.nnx.RNNCell(cells.gru(), D, H, rngs=rngs)):
+        with pytest.raises(ValueError, match=r"a layer of scanrnn.nnx already: use it"):
+            interop.from_nnx(layer)
+
+
 @pytest.mark.parametrize("name", [n for n in TORCH if n != "gru-bfloat16"])
 def test_torch_layers_take_our_weights_and_give_them_back(name):
     torch = pytest.importorskip("torch")

@@ -99,6 +99,101 @@ def test_a_cell_whose_params_are_no_flat_dict_is_refused(params, num_layers):
             make()
 
 
+class Leaky(scanrnn.cells.Cell):
+    def init(self, key, in_features, hidden_features, dtype=jnp.float32):
+        return {"kernel": jnp.ones([in_features, hidden_features], dtype)}
+
+    def step(self, params, carry, x):
+        carry = 0.5 * carry + (x @ params["kernel"]).astype(carry.dtype)
+        return carry, carry
+
+    def initial_carry(self, params, x, dtype=None):
+        return jnp.zeros([*x.shape[:-1], H], dtype)
+
+
+class Wide(Leaky):
+    def step(self, params, carry, x):
+        return super().step(params, carry, x)[0], jnp.ones([*x.shape[:-1], 2 * H])
+
+
+class WideAndSaid(Wide):
+    def out_features(self, hidden_features):
+        return 2 * hidden_features
+
+
+def both_rooms(cell, features, **options):
+    inputs = jnp.ones([2, 5, features])
+    layer = scanrnn.linen.RNN(cell, features=H, **options)
+    yield lambda: layer.init_with_output(KEY, inputs)[0]
+    options["rngs"] = nnx.Rngs(0)
+    yield lambda: scanrnn.nnx.RNN(cell, features, H, **options)(inputs)
+
+
+@pytest.mark.parametrize(
+    "features, options",
+    [(D, {}), (D, {"bidirectional": True}), (H, {"wavefront": True})],
+)
+def test_an_output_of_another_width_than_the_cell_says_is_refused(features, options):
+    wanted = r"^RNN: step of Wide gives 8 .* out_features\(4\) is 4, .*returns 8"
+    for make in both_rooms(Wide(), features, num_layers=2, **options):
+        with pytest.raises(ValueError, match=wanted):
+            make()
+
+
+def test_an_output_of_the_width_that_the_cell_says_goes_to_the_next_layer():
+    for make in both_rooms(WideAndSaid(), D, num_layers=2):
+        assert make().shape == (2, 5, 2 * H)
+
+
+class NoDtype(Leaky):
+    def init(self, key, in_features, hidden_features):
+        return super().init(key, in_features, hidden_features)
+
+
+class NoCarryDtype(Leaky):
+    def initial_carry(self, params, x):
+        return super().initial_carry(params, x)
+
+
+@pytest.mark.parametrize(
+    "cell, options, wanted",
+    [
+        (NoDtype(), {}, r"init of NoDtype takes \(key, .* with \(key, .*, dtype\)"),
+        (NoCarryDtype(), {}, r"initial_carry of NoCarryDtype .* \(params, x, dtype\)"),
+        (Leaky(), {"bias_init": jax.nn.initializers.zeros}, "leave bias_init out"),
+    ],
+)
+def test_a_method_of_a_cell_that_takes_other_arguments_is_refused(
+    cell, options, wanted
+):
+    for make in both_rooms(cell, D, **options):
+        with pytest.raises(TypeError, match=f"^RNN: .*{wanted}"):
+            make()
+
+
+@pytest.mark.parametrize("call", [{}, {"seq_lengths": jnp.array([5, 4])}])
+@pytest.mark.parametrize(
+    "step, wanted",
+    [
+        (lambda carry: carry, "must return a pair .* got one array"),
+        (lambda carry: (carry, carry, 1), "must return a pair .* got 3 values"),
+        (lambda carry: None, "must return a pair .* got a NoneType"),
+        (lambda carry: (carry[..., 1:], carry), r"shape .* returned float32\[2,3\]"),
+        (lambda carry: ((carry,), carry), "a carry of the structure of init"),
+    ],
+)
+def test_a_wrong_result_of_a_step_is_refused_with_and_without_lengths(
+    call, step, wanted
+):
+    class Wrong(Leaky):
+        def step(self, params, carry, x):
+            return step(carry)
+
+    rnn = scanrnn.nnx.RNN(Wrong(), D, H, rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match=f"^scan: f {wanted}|^scan: f must.*{wanted}"):
+        rnn(XS.astype(jnp.float32), **call)
+
+
 @pytest.mark.parametrize("make", [of_nnx, of_linen])
 @pytest.mark.parametrize("options", [{"dropout": 0.5}, {"residual": True}])
 def test_a_warning_names_the_line_of_the_user(make, options):
@@ -133,3 +228,35 @@ def test_sizes_by_position_as_in_torch_are_refused_with_what_is_wanted():
         TypeError, match="^LSTM: got 3 .*, want in_features and .* such as num_layers="
     ):
         scanrnn.nnx.LSTM(D, H, 2, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("room", [scanrnn.nnx, scanrnn.linen])
+@pytest.mark.parametrize("name", ["RNN", "RNNCell"])
+@pytest.mark.parametrize(
+    "cell, options, call",
+    [
+        (scanrnn.cells.gru(), {"norm": "ba2016"}, r"cells\.gru\(norm='ba2016'\)"),
+        (scanrnn.cells.lstm(), {"dtype": jnp.bfloat16}, r"cells\.lstm\(dtype=\.\.\.\)"),
+        (scanrnn.cells.residual(scanrnn.cells.mgu()), {"norm": "ba2016"}, "cells.mgu"),
+    ],
+)
+def test_an_option_of_the_cell_is_answered_with_the_call(
+    room, name, cell, options, call
+):
+    wanted = rf"^{name}: got .*, which the cell takes: write {name}\(scanrnn.*{call}"
+    with pytest.raises(TypeError, match=wanted):
+        getattr(room, name)(cell, **options)
+    with pytest.raises(TypeError, match=wanted):
+        getattr(room, name)(cell=cell, **options)
+
+
+@pytest.mark.parametrize("room", [scanrnn.nnx, scanrnn.linen])
+def test_an_option_that_nobody_takes_is_answered_with_all_options(room):
+    with pytest.raises(TypeError, match="^RNN: got hiden, want options of .*num_layer"):
+        room.RNN(scanrnn.cells.gru(), hiden=3)
+
+
+def test_an_option_of_a_cell_of_flax_is_answered_with_its_call():
+    cell = nnx.LSTMCell(D, H, rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match=r"write RNN\(LSTMCell\(dtype='bfloat16'\), "):
+        scanrnn.nnx.RNN(cell, dtype="bfloat16")

@@ -189,6 +189,18 @@ def test_a_state_of_something_else_is_refused(change):
         (make(bidirectional=True), {}, ValueError, "bidirectional=True: it reads"),
         (make(reverse=True), {}, ValueError, "reverse=True: it reads"),
         (nnx.Linear(3, 5, rngs=nnx.Rngs(0)), {}, TypeError, "Linear"),
+        (
+            scanrnn.nnx.Bidirectional(make(), make()),
+            {},
+            TypeError,
+            "rnn is a Bidirectional: it reads a sequence from its end too, .* give a",
+        ),
+        (
+            scanrnn.nnx.LSTMCell(3, 5, rngs=nnx.Rngs(0)),
+            {},
+            TypeError,
+            r"makes one step; give .*Streaming\(scanrnn.nnx.RNN\(cell\), features=\(D,",
+        ),
         (make(), {"streams": 0}, ValueError, "streams must be at least 1, got 0"),
         (make(), {"streams": 2.5}, TypeError, "streams must be an int, got 2.5"),
         (make(), {"streams": "2"}, TypeError, "streams must be an int, got '2'"),

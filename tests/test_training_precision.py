@@ -16,6 +16,8 @@ REFUSED = [
     ("carry=float8_e5m2", "carry: got float8_e5m2, want float16"),
     ("weights=float32", "got 'weights=float32', want kind=type with a kind of params,"),
     ("compute=int8", "compute: got int8, want float16"),
+    ("float16,float32", "'float16,float32' says compute twice .* such as comp"),
+    ("rnn.carry=float32,rnn.carry=float16", "says carry twice"),
     ("params=bfloat16", "params: got bfloat16, in which most updates would round"),
 ]
 

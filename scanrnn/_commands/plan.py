@@ -47,8 +47,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--machine",
-        choices=list(MACHINES),
-        help="machine to plan for (default: this one)",
+        help=f"machine to plan for, of {', '.join(MACHINES)} (default: this one)",
     )
     parser.add_argument(
         "--long", action="store_true", help="print every decision of the plan"

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from scanrnn.interop import _arrays, _kinds
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 
 @_arrays.reader
@@ -91,7 +91,7 @@ def to_cudnn(weights: Weights) -> Any:
         >>> scanrnn.interop.to_cudnn(scanrnn.interop.Weights.of(lstm)).shape
         (200,)
     """
-    weights = with_biases("to_cudnn", weights)
+    weights = with_zero_biases("to_cudnn", weights)
     _kinds.check(weights, "cudnn", ("lstm",))
     ones = [params for directions in weights.layers for params in directions]
     parts = []

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scanrnn.interop import _arrays, _kinds, _options, _trees
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 _KINDS = ("lstm", "gru")
 _NAMES = ("weight_ih", "weight_hh", "bias", "bias_n")
@@ -92,7 +92,7 @@ def to_equinox(weights: Weights) -> list[dict[str, Any]]:
         >>> cell["weight_hh"].shape, cell["bias_n"].shape
         ((15, 5), (5,))
     """
-    weights = with_biases("to_equinox", weights)
+    weights = with_zero_biases("to_equinox", weights)
     _kinds.check(weights, "equinox", _KINDS)
     _kinds.one_direction(weights, "equinox")
     return [_theirs(params) for (params,) in weights.layers]

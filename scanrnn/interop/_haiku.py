@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scanrnn.interop import _arrays, _kinds
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 _LSTM, _GRU = "igfo", "zrn"  # Haiku's orders; its LSTM adds one to f
 _KINDS = ("elman-relu", "lstm", "gru-haiku")
@@ -158,7 +158,7 @@ def to_haiku(
         >>> params["lstm/linear"]["w"].shape
         (8, 20)
     """
-    weights = with_biases("to_haiku", weights)
+    weights = with_zero_biases("to_haiku", weights)
     kind = _kinds.check(weights, "haiku", _KINDS)
     _kinds.one_direction(weights, "haiku")
     if names is None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from scanrnn import cells
 from scanrnn.interop import _arrays, _kinds, _options, _trees
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru", "gru-cho2014", "conv_lstm")
 _GRU = "zrn"  # Keras's order of our gates r, z and n
@@ -171,7 +171,7 @@ def to_keras(weights: Weights) -> list[list[Any]]:
         >>> [a.shape for a in arrays]
         [(3, 15), (5, 15), (2, 15)]
     """
-    weights = with_biases("to_keras", weights)
+    weights = with_zero_biases("to_keras", weights)
     kind = _kinds.check(weights, "keras", _KINDS)
     return [
         [array for params in directions for array in _theirs(kind, params)]

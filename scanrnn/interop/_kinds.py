@@ -122,7 +122,7 @@ def called(cell: Any) -> str:
     return f"{cell.name}({options})"
 
 
-def with_biases(weights):
+def with_zero_biases(weights):
     """The same weights with zeros for the biases that `use_bias=False` leaves out."""
     if getattr(weights.cell, "use_bias", True) or kind_of(weights.cell) is None:
         return weights  # a cell that no library has is refused as it is

@@ -5,7 +5,7 @@ from typing import Any
 
 from scanrnn import cells
 from scanrnn.interop import _arrays, _kinds, _options, _trees
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru", "mgu", "conv_lstm")
 # Which matrices have the biases: of the carry ("h") or of the input ("i"). The second
@@ -168,7 +168,7 @@ def to_linen(weights: Weights) -> list[dict]:
         >>> params["cell"]["ir"]["kernel"].shape
         (3, 5)
     """
-    weights = with_biases("to_linen", weights)
+    weights = with_zero_biases("to_linen", weights)
     kind = _kinds.check(weights, "linen", _KINDS)
     return [_trees.layer([_theirs(kind, one) for one in ds]) for ds in weights.layers]
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from flax import nnx
 
+from scanrnn import nnx as ours
 from scanrnn.interop import _arrays, _kinds, _options, _trees
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru")
 
@@ -29,7 +30,8 @@ def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
         The weights.
 
     Raises:
-        ValueError: if the tree is not that of such a cell, if an array is missing or
+        ValueError: if the source is a layer of `scanrnn.nnx`; if
+            the tree is not that of such a cell, if an array is missing or
             unknown or has a wrong shape, or if an object has an option that our cell
             does not have, such as `residual` or `reverse`.
 
@@ -56,6 +58,11 @@ def _tree(source, said):
     """The source as nested dicts; activations of objects are added to `said`."""
     if isinstance(source, tuple):
         return tuple(_tree(one, said) for one in source)
+    if isinstance(source, ours.RNN | ours.RNNCell | ours.Bidirectional):
+        raise ValueError(
+            f"from_nnx: got {type(source).__name__}, which is a layer of scanrnn.nnx "
+            "already: use it as it is; Weights.of(layer) are the weights of an RNN"
+        )
     if isinstance(source, nnx.Module):
         for _, module in nnx.iter_modules(source):
             options = _options.NNX.read("from_nnx", module)
@@ -143,7 +150,7 @@ def to_nnx(weights: Weights, *, optimized: bool = True) -> list[dict]:
         >>> bool((theirs.cell.dense_i.kernel == elman.layers[0]["kernel"]).all())
         True
     """
-    weights = with_biases("to_nnx", weights)
+    weights = with_zero_biases("to_nnx", weights)
     kind = _kinds.check(weights, "nnx", _KINDS)
     if kind == "gru":
         rows = [one["recurrent_bias"] for ones in weights.layers for one in ones]

@@ -5,7 +5,7 @@ from typing import Any
 
 from scanrnn import cells
 from scanrnn.interop import _arrays, _kinds, _options
-from scanrnn.interop._weights import Weights, with_biases
+from scanrnn.interop._weights import Weights, with_zero_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "lstm-p", "gru")
 # A name without the number of a layer is of an `LSTMCell` or another cell.
@@ -25,6 +25,10 @@ def from_torch(
     `scanrnn.interop.load_safetensors` reads, is enough. The sum of the two biases
     becomes our one bias. Only a GRU's candidate keeps its second bias. Missing biases
     become zeros.
+
+    `Weights.layer` makes a layer that is called as the module is: time-major without
+    `batch_first`, and with its `dropout`, which is off after `eval()`. A state dict has
+    no such options; then the layer is as `batch_first=True`.
 
     Args:
         source: the module, a module that holds it, a state dict, or arrays by the names
@@ -52,10 +56,12 @@ def from_torch(
         ((3, 20), 5)
     """
     said: set[str] = set()
+    options: dict[str, Any] = {}
     if hasattr(source, "state_dict"):
         layer = dict(source.named_modules()).get(prefix.removesuffix("."))
         if layer is not None:
             _options.TORCH.read("from_torch", layer)
+            options = _call_options(layer)
             said |= {layer.nonlinearity} if hasattr(layer, "nonlinearity") else set()
         source = source.state_dict()
     starts = _starts(source)
@@ -82,7 +88,17 @@ def from_torch(
     cell = _kinds.KINDS[kind][0]
     if "projection" in layers[0][0]:
         cell = cells.lstm(projection=out)
-    return Weights(cell, layers)
+    return Weights(cell, layers, options)
+
+
+def _call_options(layer) -> dict[str, Any]:
+    """The options of our layer that is called as a module of torch is."""
+    if not hasattr(layer, "batch_first"):  # an `LSTMCell` or another cell
+        return {}
+    options: dict[str, Any] = {} if layer.batch_first else {"time_major": True}
+    if layer.dropout and layer.num_layers > 1:
+        options |= {"dropout": layer.dropout, "deterministic": not layer.training}
+    return options
 
 
 def _starts(names) -> list[str]:
@@ -192,7 +208,7 @@ def to_torch(weights: Weights, *, prefix: str = "") -> dict[str, Any]:
         >>> state_dict["weight_hh_l0_reverse"].shape
         (15, 5)
     """
-    weights = with_biases("to_torch", weights)
+    weights = with_zero_biases("to_torch", weights)
     if _kinds.check(weights, "torch", _KINDS) == "lstm-p":
         _check_projection(weights)
     state_dict = {}

@@ -24,6 +24,8 @@ class Weights:
         layers: for each layer a list of its directions: one, or forward and backward. A
             direction is a dict of NumPy or JAX arrays, with the names that `cell.init`
             uses.
+        options: keyword arguments of `scanrnn.nnx.RNN` with which `layer` makes the
+            layer: those of the source that no weights contain.
 
     Raises:
         TypeError: if `cell` is not a `scanrnn.cells.Cell`.
@@ -47,6 +49,7 @@ class Weights:
 
     cell: Cell
     layers: Sequence[Sequence[Mapping[str, Any]]]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         """Raise for weights that no layer can have."""
@@ -155,7 +158,7 @@ class Weights:
 
         Args:
             **options: keyword arguments of `scanrnn.nnx.RNN` that do not describe the
-                weights, such as `time_major`.
+                weights, such as `time_major`. They come before those in `options`.
 
         Returns:
             The layer. Its parameters have the dtype of the first kernel, or float32 for
@@ -173,7 +176,8 @@ class Weights:
         kernel = self.layers[0][0]["kernel"]
         # Without its x64 mode, JAX makes float32 of float64.
         dtype = jax.dtypes.canonicalize_dtype(kernel.dtype)
-        options = {"param_dtype": dtype, "rngs": flax_nnx.Rngs(0)} | options
+        defaults = {"param_dtype": dtype, "rngs": flax_nnx.Rngs(0)}
+        options = {**defaults, **self.options, **options}
         layer = nnx.RNN(
             self.cell,
             *sizes,
@@ -265,7 +269,7 @@ class Weights:
                     param[...] = jax.numpy.asarray(source[name], param[...].dtype)
 
 
-def with_biases(where: str, weights: Any) -> Weights:
+def with_zero_biases(where: str, weights: Any) -> Weights:
     """The weights without dropout, and with zeros for biases that are left out.
 
     Args:
@@ -283,7 +287,7 @@ def with_biases(where: str, weights: Any) -> Weights:
         )
     # Dropout changes nothing that another library could keep.
     cell = _kinds.bare(weights.cell)
-    return _kinds.with_biases(dataclasses.replace(weights, cell=cell))
+    return _kinds.with_zero_biases(dataclasses.replace(weights, cell=cell))
 
 
 def _shapes(directions):

@@ -34,7 +34,7 @@ from scanrnn.layers._foreign import run_foreign as run_foreign
 from scanrnn.layers._options import LayerOptions as LayerOptions
 from scanrnn.layers._options import cell_of as cell_of
 from scanrnn.layers._options import cell_options as cell_options
-from scanrnn.layers._options import check_fields as check_fields
+from scanrnn.layers._options import check_options as check_options
 from scanrnn.layers._options import named_class as named_class
 from scanrnn.layers._options import named_constructor as named_constructor
 from scanrnn.layers._options import own_options as own_options

@@ -158,6 +158,7 @@ def run_own(
         noisy = draw_key is not None and _has_noise(spec, places, stack, xs)
         options = scan_options(spec, call)
         options |= {"carry_dtype": spec.carry_dtype, "residual": spec.residual}
+        options["sizes"] = [place.hidden_features for place in places]
         if _side_by_side(spec, places, stack, xs, noisy, call):
             return _wavefront.run_wavefront(stack, xs, given, spans, **options)
         return run_stack(

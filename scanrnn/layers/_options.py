@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 from scanrnn.cells import Cell
 from scanrnn.cells._conv import ConvCell, ConvOptions
 from scanrnn.cells._gated import GatedCell, GateOptions
+from scanrnn.cells._wrapper import Wrapper
 
 T = TypeVar("T")
 
@@ -92,20 +93,50 @@ def own_options(
     return own
 
 
-def check_fields(name: str, known: Iterable[str], given: Iterable[str]) -> None:
-    """Raise TypeError if a module was given fields that it does not have.
+def check_options(
+    name: str, known: Iterable[str], given: Mapping[str, Any], cell: Any
+) -> None:
+    """Raise TypeError if a module was given options that it does not have.
 
     Args:
         name: name of the module.
-        known: the names of its fields.
-        given: the names of the fields that came.
+        known: the names of its options.
+        given: the options that came, by name.
+        cell: the cell that came, or a list of them, or anything else.
     """
-    shown = [field for field in known if field not in ("parent", "name")]
-    unknown = [field for field in given if field not in (*shown, "parent", "name")]
+    shown = [option for option in known if option not in ("parent", "name")]
+    unknown = [option for option in given if option not in (*shown, "parent", "name")]
     if unknown:
         raise TypeError(
-            f"{name}: got {_shown(unknown)}, want fields of it: {', '.join(shown)}"
+            f"{name}: got {_shown(unknown)}, {_of_cell(name, unknown, given, cell)}"
+            f"want options of {name}: {', '.join(shown)}"
         )
+
+
+def _of_cell(name, unknown, given, cell):
+    """How to write those unknown options of a module that its cell takes."""
+    cells = cell if isinstance(cell, list | tuple) else (cell,)
+    for one in cells:
+        one = one.innermost if isinstance(one, Wrapper) else one
+        taken = [option for option in unknown if option in _fields(one)]
+        if taken:
+            options = ", ".join(f"{o}={_written(given[o])}" for o in taken)
+            factory = getattr(one, "name", None) if isinstance(one, Cell) else None
+            kind = f"scanrnn.cells.{factory}" if factory else type(one).__name__
+            return f"which the cell takes: write {name}({kind}({options}), ...); "
+    return ""
+
+
+def _fields(cell):
+    """The names of the options of a cell, ours or one of Flax."""
+    if isinstance(cell, Cell):
+        return vars(cell) if dataclasses.is_dataclass(cell) else ()
+    # Any object may come here; a module's own check refuses it later.
+    return inspect.signature(type(cell).__init__).parameters
+
+
+def _written(value):
+    return repr(value) if isinstance(value, str | int | float) else "..."
 
 
 def named_constructor(base: type, name: str) -> Callable[..., None]:

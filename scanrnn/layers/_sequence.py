@@ -49,16 +49,19 @@ def run(
     counts = spans.counts
     starts = spans.starts_backward if reverse else spans.starts
 
-    def spanned(carried, inputs):
+    def spanned(carried, inputs) -> Any:
         state, carry = carried
         x, counted, start = inputs
         if start is not None:
             carry = choose(start, fresh, carry)
         if state is None:
-            new, y = step(carry, x)
+            out = step(carry, x)
+            if not isinstance(out, tuple | list) or len(out) != 2:
+                return out  # `scan` says what is wrong with it
+            new, y = out
         else:
             state, new, y = step(state, carry, x)
-        if counted is not None:
+        if counted is not None and _shape(new) == _shape(carry):  # else `scan` says so
             new = choose(counted, new, carry)
         return (state, new), (y, new if all_carries else None)
 
@@ -102,6 +105,12 @@ def blank(tree: Any, counts: jax.Array | None) -> Any:
 def choose(condition, ours, theirs):
     """Choose between two carries, for each example of the batch."""
     return jax.tree.map(lambda a, b: _select(condition, a, b), ours, theirs)
+
+
+def _shape(tree):
+    """A tree with the shapes of its arrays, to compare two."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [jnp.shape(leaf) for leaf in leaves]
 
 
 def _select(condition, a, b):

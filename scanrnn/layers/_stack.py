@@ -119,6 +119,7 @@ def run_stack(
     carries: Sequence[Sequence[Any]] | None,
     spans: Spans,
     *,
+    sizes: Sequence[int],
     carry_dtype: Any = None,
     residual: bool | str = False,
     dropout: float = 0.0,
@@ -134,6 +135,7 @@ def run_stack(
         xs: the inputs `[T, *batch, D]`, zero where steps do not count.
         carries: the first carry of each layer and direction; None for the cells' own.
         spans: which steps count.
+        sizes: H of each layer.
         carry_dtype: dtype of the cells' own first carries.
         residual: see `skips`. What is added is the input before dropout.
         dropout: probability with which a feature between two layers is set to zero.
@@ -146,6 +148,8 @@ def run_stack(
     Raises:
         TypeError: if a layer below another, or one with `residual`, returns something
             else than one array.
+        ValueError: if the output of a layer below another has another width than its
+            cell's `out_features` says.
     """
     last, after, first = [], [], []
     for index, directions in enumerate(layers):
@@ -179,6 +183,8 @@ def run_stack(
         ys = outs[0] if len(outs) == 1 else jax.tree.map(side_by_side, *outs)
         if residual or index + 1 < len(layers):
             check_array(index, ys)
+        if index + 1 < len(layers):
+            check_width(index, directions[0].cell, sizes[index], outs[0])
         if residual and skips(residual, index, (xs.shape[-1], ys.shape[-1])):
             ys = xs.astype(ys.dtype) + ys
         xs = ys
@@ -193,6 +199,18 @@ def check_array(index: int, ys: Any) -> None:
         raise TypeError(
             f"RNN: the cell of layer {index} gives a {type(ys).__name__}, want one "
             "array: another layer takes it, or residual adds to it"
+        )
+
+
+def check_width(index: int, cell: Cell, hidden_features: int, ys: Any) -> None:
+    """Raise ValueError unless a layer's output is as wide as its cell says."""
+    said, came = cell.out_features(hidden_features), ys.shape[-1]
+    if said != came:
+        raise ValueError(
+            f"RNN: step of {type(cell).__name__} gives {came} features, but its "
+            f"out_features({hidden_features}) is {said}, the width that layer "
+            f"{index + 1} was made for; give the cell a method out_features(self, "
+            f"hidden_features) that returns {came}"
         )
 
 

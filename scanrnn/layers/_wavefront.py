@@ -16,7 +16,7 @@ from scanrnn._scan import EXECUTORS, scan
 from scanrnn.layers._first_carry import begun
 from scanrnn.layers._sequence import choose
 from scanrnn.layers._spans import Spans
-from scanrnn.layers._stack import Layer, Stacked, check_array, skips
+from scanrnn.layers._stack import Layer, Stacked, check_array, check_width, skips
 
 Stack = Sequence[Sequence[Layer]]
 
@@ -63,6 +63,7 @@ def run_wavefront(
     carries: Sequence[Sequence[Any]] | None,
     spans: Spans,
     *,
+    sizes: Sequence[int],
     carry_dtype: Any,
     residual: bool | str,
     reverse: bool,
@@ -105,6 +106,7 @@ def run_wavefront(
 
     types = jax.eval_shape(jax.vmap(cell.step), params, begin, _stacked([x] * count))
     check_array(0, types[1])
+    check_width(0, cell, sizes[0], types[1])
     zeros = jnp.zeros_like(jnp.broadcast_to(x, (count, *x.shape)), types[1].dtype)
     with jax.numpy_dtype_promotion("standard"):
         wide = jnp.promote_types(x.dtype, zeros.dtype)

@@ -1,5 +1,6 @@
 """Draw the weights of a layer, and collect the metadata of their initializers."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -95,6 +96,8 @@ def draw(
     if scheme is not None:
         options["scheme"] = scheme
     sizes = place.in_features, place.hidden_features
+    _check_method(place.cell, "init", _INIT, options)
+    _check_method(place.cell, "initial_carry", ("params", "x", "dtype"))
     params = place.cell.init(key, *sizes, param_dtype, **options)
     flat = isinstance(params, dict) and jax.tree_util.all_leaves(params.values())
     if not flat:
@@ -103,3 +106,20 @@ def draw(
             f"{jax.tree.map(jnp.shape, params)}, want a flat dict of arrays by name"
         )
     return params, said
+
+
+_INIT = "key", "in_features", "hidden_features", "dtype"
+
+
+def _check_method(cell, name, arguments, options=()):
+    """Raise TypeError unless a method takes these arguments, and options by name."""
+    takes = inspect.signature(getattr(cell, name))
+    try:
+        takes.bind(*arguments, **dict.fromkeys(options))
+    except TypeError:
+        wanted = ", ".join([*arguments, *(f"{option}=" for option in options)])
+        out = f", or leave {', '.join(options)} out" if options else ""
+        raise TypeError(
+            f"RNN: {name} of {type(cell).__name__} takes {takes}, but a layer calls it "
+            f"with ({wanted}); let it take these{out}"
+        ) from None

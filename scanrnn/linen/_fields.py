@@ -21,7 +21,8 @@ class Named:
                 f"{', '.join(places)}; give the others by name (the number of input "
                 "features is read from the inputs)"
             )
-        layers.check_fields(cls.__name__, [field.name for field in own], fields)
+        cell = fields.get("cell", args[0] if args else None)
+        layers.check_options(cls.__name__, [f.name for f in own], fields, cell)
         return super().__new__(cls)
 
     def __post_init__(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -122,8 +123,11 @@ def machine_named(machine: Machine | str) -> Machine:
         )
     name = machine.lower()
     if name not in MACHINES:
+        close = difflib.get_close_matches(name, MACHINES, cutoff=0.5)
+        like = f"most like it {'is' if len(close) == 1 else 'are'} {', '.join(close)}; "
         raise ValueError(
-            f"machine {machine!r} is unknown; names are {', '.join(MACHINES)}; take "
+            f"machine {machine!r} is unknown; {like if close else ''}names are "
+            f"{', '.join(MACHINES)}; take "
             "the one that is most like yours (an H200 is planned for as 'h100'), or "
             "give a scanrnn.Machine(...) of your own"
         )

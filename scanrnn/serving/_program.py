@@ -57,8 +57,7 @@ def make(
     Args:
         where: name of the public function, for messages.
         model: a layer of `scanrnn.nnx`, or a function.
-        inputs: shapes and dtypes by name, in the order of the function's arguments;
-            None for those of a layer.
+        inputs: shapes and dtypes by name, in the order of the arguments; or None.
         outputs: names; None for "output", or "output_0" and so on.
         carry: whether the carry of a layer is an input and an output.
         lengths: whether the lengths of the sequences are an input.
@@ -72,8 +71,9 @@ def make(
     layer = model if isinstance(model, nnx.RNN) else None
     if layer is None and (carry or lengths or inputs is None):
         raise ValueError(
-            f"{where}: carry, lengths and inputs=None are for a layer of scanrnn.nnx; "
-            f"for this {type(model).__name__} give inputs={{name: Input(shape, dtype)}}"
+            f"{where}: carry, lengths and inputs=None are for an RNN of scanrnn.nnx, "
+            f"such as RNN(cell); for this {type(model).__name__} give inputs="
+            "{name: Input(shape, dtype)}"
         )
     specs = _specs(where, _layer_inputs(where, layer) if inputs is None else inputs)
     if layer is None:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx as flax_nnx
 
 from scanrnn import nnx
 from scanrnn.cells._checks import check_size
@@ -98,6 +99,17 @@ def is_donated(carry: Any) -> bool:
 
 def arguments(rnn, streams, buckets):
     """Raise TypeError or ValueError for arguments that `Streaming` cannot take."""
+    if isinstance(rnn, nnx.Bidirectional | flax_nnx.Bidirectional):
+        raise TypeError(
+            f"Streaming: rnn is a {type(rnn).__name__}: it reads a sequence from its "
+            "end too, which a stream has not reached yet; give a layer that reads "
+            "forwards, or call this one on whole sequences (serving.to_onnx exports it)"
+        )
+    if isinstance(rnn, flax_nnx.RNNCellBase):
+        raise TypeError(
+            f"Streaming: rnn is a {type(rnn).__name__}, which makes one step; give the "
+            "layer of it: Streaming(scanrnn.nnx.RNN(cell), features=(D,))"
+        )
     if not isinstance(rnn, nnx.RNN):
         raise TypeError(
             f"Streaming: rnn is of type {type(rnn).__name__}, want a layer of "

@@ -84,7 +84,7 @@ class Precision:
             The policy.
 
         Raises:
-            ValueError: If a kind or a dtype is unknown, or `params` is half precision.
+            ValueError: If a kind or dtype is unknown or comes twice, or `params` half.
 
         Example:
             >>> from scanrnn.training import Precision
@@ -105,7 +105,13 @@ class Precision:
                     f"precision: got {pair!r}, want kind=type with a kind of "
                     f"{', '.join(_KINDS)}, or layer.kind=type"
                 )
-            (layers.setdefault(layer, {}) if layer else own)[kind] = dtype.strip()
+            said = layers.setdefault(layer, {}) if layer else own
+            if kind in said:
+                raise ValueError(
+                    f"precision: {text!r} says {kind} twice (a dtype alone is for "
+                    "compute); write each once, such as compute=float16,carry=float32"
+                )
+            said[kind] = dtype.strip()
         policies = tuple((name, cls(**(own | kinds))) for name, kinds in layers.items())
         return cls(**own, layers=policies)
 

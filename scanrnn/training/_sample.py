@@ -83,7 +83,7 @@ def generate(
             line or paragraph, or after the first token of the vocabulary if it has
             neither.
         temperature: The logits are divided by this number. Below 1, likely tokens
-            become more likely.
+            become more likely. With 0, the likeliest token is taken.
         key: PRNG key of the draws.
 
     Returns:
@@ -92,7 +92,8 @@ def generate(
 
     Raises:
         ValueError: If the prompt has a character that is not in the vocabulary, the
-            length is negative, or the temperature is below 0.001.
+            length is negative, or the temperature is below 0.001
+            and not 0.
 
     Example:
         >>> import jax
@@ -103,10 +104,10 @@ def generate(
         20
     """
     # Divided by less, logits would overflow.
-    if not temperature >= 1e-3:
+    if temperature != 0 and not temperature >= 1e-3:
         raise ValueError(
-            f"temperature: got {temperature}, want at least 0.001; 0.01 takes "
-            "the likeliest almost always"
+            f"temperature: got {temperature}, want at least 0.001, or 0 for the "
+            "likeliest token"
         )
     if length < 0:
         raise ValueError(f"length: got {length}, want at least 0")
@@ -144,6 +145,8 @@ def _write(
     def write(params, carry, symbol, key):
         carry, logits = nnx.merge(graphdef, params)(symbol[None, None], carry)
         logits = logits[0, 0].astype(jnp.float32)
+        if temperature == 0:
+            return carry, jnp.argmax(logits)
         return carry, jax.random.categorical(key, logits / temperature)
 
     carry, symbol = zero_carry(model, batch=1), ids[-1]
