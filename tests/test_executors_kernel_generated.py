@@ -12,7 +12,7 @@ from tests.compare import assert_same, outputs_of_gradients
 from tests.generated import BY_WEIGHTS, ON_A_GPU, materialise, programs
 from tests.test_planner_generated import examine
 
-# Shards draw some of the smallest programs alike: of 225 that run, 200 differ.
+# Shards draw some of the smallest programs alike: of 135 that run, over 100 differ.
 EACH, MOST = 45, 100
 on_a_tpu = st.tuples(programs(size=6, least=3), st.booleans())
 of_a_gpu = programs(size=6, least=3, operations=ON_A_GPU, by_weights=BY_WEIGHTS)
@@ -56,14 +56,14 @@ def check_until(strategy, shard, size, able, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", range(7, 12))
-def test_two_hundred_generated_steps_as_kernels_of_a_tpu_equal_lax_scan(shard):
+@pytest.mark.parametrize("shard", range(7, 10))
+def test_one_hundred_generated_steps_as_kernels_of_a_tpu_equal_lax_scan(shard):
     options = scanrnn.Options(implementation=pallas_tpu.NAME, chunk=2)
     assert check_until(on_a_tpu, shard, 2, is_for_a_tpu, options) == EACH
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shard", range(5))
-def test_two_hundred_generated_steps_as_kernels_of_a_gpu_equal_lax_scan(shard):
+@pytest.mark.parametrize("shard", range(3))
+def test_one_hundred_generated_steps_as_kernels_of_a_gpu_equal_lax_scan(shard):
     options = scanrnn.Options(implementation=pallas_gpu.NAME)
     assert check_until(on_a_gpu, shard, 16, is_for_a_gpu, options) == EACH
