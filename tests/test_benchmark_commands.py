@@ -11,6 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 # One benchmark, for two rounds.
 TINY = ["-k", "quick-elman and scanrnn-forward", "--budget", "0", "--least", "2"]
+TINY += ["-p", "tests.small_limits"]
 
 
 def _run(command, folder):
@@ -20,6 +21,7 @@ def _run(command, folder):
         for name, value in os.environ.items()
         if name != "XLA_FLAGS" and not name.startswith("PYTEST_")
     }
+    environment["PYTHONPATH"] = str(ROOT)
     _, where, *words = command.split()
     # Runs are saved in the folder from which the command is run.
     run = subprocess.run(

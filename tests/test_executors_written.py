@@ -101,8 +101,9 @@ def test_executor_from_outside_equals_lax_scan(row):
     assert_equal_to_lax_scan(row, reverse=False)
 
 
+# The direction is the executor's alone: no cell knows of it.
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ONE_ROW_EACH)
+@pytest.mark.parametrize("row", ONE_ROW_EACH[::6])
 def test_executor_from_outside_equals_lax_scan_in_reverse(row):
     assert_equal_to_lax_scan(row, reverse=True)
 
