@@ -433,7 +433,7 @@ def test_what_onnx_has_no_word_for_is_named(function, name):
     "model, options, match",
     [
         (jnp.sin, {}, "inputs={name: Input"),
-        (jnp.sin, {"carry": True, "inputs": {"x": (2,)}}, "are for a layer"),
+        (jnp.sin, {"carry": True, "inputs": {"x": (2,)}}, "are for an RNN"),
         (jnp.sin, {"inputs": {"x": ("a b",)}}, "names such as"),
         (jnp.sin, {"inputs": {"/sin_1": (2,)}}, "'/sin_1' is not a valid name"),
         (jnp.sin, {"inputs": {"x": (2,)}, "outputs": ["a", "b"]}, "returns 1 arrays"),

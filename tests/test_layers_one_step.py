@@ -350,7 +350,7 @@ def test_linen_modules_refuse():
     room, x = scanrnn.linen, inputs(CELLS["lstm"])[0]
     zeros = jnp.zeros([B, H], jnp.float32)
     for make in (room.LSTMCell, room.LRUCell, room.LSTM, room.RNNCell):
-        with raises(TypeError, f"{make.__name__}: got hid, want fields", "features"):
+        with raises(TypeError, f"{make.__name__}: got hid, want options", "features"):
             make(H, hid=3)
     with raises(ValueError, "LSTMCell: with these options recurrent_kernel"):
         room.LSTMCell(H, heads=2).init(KEY, (zeros, zeros), x)
