@@ -30,10 +30,10 @@ def from_nnx(source: Any, *, activation: str | None = None) -> Weights:
         The weights.
 
     Raises:
-        ValueError: if the source is a layer of `scanrnn.nnx`; if
-            the tree is not that of such a cell, if an array is missing or
-            unknown or has a wrong shape, or if an object has an option that our cell
-            does not have, such as `residual` or `reverse`.
+        ValueError: if the source is a layer of `scanrnn.nnx`; if the tree is not that
+            of such a cell, if an array is missing or unknown or has a wrong shape, or
+            if an object has an option that our cell does not have, such as `residual`
+            or `reverse`.
 
     Example:
         >>> import scanrnn

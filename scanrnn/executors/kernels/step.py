@@ -12,12 +12,13 @@ from jax.extend.core import JaxprEqn
 from scanrnn.executors.kernels.forms import COLUMNS, Matrix
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Env, Graph, Values, eval_eqn, needed
-from scanrnn.planner.passes.wide_sums import wide
+from scanrnn.planner.passes.wide_sums import rounded, wide, widens
 
 # Primitives of which a small error of an operand can change the result as a whole.
-_EXACT = frozenset("ceil eq floor ge gt is_finite le lt ne rem round sign".split())
+_OF_ROUNDED = frozenset("ceil eq floor ge gt is_finite le lt ne rem round sign".split())
 # Primitives that a kernel computes in float32 if the plan has half precision.
-_IN_FLOAT32 = ops.ELEMENTWISE - _EXACT - {"convert_element_type", "reduce_precision"}
+_IN_FLOAT32 = ops.ELEMENTWISE - _OF_ROUNDED
+_IN_FLOAT32 -= {"convert_element_type", "reduce_precision"}
 _IN_FLOAT32 |= {"broadcast_in_dim", "concatenate", "reshape", "slice", "split"}
 _IN_FLOAT32 |= {"squeeze", "transpose"}
 
@@ -47,9 +48,7 @@ def _others(eqn: JaxprEqn, ins: list) -> list:
     name = eqn.primitive.name
     if name == "div" and _is_column(eqn.invars[1]):
         return [_quotient(*ins)]
-    if name == "convert_element_type" and _widens(eqn):
-        return [ins[0].astype(ops.aval(eqn.outvars[0]).dtype)]
-    if name in _IN_FLOAT32:
+    if name in _IN_FLOAT32 or widens(eqn):
         return eval_eqn(eqn, list(map(_widened, ins)))
     return eval_eqn(eqn, list(map(_rounded, ins, eqn.invars)))
 
@@ -60,12 +59,6 @@ def _is_column(atom) -> bool:
     return aval.ndim > 1 and aval.shape[-1] == 1 and ops.is_inexact(atom)
 
 
-def _widens(eqn: JaxprEqn) -> bool:
-    """Whether a cast is to a dtype in which nothing is rounded."""
-    a, b = ops.aval(eqn.invars[0]).dtype, ops.aval(eqn.outvars[0]).dtype
-    return ops.is_inexact_dtype(a) and jnp.promote_types(a, b) == b
-
-
 def _widened(value):
     """A value, in float32 if it has half precision."""
     value = jnp.asarray(value)
@@ -74,8 +67,7 @@ def _widened(value):
 
 def _rounded(value, atom):
     """A value in the dtype that the plan says."""
-    value = jnp.asarray(value)
-    return value.astype(ops.aval(atom).dtype)
+    return rounded(jnp.asarray(value), ops.aval(atom))
 
 
 def _quotient(a, b):

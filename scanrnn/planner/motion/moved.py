@@ -19,7 +19,7 @@ from scanrnn.planner.ir.graph import (
     needed,
     variables,
 )
-from scanrnn.planner.passes.wide_sums import wide
+from scanrnn.planner.passes.wide_sums import widens
 
 
 def find_large(graph, bits, room: int = 0, draws: bool = False) -> set[Var]:
@@ -52,7 +52,7 @@ def find_large(graph, bits, room: int = 0, draws: bool = False) -> set[Var]:
     for eqn in timed:
         if draws and eqn.primitive.name.startswith("random_"):
             continue
-        grows = _outgrows(eqn, bits, [*ys, *made]) and not _widens(eqn)
+        grows = _outgrows(eqn, bits, [*ys, *made]) and not widens(eqn)
         if grows or not found.isdisjoint(variables(eqn.invars)):
             found.update(eqn.outvars)
     return found
@@ -74,14 +74,6 @@ def _outgrows(eqn, bits, anyway) -> bool:
     """Whether an equation makes more bytes than there are anyway, and than it reads."""
     read = (v for v in variables(eqn.invars) if bits[v])
     return excess(eqn.outvars, anyway) > 0 and excess(eqn.outvars, read) > 0
-
-
-def _widens(eqn: JaxprEqn) -> bool:
-    """Whether an equation casts half precision to a dtype in which it is summed."""
-    if eqn.primitive.name != "convert_element_type" or ops.is_literal(eqn.invars[0]):
-        return False
-    half = ops.aval(eqn.invars[0]).dtype
-    return wide(half) == ops.aval(eqn.outvars[0]).dtype != half
 
 
 def find_hoisted(graph, bits, large, draws: bool = False) -> set[JaxprEqn]:

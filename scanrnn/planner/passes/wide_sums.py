@@ -30,6 +30,14 @@ def wide_type(aval):
     return aval if same else aval.update(dtype=wide(aval.dtype), weak_type=False)
 
 
+def widens(eqn) -> bool:
+    """Whether an equation casts half precision to the dtype in which it is summed."""
+    if eqn.primitive.name != "convert_element_type":
+        return False
+    half = ops.aval(eqn.invars[0]).dtype
+    return wide(half) == ops.aval(eqn.outvars[0]).dtype != half
+
+
 def zero_sum(aval):
     """The zero from which a sum of values of a type starts."""
     return ops.zeros(wide_type(aval))
