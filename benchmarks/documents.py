@@ -1,12 +1,8 @@
 """Parts of the report that have the form of documents which others published."""
 
-import json
-import pathlib
-
 from benchmarks import ratios, steps
 from benchmarks.aims import Records
 from benchmarks.cases import MODES
-from benchmarks.compiled import summary
 from benchmarks.measure import counts, mark
 from benchmarks.tables import table
 
@@ -78,16 +74,13 @@ def _median(record, who, mode):
     return record["contenders"][who][mode]["median"]
 
 
-COMPILED = pathlib.Path(__file__).parent / "results" / "compiled.json"
-# The size for which operations are compared: it is compiled for a GPU, too.
+# The size for which operations are compared; `compiled.md` has it for an H100.
 SIZE = {"T": 30, "B": 32, "D": 512, "H": 512, "dtype": "float32"}
 PAIR = ("lax_scan", "scanrnn")
 ABOUT_OPERATIONS = """\
 **operations**: what a runtime starts in a step of the forward + reverse loop of
-training, at {size}. On the CPU they are the instructions of the loops' bodies
-as XLA has compiled them; on an H100 kernels, library calls and copies, counted in a
-program that never ran ({source}). Where it is known, how often the host starts
-something in a step follows: a CUDA graph is one start."""
+training, at {size}: the instructions of the loops' bodies as XLA has
+compiled them. What an H100 starts in a step of these programs is in `compiled.md`."""
 
 
 def variants(records: Records) -> list[str]:
@@ -108,26 +101,14 @@ def _means(records):
 
 
 def _operations(records):
-    results = json.loads(COMPILED.read_text())
-    programs = {
-        case["case"]["cell"]: by_name
-        for by_name in summary.cases(results["rows"], "h100", "train")
-        for case in by_name.values()
-        if _has_size(case) and not case["case"]["throughout"]
-    }
     rows = []
     for cell in ("lstm", *steps.CUSTOM):
         here = next(
             (r for r in records if r["case"]["cell"] == cell and _has_size(r)), None
         )
-        cpu = [_started(here, name) for name in PAIR]
-        gpu = [_launched(programs.get(cell, {}).get(name)) for name in PAIR]
-        rows.append([cell, *cpu, *gpu])
-    heads = [f"{where}: {name}" for where in ("CPU", "H100") for name in PAIR]
-    size = " ".join(f"{name}={SIZE[name]}" for name in "TBDH")
-    source = f"commit {results['commit']}, {results['date']}"
-    about = ABOUT_OPERATIONS.format(size=size, source=source)
-    return f"{about}\n\n{table(['cell', *heads], rows)}"
+        rows.append([cell, *(_started(here, name) for name in PAIR)])
+    about = ABOUT_OPERATIONS.format(size=" ".join(f"{n}={SIZE[n]}" for n in "TBDH"))
+    return f"{about}\n\n{table(['cell', *PAIR], rows)}"
 
 
 def _has_size(record):
@@ -138,17 +119,6 @@ def _started(record, name):
     if record is None or ratios.absent(record, name):
         return "-"
     return ratios.operations(record["contenders"][name]["train"])
-
-
-def _launched(program):
-    if program is None:
-        return "-"
-    if not program["loops"]:
-        return "each loop is one kernel"
-    shown = ratios.operations({"operations": summary.per_step(program)[:2]})
-    if "host_starts" not in program:
-        return shown
-    return f"{shown}; {program['host_starts'] / SIZE['T']:.1f} by the host"
 
 
 def batches(records: Records) -> list[str]:

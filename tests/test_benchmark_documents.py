@@ -99,11 +99,7 @@ def test_variants_have_a_mean_of_each_and_their_operations():
     ((_, *found),) = _lines(means, "mi_lstm")
     assert found == ["**1.25**", "**0.62**", "**1.25**", "**0.62**"]
     assert _lines(means, "ln_lstm") == [["ln_lstm", "-", "-", "-", "-"]]
-    ((_, *cpu, theirs, ours),) = _lines(operations, "mi_lstm")
-    assert cpu == ["26 + 17", "14 + 2.5"]
-    # These are of the committed results.
-    assert ours == "each loop is one kernel"
-    assert sum(map(float, theirs.split(";")[0].split("+"))) > 10
+    assert _lines(operations, "mi_lstm") == [["mi_lstm", "26 + 17", "14 + 2.5"]]
 
 
 @pytest.mark.slow
