@@ -28,8 +28,7 @@ def put_first(monkeypatch, loop):
     """Put features first for matrices of any size; `loop`: for whole loops of which."""
     first = FeatureRules(least=1, side=1, batch=ANY, loop=loop)
     rules = dataclasses.replace(_xla.CPU, features_first=first)
-    monkeypatch.setattr(_xla, "CPU", rules)
-    monkeypatch.setattr(_xla, "_without_amx", lambda machine: rules)
+    monkeypatch.setattr(_xla, "_on_cpu", lambda machine: rules)
 
 
 @pytest.fixture(params=[None, ANY], ids=["products", "loops"])
@@ -68,8 +67,7 @@ def test_orientation_that_is_asked_for_equals_lax_scan(name, asked, reverse):
 @pytest.mark.parametrize("rules", [_xla.GPU, _xla.TPU], ids=["gpu", "tpu"])
 def test_orientation_equals_lax_scan_under_rules_of_other_machines(monkeypatch, rules):
     """A CPU runs the loops that a GPU or a TPU would run."""
-    monkeypatch.setattr(_xla, "CPU", rules)
-    monkeypatch.setattr(_xla, "_without_amx", lambda machine: rules)
+    monkeypatch.setattr(_xla, "_on_cpu", lambda machine: rules)
     options = scanrnn.Options(features_first=True, implementation="planned")
     for name in ("lstm", "ln_lstm"):
         assert_same(build(name), value_and_gradients, plan=options)
@@ -103,8 +101,7 @@ def test_loops_that_run_have_the_orientation_that_is_asked_for():
 
 
 def test_batch_comes_first_if_that_is_asked_for():
-    units = frozenset({"avx2", "avx512f", "amx_bf16"})
-    cpu = dataclasses.replace(MACHINES["cpu"], units=units)
+    cpu = _cpu("GenuineIntel", "avx2", "avx512f")
     plan = plan_of(32, 1024, machine=cpu, features_first=False)
     assert not any(body.transposed for body in plan.bodies.values())
     assert "the batch first, as asked for" in plan.describe(long=True)
@@ -183,9 +180,8 @@ def plan_of(batch, features, **options):
 def test_features_come_first_where_that_was_measured_to_pay():
     sizes = [(32, 1024), (48, 768), (32, 512), (128, 1024), (2, 1024), (8, 256)]
     sizes.append((8, 1024))
-    units = frozenset({"avx2", "avx512f", "amx_bf16"})
-    cpu = dataclasses.replace(MACHINES["cpu"], units=units)
-    avx2 = dataclasses.replace(MACHINES["cpu"], units=frozenset({"avx2"}))
+    cpu = _cpu("GenuineIntel", "avx2", "avx512f")
+    avx2 = _cpu("GenuineIntel", "avx2")
     paying = {(32, 1024), (48, 768), (8, 1024)}
     assert {size for size in sizes if any(_transposed(*size, cpu))} == paying
     # The reverse loop reads the original matrix from the left, without a transpose.
@@ -204,19 +200,36 @@ def _transposed(batch, features, machine):
     return [len(body.transposed) for body in plan.bodies.values()]
 
 
-UNITS = {
-    "avx2": (512, 4 * MB, None),  # whole loops were not measured there
-    "avx512f": (768, 16 * MB, (8, 32)),
-    "amx_bf16": (768, 4 * MB, (8, 48)),
+def _cpu(vendor, *units):
+    return dataclasses.replace(MACHINES["cpu"], units=frozenset(units), vendor=vendor)
+
+
+CPUS = {
+    "avx2": (
+        _cpu("GenuineIntel", "avx2"),
+        (512, 4 * MB, None),  # whole loops were not measured there
+    ),
+    "avx512_of_intel": (
+        _cpu("GenuineIntel", "avx2", "avx512f"),
+        (768, 4 * MB, (8, 48)),
+    ),
+    "amx": (
+        _cpu("GenuineIntel", "avx2", "avx512f", "amx_bf16"),
+        (768, 4 * MB, (8, 48)),
+    ),
+    "avx512_of_amd": (
+        _cpu("AuthenticAMD", "avx2", "avx512f"),
+        (768, 16 * MB, (8, 32)),
+    ),
+    "unknown": (_cpu(""), (512, 4 * MB, None)),
 }
 
 
-@pytest.mark.parametrize("unit", UNITS)
-def test_features_lie_first_where_it_pays_on_the_units_of_a_machine(unit):
-    units = frozenset({"avx2", unit} | ({"avx512f"} if unit == "amx_bf16" else set()))
-    rules = planned.rules(dataclasses.replace(MACHINES["cpu"], units=units))
-    first = rules.features_first
-    assert (first.side, first.least, first.loop) == UNITS[unit]
+@pytest.mark.parametrize("name", CPUS)
+def test_features_lie_first_where_it_pays_on_a_cpu(name):
+    cpu, wanted = CPUS[name]
+    first = planned.rules(cpu).features_first
+    assert (first.side, first.least, first.loop) == wanted
 
 
 def test_half_precision_is_left_as_it_is(always):

@@ -67,9 +67,9 @@ def made():
 @pytest.fixture
 def copies_small_rows(monkeypatch):
     monkeypatch.setattr(_xla, "CPU", dataclasses.replace(_xla.CPU, spreads=1))
-    rules = _xla._without_amx
+    rules = _xla._on_cpu
     monkeypatch.setattr(
-        _xla, "_without_amx", lambda m: dataclasses.replace(rules(m), spreads=1)
+        _xla, "_on_cpu", lambda m: dataclasses.replace(rules(m), spreads=1)
     )
 
 

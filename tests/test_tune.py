@@ -332,6 +332,15 @@ def test_processor_has_a_name_or_the_numbers_of_its_cores(
     assert _processor.model() == wanted
 
 
+def test_processor_says_its_vendor_and_its_instructions(tmp_path, monkeypatch):
+    monkeypatch.setattr(_processor, "_INFO", tmp_path / "cpuinfo")
+    assert (_processor.vendor(), _processor.flags()) == ("", frozenset())
+    text = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: avx2 avx512f\n"
+    (tmp_path / "cpuinfo").write_text(text)
+    assert _processor.vendor() == "GenuineIntel"
+    assert _processor.flags() == {"avx2", "avx512f"}
+
+
 @pytest.mark.parametrize("answers", [True, False])
 def test_processor_has_its_name_on_macos(tmp_path, monkeypatch, answers):
     def run(words, **options):

@@ -16,6 +16,7 @@ from scanrnn.planner.rule_groups import (
     MB,
     NOWHERE,
     CostRules,
+    FeatureRules,
     MemoryRules,
     RecomputeRules,
     ScanRules,
@@ -209,22 +210,26 @@ lower_products("cpu", CPU)
 
 def rules(machine: Machine) -> Rules:
     """The rules on a machine. An unknown platform gets the rules of a GPU."""
-    if machine.platform == "cpu" and "amx_bf16" not in machine.units:
-        return _without_amx(machine)
-    return {"cpu": CPU, "tpu": TPU}.get(machine.platform, GPU)
+    if machine.platform == "cpu":
+        return _on_cpu(machine)
+    return {"tpu": TPU}.get(machine.platform, GPU)
 
 
-def _without_amx(machine: Machine) -> Rules:
-    """The rules on a CPU without AMX: there features first pays less often."""
+def _on_cpu(machine: Machine) -> Rules:
+    return dataclasses.replace(CPU, features_first=_features_first(machine))
+
+
+def _features_first(cpu: Machine) -> FeatureRules:
+    """When the features lie first: on some CPUs this pays less often than on others."""
     assert CPU.features_first is not None
-    if "avx512f" not in machine.units:
+    if "avx512f" not in cpu.units:
         # With AVX2 an LSTM (batch 32, 512 features) takes 0.86 of the time in training.
         # Whole loops were not measured there.
-        first = CPU.features_first._replace(side=512, loop=None)
-        return dataclasses.replace(CPU, features_first=first)
+        return CPU.features_first._replace(side=512, loop=None)
+    if cpu.vendor == "GenuineIntel":
+        return CPU.features_first
     # On an AMD EPYC with AVX-512, a whole loop features first, relative to none: LSTM
     # (8, 1024) 0.84 0.93, (16, 1024) 0.91 0.93, (32, 1024) 0.91 0.94, with layer norm
     # 0.90 0.92; but (48, 1024) 0.99 1.01, (32, 768) 1.05 1.06, a GRU (32, 1024) 0.97
     # 1.03, an Elman network 1.02 1.07.
-    first = CPU.features_first._replace(least=16 * MB, batch=(16, 32), loop=(8, 32))
-    return dataclasses.replace(CPU, features_first=first)
+    return CPU.features_first._replace(least=16 * MB, batch=(16, 32), loop=(8, 32))

@@ -57,6 +57,7 @@ class Machine:
         of the dtype. "float32" must be among them.
       launch: seconds to start one kernel.
       units: a CPU's instruction sets for matrix products, by their names in Linux.
+      vendor: who made a CPU, as it says itself: "GenuineIntel", "AuthenticAMD".
       persistent: the most features of a layer whose weights cuDNN can keep on chip for
         all steps; 0 if there is no cuDNN.
 
@@ -78,6 +79,7 @@ class Machine:
     peaks: Mapping[str, float]
     launch: float
     units: frozenset[str] = frozenset()
+    vendor: str = ""
     persistent: int = 0
 
     def __post_init__(self):

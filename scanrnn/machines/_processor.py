@@ -19,13 +19,25 @@ def cores() -> int:
 
 def flags() -> frozenset[str]:
     """The names of the processor's instruction sets on Linux; elsewhere none."""
+    return frozenset(_of_first_core("flags").split())
+
+
+def vendor() -> str:
+    """Who made the processor, as it says on Linux; elsewhere empty.
+
+    Processors of Intel say "GenuineIntel", those of AMD "AuthenticAMD".
+    """
+    return _of_first_core("vendor_id")
+
+
+def _of_first_core(name: str) -> str:
+    """What the system says of the first core: to list many cores takes long."""
     try:
         with _INFO.open() as file:
-            # Read only the first core: the list of many cores takes long to make.
-            line = next((line for line in file if line.startswith("flags")), "")
+            line = next((line for line in file if line.startswith(name)), "")
     except OSError:
-        return frozenset()
-    return frozenset(line.partition(":")[2].split())
+        return ""
+    return line.partition(":")[2].strip()
 
 
 def model() -> str:

@@ -22,13 +22,13 @@ _HALVES = {"avx512_bf16", "amx_bf16"}
 _PERSISTENT = 1024
 
 
-def _cpu(flags: Iterable[str]) -> Machine:
+def _cpu(flags: Iterable[str], vendor: str) -> Machine:
     cores = _processor.cores()
     # A training step in bfloat16 took 1.22 times as long where bfloat16 is emulated.
     half = 1.5e11 if _HALVES.intersection(flags) else 8e10
     peaks = dict(float64=3e10 * cores, float32=1e11 * cores, bfloat16=half * cores)
     units = frozenset(_UNITS.intersection(flags))
-    return Machine("cpu", "cpu", cores, 2 * MB, 2e10, peaks, 1e-7, units)
+    return Machine("cpu", "cpu", cores, 2 * MB, 2e10, peaks, 1e-7, units, vendor)
 
 
 # The data sheets. The cost of a launch is a rule of thumb. On an H100 kernels in a loop
@@ -38,7 +38,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
         row.kind: row
         for row in (
-            _cpu(_processor.flags()),
+            _cpu(_processor.flags(), _processor.vendor()),
             Machine(
                 *("h100", "cuda", 132, 228 * 1024, 3.35e12),
                 dict(float64=6.7e13, float32=4.9e14, bfloat16=9.9e14, float16=9.9e14),
