@@ -25,6 +25,11 @@ def commit() -> dict:
     }
 
 
+def date_of(commit: str) -> str:
+    """The day of a commit of this repository."""
+    return _git("show", "--no-patch", "--format=%cs", commit)
+
+
 def line(found: dict) -> str:
     """The line of a report that says where its numbers come from."""
     about = found["machine"]

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarks import gains, panels, report, scaling, words
+from benchmarks import before, gains, panels, report, scaling, words
 from benchmarks.compiled import gpu_kernels, kernels_page, picture
 from benchmarks.compiled import report as compiled
 from benchmarks.device import page as device
@@ -46,6 +46,7 @@ def _beside_torch(module, name):
 PAGES = {
     "gemms-compiled": _gnmt,
     "gemms-": _gemms,
+    "before-": _of(before.page),
     "words-": _of(words.report),
     "scaling-": _of(scaling.report),
     "latency-": _beside_torch("benchmarks.latency", "report"),
