@@ -42,6 +42,15 @@ GPU = Rules(
     #
     # `joined`: 2 starts more kernels, 8 needs more memory. `apart`: as on a CPU.
     scans=ScanRules(pads=True, joined=4, pairs=(1, 2**31, 2**17), apart=2),
+    # No other way to join cotangents. An LSTM's reverse step starts three kernels: the
+    # product, whose sum XLA computes in parts; the pointwise part, which adds these up;
+    # the cotangents of four gates, joined. If one array `[B, 4, H]` holds them by a
+    # choice for each element, and a second one the cotangent of `c` four times, XLA
+    # makes one kernel of both. But then the sum of the parts is a kernel: eight steps
+    # of (256, 64, 1024), (1024, 16, 768) and (32, 32, 512) start 26 or 27, as before.
+    # Only (512, 2, 128), which has no parts, starts 18 instead of 21. With the
+    # cotangent of `c` padded to `[B, 4 * H]` nothing changes.
+    #
     # A choice: only CPUs were measured. `Options.features_first` may ask for it.
     features_first=NOWHERE,
     # Buffer reuse halves the memory. With several steps per trip, no launch is added.
