@@ -17,17 +17,17 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jax import lax
 
-from scanrnn.executors.parallel.steps_joined import Steps, rows_of
+from scanrnn.executors.parallel.operation import Operation, rows_of
 from scanrnn.planner.rule_groups import ScanRules
 
 
 def values(
-    steps: Steps, A: Sequence, b: Sequence, start: Sequence, rules: ScanRules
+    operation: Operation, A: Sequence, b: Sequence, start: Sequence, rules: ScanRules
 ) -> list:
     """The values after each step.
 
     Args:
-      steps: how steps are joined.
+      operation: how steps are joined.
       A: arrays of factors `[T, ...]`, or of size 1 along an axis.
       b: arrays of addends `[T, ...]`.
       start: arrays `[1, ...]` without constant axes, the values before the first step.
@@ -38,14 +38,14 @@ def values(
     """
     length, numbers = len(b[0]), start[0].size
     if rules.in_blocks(length, numbers):
-        return _in_blocks(steps, A, b, start, rules)
+        return _in_blocks(operation, A, b, start, rules)
     if rules.in_pairs(length, numbers):
-        return _in_chunks(steps, A, b, start, 2, length.bit_length())
-    return _in_chunks(steps, A, b, start, rules.joined, int(rules.pads))
+        return _in_chunks(operation, A, b, start, 2, length.bit_length())
+    return _in_chunks(operation, A, b, start, rules.joined, int(rules.pads))
 
 
 def _in_chunks(
-    steps: Steps, A: Sequence, b: Sequence, h: Sequence, chunk: int, padded: int
+    operation: Operation, A: Sequence, b: Sequence, h: Sequence, chunk: int, padded: int
 ) -> list:
     """The values after each step, from h on, in chunks of so many steps.
 
@@ -58,19 +58,19 @@ def _in_chunks(
     if whole:
         cuts = [(i, whole, chunk) for i in range(chunk)]
         each = [(rows_of(A, *cut), rows_of(b, *cut)) for cut in cuts]
-        factors, added = functools.reduce(steps.as_one, each)
-        ends = _in_chunks(steps, factors, added, h, chunk, max(padded - 1, 0))
-        in_turn = zip(*_within(steps, each, h, ends), strict=True)
+        factors, added = functools.reduce(operation.as_one, each)
+        ends = _in_chunks(operation, factors, added, h, chunk, max(padded - 1, 0))
+        in_turn = zip(*_within(operation, each, h, ends), strict=True)
         parts = [_in_turns(of_leaf, bool(padded)) for of_leaf in in_turn]
         h = [part[-1:] for part in parts]
         found = [[part] for part in parts]
     for row in range(whole, length):
-        h = steps.after(rows_of(A, row, row + 1), h, rows_of(b, row, row + 1))
+        h = operation.after(rows_of(A, row, row + 1), h, rows_of(b, row, row + 1))
         found = [[*parts, part] for parts, part in zip(found, h, strict=True)]
     return [lax.concatenate(parts, 0) for parts in found]
 
 
-def _within(steps: Steps, each: Sequence, h: Sequence, ends: list) -> list:
+def _within(operation: Operation, each: Sequence, h: Sequence, ends: list) -> list:
     """The values after the first step of each chunk, after the second, and so on.
 
     `each` has the factors and the addends of these steps, `ends` the values after each
@@ -78,7 +78,7 @@ def _within(steps: Steps, each: Sequence, h: Sequence, ends: list) -> list:
     """
     h, found = _before(h, ends), []
     for factors, added in each[:-1]:
-        h = steps.after(factors, h, added)
+        h = operation.after(factors, h, added)
         found.append(h)
     return [*found, ends]
 
@@ -103,16 +103,18 @@ def _in_turns(parts: Sequence, pads: bool):
 
 
 def _in_blocks(
-    steps: Steps, A: Sequence, b: Sequence, h: Sequence, rules: ScanRules
+    operation: Operation, A: Sequence, b: Sequence, h: Sequence, rules: ScanRules
 ) -> list:
     """The values after each step, from h on, in blocks side by side."""
     assert rules.blocks is not None
     length, (count, *_) = len(b[0]), rules.blocks
     A, b = ([_side_by_side(a, count) for a in of] for of in (A, b))
-    factors, added = ([_first_axis(a[0]) for a in of] for of in _as_one(steps, A, b))
-    ends = values(steps, factors, added, h, rules)
+    factors, added = (
+        [_first_axis(a[0]) for a in of] for of in _as_one(operation, A, b)
+    )
+    ends = values(operation, factors, added, h, rules)
     h = [jnp.moveaxis(a, 0, -1)[None] for a in _before(h, ends)]
-    found = values(steps, A, b, h, rules)
+    found = values(operation, A, b, h, rules)
     return [_first_axis(a).reshape(-1, *a.shape[1:-1])[:length] for a in found]
 
 
@@ -133,7 +135,9 @@ def _first_axis(array):
     return jnp.moveaxis(array, -1, 0)
 
 
-def _as_one(steps: Steps, A: Sequence, b: Sequence) -> tuple[Sequence, Sequence]:
+def _as_one(
+    operation: Operation, A: Sequence, b: Sequence
+) -> tuple[Sequence, Sequence]:
     """All steps joined to one: its factors and its addends, `[1, ...]`."""
 
     def some(*which: int):
@@ -144,6 +148,6 @@ def _as_one(steps: Steps, A: Sequence, b: Sequence) -> tuple[Sequence, Sequence]
         even = length - length % 2
         if even < length:
             last = some(even, length)
-            rest = steps.as_one(last, rest) if rest else last
-        A, b = steps.as_one(some(0, even, 2), some(1, even, 2))
-    return steps.as_one((A, b), rest) if rest else (A, b)
+            rest = operation.as_one(last, rest) if rest else last
+        A, b = operation.as_one(some(0, even, 2), some(1, even, 2))
+    return operation.as_one((A, b), rest) if rest else (A, b)

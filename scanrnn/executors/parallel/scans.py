@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from scanrnn.executors.parallel import scan_forms
-from scanrnn.executors.parallel.steps_joined import AFFINE, MATRICES, Steps, rows_of
+from scanrnn.executors.parallel.operation import AFFINE, MATRICES, Operation, rows_of
 from scanrnn.planner.ir.rows import Rows
 from scanrnn.planner.rule_groups import ScanRules
 
@@ -95,8 +95,8 @@ def joined(join: Callable, a, b, gone, start, rows: Rows, rules: ScanRules = _RU
         return [join(jnp.where(gone, -jnp.inf, h[0] + a), b[0])]
 
     start = jnp.expand_dims(start, 0)
-    steps = Steps(both, after)
-    return _scanned(steps, [a, gone], [b], [start], rows, rules)[0]
+    operation = Operation(both, after)
+    return _scanned(operation, [a, gone], [b], [start], rows, rules)[0]
 
 
 def before(after, start, rows: Rows):
@@ -107,18 +107,23 @@ def before(after, start, rows: Rows):
 
 
 def _scanned(
-    steps: Steps, A: Sequence, b: Sequence, start: list, rows: Rows, rules: ScanRules
+    operation: Operation,
+    A: Sequence,
+    b: Sequence,
+    start: list,
+    rows: Rows,
+    rules: ScanRules,
 ) -> list:
     """The values after each step, where the rows lie."""
-    if steps is AFFINE and len(b) > rules.apart:
+    if operation is AFFINE and len(b) > rules.apart:
         n = len(b)
         matrices, added, h = _together(A, n, n), _together(b, n), _together(start, n)
         (found,) = _scanned(MATRICES, [matrices], [added], [h], rows, rules)
         return list(jnp.unstack(found, axis=1))
     b = [jnp.broadcast_to(e, (rows.length, *e.shape[1:])) for e in b]
     if not rows.reverse:
-        return scan_forms.values(steps, A, b, start, rules)
-    found = scan_forms.values(steps, _turned(A), _turned(b), start, rules)
+        return scan_forms.values(operation, A, b, start, rules)
+    found = scan_forms.values(operation, _turned(A), _turned(b), start, rules)
     return _turned(found)
 
 

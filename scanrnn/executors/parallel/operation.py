@@ -1,4 +1,4 @@
-"""What a scan over time does with its steps: join two to one, and run one.
+"""The operation of a scan over time: it joins two steps to one, and runs one.
 
 Factors, values and addends of a step `h' = A h + b` are lists of arrays `[T, ...]`. An
 array may have size 1 along an axis, also that of time, where it is constant.
@@ -17,8 +17,8 @@ from jax import lax
 from scanrnn.executors.parallel.zero_product import times
 
 
-class Steps(NamedTuple):
-    """How the steps of a scan are joined.
+class Operation(NamedTuple):
+    """How a scan joins two steps in a row, and what a step does.
 
     Attributes:
       join: `join(early, late)`, the factors of two steps in a row.
@@ -52,7 +52,7 @@ def _in_turn(early: Sequence, late: Sequence) -> list:
 
 
 # n rows of n factors, one row after the other, and n values.
-AFFINE = Steps(_in_turn, _stepped)
+AFFINE = Operation(_in_turn, _stepped)
 
 
 def _multiplied(early: Sequence, late: Sequence) -> list:
@@ -67,7 +67,7 @@ def _applied(A: Sequence, h: Sequence, b: Sequence) -> list:
     return [times(a, value[:, None]).sum(2, dtype=value.dtype) + added]
 
 
-MATRICES = Steps(_multiplied, _applied)
+MATRICES = Operation(_multiplied, _applied)
 
 
 def _product(A: Sequence, B: Sequence) -> list:
