@@ -110,6 +110,12 @@ def test_a_layer_of_ours_is_no_source_of_weights_of_flax():
     for layer in (one, both, scanrnn.nnx.RNNCell(cells.gru(), D, H, rngs=rngs)):
         with pytest.raises(ValueError, match=r"a layer of scanrnn.nnx already: use it"):
             interop.from_nnx(layer)
+    twin = scanrnn.linen.GRU(H, num_layers=2)
+    variables = twin.init(jax.random.key(0), jnp.ones([2, 3, D]))
+    single = scanrnn.linen.GRU(H).init(jax.random.key(0), jnp.ones([2, 3, D]))
+    for params in (variables, variables["params"], single["params"]):
+        with pytest.raises(ValueError, match=r"a layer of scanrnn.linen, which needs"):
+            interop.from_linen(params)
 
 
 @pytest.mark.parametrize("name", [n for n in TORCH if n != "gru-bfloat16"])

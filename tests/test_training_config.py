@@ -13,7 +13,7 @@ REFUSED = [
     ("steps", 2.5, TypeError, "steps: got 2.5 of type float, want int"),
     ("out", None, TypeError, "out: got None of type NoneType, want str"),
     ("learning_rate", float("nan"), ValueError, "learning_rate: got nan, want at"),
-    ("temperature", 0.0, ValueError, "temperature: got 0.0, want at least 0.001"),
+    ("temperature", 1e-4, ValueError, "temperature: got 0.0001, want at least 0.001"),
     ("held_out", 1.0, ValueError, "held_out: got 1.0, want a share between 0 and 1"),
     ("seed", 2**32, ValueError, "seed: got 4294967296, want at most 4294967295"),
     (

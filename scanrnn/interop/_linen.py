@@ -63,6 +63,12 @@ def from_linen(
         >>> scanrnn.interop.from_linen(variables["params"]).layers[0][0]["kernel"].shape
         (3, 15)
     """
+    if _is_ours(params):
+        raise ValueError(
+            "from_linen: got the parameters of a layer of scanrnn.linen, which needs "
+            "no conversion: use the layer as it is; Weights.from_tree(cell, params) "
+            "are its weights"
+        )
     layers = params if isinstance(params, list) else [params]
     read = [_trees.directions(tree, _is_cell, "from_linen") for tree in layers]
     kind = _trees.one_kind(read, _kind, "from_linen")
@@ -74,6 +80,15 @@ def from_linen(
     else:
         cell = _kinds.KINDS[kind][0]
     return Weights(cell, [[_ours(kind, one) for one in ones] for ones in read])
+
+
+def _is_ours(params) -> bool:
+    """Whether parameters are those of our layers, below any number of names."""
+    while isinstance(params, Mapping) and len(params) == 1:
+        params = next(iter(params.values()))
+    if not isinstance(params, Mapping):
+        return False
+    return "recurrent_kernel" in params or "layers_0" in params
 
 
 def _activations(modules):

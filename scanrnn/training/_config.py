@@ -30,6 +30,16 @@ def _option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def check_temperature(value: float) -> None:
+    """Raises a ValueError for a temperature by which logits cannot be divided."""
+    # Divided by less, they would overflow.
+    if value != 0 and not value >= 1e-3:
+        raise ValueError(
+            f"temperature: got {value}, want at least 0.001, or 0 for the likeliest "
+            "token"
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """Options of a training run; every field is also a `--flag` of the command line.
@@ -151,7 +161,9 @@ class Config:
     health: bool = _option(False, "probe gates and gradients at every evaluation")
     tensorboard: bool = _option(False, "also write for TensorBoard")
     sample: int = _option(800, "tokens to generate at the end", least=0)
-    temperature: float = _option(0.7, "temperature of sampling", least=1e-3, most=1e6)
+    temperature: float = _option(
+        0.7, "temperature of sampling; 0 for the likeliest token", most=1e6
+    )
     devices: int = _option(
         1, "number of devices; 0 for all, as several processes take them", least=0
     )
@@ -168,6 +180,7 @@ class Config:
             raise ValueError(
                 f"held_out: got {self.held_out}, want a share between 0 and 1"
             )
+        check_temperature(self.temperature)
         if not self.clip > 0:
             raise ValueError(f"clip: got {self.clip}, want more than 0")
         if self.batching == "sentences" and self.tokens != "words":

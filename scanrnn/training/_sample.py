@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from scanrnn.training._checkpoints import Checkpoints
-from scanrnn.training._config import Config
+from scanrnn.training._config import Config, check_temperature
 from scanrnn.training._model import LanguageModel, make_model, zero_carry
 from scanrnn.training._run import make_training
 from scanrnn.training._same_run import check_notes
@@ -103,12 +103,7 @@ def generate(
         >>> len("".join(generate(model, vocabulary, 20, key=jax.random.key(0))))
         20
     """
-    # Divided by less, logits would overflow.
-    if temperature != 0 and not temperature >= 1e-3:
-        raise ValueError(
-            f"temperature: got {temperature}, want at least 0.001, or 0 for the "
-            "likeliest token"
-        )
+    check_temperature(temperature)
     if length < 0:
         raise ValueError(f"length: got {length}, want at least 0")
     start = next((t for t in ("\n", END) if t in vocabulary.tokens), None)
