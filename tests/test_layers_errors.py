@@ -180,6 +180,7 @@ def test_a_method_of_a_cell_that_takes_other_arguments_is_refused(
         (lambda carry: None, "must return a pair .* got a NoneType"),
         (lambda carry: (carry[..., 1:], carry), r"shape .* returned float32\[2,3\]"),
         (lambda carry: ((carry,), carry), "a carry of the structure of init"),
+        (lambda carry: (carry.astype(jnp.bfloat16), carry), "returned bfloat16"),
     ],
 )
 def test_a_wrong_result_of_a_step_is_refused_with_and_without_lengths(

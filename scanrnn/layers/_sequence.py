@@ -61,7 +61,7 @@ def run(
             new, y = out
         else:
             state, new, y = step(state, carry, x)
-        if counted is not None and _shape(new) == _shape(carry):  # else `scan` says so
+        if counted is not None and _types(new) == _types(carry):  # else `scan` says so
             new = choose(counted, new, carry)
         return (state, new), (y, new if all_carries else None)
 
@@ -107,10 +107,10 @@ def choose(condition, ours, theirs):
     return jax.tree.map(lambda a, b: _select(condition, a, b), ours, theirs)
 
 
-def _shape(tree):
-    """A tree with the shapes of its arrays, to compare two."""
+def _types(tree):
+    """The structure of a tree with the shapes and dtypes of its arrays."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, [jnp.shape(leaf) for leaf in leaves]
+    return structure, [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
 
 
 def _select(condition, a, b):
