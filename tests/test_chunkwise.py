@@ -38,13 +38,16 @@ def short_chunks(monkeypatch):
     assert STEPS % 3 and STEPS % 5
 
 
+# Every second cell runs from the last step, and with resets the others do.
+REVERSE = {name: bool(i % 2) for i, name in enumerate(sorted(CELLS_WITH))}
+
+
 @pytest.mark.usefixtures("short_chunks")
-@pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("name", mostly_slow(CELLS_WITH, QUICK))
-def test_cell_by_products_of_chunks_equals_lax_scan(name, reverse):
+def test_cell_by_products_of_chunks_equals_lax_scan(name):
     params, xs, carry = draw(CELLS[name])
     make = CELLS[name].cell.step, params, carry, xs
-    assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=reverse)
+    assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=REVERSE[name])
 
 
 @pytest.mark.usefixtures("short_chunks")
@@ -80,8 +83,7 @@ def test_resets_and_steps_that_do_not_count_equal_lax_scan(name):
     flags = [jnp.asarray(generator.random(xs.shape[:2]) < p) for p in (0.3, 0.7)]
     fresh = jax.tree.map(lambda a: 0.5 * a[::-1], carry)
     make = spanned(CELLS[name].cell.step), (params, fresh), carry, (xs, *flags)
-    for reverse in (False, True):
-        assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=reverse)
+    assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=not REVERSE[name])
 
 
 def graph_of(step, init, xs):
@@ -172,8 +174,8 @@ def test_delta_rule_equals_lax_scan(name, batch, twice):
     init = jnp.asarray(generator.normal(size=(batch, D, D)))
     xs = tuple(jnp.asarray(generator.normal(size=(STEPS, batch, D))) for _ in range(3))
     make = step, {}, init, xs
-    for reverse in (False, True):
-        assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=reverse)
+    # From the last step for one of the batches.
+    assert_same(make, value_and_gradients, plan=CHUNKWISE, reverse=batch == 1)
 
 
 NEAR_MISSES = {

@@ -56,7 +56,6 @@ ONE_IN = {
         "test_a_step_of_training_runs_the_gemms_of_the_table": 2,
     },
     "test_chunkwise.py": {
-        "test_cell_by_products_of_chunks_equals_lax_scan": 2,
         "test_delta_rule_equals_lax_scan": 4,
     },
     "test_executors_again.py": {
