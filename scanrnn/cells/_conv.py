@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 from scanrnn.cells import _checks, _precision
 from scanrnn.cells._frame import FramedCell
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 
 class ConvOptions(TypedDict, total=False):
@@ -75,10 +75,9 @@ class ConvCell(FramedCell):
         table = {
             "kernel": Param(kernel, "kernel", self.gates),
             "recurrent_kernel": Param(recurrent, "recurrent_kernel", self.gates),
+            "bias": Param((columns,), "bias", self.gates),
         }
-        if self.use_bias:
-            table["bias"] = Param((columns,), "bias", self.gates)
-        return table
+        return with_biases(self.use_bias, table, "bias")
 
     def _check(self, params, x):
         """Raise unless `params` are this cell's and `x` fits them; return F."""

@@ -10,7 +10,7 @@ from scanrnn.cells import _checks
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._conv import ConvCell, ConvOptions
 from scanrnn.cells._gated import split
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 DIALECTS = ("ballas2015", "cudnn")
 
@@ -42,9 +42,9 @@ class _ConvGRU(ConvCell):
 
     def table(self, in_features, hidden_features):
         table = super().table(in_features, hidden_features)
-        if self.dialect == "cudnn" and self.use_bias:
+        if self.dialect == "cudnn":
             table["recurrent_bias"] = Param((hidden_features,), "bias", ("n",))
-        return table
+        return with_biases(self.use_bias, table, "recurrent_bias")
 
     def equations(self, p, carry, x, noise):
         del noise

@@ -10,7 +10,7 @@ from scanrnn.cells import _checks, _precision
 from scanrnn.cells._cell import Cell
 from scanrnn.cells._frame import FramedCell
 from scanrnn.cells._gated import split
-from scanrnn.cells._table import Param
+from scanrnn.cells._table import Param, with_biases
 
 
 def positive(v):
@@ -48,10 +48,11 @@ class Minimal(FramedCell):
     def table(self, in_features, hidden_features):
         """One matrix and one bias, over all gates."""
         size = len(self.gates) * hidden_features
-        table = {"kernel": Param((in_features, size), "kernel", self.gates)}
-        if self.use_bias:
-            table["bias"] = Param((size,), "bias", self.gates)
-        return table
+        table = {
+            "kernel": Param((in_features, size), "kernel", self.gates),
+            "bias": Param((size,), "bias", self.gates),
+        }
+        return with_biases(self.use_bias, table, "bias")
 
     def arguments(self, p, x):
         """The arguments of the gates, and, as the last item, the candidate."""
