@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import jax
@@ -11,6 +12,9 @@ from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.functions import reread
 from scanrnn.planner.ir.gemm import gemm
 from scanrnn.planner.ir.graph import Env, Graph, variables
+
+# A `select_n` reads which case was chosen.
+_ALWAYS_LINEAR = ops.LINEAR - {"select_n"}
 
 
 def checkpointed(f, policy):
@@ -50,6 +54,17 @@ def _multiplies(eqn) -> bool:
     return last and data.ndim > 2 and weights.ndim == 2
 
 
+def _keeps_only_inputs(graph: Graph) -> bool:
+    """Whether the derivative of a stage reads no values but its inputs.
+
+    A policy then changes nothing, and it takes as long to trace as the stage itself.
+    """
+    eqns = [e for e in graph.eqns if e.primitive.name not in _ALWAYS_LINEAR]
+    read = itertools.chain.from_iterable(variables(e.invars) for e in eqns)
+    products = all(e.primitive.name == "dot_general" for e in eqns)
+    return products and {*read} <= {*graph.inputs}
+
+
 def stage_over_time(graph: Graph, values: Mapping, length, policy=None) -> list:
     """The outputs of a stage for all steps at once, given its inputs by variable.
 
@@ -69,7 +84,7 @@ def stage_over_time(graph: Graph, values: Mapping, length, policy=None) -> list:
         # To trace the stage and evaluate it again takes as long as the stage itself.
         if any(e.primitive.name in ops.PRODUCTS for e in graph.eqns):
             batched = reread(batched, _product)
-        if policy is not None:
+        if policy is not None and not _keeps_only_inputs(graph):
             batched = checkpointed(batched, policy)
         found = iter(batched(xs, weights))
     return [values[a] if a in graph.xs else next(found) for a in graph.ys]
