@@ -85,7 +85,9 @@ def _pulled(loop, step, names, rules: Rules, fixed, cts: list) -> list:
 
         # Otherwise XLA makes the shifted copy before the loop, and keeps it throughout.
         delayed = v in rows.shifts and rules.delays_copies
-        return late(ready, make, *parts.values()) if delayed else make(*parts.values())
+        if not delayed:
+            return make(*parts.values())
+        return late(ready, make, *parts.values(), out=struct(v, loop.length))
 
     streams = {v: whole(v) for v in derivative.rows(derivative.read_outside)}
     ys = tuple(step.graph.ys[i] for i in given)

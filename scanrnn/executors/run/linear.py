@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from scanrnn.executors.run.ruled import Build, Ruled
 from scanrnn.machines import Machine
@@ -39,7 +40,7 @@ def linear(
             if any(t is not None for t in tangents[:n]):
                 of_fixed = [*tangents[:n], *[None] * len(tangents[n:])]
                 terms.append(pushed(function, primals, of_fixed)[1])
-            sums = [functools.reduce(jnp.add, ts) for ts in zip(*terms, strict=True)]
+            sums = [functools.reduce(lax.add, ts) for ts in zip(*terms, strict=True)]
             return run(*tree.unflatten(primals)), sums
 
         def pull(machine, alone):

@@ -74,7 +74,9 @@ def _columns(rules, exports, a, b, **params):
     product = _transposed_in_two if half else functools.partial(_transposed, exports)
     product = functools.partial(product, **params)
     # Outside a branch, XLA would copy an input before the loops run.
-    return in_branch(b, product, a, b)
+    made = params["preferred_element_type"] or jnp.result_type(a, b)
+    out = jax.ShapeDtypeStruct((a.shape[1], b.shape[1]), made)
+    return in_branch(b, product, a, b, out=out)
 
 
 def _transposed(exports, a, b, **params):

@@ -48,7 +48,8 @@ def tangent_loop(
     step = loop.steps.inside(frozenset(tangents))
     if not step.carry and not step.ys:
         return [None] * len(graph.carry), [None] * len(graph.ys)
-    zeros = {v: jnp.zeros_like(c) for v, c in zip(graph.carry, carry, strict=True)}
+    missing = [p for p in zip(graph.carry, carry, strict=True) if p[0] not in tangents]
+    zeros = {v: jnp.zeros_like(c) for v, c in missing}
     names = (derivative.tangents[v] for v in step.active)
     active = named(names, (tangents.get(v, zeros.get(v)) for v in step.active))
     transposed = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from operator import add, mul
 from typing import Any
 
 from jax import lax
@@ -15,7 +16,7 @@ from scanrnn.executors.run.pin import Tile, pin
 from scanrnn.planner.bodies import Body
 from scanrnn.planner.ir import ops
 from scanrnn.planner.ir.graph import Env, Values
-from scanrnn.planner.ir.rows import put
+from scanrnn.planner.ir.rows import index, put
 from scanrnn.planner.motion.around import output_joins, stacked_parts
 
 
@@ -45,16 +46,17 @@ class Trips:
         rows, block = self.body.rows, self.body.rows.trip_steps
         carry = [_pinned(a, self.body.row_tile) for a in carry]
         at = count if at is None else at
+        first = index(mul, at, block) if block > 1 else at
         written = rows.write(written, late, at)
 
         def given(j):
-            return (at * block + j, [x[j] for x in xs]) if block > 1 else (at, xs)
+            return (index(add, first, j), [x[j] for x in xs]) if block > 1 else (at, xs)
 
         carry, made = self._steps(carry, written, block, given)
         late = [_stacked(made[i]) for i in rows.over]
         ys = [_stacked(made[i]) if block > 1 else made[i][0] for i in self.theirs]
         pairs = zip(self.ours, memory, strict=True)
-        memory = [put(a, _stacked(made[i]), at * block) for i, a in pairs]
+        memory = [put(a, _stacked(made[i]), first) for i, a in pairs]
         return (carry, written, late, rows.after(count), memory), ys
 
     def rest(self, carry: list, written: list, memory: list) -> tuple[list, ...]:

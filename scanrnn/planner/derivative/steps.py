@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import Var
 
 from scanrnn.planner.derivative import tangent
@@ -162,7 +163,7 @@ def _reverse(derivative: Derivative, inside: Step, ys: tuple[Var, ...]) -> Step:
         given = [values[v] for v in (*graph.carry, *cts)]
         found = jax.linear_transpose(push, *map(struct, tangents))(given)
         before = [values[v] for v in sums]
-        more = map(jnp.add, before, map(rounded, found[n:m], before))
+        more = map(lax.add, before, map(rounded, found[n:m], before))
         return [*found[:n], *more, *found[m:]]
 
     active = {*tangents}

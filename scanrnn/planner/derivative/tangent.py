@@ -60,8 +60,13 @@ def push(
         return [_push_dot(eqn, tangents, primal, transposed)]
     if name in ops.LINEAR and all(t is not None for t in tangents):
         return eval_eqn(eqn, tangents)
+    if name in ops.ADDITIVE:
+        term = next(t for t in tangents if t is not None)
+        return [lax.neg(term) if name == "sub" and tangents[0] is None else term]
     if name == "mul":
         return [_push_mul(eqn, tangents, primal)]
+    if name == "div" and tangents[1] is None:
+        return eval_eqn(eqn, (tangents[0], primal(eqn.invars[1])))
     if name in ops.FROM_OUTPUT and output(eqn.outvars[0]) is not None:
         return [lax.mul(tangents[0], ops.FROM_OUTPUT[name](output(eqn.outvars[0])))]
     return _push_general(eqn, tangents, primal, output)

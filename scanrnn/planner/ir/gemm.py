@@ -22,7 +22,6 @@ from jax.extend.core import Primitive, Var
 from jax.interpreters import ad, batching, mlir
 
 from scanrnn.planner.ir import compat, ops
-from scanrnn.planner.ir.graph import struct
 
 gemm_p = Primitive(ops.PRODUCT)
 # The product of JAX.
@@ -47,11 +46,11 @@ def gemm(eqn_params: dict, a, b):
 
 def transposes(matrices: Iterable[Any]) -> dict[Any, Var]:
     """A new variable for the transpose of each matrix."""
-    transpose = functools.partial(lax.transpose, permutation=(1, 0))
-    # `jax.eval_shape` drops the mesh of a type if one of its axes is Auto, and a value
-    # that varies over another axis of that mesh then has no type.
-    traced = {v: jax.make_jaxpr(transpose)(struct(v)) for v in matrices}
-    return {v: Var(jaxpr.out_avals[0]) for v, jaxpr in traced.items()}
+    return {v: Var(_transposed_type(ops.aval(v))) for v in matrices}
+
+
+def _transposed_type(aval):
+    return compat.type_of(lax.transpose_p, aval, permutation=(1, 0))
 
 
 def on_the_left(eqn, side: int, matrix, data):

@@ -18,6 +18,7 @@ from jax.sharding import AxisType
 
 from scanrnn.planner.ir import batching, compat
 from scanrnn.planner.ir.graph import inside
+from scanrnn.planner.ir.slopes import FROM_OUTPUT as FROM_OUTPUT
 
 # Contractions: the work that is worth moving, saving and counting.
 CONVOLUTION = "conv_general_dilated"
@@ -44,24 +45,6 @@ POINTWISE = frozenset(
     {"add", "sub", "mul", "div", "neg", "max", "min", "tanh", "logistic", "exp"}
 )
 
-
-def _slope_of_tanh(y):
-    # Near y = 1, `1 - y` is exact, but `y * y` in half precision loses half of the
-    # digits that are left. In float32 both are as exact as y itself, and `1 - y * y` is
-    # one operation less.
-    half = jnp.finfo(y.dtype).bits < 32
-    return (1 - y) * (1 + y) if half else 1 - lax.mul(y, y)
-
-
-# Unary functions whose derivative is a simple function of their *output*. If the output
-# is saved, the reverse loop need not evaluate the function again.
-FROM_OUTPUT = {
-    "tanh": _slope_of_tanh,
-    "logistic": lambda y: lax.mul(y, 1 - y),
-    "exp": lambda y: y,
-    "sqrt": lambda y: 0.5 / y,
-    "rsqrt": lambda y: -0.5 * y * y * y,
-}
 
 # Primitives that compute each element of their result from the same element of their
 # operands. JAX adds some: in 0.12, `tanh` has the slope `one_minus_square`.

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import add, eq, lt, mul, sub
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -111,9 +113,9 @@ class Rows:
         """The value of a variable at step `t`."""
         if v in self.shifts:
             (of, later), last = self.shifts[v], self.length - 1
-            at, edge = (t - 1, 0) if later else (t + 1, last)
+            at, edge = (index(sub, t, 1), 0) if later else (index(add, t, 1), last)
             row = self.row(arrays, clipped(at, last), of)
-            return lax.select(t == edge, arrays[v], row)
+            return lax.select(index(eq, t, edge), arrays[v], row)
         place = self.places.get(v)
         return row_at(arrays[place.whole if place else v], t, place)
 
@@ -121,9 +123,10 @@ class Rows:
         """The values of a variable at all steps, as an array."""
         if v in self.shifts:
             of, later = self.shifts[v]
-            values, edge = self.all(arrays, of), jnp.expand_dims(arrays[v], 0)
-            parts = [edge, values[:-1]] if later else [values[1:], edge]
-            return lax.concatenate(parts, 0)
+            values, edge = self.all(arrays, of), lax.expand_dims(arrays[v], [0])
+            first, last = (0, -1) if later else (1, None)
+            rest = lax.slice_in_dim(values, first, last)
+            return lax.concatenate([edge, rest] if later else [rest, edge], 0)
         if v in self.places:
             whole, axis, start, size = self.places[v]
             return lax.slice_in_dim(arrays[whole], start, start + size, axis=axis + 1)
@@ -175,7 +178,7 @@ class Rows:
 
     def after(self, trip):
         """The index of the next trip; None if `lax.scan` counts."""
-        return None if trip is None else trip + np.int32(-1 if self.reverse else 1)
+        return None if trip is None else index(add, trip, -1 if self.reverse else 1)
 
     def start(self, arrays: Sequence) -> list:
         """The rows that the first trip writes late: those that are there already."""
@@ -186,8 +189,9 @@ class Rows:
         """Write the rows that the trip before `trip` made."""
         if not arrays:
             return []
-        before = clipped(trip + 1 if self.reverse else trip - 1, self.trips - 1)
-        at = before * self.trip_steps if self.trip_steps > 1 else before
+        before = index(add if self.reverse else sub, trip, 1)
+        before, block = clipped(before, self.trips - 1), self.trip_steps
+        at = index(mul, before, block) if block > 1 else before
         return [put(a, rows, at) for a, rows in zip(arrays, late, strict=True)]
 
     def finish(self, arrays: Sequence, late: Sequence) -> list:
@@ -208,11 +212,21 @@ class Rows:
 
         def again(state):
             count, arrays = state
-            return count + np.int32(1), write(arrays)
+            return index(add, count, 1), write(arrays)
 
         # `lax.fori_loop` makes a `lax.scan`, which takes longer to trace and to lower.
         first = np.int32(0), list(arrays)
-        return lax.while_loop(lambda state: state[0] < np.int32(2), again, first)[1]
+        return lax.while_loop(lambda state: index(lt, state[0], 2), again, first)[1]
+
+
+def index(operation: Callable, t, number):
+    """`operation(t, number)` of an index, such as `operator.add`.
+
+    An operator of arrays is a call of `jnp`, which JAX traces as a program of its own.
+    """
+    if not isinstance(t, jax.Array) or not isinstance(number, int):
+        return operation(t, number)  # a number, or a symbolic length
+    return getattr(lax, operation.__name__)(t, t.dtype.type(number))
 
 
 def spans(sizes: Iterable[int]) -> list[tuple[int, int]]:

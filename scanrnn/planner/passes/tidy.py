@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn, Var
 
@@ -254,7 +253,7 @@ def regroup_sums(graph: Graph) -> tuple[Graph, list]:
     found = {e: two for e in roots if (two := groups(e)) is not None}
 
     def rule(eqn, env):
-        sums = (functools.reduce(jnp.add, map(env.read, g)) for g in found[eqn])
-        return [jnp.add(*sums)]
+        sums = (functools.reduce(lax.add, map(env.read, g)) for g in found[eqn])
+        return [lax.add(*sums)]
 
     return retrace(graph, rule, found)
