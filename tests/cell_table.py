@@ -331,6 +331,21 @@ def _rows(names) -> list:
 EVERY, ONE_ROW_EACH = _rows(CELLS), _rows(ONE_OF_EACH)
 
 
+@functools.cache
+def _shapes(cell, *sizes) -> dict[str, tuple[int, ...]]:
+    """The shapes of the params by name, in the order in which `init` makes them.
+
+    `init` is traced alone: to run it would compile a program for each shape.
+    """
+    found = {}
+
+    def look(key):
+        found.update({k: v.shape for k, v in cell.init(key, *sizes).items()})
+
+    jax.eval_shape(look, jax.random.key(0))
+    return found
+
+
 def draw(row, seed=0, features=H) -> tuple[dict, np.ndarray, Any]:
     """Params, xs `[T, B, *spatial, D]` and a first carry, all random, in float64.
 
@@ -340,8 +355,7 @@ def draw(row, seed=0, features=H) -> tuple[dict, np.ndarray, Any]:
     in_features = features if row.in_features == H else row.in_features
     generator = np.random.default_rng(seed)
     cell = row.cell
-    params = cell.init(jax.random.key(0), in_features, features)
-    params = row.draw(generator, {k: v.shape for k, v in params.items()})
+    params = row.draw(generator, _shapes(cell, in_features, features))
     xs = generator.normal(size=(T, B, *row.spatial, in_features))
     zeros = cell.initial_carry(params, xs[0])
     carry = type(zeros)(*(generator.normal(size=field.shape) for field in zeros))

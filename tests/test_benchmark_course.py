@@ -12,7 +12,7 @@ from benchmarks import origin, sentences  # noqa: E402
 from benchmarks.course import (  # noqa: E402
     __main__ as course,
 )
-from benchmarks.course import clipping, memory, on_a_gpu, step_times  # noqa: E402
+from benchmarks.course import memory, on_a_gpu, step_times  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
 
@@ -83,17 +83,6 @@ def test_counts_on_a_gpu_are_those_of_the_committed_results():
     assert f"{1.3 * kernels:.1f} ({kernels:.1f} kernels) |" in flash
 
 
-@pytest.mark.slow
-def test_clipping_keeps_the_bound_and_has_the_norms_of_torch():
-    found = clipping.measure(quick=True)
-    assert [row["bound"] for row in found["rows"]] == [None, 1.0, 5.0]
-    for row in found["rows"]:
-        first, theirs = row["ours"][0], row["torch"][0]
-        assert first["before"] == pytest.approx(theirs["before"], rel=1e-3)
-        bound = math.inf if row["bound"] is None else row["bound"]
-        assert first["after"] == pytest.approx(min(first["before"], bound), rel=1e-3)
-
-
 def test_peak_of_memory_is_what_a_call_takes():
     taken = memory.peak(lambda: np.ones(20_000_000, np.uint8).sum())
     if taken is None:
@@ -110,14 +99,14 @@ def test_lengths_of_sentences_have_the_mean_that_the_page_names():
     assert sentences._epoch(times, {3: 2, 5: 1}) == [12.0, 24.0]
 
 
-@pytest.mark.slow
-def test_buckets_are_timed_against_one_bucket():
-    found = sentences.measure(quick=True)
-    one, *more = found["rows"]
-    assert one["gain"] == (1, 1, 1)
-    assert all(row["waste"] < one["waste"] for row in more)
-    _, table = sentences.report(found)
-    assert table.count("\n") == 1 + len(sentences.BUCKETS)
+def check_clipping(found):
+    """The bound is kept, and the norms are those of torch."""
+    assert [row["bound"] for row in found["rows"]] == [None, 1.0, 5.0]
+    for row in found["rows"]:
+        first, theirs = row["ours"][0], row["torch"][0]
+        assert first["before"] == pytest.approx(theirs["before"], rel=1e-3)
+        bound = math.inf if row["bound"] is None else row["bound"]
+        assert first["after"] == pytest.approx(min(first["before"], bound), rel=1e-3)
 
 
 @pytest.mark.slow
@@ -130,3 +119,5 @@ def test_course_runs_in_its_quick_form(section, tmp_path, monkeypatch):
     assert f"## {course.SECTIONS[section].TITLE}\n" in text
     results = json.loads(written.with_suffix(".json").read_text())
     assert results["date"] in text and results["machine"]["cpu"] in text
+    if section == "clipping":
+        check_clipping(results["sections"][section])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from benchmarks import origin, scaling, words
+from benchmarks import origin, scaling, sentences, words
 from scanrnn.training import RECIPES, Config, Corpus, LanguageModel, Vocabulary
 
 pytestmark = pytest.mark.usefixtures("in_32_bit")
@@ -37,19 +37,37 @@ def test_words_per_second_are_measured_of_every_contender():
     assert about["date"] in text and about["commit"] in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["words", "scaling", "latency"])
-def test_benchmark_runs_in_its_quick_form(name):
+def quick(name, *words):
+    """The results of a benchmark in its quick form, in a process of its own."""
     for needed in ("torch", *(["onnxruntime"] if name == "latency" else [])):
         pytest.importorskip(needed)
     written = origin.place(name, quick=True)
     written.unlink(missing_ok=True)
-    call = [sys.executable, "-m", f"benchmarks.{name}", "--quick"]
+    call = [sys.executable, "-m", f"benchmarks.{name}", "--quick", *words]
     done = subprocess.run(call, cwd=origin.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     results = json.loads(written.read_text())
     text = written.with_suffix(".md").read_text()
     assert results["date"] in text and done.stdout == text + "\n"
+    return results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["scaling", "latency"])
+def test_benchmark_runs_in_its_quick_form(name):
+    assert quick(name)["rows"]
+
+
+@pytest.mark.slow
+def test_words_in_their_quick_form_have_torch_and_buckets_against_one_bucket():
+    """One size: the race above has the contenders of the others."""
+    results = quick("words", "--sizes", "wide")
+    assert {*results["sizes"]["wide"]["rows"]} == {*words.FEW} > {"torch"}
+    one, *more = results["sentences"]["rows"]
+    assert one["gain"] == [1, 1, 1]
+    assert all(row["waste"] < one["waste"] for row in more)
+    _, table = sentences.report(results["sentences"])
+    assert table.count("\n") == 1 + len(sentences.BUCKETS)
 
 
 def test_words_that_are_drawn_are_as_many_as_said():
