@@ -12,7 +12,7 @@ from benchmarks.programs.linear_attention import delta_rule
 from scanrnn.executors import pallas_tpu
 from scanrnn.executors.kernels import tiles
 from scanrnn.planner.emit import emit
-from tests.test_executors_kernels import FEW, assert_equal_to_lax_scan, lstm
+from tests.test_executors_kernels import KINDS, assert_equal_to_lax_scan, lstm
 
 NAME = pallas_tpu.NAME
 
@@ -55,7 +55,7 @@ def two_cores(monkeypatch):
     monkeypatch.setattr(tiles, "_ROWS", 1)
 
 
-@pytest.mark.parametrize("row", FEW)
+@pytest.mark.parametrize("row", KINDS)
 def test_kernel_for_two_cores_equals_lax_scan(row, two_cores):
     """The interpreter runs both halves of the batch one after the other."""
     assert_equal_to_lax_scan(row, reverse=False)

@@ -13,13 +13,13 @@ from scanrnn.executors import pallas_tpu
 from scanrnn.executors.kernels import kernel, tiles
 from scanrnn.planner.emit import emit
 from tests.cell_table import CELLS
-from tests.test_executors_kernels import FEW, drawn, numbers
+from tests.test_executors_kernels import KINDS, drawn, numbers
 
 NAME = pallas_tpu.NAME
 ROWS = [
     pytest.param(CELLS["lstm"], id="lstm"),
     *(pytest.param(*p.values, id=p.id, marks=pytest.mark.slow)
-      for p in FEW if p.id != "lstm"),
+      for p in KINDS if p.id != "lstm"),
 ]  # fmt: skip
 
 

@@ -12,16 +12,25 @@ import scanrnn
 from scanrnn._tune import tuner
 from scanrnn.executors import pallas_tpu
 from scanrnn.executors.kernels import kernel
-from tests.cell_table import CELLS, ONE_OF_EACH, draw
+from tests.cell_table import CELLS, ONE_OF_EACH, SEEN, draw
 
 NAME = pallas_tpu.NAME
 QUICK = ("lstm-norm", "gru", "lstm-heads")
-EVERY = [
-    pytest.param(row, id=name, marks=() if name in QUICK else pytest.mark.slow)
-    for name, row in CELLS.items()
-]
+
+
+def rows(names):
+    """Rows of the table. All but those of `QUICK` are slow."""
+    marks = {name: () if name in QUICK else pytest.mark.slow for name in names}
+    return [pytest.param(CELLS[n], id=n, marks=mark) for n, mark in marks.items()]
+
+
 # One row of each family, for tests where only the family matters.
-FEW = [row for row in EVERY if row.id in QUICK or row.id in ONE_OF_EACH]
+FEW = rows(name for name in CELLS if name in QUICK or name in ONE_OF_EACH)
+# One for each way to lay out a carry and to multiply: what a kernel moves and rounds.
+KINDS = rows([
+    *("lstm", "lstm-norm", "lstm-heads", "gru", "multiplicative_lstm", "sru", "lru"),
+    *("qrnn-1-fo", "slstm", "mlstm", "gla", "deltanet", "rwkv7", "mamba2", "conv_lstm"),
+])  # fmt: skip
 
 
 def score(row, implementation, reverse, params, xs, carry):
@@ -47,9 +56,17 @@ def planned_for_a_tpu(row, dtype="float32"):
     return scanrnn.plan(step, carry, xs, machine="tpu v5e", implementation=NAME)
 
 
-@pytest.mark.parametrize("row", EVERY)
+@pytest.mark.parametrize("row", rows(name for name in CELLS if name not in SEEN))
 def test_kernel_equals_lax_scan(row):
     assert_equal_to_lax_scan(row, reverse=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SEEN))
+def test_row_of_parts_that_kernels_have_is_planned_as_one(name):
+    params, xs, carry = drawn(CELLS[name], "float32")
+    step = functools.partial(CELLS[name].cell.step, params)
+    assert scanrnn.plan(step, carry, xs, implementation=NAME).executor.name == NAME
 
 
 # The direction is the kernel's alone, and no cell knows of it: four kinds of carry.
@@ -68,7 +85,7 @@ def assert_equal_to_lax_scan(row, reverse):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", FEW)
+@pytest.mark.parametrize("row", KINDS)
 def test_kernel_in_bfloat16_is_as_exact_as_lax_scan(row):
     args = drawn(row, jnp.bfloat16)
     exact = values_and_gradients(

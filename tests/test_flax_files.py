@@ -85,7 +85,8 @@ def test_flax_tests_pass_with_our_layers(kind, flax_files):
     path = flax_files / name
     for one in ours:
         assert re.search(rf"\b(nn|nnx|linen)\.{one}\b", path.read_text()), one
-    for names, expected in (([], set()), (ours, differ)):
+    # That some fail with our layers says something where they pass with Flax's.
+    for names, expected in (*([([], set())] if differ else []), (ours, differ)):
         done = run(ROOT / "tests/flax_files.py", path, kind, *names)
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout.splitlines()[-1])
@@ -114,13 +115,9 @@ def example(flax_files, folder, ours):
 def test_flax_example_trains_with_one_import_changed(flax_files, tmp_path):
     """The decoder returns a pair, and starts with the carry of the encoder."""
     theirs, mine = (example(flax_files, tmp_path / str(own), own) for own in (0, 1))
-    commands = (
-        (mine, ["train_test.py"]),
-        (theirs, ["train.py", *TRAINING]),
-        (mine, ["train.py", *TRAINING]),
-    )
-    for folder, command in commands:
-        done = run(*command, folder=folder)
+    # It trains and decodes, as the test beside it does for one step.
+    for folder in (theirs, mine):
+        done = run("train.py", *TRAINING, folder=folder)
         assert done.returncode == 0, done.stderr
     theirs, mine = (json.loads((f / "losses.json").read_text()) for f in (theirs, mine))
     # Tokens of the decoder are drawn with other keys, so losses differ a little.

@@ -151,6 +151,13 @@ def test_biases_of_a_torch_gru_are_merged_but_for_the_candidates():
     np.testing.assert_array_equal(params["recurrent_bias"], second[2 * H :])
 
 
+def both_ways(names):
+    """An LSTM in one direction and in two; the other layers in one or two, in turn."""
+    names = list(names)
+    turns = [(name, bool(i % 2)) for i, name in enumerate(names)]
+    return list(dict.fromkeys([*turns, ("lstm", False), ("lstm", True)]))
+
+
 KERAS = {
     "lstm": ("LSTM", {}, cells.lstm()),
     "gru": ("GRU", {}, cells.gru()),
@@ -162,8 +169,7 @@ KERAS = {
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # Keras may warn on import
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("name", KERAS)
+@pytest.mark.parametrize(("name", "bidirectional"), both_ways(KERAS))
 def test_keras_layers_and_ours_are_equal_and_weights_come_back(name, bidirectional):
     keras = pytest.importorskip("keras")
     kind, options, cell = KERAS[name]
@@ -206,8 +212,7 @@ LINEN = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("name", LINEN)
+@pytest.mark.parametrize(("name", "bidirectional"), both_ways(LINEN))
 def test_linen_layers_and_ours_are_equal_and_weights_come_back(name, bidirectional):
     make, cell = LINEN[name]
     layer = nn.RNN(make(H))
@@ -242,8 +247,7 @@ NNX = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("name", NNX)
+@pytest.mark.parametrize(("name", "bidirectional"), both_ways(NNX))
 def test_nnx_layers_and_ours_are_equal_and_weights_come_back(name, bidirectional):
     make, cell = NNX[name]
     rngs = nnx.Rngs(0)

@@ -89,7 +89,7 @@ def test_run_that_is_killed_at_random_moments_ends_with_the_same_bits(tmp_path):
     want, rows = finish(tmp_path / "straight")
     assert any(row["skipped"] for row in rows)
     moments, kills = random.Random(5), []
-    for _ in range(6):
+    for _ in range(4):
         process = start(tmp_path / "killed", pause=0.05)
         # Steps are counted, as a machine may be busy; 48 are more than all runs take.
         for _ in range(moments.randint(5, 7)):

@@ -5,6 +5,7 @@ python -m tests.walks README.md
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Tests leave out these commands: the package is installed already.
 DONE = ("git clone", "pip install", "make ")
+# Programs of several pages in one process, each as if it were alone there.
+RUN = "import runpy, sys; [runpy.run_path(a, {}, '__main__') for a in sys.argv[1:]]"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -29,12 +32,12 @@ def copied(text: str) -> str:
     return "".join(f"{line[4:]}\n" for line in lines)
 
 
-def walk(page: Path, folder: Path) -> str:
-    """Run all blocks of a page in an empty folder, the Python ones as one program.
+def walk(folder: Path, *pages: Path) -> str:
+    """Run all blocks of pages in an empty folder, the Python ones as a program a page.
 
     Args:
-        page: a page in Markdown.
         folder: where the commands run.
+        pages: pages in Markdown.
 
     Returns:
         What was printed.
@@ -42,9 +45,14 @@ def walk(page: Path, folder: Path) -> str:
     Raises:
         subprocess.CalledProcessError: if a block fails.
     """
-    found = blocks(page)
-    python = "".join(text for kind, text in found if kind == "python")
-    lines = "".join(text for kind, text in found if kind == "sh").splitlines()
+    shell, programs = "", []
+    for page in pages:
+        found = blocks(page)
+        shell += "".join(text for kind, text in found if kind == "sh")
+        programs.append(f"copied_{page.stem}.py")
+        python = "".join(text for kind, text in found if kind == "python")
+        (folder / programs[-1]).write_text(python)
+    lines = shell.splitlines()
     commands = [line for line in lines if not line.startswith(DONE)]
     paths = (str(ROOT), os.environ.get("PYTHONPATH", ""))
     # A reader's programs are compiled as well as XLA can; see conftest.py.
@@ -53,8 +61,8 @@ def walk(page: Path, folder: Path) -> str:
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
-    (folder / "copied.py").write_text(python)
-    script = "\n".join(["set -euo pipefail", "python copied.py", *commands])
+    run = shlex.join(["python", "-c", RUN, *programs])
+    script = "\n".join(["set -euo pipefail", run, *commands])
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=folder,
@@ -68,4 +76,4 @@ def walk(page: Path, folder: Path) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        print(walk(Path(sys.argv[1]), Path(name)))
+        print(walk(Path(name), *map(Path, sys.argv[1:])))

@@ -68,6 +68,7 @@ def _run(cell, params, xs):
     return jax.lax.scan(functools.partial(cell.step, params), start, xs)[1]
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _memory(cell, params, xs):
     """How much the last output changes with each input, by distance."""
 
