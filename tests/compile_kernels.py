@@ -1,10 +1,11 @@
-"""`python -m tests.compile_kernels MACHINE NAMES DTYPE FEATURES`: compiled gradients.
+"""`python -m tests.compile_kernels MACHINE NAMES DTYPES FEATURES`: compiled gradients.
 
 Each loop is a kernel. Small sizes are odd, so that every array fills its registers in
 part. The environment is that of `benchmarks.compiled.targets`.
 """
 
 import functools
+import itertools
 import sys
 
 import jax
@@ -58,13 +59,14 @@ def kernels_of(machine: str, name: str, dtype: str, H: int) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Prints a line for each cell; `*` is all that have no convolution."""
-    machine, names, dtype, features = sys.argv[1:]
+    """Prints a line for each dtype and cell; `*` is all cells without a convolution."""
+    machine, names, dtypes, features = sys.argv[1:]
     names = names.split(",")
     if names == ["*"]:
         names = [name for name in CELLS if not name.startswith("conv")]
-    for name in names:
-        print(name, *kernels_of(machine, name, dtype, int(features)), flush=True)
+    for dtype, name in itertools.product(dtypes.split(","), names):
+        found = kernels_of(machine, name, dtype, int(features))
+        print(name, dtype, *found, flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ installed (`make test-compiled`).
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -257,12 +258,24 @@ def prepare(machine, monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
 
-def measured(row, monkeypatch):
-    prepare(row.machine, monkeypatch)
-    with contextlib.closing(Worker(row.machine)) as worker:
-        record = worker.measure(row, top=100)
-    assert "error" not in record, record["error"]
-    return record
+@pytest.fixture(scope="module")
+def compilers():
+    """A process for each machine, as for the pages; the first test starts it."""
+    made = {}
+    yield lambda machine: made.setdefault(machine, Worker(machine))
+    for worker in made.values():
+        worker.close()
+
+
+@pytest.fixture
+def measured(compilers, monkeypatch):
+    def measure_(row):
+        prepare(row.machine, monkeypatch)
+        record = compilers(row.machine).measure(row, top=100)
+        assert "error" not in record, record["error"]
+        return record
+
+    return measure_
 
 
 def printed(module, machine, *given):
@@ -310,11 +323,11 @@ def test_graph_is_one_start_by_the_host():
 
 
 @pytest.mark.slow
-def test_trip_of_steps_is_one_start_by_the_host(monkeypatch):
+def test_trip_of_steps_is_one_start_by_the_host(measured):
     """`lax.scan` has ten starts or more for each step."""
     row = Row("h100", Case("lstm", 30, 32, 512, 512), "train", LOOPS)
-    ours = measured(row, monkeypatch)
-    theirs = measured(row._replace(contender="lax_scan"), monkeypatch)
+    ours = measured(row)
+    theirs = measured(row._replace(contender="lax_scan"))
     assert ours["host_starts"] <= 30 and theirs["host_starts"] >= 10 * 30
     assert ours["device_kernels"] <= 7.5 * 30
 
@@ -323,10 +336,10 @@ def test_trip_of_steps_is_one_start_by_the_host(monkeypatch):
 @pytest.mark.parametrize(
     "limited", LIMITS, ids=["-".join(map(str, key)) for key in LIMITS]
 )
-def test_loops_do_not_grow(limited, monkeypatch):
+def test_loops_do_not_grow(limited, measured):
     cell, machine, T, B, H, *throughout = limited
     case = Case(cell, T, B, H, H, "bfloat16", throughout=any(throughout))
-    record = measured(Row(machine, case, "train", LOOPS), monkeypatch)
+    record = measured(Row(machine, case, "train", LOOPS))
     lines = [
         line for loop in record["loops"] for line in report.hot_lines(loop, machine)
     ]
@@ -336,10 +349,10 @@ def test_loops_do_not_grow(limited, monkeypatch):
 
 
 @pytest.mark.slow
-def test_decoder_keeps_the_products_of_one_step(monkeypatch):
+def test_decoder_keeps_the_products_of_one_step(measured):
     """XLA once computed `c` from the products of all steps of a trip: 8.2 MB."""
     row = Row("h100", ProgramCase("attention decoder"), "forward", "scanrnn")
-    record = measured(row, monkeypatch)
+    record = measured(row)
     assert record["temp_bytes"] < 5e6
     assert record["launches"] <= 214
 
@@ -354,17 +367,21 @@ COMPILED = [
 ]
 
 
+DTYPES = "float32,bfloat16"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("machine", "features", "names"), COMPILED)
-def test_kernels_compile(machine, features, names, dtype, monkeypatch):
+def test_kernels_compile(machine, features, names, monkeypatch):
+    """One process compiles both dtypes."""
     prepare(machine, monkeypatch)
-    given = machine, names, dtype, str(features)
+    given = machine, names, DTYPES, str(features)
     lines = [line.split() for line in printed("compile_kernels", machine, *given)]
-    assert [name for name, *_ in lines] == names.split(",")
-    for name, made, loops in lines:
-        assert int(made) >= 1, name
-        assert machine != "h100" or (made, loops) == ("2", "0"), name
+    every = itertools.product(DTYPES.split(","), names.split(","))
+    assert [(dtype, name) for name, dtype, *_ in lines] == [*every]
+    for *which, made, loops in lines:
+        assert int(made) >= 1, which
+        assert machine != "h100" or (made, loops) == ("2", "0"), which
 
 
 @pytest.mark.slow

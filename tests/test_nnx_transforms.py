@@ -207,30 +207,31 @@ EVERY = sorted(
 )
 
 
-near = functools.partial(close, rtol=1e-9, atol=1e-10)
-
-
-def under_transforms_of_jax(rnn, xs, value, grads):
-    jax.tree.map(near, jax.jit(jax.grad(jax.checkpoint(loss)))(rnn, xs), grads)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_every_layer_works_under_every_transform(name):
+    """Transforms of JAX and of NNX, both modes, and export; Linen layers too."""
+    options = {"kernel_size": 3} if name.startswith("Conv") else {}
+    shape = (2, T, *((4,) if options else ()), D)
+    options |= {"param_dtype": jnp.float64}
+    rnn = getattr(scanrnn.nnx, name)(D, D, **options, rngs=nnx.Rngs(0))
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=shape))
+    near = functools.partial(close, rtol=1e-9, atol=1e-10)
+    value, grads = jax.jit(jax.value_and_grad(loss))(rnn, xs)
+    again = jax.jit(jax.grad(jax.checkpoint(loss)))(rnn, xs)
+    jax.tree.map(near, again, grads)
     near(jnp.sum(jnp.sin(jax.jit(jax.vmap(rnn))(xs))), value)
-
-
-def under_transforms_of_nnx(rnn, xs, value, grads):
     with nnx.set_graph_mode(False), nnx.set_graph_updates(False):
-        found = nnx.jit(nnx.value_and_grad(loss))(rnn, xs)
-    jax.tree.map(near, jax.tree.leaves(found), jax.tree.leaves((value, grads)))
-
-
-def split_and_exported(rnn, xs, value, grads):
+        got, by_nnx = nnx.jit(nnx.value_and_grad(loss))(rnn, xs)
+        jax.tree.map(
+            near, jax.tree.leaves((got, by_nnx)), jax.tree.leaves((value, grads))
+        )
     graphdef, state = nnx.split(rnn)
     near(jax.jit(lambda state: loss(nnx.merge(graphdef, state), xs))(state), value)
-    symbols = export.symbolic_shape(f"b, t, {', '.join(map(str, xs.shape[2:]))}")
+    symbols = export.symbolic_shape(f"b, t, {', '.join(map(str, shape[2:]))}")
     exported = export.export(jax.jit(rnn))(jax.ShapeDtypeStruct(symbols, xs.dtype))
     near(exported.call(xs), rnn(xs))
-
-
-def as_a_linen_layer(rnn, xs, value, grads):
-    module = getattr(scanrnn.linen, type(rnn).__name__)(D, **options_of(type(rnn)))
+    module = getattr(scanrnn.linen, name)(D, **options)
     weights = (("layers", rnn.layers), ("backward_layers", rnn.backward_layers))
     params = {
         f"{side}_{index}": {name: value[...] for name, value in layer.items()}
@@ -249,28 +250,3 @@ def as_a_linen_layer(rnn, xs, value, grads):
 def with_weights(module, params):
     """A Linen module with its weights, as a function."""
     return lambda xs: module.apply({"params": params}, xs)
-
-
-def options_of(kind):
-    options = {"kernel_size": 3} if kind.__name__.startswith("Conv") else {}
-    return options | {"param_dtype": jnp.float64}
-
-
-WAYS = [
-    *(under_transforms_of_jax, under_transforms_of_nnx),
-    *(split_and_exported, as_a_linen_layer),
-]
-# One layer of each kind in all ways, and the others in two of the four, in turn.
-ALL_WAYS = {"LSTM", "ConvLSTM", "MLSTM"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EVERY)
-def test_every_layer_works_under_transforms(name):
-    kind, turn = getattr(scanrnn.nnx, name), EVERY.index(name) % 2
-    shape = (2, T, *((4,) if name.startswith("Conv") else ()), D)
-    rnn = kind(D, D, **options_of(kind), rngs=nnx.Rngs(0))
-    xs = jnp.asarray(np.random.default_rng(0).normal(size=shape))
-    value, grads = jax.jit(jax.value_and_grad(loss))(rnn, xs)
-    for way in WAYS if name in ALL_WAYS else WAYS[turn::2]:
-        way(rnn, xs, value, grads)
