@@ -60,7 +60,7 @@ def push(
         return [_push_dot(eqn, tangents, primal, transposed)]
     if name in ops.LINEAR and all(t is not None for t in tangents):
         return eval_eqn(eqn, tangents)
-    if name in ops.ADDITIVE:
+    if name in ops.ADDITIVE and _of_one_shape(eqn):
         term = next(t for t in tangents if t is not None)
         return [lax.neg(term) if name == "sub" and tangents[0] is None else term]
     if name == "mul":
@@ -156,6 +156,11 @@ def _push_padding(eqn, t):
     one = jnp.ones((), ops.aval(value).dtype)
     (around,) = eval_eqn(eqn, [ops.zeros(ops.aval(operand)), one])
     return jnp.multiply(t, around)
+
+
+def _of_one_shape(eqn) -> bool:
+    """Whether no operand is broadcast, as some rewritten sums are."""
+    return len({ops.aval(a).shape for a in (*eqn.invars, *eqn.outvars)}) == 1
 
 
 def _push_mul(eqn, tangents, primal):
