@@ -316,21 +316,6 @@ _FIRST: dict[str, str] = {}
 for _name, _row in CELLS.items():
     _FIRST.setdefault(_row.factory, _name)
 ONE_OF_EACH = {name: CELLS[name] for name in _FIRST.values()}
-# Rows in which a kernel sees nothing new: it is enough that they are planned as one.
-SEEN = {
-    # In evaluation, steps of the cell inside.
-    *("dropout-gru", "weight_drop-lstm", "learned_carry-lstm"),
-    # A norm and multiplicative integration at once: `lstm-norm-mi` has both.
-    *("elman-norm-mi", "elman_relu-norm-mi", "gru-norm-mi", "mgu-norm-mi"),
-    *("ugrnn-norm-mi", "multiplicative_lstm-norm-mi", "mgu-zhou2016-tf-mi"),
-    # Options in one family that the others have: each family keeps one or the other.
-    *("elman-mi", "elman_relu-mi", "elman_relu-norm", "mgu-mi", "mgu-zhou2016-mi"),
-    *("ugrnn-norm", "multiplicative_lstm-mi", "lstm-tf-mi"),
-    *("gru-fastrnns", "gru-tfa", "gru-rms", "gru-haiku-tf"),
-    # One sum less: `lstm-unbiased` and `mlstm-unbiased` lack it too.
-    *("gru-unbiased", "slstm-unbiased", "sru-unbiased", "conv_gru-cudnn-unbiased"),
-    "rhn-2-uncoupled-unbiased",
-}
 
 
 # The quick tests take one row for each name, and the row with the most options. For the

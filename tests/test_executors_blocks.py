@@ -81,15 +81,19 @@ def case(name, *values):
     return pytest.param(name, *values, marks=() if name in QUICK else pytest.mark.slow)
 
 
+# An LSTM and a GRU: one step, several, and examples that do not divide into programs.
+BOTH = [
+    *(case("lstm", 3, 3), case("lstm", 1, 2)),
+    *(case("gru", 3, 3), case("gru", 4, 17)),
+]
+
+
 # `test_executors_gpu_cells` runs all but the projection with three steps. One step, or
 # examples that do not divide into programs, are a matter of the kernel, not of a cell.
 @pytest.mark.parametrize(
     ("name", "T", "B"),
     [
-        case("lstm", 3, 3),
-        case("lstm", 1, 2),
-        case("gru", 3, 3),
-        case("gru", 4, 17),
+        *BOTH,
         case("lstm-norm", 4, 17),
         case("multiplicative_lstm", 4, 17),
         case("lstm-projection", 3, 3),

@@ -7,7 +7,7 @@ import pytest
 
 import scanrnn
 from scanrnn.executors import pallas_gpu
-from tests.cell_table import CELLS, SEEN, draw
+from tests.cell_table import CELLS, draw
 from tests.test_executors_lanes import assert_equal_to_lax_scan
 
 NAME = pallas_gpu.NAME
@@ -40,18 +40,10 @@ def args_of(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RUN if name not in SEEN])
+@pytest.mark.parametrize("name", RUN)
 def test_cell_as_a_kernel_of_a_gpu_equals_lax_scan(name):
     make = functools.partial(functools.partial, CELLS[name].cell.step)
     assert_equal_to_lax_scan(make, args_of(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in RUN if name in SEEN])
-def test_cell_of_parts_that_a_gpu_has_run_is_planned_as_a_kernel(name):
-    params, carry, xs = args_of(name)
-    step = functools.partial(CELLS[name].cell.step, params)
-    assert scanrnn.plan(step, carry, xs, implementation=NAME).executor.name == NAME
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import scanrnn
 from scanrnn._tune import tuner
 from scanrnn.executors import pallas_tpu
 from scanrnn.executors.kernels import kernel
-from tests.cell_table import CELLS, ONE_OF_EACH, SEEN, draw
+from tests.cell_table import CELLS, ONE_OF_EACH, draw
 
 NAME = pallas_tpu.NAME
 QUICK = ("lstm-norm", "gru", "lstm-heads")
@@ -56,20 +56,11 @@ def planned_for_a_tpu(row, dtype="float32"):
     return scanrnn.plan(step, carry, xs, machine="tpu v5e", implementation=NAME)
 
 
-@pytest.mark.parametrize("row", rows(name for name in CELLS if name not in SEEN))
+@pytest.mark.parametrize("row", rows(CELLS))
 def test_kernel_equals_lax_scan(row):
     assert_equal_to_lax_scan(row, reverse=False)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(SEEN))
-def test_row_of_parts_that_kernels_have_is_planned_as_one(name):
-    params, xs, carry = drawn(CELLS[name], "float32")
-    step = functools.partial(CELLS[name].cell.step, params)
-    assert scanrnn.plan(step, carry, xs, implementation=NAME).executor.name == NAME
-
-
-# The direction is the kernel's alone, and no cell knows of it: four kinds of carry.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*QUICK, "conv_lstm"])
 def test_kernel_in_reverse_equals_lax_scan(name):

@@ -22,6 +22,7 @@ from scanrnn.executors.gpu.slice_kernel import SliceView
 from scanrnn.machines import MACHINES
 from scanrnn.planner.emit import emit
 from tests.test_executors_blocks import (
+    BOTH,
     CELLS,
     assert_as_exact_as_lax_scan,
     case,
@@ -74,13 +75,7 @@ ONCE = [name for name in CELLS if name not in (REFUSED, "lstm", "gru")]
 
 @pytest.mark.parametrize(
     ("name", "T", "B"),
-    [
-        case("lstm", 3, 3),
-        case("lstm", 1, 2),
-        case("gru", 3, 3),
-        case("gru", 4, 17),
-        *(case(name, *SIZES[i % 3]) for i, name in enumerate(ONCE)),
-    ],
+    [*BOTH, *(case(name, *SIZES[i % 3]) for i, name in enumerate(ONCE))],
 )
 def test_slices_equal_lax_scan(name, T, B):
     cell = CELLS[name]
