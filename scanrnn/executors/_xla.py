@@ -221,7 +221,7 @@ def rules(machine: Machine) -> Rules:
     """The rules on a machine. An unknown platform gets the rules of a GPU."""
     if machine.platform == "cpu":
         return _on_cpu(machine)
-    return {"tpu": TPU}.get(machine.platform, GPU)
+    return TPU if machine.platform == "tpu" else GPU
 
 
 def _on_cpu(machine: Machine) -> Rules:

@@ -86,9 +86,9 @@ def _is_ours(params) -> bool:
     """Whether parameters are those of our layers, below any number of names."""
     while isinstance(params, Mapping) and len(params) == 1:
         params = next(iter(params.values()))
-    if not isinstance(params, Mapping):
-        return False
-    return "recurrent_kernel" in params or "layers_0" in params
+    if isinstance(params, Mapping):
+        params = params.get("layers_0", params)
+    return isinstance(params, Mapping) and "recurrent_kernel" in params
 
 
 def _activations(modules):

@@ -1,5 +1,6 @@
 """What the system says about the processor of this computer."""
 
+import itertools
 import os
 import platform
 import re
@@ -34,7 +35,8 @@ def _of_first_core(name: str) -> str:
     """What the system says of the first core: to list many cores takes long."""
     try:
         with _INFO.open() as file:
-            line = next((line for line in file if line.startswith(name)), "")
+            lines = itertools.takewhile(str.strip, file)  # an empty line ends a core
+            line = next((line for line in lines if line.startswith(name)), "")
     except OSError:
         return ""
     return line.partition(":")[2].strip()
