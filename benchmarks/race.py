@@ -43,8 +43,11 @@ class Entry:
 
     @property
     def settled(self) -> bool:
-        """Whether the intervals of all medians are as narrow as `SETTLED`."""
-        estimates = map(intervals.median, self.seconds.values())
+        """Whether the intervals of all medians are as narrow as `SETTLED`.
+
+        A mode that the race no longer has was never timed.
+        """
+        estimates = map(intervals.median, filter(None, self.seconds.values()))
         return all(estimate.width <= SETTLED for estimate in estimates)
 
     def median(self, mode: str) -> float:

@@ -507,6 +507,11 @@ def test_race_goes_on_until_it_is_settled(monkeypatch):
     assert len(race.others) == MIN_ROUNDS == 30
 
 
+def test_a_mode_that_was_not_timed_keeps_no_race_from_settling():
+    assert Entry(None, None, seconds={"train": [1.0] * 30, "forward": []}).settled
+    assert not Entry(None, None, seconds={"train": [1.0, 2.0] * 15}).settled
+
+
 @pytest.mark.parametrize(
     ("settled", "disturbance", "mark"),
     [
