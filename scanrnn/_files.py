@@ -26,6 +26,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         FileNotFoundError: if the folder does not exist.
         IsADirectoryError: if the path is that of a folder.
         OSError: if the folder cannot be written.
+        TypeError: if `path` is no path.
 
     Example:
         >>> import pathlib, tempfile
@@ -35,6 +36,11 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         ...     [path.name for path in pathlib.Path(folder).iterdir()]
         ['a.txt']
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"path is of type {type(path).__name__}, want str or os.PathLike: where to "
+            "write the file"
+        )
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(

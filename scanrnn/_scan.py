@@ -92,16 +92,17 @@ def scan(
       Networks on GPUs", https://arxiv.org/abs/1604.01946.
     """
     _check(plan, implementation)
-    steps = _unrolled(unroll)
+    # As an array these would not be hashable, which only `lax.scan` minds.
+    reverse, steps = bool(reverse), _unrolled(unroll)
     split = {"_split_transpose": True} if _split_transpose else {}
     unplanned = functools.partial(
-        lax.scan, f, init, xs, length, reverse, unroll, **split
+        lax.scan, f, init, xs, length, reverse, steps, **split
     )
     as_asked = implementation == UNCHANGED and not is_watched()
     if as_asked or getattr(jax.config, "jax_disable_jit", False):
         return unplanned()
     traced = trace(f, init, xs, length)
-    found = _fitted(traced, plan, bool(reverse), steps, implementation)
+    found = _fitted(traced, plan, reverse, steps, implementation)
     note(found)
     if found.executor.name == UNCHANGED:
         return unwatched(unplanned)  # `trace` has seen the loops in `f`

@@ -37,6 +37,8 @@ X = {"x": (2,)}
         (GRU, {"x": "abc"}, ValueError, "input 'x' has the shape 'abc'"),
         (GRU, {"x": 3}, ValueError, "input 'x' has the shape 3, want"),
         (None, X, TypeError, "model is of type NoneType, want a l"),
+        (scanrnn.nnx.GRU, X, TypeError, "model is the class GRU, want an object of it"),
+        (lambda x: None, X, ValueError, "the program has no output; return at least"),
         (
             lambda a, b: a - b,
             {"b": (3,), "a": (3,)},
@@ -171,13 +173,25 @@ def test_a_path_that_cannot_be_written_is_named_as_it_was_given(tmp_path, write)
         write(path)
     with pytest.raises(IsADirectoryError, match=f"write '{tmp_path}': it is a folder"):
         write(tmp_path)
+    with pytest.raises(TypeError, match="path is of type int, want "):
+        write(3)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("export", [to_onnx, to_stablehlo])
+@pytest.mark.parametrize("name", ["carry", "lengths"])
+@pytest.mark.parametrize("value", [np.array([3, 1]), "yes", 1])
+def test_an_input_to_add_is_asked_for_by_true_or_false(export, name, value):
+    with pytest.raises(TypeError, match=f"^{export.__name__}: {name} must be True or"):
+        export(GRU, **{name: value})
 
 
 @pytest.mark.parametrize("export", [to_onnx, to_stablehlo])
 def test_ids_that_were_taken_as_floats_are_named(export, tmp_path):
     embed = nnx.Embed(5, 3, rngs=nnx.Rngs(0))
+    named = {"outputs": ["y"]} if export is to_onnx else {}
+    inputs = {"ids": ("b", 4)}
     with pytest.raises(ValueError, match="must be an integer") as raised:
-        export(lambda ids: embed(ids), tmp_path / "x", inputs={"ids": ("b", 4)})
+        export(lambda ids: embed(ids), tmp_path / "x", inputs=inputs, **named)
     note = "".join(raised.value.__notes__)
     assert "called with ids as float32; for another dtype give scanrnn" in note

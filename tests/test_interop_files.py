@@ -97,6 +97,8 @@ def test_what_is_no_array_of_numbers_is_refused_and_leaves_nothing(tmp_path, lea
         (False, WEIGHTS, r"tree is of type Weights, want arrays: weights.tree\(\)"),
         (False, {"a": 1j}, "'a' has dtype complex128, want real numbers; save .real"),
         (False, {"a": "text"}, "'a' has dtype <U4, want real numbers$"),
+        (False, {"a": jnp.ones(3, "float8_e4m3fn")}, "'a' has dtype float8_e4m3fn, wh"),
+        (False, {"a": jnp.ones(3, "int4")}, "'a' has dtype int4, which .* to int8$"),
     ],
 )
 def test_arguments_of_another_form_are_refused(tmp_path, exchanged, tree, match):
@@ -111,6 +113,14 @@ def test_weights_are_saved_as_their_tree_and_read_like_it(tmp_path):
     same = scanrnn.interop.Weights.from_tree(WEIGHTS.cell, got).layer()
     xs = jnp.ones([2, 7, 3])
     np.testing.assert_array_equal(same(xs), WEIGHTS.layer()(xs))
+
+
+def test_a_number_is_saved_as_an_array(tmp_path):
+    save_safetensors(tmp_path / "a", {"a": 1.5, "b": 2})
+    got = load_safetensors(tmp_path / "a", like={"a": 0.0, "b": 0})
+    assert (got["a"].shape, got["a"], got["b"]) == ((), 1.5, 2)
+    with pytest.raises(ValueError, match=r"'b' of .* is int64\[\], want float64\[\]"):
+        load_safetensors(tmp_path / "a", like={"a": 0.0, "b": 0.0})
 
 
 def test_two_arrays_of_one_name_are_refused(tmp_path):

@@ -107,7 +107,8 @@ def test_a_layer_of_ours_is_no_source_of_weights_of_flax():
     rngs = nnx.Rngs(0)
     one = scanrnn.nnx.GRU(D, H, rngs=rngs)
     both = scanrnn.nnx.Bidirectional(one, scanrnn.nnx.GRU(D, H, rngs=rngs))
-    for layer in (one, both, scanrnn.nnx.RNNCell(cells.gru(), D, H, rngs=rngs)):
+    steps = scanrnn.nnx.RNNCell(cells.gru(), D, H, rngs=rngs)
+    for layer in (one, both, steps, scanrnn.nnx.GRUCell(D, H, rngs=rngs)):
         with pytest.raises(ValueError, match=r"a layer of scanrnn.nnx already: use it"):
             interop.from_nnx(layer)
     twin = scanrnn.linen.GRU(H, num_layers=2)
@@ -116,6 +117,16 @@ def test_a_layer_of_ours_is_no_source_of_weights_of_flax():
     for params in (variables, variables["params"], single["params"]):
         with pytest.raises(ValueError, match=r"a layer of scanrnn.linen, which needs"):
             interop.from_linen(params)
+
+
+@pytest.mark.parametrize("name", ["GRUCell", "LSTMCell", "MGUCell"])
+def test_a_cell_for_one_step_of_ours_has_the_weights_of_a_layer(name):
+    cell = getattr(scanrnn.nnx, name)(D, H, rngs=nnx.Rngs(0))
+    layer = interop.Weights.of(cell).layer()
+    close(layer(XS), scanrnn.nnx.RNN(cell)(XS))
+    foreign = getattr(nnx, name.replace("MGU", "Simple"))(D, H, rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match=rf"^Weights.of: got {type(foreign).__name__},"):
+        interop.Weights.of(foreign)
 
 
 @pytest.mark.parametrize("name", [n for n in TORCH if n != "gru-bfloat16"])

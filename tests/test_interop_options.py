@@ -386,6 +386,21 @@ def test_a_cell_that_does_not_tell_its_sizes_has_no_layer():
         weights.layer()
 
 
+@pytest.mark.parametrize("name", ["bidirectional", "num_layers", "cell"])
+def test_a_layer_of_weights_is_as_they_are(name):
+    cell = scanrnn.cells.gru()
+    weights = interop.Weights(cell, [[cell.init(jax.random.key(0), 3, 5)]])
+    with pytest.raises(TypeError, match=f"^Weights.layer: {name} is known from the"):
+        weights.layer(**{name: 2})
+
+
+@pytest.mark.parametrize("library", ["linen", "nnx", "torch", "keras", "haiku"])
+def test_exchanged_arguments_are_answered_with_the_names_of_all(library):
+    name = f"from_{library}"
+    with pytest.raises(TypeError, match=rf"^{name}: .*; its arguments are \w+"):
+        getattr(interop, name)(object(), {}, {})
+
+
 def test_weights_of_64_bits_make_a_layer_of_32_without_x64(in_32_bit):
     cell = scanrnn.cells.lstm()
     params = cell.init(jax.random.key(0), 3, 5)

@@ -261,3 +261,30 @@ def test_an_option_of_a_cell_of_flax_is_answered_with_its_call():
     cell = nnx.LSTMCell(D, H, rngs=nnx.Rngs(0))
     with pytest.raises(TypeError, match=r"write RNN\(LSTMCell\(dtype='bfloat16'\), "):
         scanrnn.nnx.RNN(cell, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("name", ["seq_lengths", "mask", "segment_ids", "resets"])
+@pytest.mark.parametrize("value", ["ab", [[1], [2, 3]], [None, 1], {"a": 1}])
+def test_what_says_which_steps_count_is_one_array(name, value):
+    with pytest.raises(TypeError, match=f"^RNN: {name} must be one array of .* got "):
+        of_nnx()(XS, **{name: value})
+
+
+def test_numbers_that_jax_would_wrap_are_refused():
+    """Arrays of 64 bits of NumPy lose their upper half, outside of JAX's x64 mode."""
+    for name in ("seq_lengths", "segment_ids"):
+        with pytest.raises(ValueError, match=f"RNN: {name} has a number that is too"):
+            of_nnx()(XS, **{name: [2**64, 1]})
+    ids = np.full([2, 5], 2**32 + 1)
+    with jax.enable_x64(False):
+        xs, rnn = jnp.ones([2, 5, D]), of_nnx()
+        with pytest.raises(ValueError, match="4294967297, which does not fit into int"):
+            rnn(xs, segment_ids=ids)
+        for lengths in ([2**32 + 3, 1], np.array([2**32 + 3, 1])):
+            with pytest.raises(ValueError, match="RNN: seq_lengths has "):
+                rnn(xs, seq_lengths=lengths)
+
+
+def test_inputs_without_axes_are_refused_before_weights_are_made():
+    with pytest.raises(ValueError, match=r"inputs has shape \(\), want at least"):
+        scanrnn.linen.LSTM(H).init(KEY, 1.0)

@@ -82,6 +82,16 @@ def test_length_is_any_whole_number_as_in_lax_scan(arrays, length):
     assert type(plan.length) is int and plan.length == 5
 
 
+@pytest.mark.parametrize("implementation", ["scan", "planned"])
+@pytest.mark.parametrize("options", [{"reverse": True}, {"unroll": 2}], ids=str)
+def test_direction_and_unrolling_may_be_arrays(arrays, implementation, options):
+    """`lax.scan` cannot hash these, so whether they were taken hung on the plan."""
+    run = functools.partial(scanrnn.scan, implementation=implementation)
+    given = {name: jnp.asarray(value) for name, value in options.items()}
+    ours, wanted = run(*elman(arrays), **given), run(*elman(arrays), **options)
+    jax.tree.map(np.testing.assert_array_equal, ours, wanted)
+
+
 BAD = {
     "half": ("unroll", 2.5, TypeError, "2.5 of type float"),
     "text": ("unroll", "all", TypeError, "'all' of type str"),

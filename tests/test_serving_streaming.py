@@ -261,6 +261,10 @@ def test_numbers_that_would_be_lost_are_refused():
             stream(wrong)
         with pytest.raises(TypeError, match="the chunk of stream 1 has dtype"):
             stream({1: wrong[1]})
+    with pytest.raises(ValueError, match="chunk is no array of numbers; .* a dict"):
+        stream([[[0.0] * 3], [[0.0] * 3] * 2])
+    with pytest.raises(ValueError, match="the chunk of stream 1 is no array of"):
+        stream({1: [[0.0], [0.0, 0.0]]})
     with pytest.raises(TypeError, match="float32, which does not go into int32"):
         Streaming(make(), 2, dtype=np.int32)(x)
     wanted = stream(x)

@@ -24,7 +24,12 @@ def reader(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def read(*args: P.args, **kwargs: P.kwargs) -> R:
-        signature.bind(*args, **kwargs)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            names = ", ".join(signature.parameters)
+            message = f"{function.__name__}: {error}; its arguments are {names}"
+            raise TypeError(message) from None
         try:
             return function(*args, **kwargs)
         except (ArithmeticError, AttributeError, LookupError, TypeError) as error:

@@ -9,6 +9,11 @@ from scanrnn.interop import _arrays, _kinds, _options, _trees
 from scanrnn.interop._weights import Weights, with_zero_biases
 
 _KINDS = ("elman", "elman-relu", "lstm", "gru")
+# Cells with the names of Flax's are instances of Flax's classes too.
+_OURS = (
+    *(ours.RNN, ours.RNNCell, ours.Bidirectional),
+    *(ours.LSTMCell, ours.OptimizedLSTMCell, ours.GRUCell, ours.SimpleCell),
+)
 
 
 @_arrays.reader
@@ -58,10 +63,11 @@ def _tree(source, said):
     """The source as nested dicts; activations of objects are added to `said`."""
     if isinstance(source, tuple):
         return tuple(_tree(one, said) for one in source)
-    if isinstance(source, ours.RNN | ours.RNNCell | ours.Bidirectional):
+    if isinstance(source, _OURS):
         raise ValueError(
             f"from_nnx: got {type(source).__name__}, which is a layer of scanrnn.nnx "
-            "already: use it as it is; Weights.of(layer) are the weights of an RNN"
+            "already: use it as it is; Weights.of(layer) are the weights of an RNN or "
+            "of a cell for one step"
         )
     if isinstance(source, nnx.Module):
         for _, module in nnx.iter_modules(source):

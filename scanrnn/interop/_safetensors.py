@@ -15,6 +15,9 @@ from scanrnn.interop._weights import Weights
 
 # What holds one array, in a tree of Flax.
 _BOXES = nnx.Variable, meta.AxisMetadata
+# The dtypes that safetensors 0.8.0 reads into arrays of NumPy. It writes float8, too.
+_READABLE = {"bool", "float16", "bfloat16", "float32", "float64"}
+_READABLE |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 def save_safetensors(
@@ -34,8 +37,9 @@ def save_safetensors(
 
     Raises:
         ImportError: without the package safetensors.
-        TypeError: for a leaf that is not an array of numbers, such as a PRNG key; if
-            `path` is no path, or `tree` is a `Weights`, whose arrays are in its `tree`.
+        TypeError: for a leaf that is not an array of numbers, such as a PRNG key, or
+            has a dtype of 4 bits or a float of 8; if `path` is no path, or `tree` is a
+            `Weights`, whose arrays are in its `tree`.
         ValueError: if two arrays would have the same name.
 
     Example:
@@ -119,6 +123,8 @@ def _fitted(path, arrays, like):
             f"{sorted(wanted)}; like=None reads the arrays as they are"
         )
     for name, leaf in wanted.items():
+        # A number is saved as an array, too.
+        leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
         if found[name] != (tuple(leaf.shape), leaf.dtype):
             shape, dtype = found[name]
             raise ValueError(
@@ -152,6 +158,11 @@ def _rows(name, leaf):
         raise TypeError(
             f"save_safetensors: {name!r} has dtype {array.dtype}, want real numbers"
             + "; save .real and .imag by themselves" * (array.dtype.kind == "c")
+        )
+    if array.dtype.name not in _READABLE:
+        raise TypeError(
+            f"save_safetensors: {name!r} has dtype {array.dtype}, which cannot be read "
+            "back into an array of NumPy; cast floats to bfloat16, integers to int8"
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

@@ -115,14 +115,15 @@ class Weights:
         return self._features(0)[1]
 
     @classmethod
-    def of(cls, layer: nnx.RNN) -> "Weights":
-        """The weights of a layer of `scanrnn.nnx`.
+    def of(cls, layer: nnx.RNN | flax_nnx.RNNCellBase) -> "Weights":
+        """The weights of a layer of `scanrnn.nnx`, or of a cell for one step.
 
         They do not say whether the layer is time-major: `Weights.layer` takes
         `time_major` as an option.
 
         Args:
-            layer: a layer of one of our cells.
+            layer: a layer of one of our cells, or a cell such as
+                `scanrnn.nnx.LSTMCell`.
 
         Returns:
             Its weights. The arrays are not copied.
@@ -132,26 +133,28 @@ class Weights:
             ValueError: for a layer with residual or highway connections, which are not
                 part of its cell, or one that runs backwards only.
         """
-        if not isinstance(layer, nnx.RNN) or not isinstance(layer.cell, Cell):
+        # Layers and cells for one step of ours have both; those of Flax do not.
+        cell, stack = (getattr(layer, name, None) for name in ("cell", "stack"))
+        if not isinstance(cell, Cell) or stack is None:
             raise TypeError(
                 f"Weights.of: got {type(layer).__name__}, want a layer of scanrnn.nnx "
                 "with one cell of scanrnn.cells for all layers; for a layer of Flax, "
                 "interop.from_nnx, and for one of scanrnn.linen, Weights.from_tree"
             )
         for name in ("residual", "highway"):
-            if getattr(layer, name):
+            if getattr(layer, name, False):
                 raise ValueError(
                     f"Weights.of: the layer has {name}={getattr(layer, name)!r}, which "
                     "no other library's layer has; save it as safetensors, or export "
                     "it with scanrnn.serving"
                 )
-        if layer.reverse:
+        if getattr(layer, "reverse", False):
             raise ValueError(
                 "Weights.of: the layer has reverse=True, which weights do not contain; "
                 "give a layer that reads forwards, and reverse the sequences or give "
                 "Weights.layer(reverse=True) where the weights are used"
             )
-        return cls(layer.cell, [[d.params for d in ds] for ds in layer.stack])
+        return cls(cell, [[d.params for d in ds] for ds in stack])
 
     def layer(self, **options: Any) -> nnx.RNN:
         """A layer of `scanrnn.nnx` with these weights.
@@ -164,6 +167,9 @@ class Weights:
             The layer. Its parameters have the dtype of the first kernel, or float32 for
             float64 without JAX's x64 mode, unless `options` has another `param_dtype`.
 
+        Raises:
+            TypeError: for an option that describes the weights, or that no layer has.
+
         Example:
             >>> import jax, scanrnn
             >>> cell = scanrnn.cells.gru()
@@ -172,19 +178,18 @@ class Weights:
             >>> layer(jax.numpy.ones([2, 7, 3])).shape
             (2, 7, 5)
         """
-        sizes = self.in_features, self.hidden_features
+        names = "cell", "in_features", "hidden_features", "num_layers", "bidirectional"
+        known = {name: getattr(self, name) for name in names}
+        if twice := sorted(known.keys() & options.keys()):
+            raise TypeError(
+                f"Weights.layer: {twice[0]} is known from the weights; leave it out"
+            )
         kernel = self.layers[0][0]["kernel"]
         # Without its x64 mode, JAX makes float32 of float64.
         dtype = jax.dtypes.canonicalize_dtype(kernel.dtype)
         defaults = {"param_dtype": dtype, "rngs": flax_nnx.Rngs(0)}
         options = {**defaults, **self.options, **options}
-        layer = nnx.RNN(
-            self.cell,
-            *sizes,
-            num_layers=self.num_layers,
-            bidirectional=self.bidirectional,
-            **options,
-        )
+        layer = nnx.RNN(**known, **options)
         self.put_into(layer)
         return layer
 

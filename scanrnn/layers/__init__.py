@@ -17,6 +17,7 @@ from scanrnn.layers._checks import check_cell as check_cell
 from scanrnn.layers._checks import check_flag as check_flag
 from scanrnn.layers._checks import check_flags as check_flags
 from scanrnn.layers._checks import check_foreign as check_foreign
+from scanrnn.layers._checks import check_inputs as check_inputs
 from scanrnn.layers._checks import check_layers as check_layers
 from scanrnn.layers._checks import check_scan_options as check_scan_options
 from scanrnn.layers._checks import is_recurrent as is_recurrent

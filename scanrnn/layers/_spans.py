@@ -54,8 +54,8 @@ def spans(
 
     Raises:
         TypeError: if an argument has the wrong dtype.
-        ValueError: if one has the wrong shape, a length is not between 0 and T, or a
-            segment has a negative number.
+        ValueError: if one has the wrong shape, a length is not between 0 and T, or the
+            number of a segment is negative or too large for JAX.
     """
     T = shape[time_axis]
     batch = shape[:time_axis] + shape[time_axis + 1 :]
@@ -67,12 +67,7 @@ def spans(
         counts.append(read("mask", mask, jnp.bool_))
     if segment_ids is not None:
         ids = read("segment_ids", segment_ids, jnp.integer)
-        low, _ = _range(segment_ids) or (0, 0)
-        if low < 0:
-            raise ValueError(
-                f"RNN: segment_ids has the value {low}, want segments numbered from 1, "
-                "and 0 for steps that do not count"
-            )
+        _check_ids(segment_ids, ids.dtype)
         counts.append(ids != 0)
         # The first step continues the initial carry.
         first = jnp.zeros_like(ids[:1], bool)
@@ -107,9 +102,9 @@ def _delayed(starts, counts, reverse):
 
 def _read(name, value, kind, *, shape, time_axis):
     """The argument as an array with time as its first axis."""
-    value = jnp.asarray(value)
+    wanted = "booleans" if kind is jnp.bool_ else "integers"
+    value = _array(name, value, wanted)
     if not jnp.issubdtype(value.dtype, kind):
-        wanted = "booleans" if kind is jnp.bool_ else "integers"
         hint = f"; write {name} != 0" if kind is jnp.bool_ else ""
         raise TypeError(f"RNN: {name} has dtype {value.dtype}, want {wanted}{hint}")
     if value.shape != shape:
@@ -120,9 +115,39 @@ def _read(name, value, kind, *, shape, time_axis):
     return jnp.moveaxis(value, time_axis, 0)
 
 
+def _array(name, value, wanted):
+    """The argument as an array; raise TypeError or ValueError if it is none."""
+    try:
+        return jnp.asarray(value)
+    except OverflowError as error:
+        raise ValueError(
+            f"RNN: {name} has a number that is too large for an array of JAX"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"RNN: {name} must be one array of {wanted}, got {type(value).__name__}"
+        ) from error
+
+
+def _check_ids(given, dtype):
+    """Raise ValueError for a number of a segment that is negative, or that wraps."""
+    low, high = _range(given) or (0, 0)
+    if low < 0:
+        raise ValueError(
+            f"RNN: segment_ids has the value {low}, want segments numbered from 1, "
+            "and 0 for steps that do not count"
+        )
+    # JAX makes arrays of 32 bits of those of NumPy, unless it is in its x64 mode.
+    if high > jnp.iinfo(dtype).max:
+        raise ValueError(
+            f"RNN: segment_ids has the value {high}, which does not fit into {dtype}; "
+            "number the segments of each row from 1"
+        )
+
+
 def _lengths(lengths, batch, T):
     """The lengths as an array, from 0 to T: checked, or clipped if they are traced."""
-    given, lengths = lengths, jnp.asarray(lengths)
+    given, lengths = lengths, _array("seq_lengths", lengths, "integers")
     if not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise TypeError(
             f"RNN: seq_lengths has dtype {lengths.dtype}, want integers; for a mask of "

@@ -114,6 +114,9 @@ class Recurrent(Named, nn.Module, kw_only=True):
         if layers.is_recurrent(cell, nn.Module) and not runs_as_ours(cell):
             return _foreign.run(self, inputs, call, deterministic, init_key)
         inputs = layers.as_array(inputs)
+        # Weights take their sizes from the inputs, before the call checks these.
+        if not inputs.ndim:
+            layers.check_inputs(inputs, None, 1)
         if runs_as_ours(cell):
             return self._run_steps_of(cell, inputs, call, deterministic)
         return self._run_own(cell, features, inputs, call, deterministic)
@@ -129,7 +132,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
     def _run_own(self, cell, features, inputs, call, deterministic):
         layers.check_cell(cell, "linen")
         layers.check_scan_options(self.implementation, self.unroll)
-        in_features = inputs.shape[-1] if inputs.ndim else None
+        in_features = inputs.shape[-1]
         cell, in_features, features, num_layers = layers.check_layers(
             cell,
             in_features,
@@ -166,7 +169,7 @@ class Recurrent(Named, nn.Module, kw_only=True):
     def _run_steps_of(self, cell, inputs, call, deterministic):
         """Run the cell that a module for one step holds."""
         _foreign.check(self)
-        in_features = inputs.shape[-1] if inputs.ndim else 1
+        in_features = inputs.shape[-1]
         place, params = cell.place(in_features), cell.weights(in_features)
         dtype = layers.carry_dtype(cell.carry_dtype, cell.param_dtype)
         stack = [[layers.Layer(place.cell, params)]]

@@ -1,19 +1,17 @@
 """The function to export: its arrays have names, and sizes may have names too."""
 
-import collections
-import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import linen
 from flax import nnx as flax_nnx
 from jax import export
 
 from scanrnn import nnx
 from scanrnn.cells._checks import check_dtype
+from scanrnn.serving import _program_checks as checks
 
 
 class Input(NamedTuple):
@@ -67,7 +65,7 @@ def make(
             in it none.
         ValueError: if the other arguments do not fit the model.
     """
-    _check_model(where, model)
+    checks.model(where, model)
     layer = model if isinstance(model, nnx.RNN) else None
     if layer is None and (carry or lengths or inputs is None):
         raise ValueError(
@@ -77,7 +75,7 @@ def make(
         )
     specs = _specs(where, _layer_inputs(where, layer) if inputs is None else inputs)
     if layer is None:
-        _check_order(where, model, list(specs))
+        checks.order(where, model, list(specs))
         model = _pure(model)
         names = _output_names(where, model, specs, outputs)
         program = Program(_leaves(model), specs, names)
@@ -88,50 +86,8 @@ def make(
                 "entry"
             )
         program = _layer(where, layer, specs, outputs, carry, lengths)
-    _check_names(where, program, outputs)
+    checks.names(where, program.inputs, program.outputs, outputs)
     return program
-
-
-def _check_model(where, model):
-    """Raise TypeError for what is no function of arrays."""
-    if isinstance(model, linen.Module):
-        raise TypeError(
-            f"{where}: model is a Linen module, which has no parameters; give a "
-            "function such as lambda xs: module.apply(variables, xs), and inputs="
-        )
-    if not callable(model):
-        raise TypeError(
-            f"{where}: model is of type {type(model).__name__}, want a layer of "
-            "scanrnn.nnx or a function of arrays"
-        )
-
-
-def _check_order(where, function, given):
-    """Raise ValueError if the inputs are the arguments, but in another order."""
-    try:
-        parameters = list(inspect.signature(function).parameters)[: len(given)]
-    except ValueError:  # Python cannot tell what it takes
-        return
-    if given != parameters and sorted(given) == sorted(parameters):
-        raise ValueError(
-            f"{where}: inputs has the order {', '.join(given)}, but the function takes "
-            f"{', '.join(parameters)}; inputs are given by position: use its order"
-        )
-
-
-def _check_names(where, program, given):
-    """Raise ValueError unless each input and output has a name of its own."""
-    if isinstance(given, str) or not all(isinstance(n, str) for n in program.outputs):
-        raise ValueError(
-            f"{where}: outputs={given!r}, want a list of names, one for each output"
-        )
-    counts = collections.Counter((*program.inputs, *program.outputs))
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
-        raise ValueError(
-            f"{where}: two inputs or outputs have the name {twice[0]!r}; rename one in "
-            "inputs= or outputs="
-        )
 
 
 def _pure(model):
@@ -215,8 +171,6 @@ def _leaves(function):
 
 
 def _output_names(where, model, specs, outputs):
-    if outputs is not None:
-        return tuple(outputs)
     try:
         count = len(jax.eval_shape(_leaves(model), *map(traced, specs.values())))
     except Exception as error:
@@ -224,6 +178,8 @@ def _output_names(where, model, specs, outputs):
         way = "for another dtype give scanrnn.serving.Input(shape, dtype)"
         error.add_note(f"{where}: called with {taken}; {way}")
         raise
+    if outputs is not None:
+        return tuple(outputs)
     return ("output",) if count == 1 else tuple(f"output_{k}" for k in range(count))
 
 

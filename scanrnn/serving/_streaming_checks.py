@@ -24,7 +24,13 @@ def array(chunk: Any, dtype: np.dtype, *name: Any) -> np.ndarray:
     Only the kinds are compared. Within one, numbers are cast: floats are rounded, and
     integers that are too large wrap around.
     """
-    found = np.asarray(chunk)
+    try:
+        found = np.asarray(chunk)
+    except ValueError as error:  # lists of different lengths
+        raise ValueError(
+            f"Streaming: {' '.join(map(str, name))} is no array of numbers; give each "
+            "of several streams its own chunk, as a dict"
+        ) from error
     if found.dtype == dtype:
         return found
     if _rank(found.dtype) > _rank(dtype):
