@@ -122,8 +122,7 @@ class Weights:
         `time_major` as an option.
 
         Args:
-            layer: a layer of one of our cells, or a cell such as
-                `scanrnn.nnx.LSTMCell`.
+            layer: of one of our cells; or a cell, such as `scanrnn.nnx.LSTMCell`.
 
         Returns:
             Its weights. The arrays are not copied.
@@ -188,8 +187,7 @@ class Weights:
         # Without its x64 mode, JAX makes float32 of float64.
         dtype = jax.dtypes.canonicalize_dtype(kernel.dtype)
         defaults = {"param_dtype": dtype, "rngs": flax_nnx.Rngs(0)}
-        options = {**defaults, **self.options, **options}
-        layer = nnx.RNN(**known, **options)
+        layer = nnx.RNN(**known, **{**defaults, **self.options, **options})
         self.put_into(layer)
         return layer
 
