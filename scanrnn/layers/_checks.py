@@ -223,14 +223,25 @@ def check_call(call):
         )
 
 
-def as_array(inputs: Any) -> jax.Array:
-    """The inputs of a layer as an array; raise TypeError if they are none."""
+def as_array(
+    value: Any, name: str = "inputs", wanted: str = "numbers, [..., T, D],"
+) -> jax.Array:
+    """An argument of a layer as an array; raise TypeError or ValueError if it is none.
+
+    Args:
+        value: what was given.
+        name: the name of the argument, for messages.
+        wanted: what the array should hold, for messages.
+    """
     try:
-        return jnp.asarray(inputs)
+        return jnp.asarray(value)
+    except OverflowError as error:
+        raise ValueError(
+            f"RNN: {name} has a number that is too large for an array of JAX"
+        ) from error
     except (TypeError, ValueError) as error:
         raise TypeError(
-            "RNN: inputs must be one array of numbers, [..., T, D], got "
-            f"{type(inputs).__name__}"
+            f"RNN: {name} must be one array of {wanted} got {type(value).__name__}"
         ) from error
 
 

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import core, lax
 
+from scanrnn.layers._checks import as_array
+
 
 class Spans(NamedTuple):
     """Boolean arrays `[T, *batch]`, and the lengths of the sequences.
@@ -103,7 +105,7 @@ def _delayed(starts, counts, reverse):
 def _read(name, value, kind, *, shape, time_axis):
     """The argument as an array with time as its first axis."""
     wanted = "booleans" if kind is jnp.bool_ else "integers"
-    value = _array(name, value, wanted)
+    value = as_array(value, name, f"{wanted},")
     if not jnp.issubdtype(value.dtype, kind):
         hint = f"; write {name} != 0" if kind is jnp.bool_ else ""
         raise TypeError(f"RNN: {name} has dtype {value.dtype}, want {wanted}{hint}")
@@ -113,20 +115,6 @@ def _read(name, value, kind, *, shape, time_axis):
             "without their features"
         )
     return jnp.moveaxis(value, time_axis, 0)
-
-
-def _array(name, value, wanted):
-    """The argument as an array; raise TypeError or ValueError if it is none."""
-    try:
-        return jnp.asarray(value)
-    except OverflowError as error:
-        raise ValueError(
-            f"RNN: {name} has a number that is too large for an array of JAX"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"RNN: {name} must be one array of {wanted}, got {type(value).__name__}"
-        ) from error
 
 
 def _check_ids(given, dtype):
@@ -147,7 +135,7 @@ def _check_ids(given, dtype):
 
 def _lengths(lengths, batch, T):
     """The lengths as an array, from 0 to T: checked, or clipped if they are traced."""
-    given, lengths = lengths, _array("seq_lengths", lengths, "integers")
+    given, lengths = lengths, as_array(lengths, "seq_lengths", "integers,")
     if not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise TypeError(
             f"RNN: seq_lengths has dtype {lengths.dtype}, want integers; for a mask of "

@@ -10,7 +10,6 @@ import jax
 from jax import export
 
 from scanrnn._files import replacing
-from scanrnn.cells._checks import check_flag
 from scanrnn.serving import _program
 from scanrnn.serving._program import Input
 from scanrnn.serving._size import check_size
@@ -89,7 +88,6 @@ def to_onnx(
         from scanrnn.serving import _onnx
     except ImportError as error:
         raise ImportError(f"to_onnx needs the package onnx: {_NEEDS}") from error
-    _check_flags("to_onnx", carry=carry, lengths=lengths)
     model = _program.step_by_step(model)
     program = _program.make("to_onnx", model, inputs, outputs, carry, lengths)
     proto = _onnx.convert(*program)
@@ -145,7 +143,6 @@ def to_stablehlo(
         >>> exported.platforms, exported.call(jnp.ones([2, 7, 3]))[0].shape
         (('cpu', 'cuda', 'tpu'), (2, 7, 5))
     """
-    _check_flags("to_stablehlo", carry=carry, lengths=lengths)
     names = _checked_platforms(platforms)
     if not isinstance(gradients, int) or gradients < 0:
         raise ValueError(f"to_stablehlo: gradients={gradients!r}, want 0, 1 or more")
@@ -161,12 +158,6 @@ def to_stablehlo(
         with replacing(path) as partial:
             partial.write_bytes(bytes(content) + _MARK + _digest(content))
     return exported
-
-
-def _check_flags(where: str, **flags: Any) -> None:
-    """Raise TypeError for arrays, such as the lengths themselves, and for text."""
-    for name, flag in flags.items():
-        check_flag(where, name, flag)
 
 
 def _checked_platforms(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from flax import nnx as flax_nnx
 from jax import export
 
 from scanrnn import nnx
-from scanrnn.cells._checks import check_dtype
+from scanrnn.cells._checks import check_dtype, check_flag
 from scanrnn.serving import _program_checks as checks
 
 
@@ -61,11 +61,13 @@ def make(
         lengths: whether the lengths of the sequences are an input.
 
     Raises:
-        TypeError: if `model` is no function of arrays, `inputs` no mapping, or a dtype
-            in it none.
+        TypeError: if `model` is no function of arrays, `inputs` no mapping, a dtype in
+            it none, or `carry` or `lengths` not True or False.
         ValueError: if the other arguments do not fit the model.
     """
     checks.model(where, model)
+    check_flag(where, "carry", carry)
+    check_flag(where, "lengths", lengths)
     layer = model if isinstance(model, nnx.RNN) else None
     if layer is None and (carry or lengths or inputs is None):
         raise ValueError(
